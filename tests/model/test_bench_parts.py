@@ -158,12 +158,7 @@ def test_a_gpu_holds_more_classifiers_in_what_the_first_left(
     monkeypatch.setattr(placement, "gpus", lambda: devices)
     monkeypatch.setattr(classifier.engine.model, "placement", placement.Placement((9,)))
     info = dataclasses.replace(classifier.model, n_gpu_layers=9)
-    memory = Memory(
-        rss_before_bytes=0,
-        rss_after_bytes=0,
-        vram_free_before_bytes=sum(free) + 2 * gib,
-        vram_free_after_bytes=sum(free),
-    )
+    memory = Memory.model_construct(vram_free_before_bytes=sum(free) + 2 * gib, vram_free_after_bytes=sum(free))
     first = MeasuredClassifier(name="s", classifier=classifier, query_sets=(), first_request_ms=0.0, memory=memory)
     with monkeypatch.context() as patch:
         patch.setattr(classifier.core, "info", info)

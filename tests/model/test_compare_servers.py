@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from comparisons import LARGEST_DIFFERENCE, PROMPTS, QUERIES, Compare, by_name, compare_here, compared, run_compare
+from comparisons import LARGEST_DIFFERENCE, PROMPTS, QUERIES, Compare, by_name, compare_here, compared
 from conftest import MakeModel, WriteConfig
 from peer_servers import PeerServer
 
 from qcls_gguf import load_config
 from qcls_gguf.compare import Peers, http_peer
-from qcls_gguf.compare.http_peer import Connection
+from qcls_gguf.compare.http_peer import Connection, is_url
 from qcls_gguf.compare.method import PeerError
 from qcls_gguf.config.resources import config_path, embedded_model
 
@@ -73,8 +73,11 @@ def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here:
     assert f"outside the {100 if server.kind == 'llama-server' else 20} tokens that come back" in method["note"]
 
 
-def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeModel, compare_here: Compare) -> None:
-    with PeerServer(kind="ollama", path=make_model(), ends_on=QUERIES[0]) as server:
+@pytest.mark.parametrize("version", ["0.0.0", "0.13.0"])
+def test_ollamas_answers_without_log_probabilities_are_counted(
+    version: str, make_model: MakeModel, compare_here: Compare
+) -> None:
+    with PeerServer(kind="ollama", path=make_model(), ends_on=QUERIES[0], version=version) as server:
         record = compare_here("ollama", peers=peers_of(server))
     assert record["absent"] == []
     method = by_name(record)["ollama"]
@@ -83,22 +86,20 @@ def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeM
     assert "its weights are the same file, by sha256" in method["note"]
 
 
-@pytest.mark.parametrize(("version", "is_too_old"), [("0.11.4", True), ("0.0.0", False), ("0.13.0", False)])
-def test_an_old_ollama_has_no_log_probabilities(
-    version: str, is_too_old: bool, make_model: MakeModel, compare_here: Compare
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"version": "0.11.4"}, "Ollama 0.11.4 has no log-probabilities: they need 0.12.11 or newer"),
+        ({"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
+        ({"model_name": "other:latest"}, "`ollama_model` tiny: the server has other:latest"),
+    ],
+)
+def test_an_ollama_that_cannot_be_compared_is_absent(
+    fault: dict[str, str], reason: str, make_model: MakeModel, compare_here: Compare
 ) -> None:
-    with PeerServer(kind="ollama", path=make_model(), ends_on="", version=version) as server:
-        record = compare_here("ollama", peers=peers_of(server))
-    if is_too_old:
-        assert "Ollama 0.11.4 has no log-probabilities: they need 0.12.11 or newer" in record["absent"][0]["reason"]
-    else:
-        assert by_name(record)["ollama"]["agreement"]["n_answers"] == 0
-
-
-def test_ollamas_other_weights_are_refused(make_model: MakeModel, compare_here: Compare) -> None:
-    with PeerServer(kind="ollama", path=make_model(), digest="ab" * 32) as server:
+    with PeerServer(kind="ollama", path=make_model(), **fault) as server:  # type: ignore[arg-type]
         (absent,) = compare_here("ollama", peers=peers_of(server))["absent"]
-    assert "its weights are another file, sha256 abababababab… where ours is" in absent["reason"]
+    assert reason in absent["reason"]
 
 
 def test_servers_get_the_labels_that_a_slot_stands_for(make_model: MakeModel, write_config: WriteConfig) -> None:
@@ -110,11 +111,9 @@ def test_servers_get_the_labels_that_a_slot_stands_for(make_model: MakeModel, wr
     assert texts == {"one of dress, jeans, shirt, none\nquery: red\ncolour:"}
 
 
-@pytest.mark.parametrize("url", ["http://[::1", "http://a:b", "ftp://a", "nonsense"])
-def test_what_is_no_address_is_refused(url: str) -> None:
-    done = run_compare("--llama-server", url)
-    assert done.returncode == 2
-    assert "is not a server's address" in done.stderr
+def test_an_address_of_a_server_has_a_scheme_a_host_and_a_port_that_can_be() -> None:
+    assert [is_url(url) for url in ("http://[::1", "http://a:b", "ftp://a", "nonsense")] == [False] * 4
+    assert is_url("http://127.0.0.1:11434")
 
 
 @pytest.mark.parametrize(
@@ -151,14 +150,11 @@ def test_a_server_of_another_kind_is_no_peer(server: PeerServer, compare_here: C
     assert "HTTP 404" in absent["reason"]
 
 
-def test_too_few_slots_and_an_unknown_model_are_told(make_model: MakeModel, compare_here: Compare) -> None:
+def test_too_few_slots_are_told(make_model: MakeModel, compare_here: Compare) -> None:
     with PeerServer(kind="llama-server", path=make_model(), n_slots=2) as server:
         note = by_name(compare_here("llama-server", peers=peers_of(server)))["llama-server"]["note"]
-        assert "2 slots for 3 prompts" in note
-        assert {request["id_slot"] for request in server.requests} == {0, 1}
-    with PeerServer(kind="ollama", path=make_model(), model_name="other:latest") as server:
-        (absent,) = compare_here("ollama", peers=peers_of(server))["absent"]
-        assert absent["reason"] == "`ollama_model` tiny: the server has other:latest"
+    assert "2 slots for 3 prompts" in note
+    assert {request["id_slot"] for request in server.requests} == {0, 1}
 
 
 def test_a_connection_is_kept_and_opened_anew_where_it_was_closed(make_model: MakeModel) -> None:

@@ -137,7 +137,8 @@ def test_labels_are_those_of_the_classifier(classifier: Classifier) -> None:
         assert [each["score"] for each in scores] == pytest.approx([score.score for score in wanted], abs=1e-3)
 
 
-def test_a_text_is_cut_if_asked(classifier: Classifier) -> None:
+def test_a_text_that_is_too_long_is_cut(classifier: Classifier, zero_shot: ZeroShotClassificationPipeline) -> None:
+    """By the one if asked, by the other always, as by transformers."""
     long = "very long " * 100
     with TextClassificationPipeline(classifier, "size", top_k=None) as pipe:
         with pytest.raises(PlanError, match="max_query_"):
@@ -147,6 +148,12 @@ def test_a_text_is_cut_if_asked(classifier: Classifier) -> None:
         assert cut in [pipe(long[:n], top_k=None) for n in ends]
         (cut,) = pipe(long, truncation="longest_first", max_length=4)
         assert cut == pipe("very long very long", top_k=None)
+        with pytest.raises(PlanError, match="not valid Unicode"):
+            pipe(long + "\ud800", truncation=True)
+    labels = ["dress", "jeans"]
+    found = zero_shot(long, labels)
+    assert found["sequence"] == long
+    assert found["scores"] == zero_shot("very long " * 20, labels)["scores"] != zero_shot("very long", labels)["scores"]
 
 
 def fits(classifier: Classifier, text: str) -> bool:
@@ -174,14 +181,8 @@ def test_an_iterator_is_read_as_its_answers_are(zero_shot: ZeroShotClassificatio
     assert read == ["one", "one", "two"]
 
 
-def test_a_text_that_is_too_long_is_cut(zero_shot: ZeroShotClassificationPipeline) -> None:
-    long, labels = "very long " * 100, ["dress", "jeans"]
-    cut = zero_shot(long, labels)
-    assert cut["sequence"] == long
-    assert cut["scores"] == zero_shot("very long " * 20, labels)["scores"]
-    assert cut["scores"] != zero_shot("very long", labels)["scores"]
-    with pytest.raises(PlanError, match="not valid Unicode"):
-        zero_shot(long + "\ud800", labels)
+def scores_of(answer: Any) -> dict[str, float]:
+    return dict(zip(answer["labels"], answer["scores"], strict=True))
 
 
 def test_one_label_of_several_sums_to_one_and_each_for_itself_does_not(
@@ -195,15 +196,9 @@ def test_one_label_of_several_sums_to_one_and_each_for_itself_does_not(
     assert all(0 < score < 1 for score in each["scores"])
     alone = [zero_shot("red dress", [label])["scores"][0] for label in each["labels"]]
     assert each["scores"] == pytest.approx(alone, abs=1e-3)
-
-
-def test_the_template_is_part_of_the_question(zero_shot: ZeroShotClassificationPipeline) -> None:
-    for multi_label in (False, True):
-        usual = zero_shot(ONE, ["a", "b"], multi_label=multi_label)
-        other = zero_shot(ONE, ["a", "b"], multi_label=multi_label, hypothesis_template="Colour: {}.")
-        assert dict(zip(usual["labels"], usual["scores"], strict=True)) != pytest.approx(
-            dict(zip(other["labels"], other["scores"], strict=True))
-        )
+    for multi_label, usual in ((False, one), (True, each)):
+        other = zero_shot("red dress", labels, multi_label=multi_label, hypothesis_template="Colour: {}.")
+        assert scores_of(other) != pytest.approx(scores_of(usual))
 
 
 def test_labels_are_kept_for_the_next_call_and_go_when_there_are_many(classifier: Classifier) -> None:
