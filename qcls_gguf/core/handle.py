@@ -8,6 +8,7 @@ from typing import Literal, NoReturn, Self, overload
 
 from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.schema import Config
+from ..config.words import MAX_LISTED
 from ..engine.prefix_cache import Prefix
 from ..errors import PlanError, QclsError
 from ..native import TrieScores
@@ -59,6 +60,14 @@ class Labeller:
             f"a {type(self).__name__} cannot be pickled or copied, since its model is in this process's memory: make "
             "one in each process, from the same configuration"
         )
+
+    def __repr__(self) -> str:
+        """Its prompts, and the model and device that answer."""
+        names, core = [prompt.name for prompt in self.prompts], self.handle.core
+        more = f" and {n} more" if (n := len(names) - MAX_LISTED) > 0 else ""
+        closed = "" if self.handle.is_open and not core.executor.is_closed else ", closed"
+        model = f"{core.info.description}, {core.info.device}"
+        return f"<{type(self).__name__} of {', '.join(names[:MAX_LISTED])}{more} ({model}{closed})>"
 
     @overload
     def classify_batch(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from html import escape
 from typing import NamedTuple
 
-from ..config.words import JsonObject
+from ..config.words import JsonObject, shown
 
 
 class LabelScore(NamedTuple):
@@ -140,7 +141,7 @@ class Result:
 
     query: str
     total_ms: float
-    stage_ms: dict[str, float]
+    stage_ms: dict[str, float] = field(hash=False)
     counts: Counts
     results: tuple[PromptResult, ...]
     model: ModelInfo
@@ -151,6 +152,17 @@ class Result:
     def labels(self) -> dict[str, str]:
         """The answer of each prompt."""
         return {result.prompt: result.label for result in self.results}
+
+    def __getitem__(self, prompt: str) -> PromptResult:
+        """The answer of one prompt. Raises KeyError for a name that no prompt has."""
+        for answer in self.results:
+            if answer.prompt == prompt:
+                return answer
+        raise KeyError(f"{shown(prompt)} is no prompt: there are {', '.join(self.labels)}")
+
+    def __contains__(self, prompt: object) -> bool:
+        """Whether a prompt has this name."""
+        return prompt in self.labels
 
     def after(self, wait_ms: float) -> Result:
         """A copy with this wait_ms."""
@@ -168,6 +180,15 @@ class Result:
         """One line: the query and each prompt's answer with its probability."""
         answers = ", ".join(f"{answer.prompt}={answer.label} {answer.probability:.1%}" for answer in self.results)
         return f"Result({self.query!r}: {answers}; {self.total_ms:.2f} ms)"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: a row for each prompt, with its answer and that answer's probability."""
+        rows = [
+            f"<tr><td>{escape(each.prompt)}</td><td>{escape(each.label)}</td><td>{each.probability:.1%}</td></tr>"
+            for each in self.results
+        ]
+        head = "<tr><th>prompt</th><th>label</th><th>probability</th></tr>"
+        return f"<table><caption>{escape(self.query)}</caption>{head}{''.join(rows)}</table>"
 
     def to_frame_row(self) -> dict[str, str | float]:
         """A row of a table, such as a pandas data frame: `query`, and for each prompt `NAME` and `NAME_probability`."""

@@ -94,6 +94,27 @@ def test_answers_can_be_pickled_and_classifiers_cannot(classifier: Classifier) -
             take(classifier)
 
 
+def test_what_a_notebook_shows(classifier: Classifier) -> None:
+    result = classifier.classify("red <b>dress</b>")
+    answer = result["item"]
+    assert answer.label == result.labels["item"]
+    assert "item" in result
+    assert "size" not in result
+    with pytest.raises(KeyError, match="'size' is no prompt: there are color, item"):
+        result["size"]
+    table = result._repr_html_()
+    assert "<caption>red &lt;b&gt;dress&lt;/b&gt;</caption>" in table
+    assert f"<td>item</td><td>{answer.label}</td><td>{answer.probability:.1%}</td>" in table
+    assert len({result, pickle.loads(pickle.dumps(result))}) == 1
+    model = classifier.model
+    assert repr(classifier) == f"<Classifier of color, item ({model.description}, {model.device})>"
+    with classifier.prompt_set(classifier.config.prompts[:1]) as handle:
+        assert "LoadedPrompts of color (" in repr(handle)
+    assert repr(handle).endswith(", closed)>")
+    classifier.close()
+    assert repr(classifier).endswith(", closed)>")
+
+
 def test_the_same_query_gives_the_same_bits(classifier: Classifier) -> None:
     first = [classifier.classify(query) for query in QUERIES]
     for _ in range(20):
