@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -129,6 +129,30 @@ class PromptConfig(Settings):
     """answer the fallback if the best label is less probable; default: never"""
     fallback: VisibleText | None = None
     """the answer below min_confidence; need not be a label"""
+
+    if TYPE_CHECKING:  # what is accepted is more than what is kept
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            labels: Sequence[str] | Mapping[str, str | None],
+            prompt_template: str | None = None,
+            system: str | None = None,
+            user: str | None = None,
+            answer_cue: str | None = None,
+            describe: str | None = None,
+            label_descriptions: Sequence[str | None] | None = None,
+            label_prefix: str = " ",
+            scoring: Scoring = TREE,
+            force_single_token_labels: bool | None = None,
+            label_end: str | None = None,
+            prior: Prior = "none",
+            content_free_queries: Sequence[str] = CONTENT_FREE_QUERIES,
+            temperature: float | None = None,
+            min_confidence: float | None = None,
+            fallback: str | None = None,
+        ) -> None: ...
 
     @classmethod
     def _place(cls, values: JsonObject) -> str:

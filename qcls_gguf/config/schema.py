@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -55,6 +55,21 @@ class ModelConfig(Settings):
     """the Jinja2 text that renders system and user of prompts; none: the file's own"""
     chat_variables: Variables = field(default_factory=dict, hash=False)
     """what that template may ask for, such as `enable_thinking: true`; not given, enable_thinking is false"""
+
+    if TYPE_CHECKING:  # what is accepted is more than what is kept
+
+        def __init__(
+            self,
+            *,
+            path: str | Path | None = None,
+            ollama: str | None = None,
+            package: str | None = None,
+            hf_repo: str | None = None,
+            quantization: str | None = None,
+            revision: str | None = None,
+            chat_template: str | None = None,
+            chat_variables: Mapping[str, str | bool | int | float] = ...,
+        ) -> None: ...
 
     @classmethod
     def _place(cls, values: JsonObject) -> str:
@@ -210,6 +225,21 @@ class Config(Settings):
     """kinds of likely mistakes that are not told"""
     path: Path | None = None
     """the file it came from"""
+
+    if TYPE_CHECKING:  # what is accepted is more than what is kept
+
+        def __init__(
+            self,
+            *,
+            prompts: Sequence[PromptConfig],
+            model: ModelConfig = ...,
+            runtime: RuntimeConfig = ...,
+            calibration: str | Path | None = None,
+            heads: str | Path | None = None,
+            cascade: CascadeConfig | None = None,
+            ignore_warnings: Sequence[IgnoredKind] = (),
+            path: str | Path | None = None,
+        ) -> None: ...
 
     @model_validator(mode="after")
     def _fill(self) -> Config:

@@ -7,8 +7,9 @@ values of a file. pydantic's errors become lines of "place: what is wrong and wh
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import field
-from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_type_hints
+from dataclasses import MISSING, Field, field
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -44,12 +45,30 @@ def refusal(what: str, *where: Step) -> PydanticCustomError:
 class _Checked(type):
     """The metaclass of settings: errors of values from Python code read like those of a file."""
 
-    def __call__(cls, **values: Any) -> Any:
-        """The checked settings. Raises ConfigError."""
-        try:
-            return super().__call__(**values)
-        except ValidationError as e:
-            raise config_error(mistakes(e, cls), values, cls._place(values)) from None  # type: ignore[attr-defined]
+    if not TYPE_CHECKING:  # checkers of types know the fields
+
+        def __call__(cls, **values: Any) -> Any:
+            """The checked settings. Raises ConfigError."""
+            try:
+                return super().__call__(**values)
+            except ValidationError as e:
+                raise config_error(mistakes(e, cls), values, cls._place(values)) from None
+
+        @property
+        def __signature__(cls) -> Signature:
+            """The fields with their types as they are written, for notebooks and `help`."""
+            return Signature([_parameter(each) for each in cls.__dataclass_fields__.values()])
+
+        @__signature__.setter
+        def __signature__(cls, _: object) -> None:
+            """pydantic's own is not kept: it spells out every check."""
+
+
+def _parameter(field: Field[Any]) -> Parameter:
+    """A field as a parameter; an ellipsis stands for a default that is made anew each time."""
+    default = Parameter.empty if field.default is MISSING else field.default
+    default = default if field.default_factory is MISSING else ...
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
 
 
 class Settings(metaclass=_Checked):

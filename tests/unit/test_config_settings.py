@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import textwrap
+from pathlib import Path
 
 import pytest
 from config_texts import PROMPT, parse, refused, with_prompt_line
 
-from qcls_gguf.config.schema import ModelConfig
+from qcls_gguf.config.prompt import PromptConfig
+from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
 from qcls_gguf.errors import ConfigError
 
 
@@ -96,3 +101,28 @@ def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:
 def test_a_value_that_is_no_choice_is_refused(line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"runtime\.{line.partition(':')[0]}: .* {message}$"):
         parse(f"{PROMPT}runtime: {{{line}}}")
+
+
+def test_python_code_may_give_what_a_file_may() -> None:
+    labels = {"dress": "worn by itself", "tee": None}
+    prompts = [
+        PromptConfig(
+            name="a", prompt_template="{query} a", labels=["dress", "tee"], label_descriptions=[None, "a shirt"]
+        ),
+        PromptConfig(name="b", prompt_template="{query} b", labels=labels, content_free_queries=["", "x"]),
+    ]
+    config = Config(prompts=prompts, model=ModelConfig(path="m.gguf"), ignore_warnings=["untrained"])
+    assert config.model.path == Path("m.gguf").resolve()
+    assert [prompt.labels for prompt in config.prompts] == [("dress", "tee")] * 2
+    assert prompts[1].label_descriptions == ("worn by itself", None)
+
+
+@pytest.mark.parametrize("cls", [Config, ModelConfig, PromptConfig, RuntimeConfig])
+def test_constructors_show_their_fields(cls: type) -> None:
+    shown = inspect.signature(cls).parameters
+    assert [name for name in shown if name not in cls.__dataclass_fields__] == []  # type: ignore[attr-defined]
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    written = [each.args.kwonlyargs for each in ast.walk(tree) if getattr(each, "name", "") == "__init__"]  # type: ignore[attr-defined]
+    for arguments in written:  # what checkers of types see in place of the fields
+        assert {each.arg for each in arguments} == set(shown)
+    assert bool(written) is (cls is not RuntimeConfig)
