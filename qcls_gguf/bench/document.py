@@ -7,13 +7,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..report.document import TEXT, Document, Facts, Figure, Format, Part, Section, Table, measured, provenance
+from ..report.document import (
+    TEXT,
+    Document,
+    Facts,
+    Figure,
+    Format,
+    Paragraph,
+    Part,
+    Section,
+    Table,
+    measured,
+    provenance,
+)
 from ..report.gpu import GpuSamples
 from ..system.timing import STAGES
 from .records import BenchmarkRecord, ClassifierRecord, Quantiles, RooflineRecord, WorkloadRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+_MADE = (
+    "No queries were given: these are made of words about clothes, in the numbers of tokens that the names of the rows "
+    "say. Your queries may be longer, and the times then are others."
+)
 
 
 def _values(ms: Quantiles) -> tuple[float, ...]:
@@ -27,6 +45,7 @@ def document(record: BenchmarkRecord) -> Document:
         title=f"Benchmark of {', '.join(each.name for each in classifiers)}",
         parts=[
             Facts(_facts(record)),
+            None if record.method.input else Paragraph(_MADE),
             Table(
                 columns={
                     **{"total ms": TEXT, **dict.fromkeys(("min", "p50", "p90", "p99"), measured), "spread": ".1%"},

@@ -80,7 +80,8 @@ def compare_command(
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --queries queries.txt
     """
     from ..compare.document import document  # see app.py for why here
-    from ..compare.run import QUERIES, ComparisonSettings, compare
+    from ..compare.records import QUERIES
+    from ..compare.run import ComparisonSettings, compare
 
     texts = chosen.texts()
     comparison = ComparisonSettings(

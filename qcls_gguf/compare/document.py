@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..config.words import counted
 from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table, provenance
-from .records import ComparisonRecord, MethodRecord
+from .records import QUERIES, ComparisonRecord, MethodRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +33,8 @@ def document(comparison: ComparisonRecord) -> Document:
         bold=[i for i, method in enumerate(methods) if method.name == "qcls"],
     )
     notes = [f"{each.name}: {each.about}" + (f". {each.note}" if each.note else "") for each in methods]
+    if comparison.queries == QUERIES:
+        notes.append("No queries were given: these are about fashion and short. With longer ones times are others.")
     notes += [f"{each.name} {each.state}: {each.reason}" for each in comparison.absent]
     facts = {
         **provenance(comparison.model, comparison.environment),

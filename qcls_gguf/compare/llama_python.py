@@ -19,7 +19,10 @@ from ..native.device import cpu_variant
 from . import Peers
 from .method import AbsentError, Answer, Method, Workload, WorkloadPrompt
 
-_INSTALL = "CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install 'qcls-gguf[peers]'"
+_INSTALL = (
+    "CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install 'qcls-gguf[peers]', which compare gives this package's library; "
+    "elsewhere LLAMA_CPP_LIB_PATH names it (docs/building.md)"
+)
 
 
 def _import_llama_cpp() -> Any:

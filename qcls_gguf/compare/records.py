@@ -8,6 +8,16 @@ from ..report.environment import Environment
 from ..report.record import Record
 from ..score.result import ModelInfo
 
+QUERIES = (
+    "red summer dress for girls",
+    "cheap slim fit jeans for men",
+    "孕妇连衣裙 棉 宽松",
+    "light pink cashmere sweater for date night",
+    "wool coat",
+    "when does the shop open",
+)
+"""The queries where none are given."""
+
 
 class WinnerAgreement(Record):
     """How often a method's winners are ours."""

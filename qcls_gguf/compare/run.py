@@ -32,17 +32,8 @@ from .llama_python import LlamaPython
 from .llama_server import LlamaServer
 from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt
 from .ollama import Ollama
-from .records import AbsentMethod, ComparisonRecord, MethodRecord, WinnerAgreement
+from .records import QUERIES, AbsentMethod, ComparisonRecord, MethodRecord, WinnerAgreement
 
-QUERIES = (
-    "red summer dress for girls",
-    "cheap slim fit jeans for men",
-    "孕妇连衣裙 棉 宽松",
-    "light pink cashmere sweater for date night",
-    "wool coat",
-    "when does the shop open",
-)
-"""The queries where none are given."""
 QCLS = "qcls"
 REMOVED = {
     "cappr": "its probabilities are those of our scoring `mean`",

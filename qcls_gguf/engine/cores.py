@@ -33,8 +33,12 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
     """
     n_cores = physical_cores()
     if runtime.n_threads != "auto":
-        slow = f", more than {counted(n_cores, 'core')}: requests may take many times as long"
-        return Threads(n=runtime.n_threads, why=f"as configured{slow if runtime.n_threads > n_cores else ''}")
+        why, slow = "as configured", "requests may take many times as long"
+        if runtime.n_threads > n_cores:
+            why += f", more than {counted(n_cores, 'core')}: {slow}"
+        elif runtime.n_threads == n_cores > 1:
+            why += f", one for every core: while other programs work, {slow}"
+        return Threads(n=runtime.n_threads, why=why)
     n_free = max(1, n_cores - 1)
     quota = cpu_quota(root)
     if quota is not None and quota < n_free:

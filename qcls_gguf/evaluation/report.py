@@ -329,7 +329,7 @@ def _draw_reliability(modes: Mapping[str, Statistics], axes: Axes) -> None:
         ylabel="accuracy",
         title="Reliability",
     )
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _confusion(mode: str, found: PromptStatistics) -> Figure:

@@ -56,6 +56,7 @@ def test_a_record_has_every_part(written: Written) -> None:
     assert written.file == record
     assert BenchmarkRecord.model_validate(record).to_dict() == record
     assert written.stderr == ""
+    assert "No queries were given: these are made of words about clothes" in written.page
     assert list(record) == [
         "environment",
         "startup_ms",

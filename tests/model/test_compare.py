@@ -29,12 +29,15 @@ from conftest import MakeModel, WriteConfig
 from qcls_gguf import load_config
 from qcls_gguf.cli.app import app
 from qcls_gguf.compare import Peers
+from qcls_gguf.compare.document import document
+from qcls_gguf.compare.records import QUERIES as UNASKED
 from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.compare.run import METHODS
 from qcls_gguf.config.resources import config_path
 from qcls_gguf.model import Model
 from qcls_gguf.model.placement import gpus
 from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STEPS
+from qcls_gguf.report.html import document_page
 
 __all__ = ["compare_here"]  # a fixture
 ROOT = Path(__file__).parents[2]
@@ -78,6 +81,9 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
         assert 0 < low <= high
         assert 0 < method["p50_ms"] <= method["p90_ms"]
         assert method["name"] in page
+    assert "No queries were given" not in page
+    usual = ComparisonRecord.model_validate({**record, "queries": UNASKED})
+    assert "No queries were given" in document_page(document(usual))
     assert record["absent"] == []
     assert record["environment"]["n_threads"] == 1
     assert "data:image/svg+xml;base64," in page

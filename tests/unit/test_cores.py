@@ -27,6 +27,8 @@ def test_automatic_threads_leave_a_core_where_there_is_another(
     told = str(threads(RuntimeConfig(n_threads=n_cores + 1), root=tmp_path))
     assert f"as configured, more than {n_cores} core" in told
     assert str(threads(RuntimeConfig(n_threads=1), root=tmp_path)) == "1 thread (as configured)"
+    all_of_them = str(threads(RuntimeConfig(n_threads=n_cores), root=tmp_path))
+    assert ("one for every core: while other programs work" in all_of_them) == (n_cores > 1)
 
 
 def test_a_core_with_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
