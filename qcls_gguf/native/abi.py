@@ -19,7 +19,7 @@ from ..errors import DecodeError, ModelError, PlanError, QclsError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-ABI = 10
+ABI = 11
 
 LOG_FUNCTION = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 PROGRESS_FUNCTION = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)

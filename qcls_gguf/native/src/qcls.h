@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 10
+#define QCLS_ABI 11
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
