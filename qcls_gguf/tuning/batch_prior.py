@@ -85,7 +85,7 @@ def fit_batch_prior(
     *,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> tuple[BatchPriorRecord, str]:
-    """The record that `qcls-gguf calibrate --queries` prints as JSON, and the calibration file's text.
+    """The record that `qcls-gguf calibrate` prints as JSON for queries without labels, and the calibration file's text.
 
     Raises ConfigError for fewer than LEAST_QUERIES queries and for what cannot be fitted or written; and what
     Classifier raises.
