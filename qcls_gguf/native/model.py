@@ -115,6 +115,7 @@ class NativeModel:
         found, error = abi.ModelFacts(), Error()
         check(library().qcls_model_describe(handle, byref(found), byref(error)), error, path)
         description = found.description.decode(errors="replace").replace("?B", abbreviated(found.n_params))
+        description = description.removesuffix(" (guessed)")  # where a file does not say its type
         self.facts = found.to(ModelFacts, add_bos=bool(found.add_bos), description=description)
 
     @property
