@@ -157,6 +157,8 @@ class Core:
         most = self._max_query_bytes
         for _, query in items:
             if not isinstance(query, str):
+                if _is_missing(query):
+                    raise PlanError(f"the query is missing: {shown(query)} is no text; leave it out")
                 raise PlanError(f"a query is text, not {type(query).__name__}: {shown(query)}")
             try:
                 # A text with more characters than the limit has bytes is refused without being encoded.
@@ -408,6 +410,12 @@ def each_result(
             return e
 
     return [errors.get(index) or one(each) for index, each in enumerate(asked)]
+
+
+def _is_missing(value: object) -> bool:
+    """Whether it is what tables have in place of a value."""
+    is_nan = isinstance(value, float) and value != value
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _woken(job: Job[list[Result]], results: list[Result]) -> list[Result]:

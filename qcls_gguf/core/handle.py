@@ -85,20 +85,33 @@ class Labeller:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
 
         deadline_s: if the request has not begun after so many seconds, it is not computed and DeadlineError is raised.
-        Raises PlanError, before anything is computed, for a query that is too long or not valid Unicode, and for more
-        than 10,000 queries; BusyError if too many callers wait; DecodeError; ScoreError. After an error the classifier
-        works as before. errors="return": the list has an error in place of the result of each query that cannot be
-        labelled; errors of the whole call are still raised (BusyError, DeadlineError, a closed classifier, too many
-        queries).
+        Raises PlanError, before anything is computed, for a query that is missing, too long or not valid Unicode, with
+        its index, and for more than 10,000 queries; BusyError if too many callers wait; DecodeError; ScoreError. After
+        an error the classifier works as before. errors="return": the list has an error in place of the result of each
+        query that cannot be labelled; errors of the whole call are still raised (BusyError, DeadlineError, a closed
+        classifier, too many queries).
         """
         if isinstance(queries, str):
             raise PlanError("classify_batch takes a list of queries: give one query to classify")
         if errors not in ("raise", "return"):
             raise PlanError(f"errors: {errors!r} is not raise or return")
         asked = list(islice(queries, MAX_QUERIES + 1))  # one more is refused
-        if errors == "raise":
+        if errors == "return":
+            return each_result(asked, lambda some: self._ask(some, deadline_s), self.check)
+        try:
             return self._ask(asked, deadline_s)
-        return each_result(asked, lambda some: self._ask(some, deadline_s), self.check)
+        except PlanError:
+            if len(asked) <= MAX_QUERIES:
+                self._name_refused(asked)
+            raise
+
+    def _name_refused(self, queries: Sequence[str]) -> None:
+        """Raise PlanError for the first query that is refused, with its index."""
+        for index, query in enumerate(queries):
+            try:
+                self.handle.tokenize(query)
+            except PlanError as e:
+                raise PlanError(f"queries[{index}]: {e}") from None
 
     def check(self, query: str) -> None:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""

@@ -86,7 +86,8 @@ def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier
         ("红" * 700, "the query has 2100 bytes, more than runtime.max_query_bytes: 2048 bytes: shorten it or raise"),
         (" " * 2049, "the query has 2049 characters, more than"),
         (b"red", "a query is text, not bytes: b'red'"),
-        (None, "a query is text, not NoneType: None"),
+        (None, "the query is missing: None is no text"),
+        (float("nan"), "the query is missing: nan is no text"),
         (["red"], "a query is text, not list"),
         ("\udc80", "character 0 of the query is not valid Unicode"),
         ("red \ud800", "character 4 of the query is not valid Unicode"),
@@ -97,10 +98,12 @@ def test_what_is_no_query_is_refused_before_it_waits_for_its_turn(
 ) -> None:
     before = classifier.classify("red dress").results
     with occupied(classifier.core.executor):  # nobody is served meanwhile
-        for ask in (classifier.classify, lambda query: classifier.classify_batch(["red", query])):
-            with pytest.raises(PlanError) as refused:
-                ask(query)
-            assert str(refused.value).startswith(message)
+        with pytest.raises(PlanError) as refused:
+            classifier.classify(query)
+        assert str(refused.value).startswith(message)
+        with pytest.raises(PlanError) as refused:
+            classifier.classify_batch(["red", query])
+        assert str(refused.value).startswith(f"queries[1]: {message}")
     assert classifier.classify("red dress").results == before
 
 

@@ -161,6 +161,8 @@ def test_a_batch_may_return_the_errors_of_its_queries(classifier: Classifier) ->
         else:
             with pytest.raises(PlanError, match=re.escape(str(each))):
                 classifier.classify(query)
+    with pytest.raises(PlanError, match=r"^queries\[1\]: the query has \d+ characters"):
+        classifier.classify_batch(queries)
     assert classifier.classify_batch([], errors="return") == []
     together = classifier.classify_batch(["red dress", "jeans"], errors="return")
     assert [each.counts.n_queries for each in together if isinstance(each, Result)] == [2, 2]
