@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
-from ..config.resources import PACKAGE, is_embedded
+from ..config.resources import PACKAGE
 from ..errors import ModelError
+
+_OURS = "qcls-gguf"
 
 
 def find_packaged_model(text: str) -> Path:
@@ -32,13 +34,13 @@ def find_packaged_model(text: str) -> Path:
 
 
 def packaged_models() -> Iterator[tuple[str, Path]]:
-    """(name, GGUF file) of every model in the installed packages, by name; the embedded model is not among them."""
+    """(name, GGUF file) of every model in the other installed packages, by name."""
     found = {
         f"{each.metadata['Name']}/{path.name}" if len(files) > 1 else each.metadata["Name"]: path
         for each in distributions()
+        if each.metadata["Name"] != _OURS
         for files in [_gguf_files(each)]
         for path in files
-        if not is_embedded(path)
     }
     yield from sorted(found.items())
 

@@ -42,7 +42,7 @@ def test_tokens_and_parts_are_what_is_cached_and_fed(classifier: Classifier, que
     for prompt, compiled in zip(shown.prompts, classifier.prompts, strict=True):
         assert "".join(part.text for part in prompt.parts) == bos + prompt.text
         assert query in prompt.text
-        assert prompt.text.endswith(compiled.name + ":" if compiled.name == "color" else "label:")
+        assert prompt.text.endswith(f"{compiled.name}:")
         cached = tuple(token.token for token in prompt.tokens if token.is_cached)
         assert cached == compiled.prefix[: prompt.n_cached]
         assert [token.is_cached for token in prompt.tokens] == [True] * prompt.n_cached + [False] * prompt.n_fed
