@@ -34,6 +34,8 @@ from .passes import States, common_text, read_states, tried_depths
 Texts = Literal["own", "common", "both"]
 COMMON_TEXT = f"Text: {SLOT}"
 _LEAST_ROWS = 2 * N_FOLDS
+_MOST_CELLS = 4_000_000
+"""Rows times labels, which are fitted some 200 times at each depth."""
 
 
 class Measured(Record):
@@ -271,6 +273,10 @@ def _why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
         return "the configuration gives it a temperature or a prior, which a head replaces: remove that first"
     if n < _LEAST_ROWS:
         return _rows_of(prompt, n)
+    if n * len(prompt.labels) > _MOST_CELLS:
+        return (
+            f"{n} rows for {len(prompt.labels)} labels: at most {_MOST_CELLS // len(prompt.labels)} can be learnt from"
+        )
     if len(counts) == 1:
         return f"all {counted(n, 'labelled row')} have one label, {shown(next(iter(counts)))}"
     if missing := [label for label in prompt.labels if label not in counts]:

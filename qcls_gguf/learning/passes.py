@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +17,15 @@ from ..config.heads_file import Head, Heads
 from ..config.prompt import PromptConfig
 from ..core.handle import LoadedPrompts
 from ..data.labelled import LabelledQuery
-from ..errors import ModelError
+from ..errors import ConfigError, ModelError
 from ..evaluation.kept_scores import RowScores
 from ..evaluation.passes import prompt_scores
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.heads import unit_states
 
 HalfArray = npt.NDArray[np.float16]
+MOST_NUMBERS = 1 << 27
+"""In the states of all rows at one depth, which are fitted at once: a gibibyte."""
 _SHARES = (0.4, 0.5, 0.6, 0.67, 0.75, 0.85)
 """of the layers: the depths that are tried"""
 
@@ -70,10 +74,19 @@ def read_states(
 ) -> tuple[list[RowScores], States]:
     """The rows' scores by each prompt's texts, and the states at each prompt's end, in a file at `path`.
 
-    Raises what `classify_batch` raises.
+    Raises ConfigError for more rows than memory or the disk should hold, and what `classify_batch` raises.
     """
     n_together = classifier.config.runtime.max_batch
-    shape = (len(prompts.prompts), len(depths), len(rows), classifier.engine.model.facts.n_embd)
+    n_embd = classifier.engine.model.facts.n_embd
+    shape = (len(prompts.prompts), len(depths), len(rows), n_embd)
+    if len(rows) * n_embd > MOST_NUMBERS:
+        raise ConfigError(f"{len(rows)} labelled rows, at most {MOST_NUMBERS // n_embd} can be learnt from: give fewer")
+    n_bytes, n_free = 2 * math.prod(shape), shutil.disk_usage(path.parent).free
+    if n_bytes > n_free:
+        raise ConfigError(
+            f"the states of {len(rows)} rows take {n_bytes >> 20} MiB in {path.parent.parent}, where {n_free >> 20} "
+            "are free: give fewer rows, prompts or depths, or another folder in TMPDIR"
+        )
     values: Any = np.lib.format.open_memmap(path, "w+", np.float16, shape)
     scores: list[RowScores] = []
     for start in range(0, len(rows), n_together):

@@ -249,8 +249,7 @@ def bind(path: Path) -> Any:
     if found != ABI:
         raise ModelError(f"{path} has ABI {found}, this package {ABI}: build and install them together")
     for name, arguments in SIGNATURES.items():
-        if (function := getattr(library, name, None)) is None:  # an older library of this ABI, which lacks depths
-            continue
+        function = getattr(library, name)
         function.restype, function.argtypes = c_int32, [*arguments, POINTER(Error)]
     return library
 

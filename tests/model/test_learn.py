@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +22,10 @@ from typer.testing import CliRunner
 
 from qcls_gguf import Classifier
 from qcls_gguf.cli.app import app
+from qcls_gguf.learning import learn as learn_module
+from qcls_gguf.learning import passes
 
+COMMAND = Path(sys.executable).with_name("qcls-gguf")
 TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
 LABELS = ("red", "light blue", "none")
 PROMPTS = [PromptSpec(name=name, template=f"{TEXT}{name}:", labels=LABELS) for name in ("color", "shade")]
@@ -137,8 +145,44 @@ def test_refused_before_anything_is_computed(
     assert message in said
 
 
+def test_more_rows_than_memory_should_hold_are_refused(
+    config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--data", data, "--config", config, "--out", tmp_path / "heads.npz")
+    monkeypatch.setattr(learn_module, "_MOST_CELLS", 3 * N - 1)
+    code, record, _ = run(*arguments)
+    assert code == 1
+    assert record["prompts"]["color"]["reason"] == "90 rows for 3 labels: at most 89 can be learnt from"
+    monkeypatch.setattr(passes, "MOST_NUMBERS", N * 256 - 1)
+    code, record, said = run(*arguments)
+    assert (code, record) == (2, None)
+    assert "90 labelled rows, at most 89 can be learnt from" in said
+
+
 def test_labels_outside_the_list_are_refused(config: Path, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "rows.csv", [{"query": "a", "color": "pink"}])
     code, record, said = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz")
     assert (code, record) == (2, None)
     assert "'pink' is no label of this prompt" in said
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_leaves_nothing(config: Path, tmp_path: Path) -> None:
+    """While states are written into a file of their own."""
+    rows = [{"query": f"dress {index}", "color": LABELS[index % 3]} for index in range(5000)]
+    data, out, folder = write_rows(tmp_path / "rows.csv", rows), tmp_path / "heads.npz", tmp_path / "states"
+    folder.mkdir()
+    command = [str(COMMAND), "learn", "--data", str(data), "--config", str(config), "--out", str(out)]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    limit = time.monotonic() + 60
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        while not list(folder.glob("qcls-learn-*/own.npy")):
+            assert process.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        written, errors = process.communicate(timeout=60)
+    assert (process.returncode, written) == (130, b"")
+    assert b"Traceback" not in errors
+    assert not out.exists()
+    assert not list(folder.iterdir())
