@@ -93,9 +93,10 @@ def _ready_status(server: Server) -> int:
 
 
 def test_the_end_comes_within_the_grace() -> None:
-    with Server("--grace", "0.2") as server:
+    queries = [f"red dress number {n}" for n in range(250)]
+    with Server("--grace", "0.02") as server:
         with server.connect() as connection:
-            connection.sendall(raw(json.dumps({"queries": ["red dress"] * 250}).encode()))
+            connection.sendall(raw(json.dumps({"queries": queries}).encode()))
             until(lambda: server.metric("qcls_admitted_requests") == 1)
             assert server.stop() == 0
         assert any("told to end; requests to answer: 1" in line for line in server.lines)
