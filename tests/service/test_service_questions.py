@@ -11,6 +11,7 @@ import pytest
 import typesafe_sdk
 import yaml
 from served import JSON, ROOT, Server
+from waiting import until
 
 from qcls_gguf import Classifier, PromptConfig
 from qcls_gguf.questions.distribution import Distribution
@@ -176,7 +177,7 @@ def test_what_does_not_fit_is_told_of_options_to_clients_and_of_settings_in_the_
     status, answer = ask(server, {"model": "m", "input": "x", "questions": [question]})
     what = "questions[0]: 255 options with these texts do not fit: give fewer or shorter options"
     assert (status, answer["error"]["message"]) == (422, what)
-    assert any("a question was refused: questions[0]: has about" in line for line in server.lines)
+    until(lambda: any("a question was refused: questions[0]: has about" in line for line in server.lines))
 
 
 @pytest.mark.parametrize(
