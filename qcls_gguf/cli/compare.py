@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
-from ..compare import Peers
 from ..data.queries import Columns, read_queries
 from ..errors import ConfigError
 from .options import GivenQueries, MeasurementReporting, ModelOptions, command, option
-from .terminal import EXIT_OTHER, check_outputs, long_work, print_step, show_record, with_options
+from .terminal import EXIT_OTHER, check_outputs, long_work, show_record, with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +18,6 @@ class ComparisonOptions(GivenQueries):
     method: list[str] = option("--method NAME", "One of the methods above; repeatable. Default: all.")
     rounds: int = option("--rounds N", "Timed requests of every query by every method.", 10, low=1)
     warm_up: int = option("--warm-up N", "Rounds before the timed ones.", 2, low=0)
-    seed: int = option("--seed N", "Seed of the order in which the methods take turns.", 0)
 
     def texts(self) -> tuple[str, ...] | None:
         """All queries; None where none are given. Raises ConfigError."""
@@ -36,13 +32,9 @@ class ComparisonOptions(GivenQueries):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOptions:
-    """Where the other methods are, and their kernels."""
+    """Where the servers are."""
 
-    kernels: Literal["stock", "ours"] = option(
-        "--peer-kernels", "Kernels for the other methods that use this llama.cpp.", "stock"
-    )
     llama_server: str | None = option("--llama-server URL", "The address of a running llama-server.")
-    spawn_llama_server: Path | None = option("--spawn-llama-server BINARY", "A llama-server program to start and stop.")
     ollama: str | None = option("--ollama URL", "The address of a running Ollama.")
     ollama_model: str | None = option("--ollama-model NAME", "Ollama's model, made from the same file.")
 
@@ -54,21 +46,19 @@ def compare_command(
     """Compare latency and answers with other methods of labelling the same queries by the same prompts and model.
 
     The methods take turns, request by request, in one run and in a random order. A request is timed from the query's
-    text to an answer for every prompt; loading and caching are not timed. Every method but the first four loads the
-    model once more: on a GPU choose with --method those that fit. A method that cannot run here is listed with the
-    reason. The other methods that use this llama.cpp run its stock kernels, as their users do; --peer-kernels ours
-    gives them this project's. Stock kernels read weights in the file's order. So naive, prefix and batched have a copy
-    of the model on a CPU; on a GPU they share the loaded one, and qcls reads that order, too, whatever QCLS_LANE_ORDER
-    says.
+    text to an answer for every prompt; loading and caching are not timed. A method that cannot run here is listed with
+    the reason. naive, prefix and batched run the stock kernels of this llama.cpp, which read weights in the file's
+    order: on a CPU they have a copy of the model; on a GPU they share the loaded one, and qcls reads that order, too,
+    whatever QCLS_LANE_ORDER says. Start servers before, with the same file; without --llama-server the command that
+    starts a fair one is printed.
 
     \b
-    qcls              this package, in the configuration's scoring
-    naive             stock llama.cpp with all logits, one decode a prompt, nothing cached
-    prefix            naive with each prompt's prefix cached
-    batched           prefix with all prompts in one decode
-    llama-cpp-python  its class Llama, prompt after prompt       (extra `peers`)
-    llama-server      parallel HTTP requests in pinned slots     (--llama-server or --spawn-llama-server)
-    ollama            parallel raw HTTP requests                 (--ollama and --ollama-model)
+    qcls          this package, in the configuration's scoring
+    naive         stock llama.cpp with all logits, one decode a prompt, nothing cached
+    prefix        naive with each prompt's prefix cached
+    batched       prefix with all prompts in one decode
+    llama-server  parallel HTTP requests in pinned slots  (--llama-server)
+    ollama        parallel raw HTTP requests              (--ollama and --ollama-model)
 
     Exit codes: 0; 1 if a method named with --method is absent, or one failed while it ran; 2 for usage and
     configuration; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
@@ -76,10 +66,11 @@ def compare_command(
     \b
     qcls-gguf compare
     qcls-gguf compare --method naive --method prefix --method batched --rounds 30 --format json
-    qcls-gguf compare --spawn-llama-server build/peers/bin/llama-server --html compare.html
+    qcls-gguf compare --llama-server http://127.0.0.1:8080 --html compare.html
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --queries queries.txt
     """
     from ..compare.document import document  # see app.py for why here
+    from ..compare.method import Peers
     from ..compare.records import QUERIES
     from ..compare.run import ComparisonSettings, compare
 
@@ -90,14 +81,12 @@ def compare_command(
         methods=tuple(dict.fromkeys(chosen.method)),
         n_rounds=chosen.rounds,
         n_warm_up=chosen.warm_up,
-        seed=chosen.seed,
         peers=Peers(**dataclasses.asdict(peers)),
     )
     inputs = {"--config": model.config, "--queries": chosen.path, "--model": model.model}
     check_outputs({"--out": reporting.out, "--html": reporting.html}, inputs)
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):
-        on_step = None if reporting.quiet else print_step
-        record = compare(comparison, opener, on_step=on_step, on_progress=on_progress)
+        record = compare(comparison, opener, on_progress=on_progress)
     absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
     record = record.model_copy(update={"absent": tuple(absent)})
     show_record(record, reporting, document(record))

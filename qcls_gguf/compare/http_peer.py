@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import math
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -39,7 +38,7 @@ class HttpPeer(Method):
     def __init__(self, workload: Workload, url: str) -> None:
         """Connect, and check the server. Raises AbsentError."""
         self.workload, self.url = workload, url
-        piece = workload.ours.engine.model.piece
+        piece = workload.stock_model.piece
         self._pieces = {path[0]: piece(path[0])[0] for prompt in workload.prompts for path in prompt.paths}
         probe = Connection(url, _CONNECT_S)
         try:
@@ -52,8 +51,8 @@ class HttpPeer(Method):
         self._connections = [Connection(url, TIMEOUT_S) for _ in range(n)]
         self._pool = ThreadPoolExecutor(n)
         # by prompt and query: labels whose first token does not come back, and why no token comes back
-        self._outside: dict[tuple[str, str], set[str]] = {}
-        self._ended: dict[tuple[str, str], str] = {}
+        self._outside: dict[tuple[int, str], set[str]] = {}
+        self._ended: dict[tuple[int, str], str] = {}
 
     def check_server(self, connection: Connection) -> None:
         """Raise PeerError or AbsentError where the server cannot serve the workload."""
@@ -67,17 +66,14 @@ class HttpPeer(Method):
         prompt = self.workload.prompts[index]
         text = prompt.template.replace("{query}", query)
         answer = self._connections[index].request("POST", self.path, self.body(index, text))
-        at = prompt.compiled.name, query
         log_probs: dict[int, float] = {}
         if isinstance(answer, dict) and self.end_key in answer and not answer.get(self.log_probs_key):
-            self._ended[at] = f"{self.end_key} {answer[self.end_key]}"
+            self._ended[index, query] = f"{self.end_key} {answer[self.end_key]}"
         else:
             log_probs = self._log_probs(answer)
-            missing = {
-                label for label, path in zip(prompt.labels, prompt.paths, strict=True) if path[0] not in log_probs
-            }
-            if missing:
-                self._outside[at] = missing
+            labels = zip(prompt.labels, prompt.paths, strict=True)
+            if missing := {label for label, path in labels if path[0] not in log_probs}:
+                self._outside[index, query] = missing
         return prompt.answer_of_first_tokens(log_probs)
 
     def _log_probs(self, answer: Any) -> dict[int, float]:
@@ -95,25 +91,20 @@ class HttpPeer(Method):
         return list(self._pool.map(self._answer, range(n), [query] * n))
 
     def remarks(self) -> list[str]:
-        remarks, prompts = [], self.workload.prompts
-        of = f"of {len(prompts) * len(self.workload.inputs)} answers"
+        remarks = []
+        of = f"of {len(self.workload.prompts) * len(self.workload.queries)} answers"
         if self._outside:
-            remarks.append(
-                f"outside the {self.n_top} tokens that come back, in {len(self._outside)} {of}: "
-                f"{_first_names(sorted(set.union(*self._outside.values())))}"
-            )
+            labels = sorted(set.union(*self._outside.values()))
+            shown = ", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")
+            remarks.append(f"outside the {self.n_top} tokens that come back, in {len(self._outside)} {of}: {shown}")
         if self._ended:
             remarks.append(
                 f"{len(self._ended)} {of} came without log-probabilities ({', '.join(sorted({*self._ended.values()}))}"
                 "): their likeliest token ends the text or is no whole character"
             )
-        several = [prompt for prompt in prompts if len(prompt.trie.read) > 1 or not prompt.distinct]
+        several = [prompt.compiled.name for prompt in self.workload.prompts if not prompt.distinct]
         if several:
-            n_more = sum(len(prompt.trie.read) - (0 in prompt.trie.read) for prompt in several)
-            remarks.append(
-                f"labels that share first tokens ({_first_names([prompt.compiled.name for prompt in several])}) cannot "
-                f"be told apart: that would need {n_more} more requests, each with the prompt and a label's beginning"
-            )
+            remarks.append(f"labels that share first tokens ({', '.join(several)}) cannot be told apart by one request")
         return remarks
 
     def close(self) -> None:
@@ -126,10 +117,6 @@ def _piece(entry: JsonObject) -> bytes:
     """The bytes of the token of an entry of top_logprobs."""
     content = entry.get("bytes")
     return bytes(content) if isinstance(content, list) else str(entry["token"]).encode()
-
-
-def _first_names(names: Sequence[str], n: int = 6) -> str:
-    return ", ".join(names[:n]) + (f" and {len(names) - n} more" if len(names) > n else "")
 
 
 def is_url(url: str) -> bool:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from time import perf_counter_ns
 
 import numpy as np
 
 from ..classifier import Classifier
-from ..config.schema import RuntimeConfig
 from ..config.scoring import TREE
+from ..engine.cores import threads
 from ..errors import QclsError
 from ..model import Model
-from ..model.placement import flash_attention
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
 from ..score.adjustment import FloatArray, log_softmax, log_sum_exp
-from ..score.result import ModelInfo
 
 
 class AbsentError(QclsError):
@@ -28,18 +25,12 @@ class PeerError(QclsError):
     """A method failed while it ran."""
 
 
-class DiedError(PeerError):
-    """The process of a method ended by itself."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A method's answer for one prompt; the labels are in the order of the configuration."""
 
     label: str | None
     """the winner; None where the method cannot tell"""
-    tree: tuple[float, ...] | None = None
-    """log-probabilities among the labels, as `tree` scores them; None where the method does not see every choice"""
     joint: tuple[float | None, ...] = ()
     """log p(label | prompt) over the whole vocabulary; None for a label if the method does not read all its tokens"""
 
@@ -64,39 +55,20 @@ class WorkloadPrompt:
         self.distinct = len({path[0] for path in self.paths}) == len(self.paths)
         """whether first tokens alone tell the labels apart"""
 
-    def node_path(self, node: int) -> tuple[int, ...]:
-        """The tokens between the end of the prompt and a node."""
-        if not node:
-            return ()
-        parent, token = self.trie.fed[node - 1]
-        return (*self.node_path(parent), token)
-
-    def answer(self, edge_logits: Sequence[FloatArray], log_sums: Sequence[float] = ()) -> Answer:
-        """The answer by the logits of edge_tokens at each read node.
-
-        log_sums[i]: the log-sum-exp of node i's logits over the whole vocabulary, for `joint`; none: without it.
-        """
+    def answer_of_rows(self, rows: Iterable[FloatArray], *, exact: bool) -> Answer:
+        """The answer by the logits of the whole vocabulary at each read node; exact: with `joint`."""
         among, whole = np.zeros((2, len(self.trie.edges)))
-        for i, edges in enumerate(self._edges):
-            logits = np.asarray(edge_logits[i], np.float64)
+        for row, edges, tokens in zip(rows, self._edges, self.edge_tokens, strict=True):
+            logits = np.asarray(row[tokens], np.float64)
             among[edges] = log_softmax(logits)
-            whole[edges] = logits - (log_sums[i] if log_sums else 0)
-        tree = tuple(float(among[list(edges)].sum()) for edges in self.trie.label_edges)
+            if exact:
+                whole[edges] = logits - log_sum_exp(np.asarray(row, np.float64))
+        tree = [among[list(edges)].sum() for edges in self.trie.label_edges]
         joint = tuple(
             float(whole[list(edges)].sum()) if len(edges) == len(path) else None
             for edges, path in zip(self.trie.label_edges, self.paths, strict=True)
         )
-        return Answer(label=self.labels[int(np.argmax(tree))], tree=tree, joint=joint if log_sums else ())
-
-    def answer_of_rows(self, rows: Iterable[FloatArray], *, exact: bool) -> Answer:
-        """The answer by the logits of the whole vocabulary at each read node; a row is read before the next is asked
-        for.
-        """
-        edges, log_sums = [], []
-        for row, tokens in zip(rows, self.edge_tokens, strict=True):
-            edges.append(row[tokens])
-            log_sums += [float(log_sum_exp(np.asarray(row, np.float64)))] if exact else []
-        return self.answer(edges, log_sums)
+        return Answer(label=self.labels[int(np.argmax(tree))], joint=joint if exact else ())
 
     def answer_of_first_tokens(self, log_probs: Mapping[int, float]) -> Answer:
         """The answer by the log-probabilities of some tokens after the prompt, by token.
@@ -107,31 +79,45 @@ class WorkloadPrompt:
         joint = tuple(p if len(path) == 1 else None for p, path in zip(seen, self.paths, strict=True))
         values = [p for p in seen if p is not None]
         best = [label for label, p in zip(self.labels, seen, strict=True) if p is not None and p == max(values)]
-        whole = self.distinct and len(values) == len(seen)
-        tree = tuple(log_softmax(np.array(values)).tolist()) if whole else None
-        return Answer(label=best[0] if len(best) == 1 else None, tree=tree, joint=joint)
+        return Answer(label=best[0] if len(best) == 1 else None, joint=joint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """Where the servers are that are compared."""
+
+    llama_server: str | None = None
+    """URL of a running llama-server"""
+    ollama: str | None = None
+    """URL of a running Ollama"""
+    ollama_model: str | None = None
+    """its name for the model, made from the same file"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What every method is given: the prompts, the queries, the model and the settings."""
+    """What every method is given: the prompts, the queries, the models and the servers."""
 
-    classifier: Classifier | None
-    """ours; None in another process"""
-    stock_model: Model | None
-    """what the methods on this package's library decode on: ours, or another copy; None in another process"""
+    ours: Classifier
+    stock_model: Model
+    """what stock llama.cpp decodes on: ours, or another copy"""
     prompts: tuple[WorkloadPrompt, ...]
-    inputs: Mapping[str, Sequence[tuple[int, list[int]]]]
-    """for each query, for each prompt: how many tokens of the prompt's prefix stay, and the tokens after them"""
-    model: ModelInfo
-    runtime: RuntimeConfig
-    n_threads: int
+    queries: tuple[str, ...]
+    peers: Peers
+
+    def inputs(self, query: str) -> list[tuple[int, list[int]]]:
+        """For each prompt how many tokens of its prefix stay with a query, and the tokens after them."""
+        found = []
+        for prompt in self.prompts:
+            compiled = prompt.compiled
+            text = compiled.before + query + compiled.after
+            found.append(compiled.new_tokens(self.stock_model.tokenize(text, parse_special=False).tolist()))
+        return found
 
     @property
-    def ours(self) -> Classifier:
-        """Our classifier. Only in its own process."""
-        assert self.classifier is not None
-        return self.classifier
+    def n_threads(self) -> int:
+        """CPU threads of a decode."""
+        return threads(self.ours.config.runtime).n
 
     @property
     def n_longest(self) -> int:
@@ -139,32 +125,21 @@ class Workload:
         longest = [max(map(len, prompt.paths)) for prompt in self.prompts]
         return max(
             n_cached + len(tokens) + n
-            for of_query in self.inputs.values()
-            for n, (n_cached, tokens) in zip(longest, of_query, strict=True)
+            for query in self.queries
+            for n, (n_cached, tokens) in zip(longest, self.inputs(query), strict=True)
         )
-
-    @property
-    def flash_attn(self) -> bool | None:
-        """Whether our own context computes flash attention; None leaves it to llama.cpp."""
-        return flash_attention(self.runtime, self.model.n_gpu_layers)
 
 
 class Method:
     """A method of labelling a query by all prompts: opened by its constructor, asked, and closed.
 
-    The constructor takes the workload and the Peers, and loads and caches what requests will need; only `ask` is timed.
-    It raises AbsentError where the method cannot run here, and leaves nothing open then.
+    The constructor takes the workload, and loads and caches what requests will need; only `ask` is timed. It raises
+    AbsentError where the method cannot run here, and leaves nothing open then.
     """
 
     def ask(self, query: str, exact: bool = False) -> list[Answer]:
         """An answer for each prompt: the winner, and with `exact` every log-probability that the method can give."""
         raise NotImplementedError
-
-    def timed(self, query: str) -> float:
-        """Milliseconds that `ask` takes."""
-        before = perf_counter_ns()
-        self.ask(query)
-        return (perf_counter_ns() - before) / 1e6
 
     def remarks(self) -> list[str]:
         """What a reader of its figures should know, found while it ran."""

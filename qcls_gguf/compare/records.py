@@ -52,10 +52,6 @@ class MethodRecord(Record):
     """of log p(label | prompt) over the whole vocabulary, from our exact `joint`, in nats; null where it has none"""
     n_log_probabilities: int
     """how many were compared"""
-    largest_tree_difference: float | None
-    """of the log-probabilities among the labels, in nats; null where the method does not give them"""
-    n_tree_log_probabilities: int
-    """how many were compared"""
     note: str
     """observations while it ran; may be empty"""
 
@@ -96,10 +92,6 @@ class ComparisonRecord(Record):
     """timed rounds; a round is one request of every query by every method"""
     warm_up: int
     """rounds before them that were not timed"""
-    seed: int
-    """seed of the order in which the methods take turns"""
-    peer_kernels: str
-    """`stock` or `ours`: the kernels of the other methods that run this llama.cpp"""
     methods: tuple[MethodRecord, ...]
     """in the order in which they were started; `qcls`, ours, first"""
     absent: tuple[AbsentMethod, ...]

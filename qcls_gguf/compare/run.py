@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,66 +12,46 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ..classifier import Classifier
 from ..config.schema import Config, raw_config
 from ..config.scoring import TREE
-from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
 from ..model.placement import gpus
 from ..native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STOCK
 from ..native.kernel_steps import environment as set_environment
-from ..opening import ClassifierOpener, OnStep, without_kept_queries
+from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment
 from ..report.progress import OnProgress
 from ..statistics import FloatArray, mean, quantiles
-from . import Peers
-from .child_process import InChild
 from .http_peer import is_url
 from .in_process import Qcls, Stock
-from .llama_python import LlamaPython
-from .llama_server import LlamaServer
-from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt
-from .ollama import Ollama
+from .method import AbsentError, Answer, Method, PeerError, Peers, Workload, WorkloadPrompt
 from .records import QUERIES, AbsentMethod, ComparisonRecord, MethodRecord, WinnerAgreement
+from .servers import LlamaServer, Ollama
 
 QCLS = "qcls"
 REMOVED = {
     "cappr": "its probabilities are those of our scoring `mean`",
     "torch": "docs/measurements.md has what PyTorch took; compare with batched, llama-server or ollama",
+    "llama-cpp-python": "compare with naive and prefix, which decode the same on this llama.cpp",
 }
 """what replaces a method of earlier versions"""
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How a method is opened, and what it does for a request."""
-
-    open: Callable[[Workload, Peers], Method]
-    about: str
-    on_our_model: bool = False
-    """whether it decodes on the model that is loaded for ours, by other kernels, and is given our tokens of a query;
-    the time that they take is added to its own"""
-
-
 _STOCK = "stock llama.cpp, all logits: one decode"
-METHODS = {
-    QCLS: Kind(
-        Qcls, "one decode for all prompts, hidden states dotted with label rows; exact scorings add the LM head"
+METHODS: dict[str, tuple[Callable[[Workload], Method], str]] = {
+    QCLS: (Qcls, "one decode for all prompts, hidden states dotted with label rows; exact scorings add the LM head"),
+    "naive": (Stock, f"{_STOCK} a prompt, nothing cached"),
+    "prefix": (partial(Stock, cached=True), f"{_STOCK} a prompt, every prompt's prefix cached"),
+    "batched": (
+        partial(Stock, cached=True, together=True),
+        f"{_STOCK} for all prompts, prefixes cached, no tokens shared",
     ),
-    "naive": Kind(Stock, f"{_STOCK} a prompt, nothing cached", True),
-    "prefix": Kind(partial(Stock, cached=True), f"{_STOCK} a prompt, every prompt's prefix cached", True),
-    "batched": Kind(
-        partial(Stock, cached=True, together=True), f"{_STOCK} for all prompts, prefixes cached, no tokens shared", True
+    "llama-server": (
+        LlamaServer,
+        "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities",
     ),
-    "llama-cpp-python": Kind(
-        partial(InChild, LlamaPython),
-        "Llama.generate for each prompt in turn, its own prefix match, logits of the last position",
-    ),
-    "llama-server": Kind(
-        LlamaServer, "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities"
-    ),
-    "ollama": Kind(Ollama, "HTTP, a raw request a prompt at once, one token with the 20 likeliest log-probabilities"),
+    "ollama": (Ollama, "HTTP, a raw request a prompt at once, one token with the 20 likeliest log-probabilities"),
 }
+"""How each method is opened, and what it does for a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +66,6 @@ class ComparisonSettings:
     """a round is one request of every query by every method"""
     n_warm_up: int = 2
     """rounds before them that are not timed"""
-    seed: int = 0
-    """of the order in which the methods take turns"""
     peers: Peers = field(default_factory=Peers)
 
 
@@ -95,20 +73,18 @@ def compare(
     settings: ComparisonSettings,
     opener: ClassifierOpener,
     *,
-    on_step: OnStep | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> ComparisonRecord:
     """Compare, and return the record that `qcls-gguf compare` prints as JSON.
 
-    on_step: called after the opening of each method. Raises ConfigError, before anything is computed, for options and
-    queries that cannot be used, and what Classifier raises. A method that cannot run here, or that fails, is listed in
-    the record.
+    Raises ConfigError, before anything is computed, for options and queries that cannot be used, and what Classifier
+    raises. A method that cannot run here, or that fails, is listed in the record.
     """
     names = _checked_names(settings)
-    is_stock = settings.peers.kernels == "stock" and any(METHODS[name].on_our_model for name in names)
+    with_stock = not {"naive", "prefix", "batched"}.isdisjoint(names)
     on_gpu = settings.config.runtime.n_gpu_layers != 0 and bool(gpus())
     # a GPU need not hold the model twice: there ours reads the weights as stock kernels do
-    with set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if is_stock and on_gpu else {}):
+    with set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if with_stock and on_gpu else {}):
         settings = replace(settings, config=opener.rendered(settings.config))
         prompts, references = _references(settings, opener)
         with (
@@ -116,20 +92,18 @@ def compare(
             ClassifierOpener(offline=True) as stock_opener,
         ):
             stock_model = classifier.engine.model
-            if is_stock and not on_gpu:
+            if with_stock and not on_gpu:
                 with set_environment(STOCK):
                     stock_model = stock_opener.model_of(settings.config)
             workload = Workload(
-                classifier=classifier,
+                ours=classifier,
                 stock_model=stock_model,
                 prompts=prompts,
-                inputs={query: _inputs(classifier, query) for query in settings.queries},
-                model=classifier.model,
-                runtime=settings.config.runtime,
-                n_threads=threads(settings.config.runtime).n,
+                queries=settings.queries,
+                peers=settings.peers,
             )
             with closing(_Contest(settings, workload)) as contest:
-                contest.open(names, on_step)
+                contest.open(names)
                 answers = contest.answers(on_progress)
                 ms = contest.measure(on_progress)
                 methods = tuple(
@@ -146,8 +120,6 @@ def compare(
                 queries=settings.queries,
                 rounds=settings.n_rounds,
                 warm_up=settings.n_warm_up,
-                seed=settings.seed,
-                peer_kernels=settings.peers.kernels,
                 methods=methods,
                 absent=tuple(contest.absent),
             )
@@ -156,8 +128,6 @@ def compare(
 def _checked_names(settings: ComparisonSettings) -> list[str]:
     """The methods to compare, in the order of METHODS. Raises ConfigError for settings that lead nowhere."""
     peers = settings.peers
-    if peers.llama_server is not None and peers.spawn_llama_server is not None:
-        raise ConfigError("`llama_server` and `spawn_llama_server` are both given: keep one of them")
     if (peers.ollama is None) != (peers.ollama_model is None):
         raise ConfigError("`ollama` and `ollama_model` belong together: give both or neither")
     for name, url in (("llama_server", peers.llama_server), ("ollama", peers.ollama)):
@@ -187,20 +157,10 @@ def _references(
         references = []
         for query in settings.queries:
             for answer in classifier.classify(query).results:
-                audit, tree = answer.audit, tuple(score.score for score in answer.scores)
-                assert audit is not None, "the classifier audits"
-                references.append(Answer(label=audit.joint_label, joint=audit.joint, tree=tree))
+                assert answer.audit is not None, "the classifier audits"
+                references.append(Answer(label=answer.audit.joint_label, joint=answer.audit.joint))
         prompts = zip(classifier.prompts, config.prompts, strict=True)
         return tuple(WorkloadPrompt(compiled, prompt.expanded_template) for compiled, prompt in prompts), references
-
-
-def _inputs(classifier: Classifier, query: str) -> list[tuple[int, list[int]]]:
-    """For each prompt how many tokens of its prefix stay with a query, and the tokens after them."""
-    tokenize = classifier.engine.model.tokenize
-    return [
-        prompt.new_tokens(tokenize(prompt.before + query + prompt.after, parse_special=False).tolist())
-        for prompt in classifier.prompts
-    ]
 
 
 @dataclass(slots=True)
@@ -212,51 +172,42 @@ class _Contest:
     methods: dict[str, Method] = field(default_factory=dict)
     absent: list[AbsentMethod] = field(default_factory=list)
 
-    def open(self, names: Sequence[str], on_step: OnStep | None) -> None:
-        """Open each; contexts and processes are made here."""
+    def open(self, names: Sequence[str]) -> None:
+        """Open each, all but ours with stock kernels."""
         for name in names:
-            before = perf_counter_ns()
-            is_stock = name != QCLS and self.settings.peers.kernels == "stock"
-            with self._listed_if_it_fails(name, started=False), set_environment(STOCK if is_stock else {}):
-                self.methods[name] = METHODS[name].open(self.workload, self.settings.peers)
-            if on_step:
-                absent = None if name in self.methods else self.absent[-1]
-                what = f"{absent.state}: {absent.reason}" if absent else "started"
-                on_step(name, what, (perf_counter_ns() - before) / 1e6)
+            with self._listed_if_it_fails(name, started=False), set_environment({} if name == QCLS else STOCK):
+                self.methods[name] = METHODS[name][0](self.workload)
 
     @contextmanager
     def _listed_if_it_fails(self, name: str, *, started: bool = True) -> Iterator[None]:
         """Take a method that fails out of the comparison, and list it as absent; an error of ours ends the run."""
         try:
             yield
-        except Exception as e:  # other projects' code may raise anything
+        except Exception as e:  # servers may answer anything
             if name == QCLS:
                 raise
             with suppress(Exception):
                 self.methods.pop(name).close()
             reason = str(e) if isinstance(e, AbsentError | PeerError) else f"{type(e).__name__}: {e}"
             asked_for = name in self.settings.methods
-            failed = started or isinstance(e, DiedError)
-            self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=failed))
+            self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=started))
 
     def answers(self, on_progress: OnProgress) -> dict[str, list[Answer]]:
         """Each method's answers, in the order of queries and prompts."""
         answers: dict[str, list[Answer]] = {}
         n = len(self.methods)
-        for done, (name, method) in enumerate(list(self.methods.items())):
-            on_progress("answers", done, n)
+        for done, (name, method) in enumerate(list(self.methods.items()), 1):
             with self._listed_if_it_fails(name):
                 asked = [answer for query in self.settings.queries for answer in method.ask(query, exact=True)]
-                values = [p for answer in asked for p in (*(answer.tree or ()), *answer.joint) if p is not None]
-                if not all(map(math.isfinite, values)):
+                if not all(math.isfinite(p) for answer in asked for p in answer.joint if p is not None):
                     raise PeerError("it gives log-probabilities that are not finite")
                 answers[name] = asked
-        on_progress("answers", n, n)
+            on_progress("answers", done, n)
         return answers
 
     def measure(self, on_progress: OnProgress) -> dict[str, FloatArray]:
         """Milliseconds of every timed request, (n_rounds, n_queries) for each method that lasted to the end."""
-        order = random.Random(self.settings.seed)
+        order = random.Random(0)
         queries, n_warm_up = self.settings.queries, self.settings.n_warm_up
         n_rounds = n_warm_up + self.settings.n_rounds
         ms = {name: np.zeros((n_rounds, len(queries))) for name in self.methods}
@@ -264,16 +215,11 @@ class _Contest:
             for index in order.sample(range(len(queries)), len(queries)):
                 for name in order.sample(list(self.methods), len(self.methods)):
                     with self._listed_if_it_fails(name):
-                        ms[name][turn, index] = self._request_ms(name, queries[index])
+                        before = perf_counter_ns()
+                        self.methods[name].ask(queries[index])
+                        ms[name][turn, index] = (perf_counter_ns() - before) / 1e6
             on_progress("rounds", turn + 1, n_rounds)
         return {name: ms[name][n_warm_up:] for name in self.methods}
-
-    def _request_ms(self, name: str, query: str) -> float:
-        before = perf_counter_ns()
-        if METHODS[name].on_our_model:
-            _inputs(self.workload.ours, query)
-        tokens_ms = (perf_counter_ns() - before) / 1e6
-        return tokens_ms + self.methods[name].timed(query)
 
     def close(self) -> None:
         """Close every method."""
@@ -309,32 +255,21 @@ def method_record(
         n_answers=len(labels),
         n_without_answer=len(answers) - len(labels),
     )
-    pairs = list(zip(answers, references, strict=True))
-    joint = _differences((answer.joint, reference.joint) for answer, reference in pairs)
-    tree = _differences((answer.tree, reference.tree) for answer, reference in pairs)
+    differences = [
+        abs(theirs - exact)
+        for answer, reference in zip(answers, references, strict=True)
+        for theirs, exact in zip(answer.joint, reference.joint, strict=False)
+        if theirs is not None and exact is not None
+    ]
     return MethodRecord(
         name=name,
-        about=METHODS[name].about,
+        about=METHODS[name][1],
         p50_ms=p50,
         p90_ms=p90,
         ratio_to_qcls=ratio,
         ratio_range=(low, high),
         agreement=agreement,
-        largest_log_probability_difference=max(joint, default=None),
-        n_log_probabilities=len(joint),
-        largest_tree_difference=max(tree, default=None),
-        n_tree_log_probabilities=len(tree),
+        largest_log_probability_difference=max(differences, default=None),
+        n_log_probabilities=len(differences),
         note="; ".join(method.remarks()),
     )
-
-
-def _differences(
-    pairs: Iterable[tuple[Sequence[float | None] | None, Sequence[float | None] | None]],
-) -> list[float]:
-    """How far the log-probabilities that a method gives are from ours."""
-    return [
-        abs(theirs - ours)
-        for answer, reference in pairs
-        for theirs, ours in zip(answer or (), reference or (), strict=False)
-        if theirs is not None and ours is not None
-    ]

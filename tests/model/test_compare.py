@@ -1,48 +1,77 @@
-"""`qcls-gguf compare`: every method that can run here gives the classifier's answers, and absent ones say why."""
+"""`qcls-gguf compare`: every method gives the classifier's answers, absent and failing ones say why."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
+from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from comparisons import (
-    COMMAND,
-    LABELS,
-    LARGEST_DIFFERENCE,
-    PROMPTS,
-    QUERIES,
-    Compare,
-    by_name,
-    compare_here,
-    compared,
-    run_compare,
-)
 from conftest import MakeModel, WriteConfig
+from oracle import PromptSpec
+from peer_servers import PeerServer
+from typer.testing import CliRunner
 
-from qcls_gguf import load_config
+from qcls_gguf import Config, load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.compare import Peers
+from qcls_gguf.compare import http_peer
 from qcls_gguf.compare.document import document
+from qcls_gguf.compare.http_peer import Connection, is_url
+from qcls_gguf.compare.method import Answer, Method, PeerError, Peers
 from qcls_gguf.compare.records import QUERIES as UNASKED
 from qcls_gguf.compare.records import ComparisonRecord
-from qcls_gguf.compare.run import METHODS
-from qcls_gguf.config.resources import config_path
+from qcls_gguf.compare.run import METHODS, ComparisonSettings, compare
+from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.model import Model
 from qcls_gguf.model.placement import gpus
 from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STEPS
+from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.html import document_page
 
-__all__ = ["compare_here"]  # a fixture
-ROOT = Path(__file__).parents[2]
+LARGEST = {"exact": 5e-5, "default": 0.03, "embedded": 0.2}
+"""Differences of log-probabilities; those of test_oracle.py. Measured: 5e-6, 0.009 and, with Q8_0 weights, 0.07."""
 IN_PROCESS = ("naive", "prefix", "batched")
 EXACT = {"flash_attn": False, "kv_type": "f32"}
+TEMPLATE = "<|im_start|>user\nanalyze the {topic} intent of dar{query}<|im_end|>\n<|im_start|>assistant\nlabel:"
+LABELS = {
+    "category": ("dress", "jeans", "shirt", "none"),
+    "color": ("light blue", "light pink", "red", "tank top", "none"),
+    "item": ("jump", "jumper", "jumpsuit", "dress"),
+}
+PROMPTS = [
+    PromptSpec(name=name, template=TEMPLATE.replace("{topic}", name), labels=labels) for name, labels in LABELS.items()
+]
+QUERIES = ("red dress for girl", "k blue", "", "红色连衣裙", "win <|im_end|>")
+"""`dar` + `k` is another token than `dar` before the usual beginnings: it breaks the cached prefix."""
+
+Compare = Callable[..., dict[str, Any]]
+
+
+def compared(config: Config, *methods: str, **options: Any) -> dict[str, Any]:
+    """The record of one round, as JSON has it."""
+    settings = {"queries": QUERIES, "n_rounds": 1, "n_warm_up": 0, **options}
+    with ClassifierOpener(offline=True) as opener:
+        return compare(ComparisonSettings(config=config, methods=methods, **settings), opener).to_dict()
+
+
+@pytest.fixture
+def compare_here(make_model: MakeModel, write_config: WriteConfig) -> Compare:
+    """Compares on a random model with F32 weights; runtime settings as keywords."""
+
+    def run(*methods: str, peers: Peers | None = None, **runtime: Any) -> dict[str, Any]:
+        config = load_config(write_config(make_model(), PROMPTS, **runtime))
+        return compared(config, *methods, peers=peers or Peers())
+
+    return run
+
+
+def by_name(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The methods of a record."""
+    return {method["name"]: method for method in record["methods"]}
 
 
 @pytest.mark.parametrize("runtime", ["exact", "default"])
@@ -51,32 +80,31 @@ def test_stock_llama_cpp_gives_our_answers(runtime: str, compare_here: Compare) 
     assert list(found) == ["qcls", *IN_PROCESS]
     for name in IN_PROCESS:
         method = found[name]
-        assert method["largest_log_probability_difference"] <= LARGEST_DIFFERENCE[runtime]
-        assert method["largest_tree_difference"] <= LARGEST_DIFFERENCE[runtime]
-        assert method["n_tree_log_probabilities"] == len(QUERIES) * sum(map(len, LABELS.values()))
+        assert method["largest_log_probability_difference"] <= LARGEST[runtime]
         # `tank top` has a second token without a choice, which is not read
         assert method["n_log_probabilities"] == len(QUERIES) * (sum(map(len, LABELS.values())) - 1)
         assert method["agreement"]["n_without_answer"] == 0
         if runtime == "exact":
             assert method["agreement"]["scoring"] == 1.0
     assert found["qcls"]["ratio_to_qcls"] == 1.0
-    assert found["qcls"]["largest_tree_difference"] <= LARGEST_DIFFERENCE[runtime]
 
 
 def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
-    """The command, with every method that needs no package, its record and its page, which fetches nothing."""
+    """The command, its record and its page, which fetches nothing."""
     out, html = tmp_path / "out.json", tmp_path / "out.html"
     methods = [option for name in IN_PROCESS for option in ("--method", name)]
     queries = ("--query", "red dress for girls", "--query", "孕妇牛仔裤")
-    done = run_compare(*methods, *queries, "--format", "json", "--out", out, "--html", html, "--quiet")
-    assert done.returncode == 0, done.stderr
+    short = ("--rounds", "1", "--warm-up", "0", "--threads", "1", "--quiet")
+    files = ("--format", "json", "--out", str(out), "--html", str(html))
+    done = CliRunner().invoke(app, ["compare", *methods, *queries, *short, *files])
+    assert done.exit_code == 0, done.stderr
     record = json.loads(done.stdout)
     assert json.loads(out.read_text(encoding="utf-8")) == record
     assert ComparisonRecord.model_validate(record).to_dict() == record
     page = html.read_text(encoding="utf-8")
     for method in record["methods"]:
         assert method["agreement"]["scoring"] == 1.0
-        assert method["largest_tree_difference"] <= LARGEST_DIFFERENCE["embedded"]
+        assert method["name"] == "qcls" or method["largest_log_probability_difference"] <= LARGEST["embedded"]
         low, high = method["ratio_range"]
         assert 0 < low <= high
         assert 0 < method["p50_ms"] <= method["p90_ms"]
@@ -86,31 +114,20 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
     assert "No queries were given" in document_page(document(usual))
     assert record["absent"] == []
     assert record["environment"]["n_threads"] == 1
-    assert "data:image/svg+xml;base64," in page
-    assert set(re.findall(r"""(?:src|href)="?(.{5})""", page)) == {"data:"}
+    assert set(re.findall(r"""(?:src|href)="?(.{5})""", page)) <= {"data:"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["--method", "ollama"], 1, "ollama absent: no server: give its URL as --ollama"),
-        (["--method", "llama-server"], 1, "llama-server absent: no server: give the URL of one as --llama-server, or"),
+        (["--method", "llama-server"], 1, "as --llama-server, started with llama-server --model "),
         (["--method", "cappr"], 2, "--method cappr: was removed: its probabilities are those of our scoring `mean`"),
         (["--method", "nave"], 2, "--method nave: is not one of qcls, naive, prefix"),
         (["--ollama-model", "x"], 2, "--ollama and --ollama-model belong together"),
-        (
-            ["--ollama", "127.0.0.1:11434", "--ollama-model", "x"],
-            2,
-            "--ollama: '127.0.0.1:11434' is not a server's add",
-        ),
+        (["--ollama", "127.0.0.1:1", "--ollama-model", "x"], 2, "--ollama: '127.0.0.1:1' is not a server's add"),
         (["--queries", os.devnull], 2, "there is no query to compare with"),
         (["--method", "qcls", "--query", "dress " * 300], 2, "more than runtime.max_query_tokens: 256"),
-        (["--method", "llama-server", "--spawn-llama-server", "/no/such"], 1, "--spawn-llama-server /no/such: no such"),
-        (
-            ["--method", "llama-server", "--spawn-llama-server", "false"],
-            1,
-            "false: its process ended with exit code 1: it wrote no",
-        ),
     ],
 )
 def test_the_command_says_what_is_wrong(
@@ -123,52 +140,39 @@ def test_the_command_says_what_is_wrong(
     assert message in " ".join("".join(capsys.readouterr()).split())
 
 
-@pytest.mark.parametrize(("kernels", "set_to"), [("stock", "0"), ("ours", "as it was")])
-def test_peers_start_with_the_kernels_asked_for(
-    kernels: Literal["stock", "ours"], set_to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Failing(Method):
+    """Fails where it is told to, and has seen the kernels' switch when it was opened."""
+
+    def __init__(self, where: str, seen: list[str | None]) -> None:
+        self.where = where
+        seen.append(os.environ.get(STEPS["direct"]))
+        self.fail("open")
+
+    def ask(self, query: str, exact: bool = False) -> list[Answer]:
+        self.fail("answers" if exact else "rounds")
+        return [Answer(label=None) for _ in PROMPTS]
+
+    def fail(self, where: str) -> None:
+        if where == self.where:
+            raise KeyError("blk.0")
+
+
+@pytest.mark.parametrize("where", ["open", "answers", "rounds"])
+def test_a_method_that_fails_is_listed_and_the_others_go_on(
+    where: str, compare_here: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "server"
-    program.write_text(f"#!/bin/sh\necho kernels=${STEPS['direct']}\nexit 3\n")
-    program.chmod(0o755)
+    """And it is opened with stock kernels, whatever is set."""
+    seen: list[str | None] = []
+    monkeypatch.setitem(METHODS, "ollama", (lambda workload: Failing(where, seen), "a method of the test's"))
     monkeypatch.setenv(STEPS["direct"], "as it was")
-    record = compared(
-        load_config(config_path("mission")),
-        "llama-server",
-        queries=QUERIES[:1],
-        peers=Peers(spawn_llama_server=program, kernels=kernels),
-    )
-    assert record["absent"][0]["reason"].endswith(f"ended with exit code 3: kernels={set_to}")
-    assert record["peer_kernels"] == kernels
+    record = compare_here("ollama", "naive")
+    started = where != "open"
+    assert record["absent"] == [
+        {"name": "ollama", "reason": "KeyError: 'blk.0'", "asked_for": True, "started": started}
+    ]
+    assert [method["name"] for method in record["methods"]] == ["qcls", "naive"]
+    assert seen == ["0"]
     assert os.environ[STEPS["direct"]] == "as it was"
-
-
-def needs(is_here: bool, what: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not is_here, reason=f"{what} is not here")
-
-
-LLAMA_SERVER = os.environ.get("QCLS_LLAMA_SERVER", "")
-
-
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        pytest.param("llama-cpp-python", [], marks=needs(bool(find_spec("llama_cpp")), "llama-cpp-python")),
-        pytest.param(
-            "llama-server",
-            ["--spawn-llama-server", LLAMA_SERVER],
-            marks=needs(bool(LLAMA_SERVER), "a llama-server named by QCLS_LLAMA_SERVER"),
-        ),
-    ],
-)
-def test_other_programs_give_our_answers(method: str, options: list[str]) -> None:
-    queries = ["--query", "red dress", "--query", "羊毛 大衣"]
-    done = run_compare("--quiet", "--format", "json", "--method", method, *options, *queries)
-    assert done.returncode == 0, done.stderr + done.stdout
-    found = by_name(json.loads(done.stdout))[method]
-    assert found["agreement"]["scoring"] == 1.0
-    assert found["largest_log_probability_difference"] <= LARGEST_DIFFERENCE["embedded"]
-    if method == "llama-cpp-python":
-        assert found["largest_tree_difference"] <= LARGEST_DIFFERENCE["embedded"]
 
 
 def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(
@@ -176,8 +180,7 @@ def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(
 ) -> None:
     config = load_config(write_config(make_model(), PROMPTS))
     sure = replace(config, prompts=tuple(replace(p, min_confidence=1.0, fallback="unsure") for p in config.prompts))
-    record = compared(sure, "batched")
-    methods = by_name(record)
+    methods = by_name(compared(sure, "batched"))
     assert methods["qcls"]["agreement"]["joint"] > 0.5
     assert methods["batched"]["agreement"]["scoring"] == 1.0
 
@@ -207,6 +210,159 @@ def test_stock_kernels_are_not_measured_on_rearranged_weights(
 
 
 def test_every_method_is_in_the_help() -> None:
-    shown = subprocess.run([COMMAND, "compare", "--help"], capture_output=True, text=True, check=True).stdout
+    shown = CliRunner().invoke(app, ["compare", "--help"]).stdout
     for name in METHODS:
         assert re.search(rf"^ *{name}  ", shown, re.MULTILINE), name
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+
+
+def peers_of(server: PeerServer) -> Peers:
+    if server.kind == "ollama":
+        return Peers(ollama=server.url, ollama_model="tiny")
+    return Peers(llama_server=server.url)
+
+
+@pytest.fixture(params=["llama-server", "ollama"])
+def server(request: pytest.FixtureRequest, make_model: MakeModel) -> PeerServer:
+    """A server of the wire format, on the random model; not entered yet."""
+    return PeerServer(kind=request.param, path=make_model())
+
+
+@pytest.mark.parametrize("kind", ["llama-server", "ollama"])
+def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "ollama"]) -> None:
+    config, queries = load_config(config_path("fashion-8")), ("red dress", "孕妇牛仔裤")
+    with PeerServer(kind=kind, path=embedded_model()) as server:
+        record = compared(config, kind, queries=queries, peers=peers_of(server))
+    assert record["absent"] == []
+    method = by_name(record)[kind]
+    assert method["agreement"] == {"scoring": 1.0, "joint": 1.0, "n_answers": 16, "n_without_answer": 0}
+    assert method["n_log_probabilities"] > 50
+    assert method["largest_log_probability_difference"] <= LARGEST["embedded"]
+    assert "labels that share first tokens (colour, material) cannot be told apart" in method["note"]
+    assert len(server.requests) == 2 * len(queries) * len(config.prompts)  # the answers, then one round
+    templates = {request["prompt"].split("query: ")[0] for request in server.requests}
+    assert len(templates) == len(config.prompts)
+    request = server.requests[0]
+    if kind == "llama-server":
+        assert request["path"] == "/completion"
+        assert (request["n_predict"], request["n_probs"], request["cache_prompt"]) == (1, 100, True)
+        slots = {(request["id_slot"], request["prompt"].split("query: ")[0]) for request in server.requests}
+        assert len(slots) == len(templates)
+    else:
+        assert request["path"] == "/api/generate"
+        asked = request["raw"], request["stream"], request["logprobs"], request["top_logprobs"]
+        assert asked == (True, False, True, 20)
+        assert (request["options"]["num_predict"], request["keep_alive"]) == (1, "30m")
+        assert "outside the 20 tokens that come back" in method["note"]
+
+
+def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here: Compare) -> None:
+    server.n_top = 1
+    with server:
+        method = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
+        server.body = b'{"content": "", "stop_type": "eos", "done_reason": "stop"}'  # with no token to send
+        ended = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
+    assert (ended["agreement"]["n_answers"], ended["agreement"]["n_without_answer"]) == (0, 15)
+    assert "15 of 15 answers came without log-probabilities" in ended["note"]
+    assert method["agreement"]["n_without_answer"] > 0
+    assert f"outside the {100 if server.kind == 'llama-server' else 20} tokens that come back" in method["note"]
+
+
+@pytest.mark.parametrize("version", ["0.0.0", "0.13.0"])
+def test_ollamas_answers_without_log_probabilities_are_counted(
+    version: str, make_model: MakeModel, compare_here: Compare
+) -> None:
+    with PeerServer(kind="ollama", path=make_model(), ends_on=QUERIES[0], version=version) as server:
+        record = compare_here("ollama", peers=peers_of(server))
+    assert record["absent"] == []
+    method = by_name(record)["ollama"]
+    assert method["agreement"]["n_without_answer"] >= len(PROMPTS)
+    assert "3 of 15 answers came without log-probabilities (done_reason stop)" in method["note"]
+    assert "its weights are the same file, by sha256" in method["note"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"version": "0.11.4"}, "Ollama 0.11.4 has no log-probabilities: they need 0.12.11 or newer"),
+        ({"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
+        ({"model_name": "other:latest"}, "`ollama_model` tiny: the server has other:latest"),
+    ],
+)
+def test_an_ollama_that_cannot_be_compared_is_absent(
+    fault: dict[str, str], reason: str, make_model: MakeModel, compare_here: Compare
+) -> None:
+    with PeerServer(kind="ollama", path=make_model(), **fault) as server:  # type: ignore[arg-type]
+        (absent,) = compare_here("ollama", peers=peers_of(server))["absent"]
+    assert reason in absent["reason"]
+
+
+def test_servers_get_the_labels_that_a_slot_stands_for(make_model: MakeModel, write_config: WriteConfig) -> None:
+    prompts = [replace(PROMPTS[0], template="one of {labels}\nquery: {query}\ncolour:")]
+    config = load_config(write_config(make_model(), prompts))
+    with PeerServer(kind="llama-server", path=make_model()) as server:
+        compared(config, "llama-server", queries=("red",), peers=peers_of(server))
+    texts = {request["prompt"] for request in server.requests}
+    assert texts == {"one of dress, jeans, shirt, none\nquery: red\ncolour:"}
+
+
+def test_an_address_of_a_server_has_a_scheme_a_host_and_a_port_that_can_be() -> None:
+    assert [is_url(url) for url in ("http://[::1", "http://a:b", "ftp://a", "nonsense")] == [False] * 4
+    assert is_url("http://127.0.0.1:11434")
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"status": 500, "body": b'{"error": {"message": "loading"}}'}, "HTTP 500: .*loading"),
+        ({"body": b"<html>"}, "the answer is not JSON"),
+        ({"body": b"{}"}, "answer has no (completion_probabilities|logprobs)"),
+        ({"body": b'{"logprobs": [{}], "completion_probabilities": [{}]}'}, "with top_logprobs"),
+        ({"delay_s": 0.4}, "no answer within 0.2 s"),
+    ],
+)
+def test_a_server_that_fails_is_listed(
+    fault: dict[str, Any], message: str, server: PeerServer, compare_here: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in fault.items():
+        setattr(server, name, value)
+    monkeypatch.setattr(http_peer, "TIMEOUT_S", 0.2 if "delay_s" in fault else 30.0)
+    with server:
+        record = compare_here(server.kind, peers=peers_of(server))
+    (absent,) = record["absent"]
+    assert (absent["name"], absent["started"]) == (server.kind, True)
+    assert re.search(message, absent["reason"])
+
+
+def test_a_server_of_another_kind_is_no_peer(server: PeerServer, compare_here: Compare) -> None:
+    other = "ollama" if server.kind == "llama-server" else "llama-server"
+    with server:
+        peers = (
+            Peers(llama_server=server.url) if other == "llama-server" else Peers(ollama=server.url, ollama_model="x")
+        )
+        (absent,) = compare_here(other, peers=peers)["absent"]
+    assert "no usable server: GET" in absent["reason"]
+    assert "HTTP 404" in absent["reason"]
+
+
+def test_too_few_slots_are_told(make_model: MakeModel, compare_here: Compare) -> None:
+    with PeerServer(kind="llama-server", path=make_model(), n_slots=2) as server:
+        note = by_name(compare_here("llama-server", peers=peers_of(server)))["llama-server"]["note"]
+    assert "2 slots for 3 prompts" in note
+    assert {request["id_slot"] for request in server.requests} == {0, 1}
+
+
+def test_a_connection_is_kept_and_opened_anew_where_it_was_closed(make_model: MakeModel) -> None:
+    with PeerServer(kind="llama-server", path=make_model()) as server:
+        for hang_up, n_connections in ((False, 1), (True, 4)):
+            server.hang_up, server.n_connections = hang_up, 0
+            connection = Connection(server.url, 30.0)
+            for _ in range(4):
+                assert connection.request("GET", "/health") == {"status": "ok"}
+            connection.close()
+            assert server.n_connections == n_connections
+        url = server.url
+    with pytest.raises(PeerError, match=rf"GET {url}/health: .*refused"):
+        Connection(url, 30.0).request("GET", "/health")

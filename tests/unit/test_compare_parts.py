@@ -37,15 +37,14 @@ SHARED = prompt_of({"light blue": (3, 2), "light pink": (3, 4), "red": (1,)})
 LOGITS = np.array([0.5, 2.0, -1.0, 1.5, 0.0])
 
 
-def log_p(logits: np.ndarray, token: int, among: list[int]) -> float:
-    return float(logits[token] - math.log(sum(math.exp(logits[other]) for other in among)))
+def log_p(logits: np.ndarray, token: int) -> float:
+    return float(logits[token] - math.log(np.exp(logits).sum()))
 
 
 def test_distinct_first_tokens_are_read_at_one_node() -> None:
     assert [tokens.tolist() for tokens in DISTINCT.edge_tokens] == [[1, 2, 3]]
     found = DISTINCT.answer_of_rows([LOGITS], exact=True)
-    assert found.tree == pytest.approx([log_p(LOGITS, token, [1, 2, 3]) for token in (1, 2, 3)])
-    assert found.joint[:2] == pytest.approx([log_p(LOGITS, token, [*range(5)]) for token in (1, 2)])
+    assert found.joint[:2] == pytest.approx([log_p(LOGITS, token) for token in (1, 2)])
     assert found.joint[2] is None  # its second token is not read
     assert found.label == "red"
     assert DISTINCT.answer_of_rows([LOGITS], exact=False).joint == ()
@@ -53,21 +52,19 @@ def test_distinct_first_tokens_are_read_at_one_node() -> None:
 
 def test_shared_first_tokens_are_read_along_the_tree() -> None:
     other = LOGITS[::-1].copy()
-    assert [SHARED.node_path(node) for node in SHARED.trie.read] == [(), (3,)]
     found = SHARED.answer_of_rows([LOGITS, other], exact=True)
-    first = log_p(LOGITS, 3, [1, 3])
-    assert found.tree == pytest.approx(
-        [first + log_p(other, 2, [2, 4]), first + log_p(other, 4, [2, 4]), log_p(LOGITS, 1, [1, 3])]
+    assert found.joint == pytest.approx(
+        [log_p(LOGITS, 3) + log_p(other, 2), log_p(LOGITS, 3) + log_p(other, 4), log_p(LOGITS, 1)]
     )
-    assert found.joint[0] == pytest.approx(log_p(LOGITS, 3, [*range(5)]) + log_p(other, 2, [*range(5)]))
+    # 3 is a little likelier than 1 there, and shares its probability among two labels
+    near = np.array([0.0, 1.0, 0.0, 1.5, 0.0])
+    assert SHARED.answer_of_rows([near, np.zeros(5)], exact=False).label == "red"
+    assert SHARED.answer_of_rows([near, LOGITS], exact=False).label == "light pink"
 
 
 def test_first_tokens_alone_tell_what_they_can() -> None:
     found = DISTINCT.answer_of_first_tokens({1: -0.5, 2: -2.0, 3: -1.0})
-    assert (found.label, found.joint) == ("red", (-0.5, -2.0, None))
-    assert found.tree == pytest.approx(
-        [log_p(np.array([0, -0.5, -2.0, -1.0]), token, [1, 2, 3]) for token in (1, 2, 3)]
-    )
+    assert found == Answer(label="red", joint=(-0.5, -2.0, None))
     assert DISTINCT.answer_of_first_tokens({2: -2.0}) == Answer(label="blue", joint=(None, -2.0, None))
     assert DISTINCT.answer_of_first_tokens({9: -0.1}) == Answer(label=None, joint=(None, None, None))
     assert SHARED.answer_of_first_tokens({3: -0.1, 1: -3.0}) == Answer(label=None, joint=(None, None, -3.0))
@@ -75,8 +72,8 @@ def test_first_tokens_alone_tell_what_they_can() -> None:
 
 
 REFERENCES = [
-    Answer(label="b", joint=(-1.0, -0.5), tree=(-0.7, -0.7)),
-    Answer(label="b", joint=(-3.0, -0.1), tree=(-3.0, -0.05)),
+    Answer(label="b", joint=(-1.0, -0.5)),
+    Answer(label="b", joint=(-3.0, -0.1)),
 ]
 OURS = [Answer(label="a"), Answer(label="b")]
 MS = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 2.0], [4.0, 2.0, 2.0]])
@@ -95,14 +92,13 @@ def test_a_ratio_and_its_range_are_quantiles_of_the_rounds_ratios() -> None:
 
 def test_agreement_counts_winners_and_the_largest_differences() -> None:
     answers = [
-        Answer(label="a", tree=(-0.6, -0.8), joint=(-1.25, None)),
+        Answer(label="a", joint=(-1.25, None)),
         Answer(label=None, joint=(None, -0.2)),
     ]
     found = method_record("qcls", Method(), MS, MS, answers, OURS, REFERENCES)
     assert found.agreement == WinnerAgreement(scoring=1.0, joint=0.0, n_answers=1, n_without_answer=1)
     assert found.largest_log_probability_difference == 0.25
-    assert (found.n_log_probabilities, found.n_tree_log_probabilities) == (2, 2)
-    assert found.largest_tree_difference == pytest.approx(0.1)
+    assert found.n_log_probabilities == 2
     nobody = method_record("qcls", Method(), MS, MS, [Answer(label=None)] * 2, OURS, REFERENCES)
     assert nobody.agreement == WinnerAgreement(scoring=None, joint=None, n_answers=0, n_without_answer=2)
     assert nobody.largest_log_probability_difference is None
