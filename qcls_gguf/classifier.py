@@ -220,11 +220,6 @@ class Classifier(Labeller):
         return self.core.engine
 
     @property
-    def turn_ms(self) -> float:
-        """Milliseconds since the current turn began; 0 if none is computed. May be read from any thread."""
-        return self.core.executor.turn_ms
-
-    @property
     def startup_ms(self) -> dict[str, float]:
         """Milliseconds of each step of the start-up."""
         return dict(self._started.ledger.steps_ms)

@@ -37,9 +37,7 @@ class Server:
             self.stop(signal.SIGKILL)
             raise AssertionError("".join(self.lines))
         self.address = serving[0].split()[-1]
-        is_uds = self.address.startswith("unix:")
-        transport = httpx.HTTPTransport(uds=self.address.removeprefix("unix:")) if is_uds else None
-        self.http = httpx.Client(base_url="http://qcls" if is_uds else self.address, timeout=60, transport=transport)
+        self.http = httpx.Client(base_url=self.address, timeout=60)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -18,7 +18,7 @@ from ..config.prompt import PromptConfig
 from ..config.schema import CascadeConfig, CascadeStage, Config, ModelConfig, StagePrompt
 from ..config.words import counted
 from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled
-from ..data.queries import QUERY, Columns, check_source, read_queries
+from ..data.queries import QUERY, check_source, read_queries
 from ..errors import ConfigError, ModelError, PlanError
 from ..evaluation.records import DataRecord
 from ..opening import ClassifierOpener, without_kept_queries
@@ -132,8 +132,7 @@ def _read_queries(source: str, column: str) -> Labelled:
     path = Path(source)
     if not path.is_file():
         raise ConfigError(f"`queries` {path}: cannot be read: name a plain file, which is read twice")
-    columns = Columns(query=None if column == QUERY else column)
-    lines = list(read_queries(source, columns=columns))
+    lines = list(read_queries(source, query_column=None if column == QUERY else column))
     rows = [LabelledQuery(line=line.number or 0, query=line.text, labels={}) for line in lines if line.error is None]
     bad = [BadRow(line.number or 0, line.error) for line in lines if line.error is not None]
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ..data.queries import Columns, read_queries
+from ..data.queries import read_queries
 from ..errors import ConfigError
 from ..prompts.compiled import Prompt, Tokenizer
 
@@ -40,7 +40,7 @@ def file_queries(source: str, column: str | None = None) -> QuerySet:
 
     Raises ConfigError for one that is empty or not UTF-8.
     """
-    lines = list(read_queries(source, columns=Columns(query=column)))
+    lines = list(read_queries(source, query_column=column))
     for line in lines:
         if line.error:
             raise ConfigError(f"`queries` {source}: {line.error}")

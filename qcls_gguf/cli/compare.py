@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from ..data.queries import Columns, read_queries
+from ..data.queries import read_queries
 from ..errors import ConfigError
 from .options import GivenQueries, MeasurementReporting, ModelOptions, command, option
 from .terminal import EXIT_OTHER, check_outputs, long_work, show_record, with_options
@@ -23,8 +23,7 @@ class ComparisonOptions(GivenQueries):
         """All queries; None where none are given. Raises ConfigError."""
         if not self.query and self.queries is None:
             return None
-        columns = Columns(query=self.query_column)
-        lines = [] if self.queries is None else list(read_queries(self.queries, columns=columns))
+        lines = [] if self.queries is None else list(read_queries(self.queries, query_column=self.query_column))
         if error := next((line.error for line in lines if line.error), None):
             raise ConfigError(f"--queries {self.queries}: {error}")
         return (*self.query, *(line.text for line in lines))

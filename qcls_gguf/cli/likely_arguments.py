@@ -1,10 +1,9 @@
-"""What the command line says of arguments in the wrong place: the option or place that they probably belong to."""
+"""What the command line says of arguments in the wrong place, and of options that it had."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +22,38 @@ _BY_SUFFIX = {
     ".gguf": _MODELS,
     **dict.fromkeys((".txt", ".csv", ".tsv", ".jsonl"), _FILES),
 }
-_REMOVED = {
-    **dict.fromkeys(
-        ((name, old) for name in ("run", "bench", "compare") for old in ("--input", "-i")), "use --queries"
-    ),
-    ("models", "--json"): "use --format json",
-    ("label", "--column"): "use --query-column",
-    ("label", "--compare"): "`qcls-gguf bench --batch N` shows the roofline of N queries in a decode",
-    ("label", "--order"): "with --cache a query is computed once in any order",
-    ("label", "--engine"): "--devices starts several processes; on several machines call label_table in map_batches of "
-    "Ray or of another engine",
-    ("init", "--column"): "use --label-column",
-    ("bench", "--growth"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
-    ("bench", "--growth-to"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
-    **dict.fromkeys(
-        (("bench", old) for old in ("--ab", "--forward", "--sms", "--tokens")),
-        "kernels are measured by `make kernels` in a clone of the project, see docs/kernels.md",
-    ),
-    ("bench", "--rate"): "send requests to `qcls-gguf serve` with a load generator for HTTP, or `make load` in a clone",
-    ("compare", "--spawn-llama-server"): "start a llama-server, and give its URL as --llama-server; compare prints how",
-    ("compare", "--peer-kernels"): "peers run stock kernels; `make kernels` in a clone compares kernels",
-    ("compare", "--seed"): "the order of the turns is always the same",
-    ("eval", "--batch-invariance"): "label the rows with `label --batch 1` and `--batch 4`, and compare",
-    ("advise", "--models"): "give each model in a configuration of its own, as in --also smaller-model.yaml",
-    ("advise", "--fetch"): "models of --also are fetched as any other, unless --offline is given",
-    ("advise", "--target"): "run advise on the machine that is to be fast",
-    ("advise", "--resume"): "a run asks each configuration every query once; give fewer queries",
-    ("advise", "--latency-sample"): "every query is timed; give fewer queries",
-    ("advise", "--seed"): "the order of the queries is always the same",
-}
-"""Options that commands had, and what there is instead."""
+_REMOVED = (
+    ("run bench compare", "--input -i", "use --queries"),
+    ("run", "--header", "--format json describes the model"),
+    ("run", "--id", "lines have their numbers; `qcls-gguf label` keeps all columns"),
+    ("run", "--scores", "use --top"),
+    ("models", "--json", "use --format json"),
+    ("label", "--column", "use --query-column"),
+    ("label", "--compare", "`qcls-gguf bench --batch N` shows the roofline of N queries in a decode"),
+    ("label", "--order", "with --cache a query is computed once in any order"),
+    ("label", "--engine", "use --devices; on several machines call label_table in map_batches of any engine"),
+    ("init", "--column", "use --label-column"),
+    ("bench", "--growth --growth-to", "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml"),
+    ("bench", "--ab --forward --sms --tokens", "`make kernels` in a clone of the project, see docs/kernels.md"),
+    ("bench", "--rate", "send requests to `qcls-gguf serve` with a load generator for HTTP, or `make load` in a clone"),
+    ("bench", "--full", "give -c mission -c fashion-8 -c fashion-8-joint --batch 1 --batch 4 --idle 12"),
+    ("bench compare", "--out -o", "use --format json, and send the output to a file"),
+    ("compare", "--spawn-llama-server", "start a llama-server, and give its URL as --llama-server; compare prints how"),
+    ("compare", "--peer-kernels", "peers run stock kernels; `make kernels` in a clone compares kernels"),
+    ("compare", "--seed", "the order of the turns is always the same"),
+    ("eval", "--batch-invariance", "label the rows with `label --batch 1` and `--batch 4`, and compare"),
+    ("advise", "--models --fetch", "give each model in a configuration of its own, as in --also smaller-model.yaml"),
+    ("advise", "--target", "run advise on the machine that is to be fast"),
+    ("advise", "--resume --latency-sample --seed", "all queries are asked in one order; give fewer of them"),
+    ("serve", "--keep-results", "keep answers in a cache before the service; `kept_queries` helps clients that type"),
+    ("serve", "--cors-origin", "let a proxy before the service send the headers, see docs/serving/nginx.conf"),
+    ("serve", "--log-format", "lines are name=value; --quiet leaves out those of requests"),
+    ("serve", "--uds", "use --host 127.0.0.1 and --port"),
+    ("serve", "--max-wait --max-tokens", "use --max-requests: a request waits for so many others at most"),
+    ("serve", "--max-questions", "use --max-queries"),
+    ("serve", "--max-options --max-question-bytes", "questions may be as large as fits"),
+)
+"""(commands, options that they had, what there is instead)"""
 
 
 def likely_option(argument: str, options: Iterable[str]) -> str | None:
@@ -65,60 +66,33 @@ def likely_option(argument: str, options: Iterable[str]) -> str | None:
         wanted = _MODELS
     elif argument == "-" or (wanted is _TEXTS and path.is_file()):
         wanted = _FILES
-    elif "=" in argument and "--labels" in options:
-        wanted = ("--labels",)
     return next((option for option in wanted if option in options), None)
 
 
 class Command(TyperCommand):
     """A command that says what to write instead of an argument that it does not take."""
 
+    allow_extra_args = True  # which are refused here
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; refuse an option that was removed with what there is instead."""
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except Exception as e:
             if isinstance(said := getattr(e, "message", None), str):
                 e.message = said.removeprefix("Value error, ")  # type: ignore[attr-defined]  # how pydantic begins
-            option = str(getattr(e, "option_name", None))
-            if instead := _REMOVED.get((ctx.info_name, option)):
-                with exit_codes():
-                    raise ConfigError(f"{option} was removed: {instead}") from None
+            given = str(getattr(e, "option_name", None))
+            for commands, options, instead in _REMOVED:
+                if ctx.info_name in commands.split() and given in options.split():
+                    with exit_codes():
+                        raise ConfigError(f"{given} was removed: {instead}") from None
             raise
-
-    def make_parser(self, ctx: Any) -> Any:
-        """Make the parser, which fails with the likely option where an argument belongs to none.
-
-        It does so before what is missing is told: that may be what the argument without its option was meant for.
-        """
-        parser = super().make_parser(ctx)
-        parse = parser.parse_args
-
-        def parse_args(args: list[str]) -> Any:
-            given = list(args)
-            values, rest, order = parse(args)
-            takes_any = any(param.param_type_name == "argument" for param in self.params)
-            if not values.get("help") and not takes_any and (remedy := self._remedy(ctx.info_name, given, rest)):
-                ctx.fail(remedy)
-            return values, rest, order
-
-        parser.parse_args = parse_args  # type: ignore[method-assign]
-        return parser
-
-    def _remedy(self, name: str, given: list[str], rest: list[str]) -> str | None:
-        options = [option for param in self.params for option in param.opts]
-        if not rest:
-            return None
-        option = likely_option(rest[0], options)
-        value = rest[0]
-        if option in _TEXTS:  # words of a text without quotes are arguments of their own
-            names = next(param.opts for param in self.params if option in param.opts)
-            first = [word for before, word in pairwise(given) if before in names]
-            value = " ".join([*first[-1:], *rest])
-            if first:
-                return f"{name} takes no argument {rest[0]!r}: put a text in quotes, {option} {shlex.quote(value)}"
-        remedy = f"write {option} {shlex.quote(value)}" if option else f"`qcls-gguf {name} --help` lists its options"
-        return f"{name} takes no argument {rest[0]!r}: {remedy}"
+        if rest:
+            option = likely_option(rest[0], [option for param in self.params for option in param.opts])
+            remedy = f"write {option} {shlex.quote(rest[0])}" if option else "`--help` lists its options"
+            quotes = ", and put a text of several words in quotes" if option in _TEXTS else ""
+            ctx.fail(f"{ctx.info_name} takes no argument {rest[0]!r}: {remedy}{quotes}")
+        return rest
 
 
 class Commands(TyperGroup):
@@ -130,16 +104,4 @@ class Commands(TyperGroup):
             args = [*args[1:2], "--help"]
         elif args == ["version"]:
             args = ["--version"]
-        if args and not ctx.resilient_parsing:
-            self._check_place(ctx, args)
         return super().parse_args(ctx, args)
-
-    def _check_place(self, ctx: Any, args: list[str]) -> None:
-        """Fail where the first argument is an option of commands, and no command stands before it."""
-        option, *value = args[0].split("=", 1)
-        having = {name: param for name, each in self.commands.items() for param in each.params if option in param.opts}
-        if having and not any(option in param.opts for param in self.params):
-            name = next((argument for argument in args if argument in having), next(iter(having)))
-            has_value = not getattr(having[name], "is_flag", False)
-            example = shlex.join([name, option, *((value or args[1:2]) if has_value else [])])
-            ctx.fail(f"{option} is an option of commands: write it after one, as in qcls-gguf {example}")

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from .options import ScoredModelOptions, command, option
@@ -19,28 +19,19 @@ _NEEDED = ("orjson", "prometheus_client", "starlette", "uvicorn", "uvloop")
 _KEY_VARIABLE = "QCLS_API_KEY"
 
 
-LogFormat = Literal["text", "json", "none"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
     """Where the service listens, whom it answers, and how."""
 
     host: str = option("--host NAME", "The address to listen at.", "127.0.0.1")
     port: int = option("--port N", "The port to listen at; 0: any free one.", 8080, low=0, high=65535)
-    uds: Path | None = option("--uds FILE", "Listen at a Unix domain socket instead.")
     api_key: list[str] = option(
         "--api-key KEY", f"A key that clients must send; repeatable. Also from {_KEY_VARIABLE}."
     )
     api_keys: Path | None = option("--api-keys FILE", "A file with more keys, one a line.")
     questions: Path | None = option("--questions FILE", "How questions become prompts: a YAML file.")
-    cors_origin: list[str] = option("--cors-origin URL", "Allow web pages of this origin to ask; repeatable.")
-    keep_results: int = option(
-        "--keep-results N", "How many answers to keep and reuse for equal queries.", 0, low=0, high=1 << 24
-    )
     grace: float = option("--grace SECONDS", "Time to finish requests when told to stop.", 30.0, low=0)
-    log_format: LogFormat = option("--log-format", "Format of the log, which has a line for each request.", "text")
-    quiet: bool = option("--quiet", "Do not print the start-up.", False)
+    quiet: bool = option("--quiet", "Print neither the start-up nor a line for each request.", False)
 
     def keys(self) -> list[str]:
         """The keys of all options and of the environment. Raises ConfigError."""
@@ -64,22 +55,9 @@ class LimitOptions:
         "--timeout MS", "Time limit of requests that do not set their own.", 10_000, low=1, high=600_000
     )
     body_bytes: int = option("--max-body BYTES", "Most bytes of a request's body.", 4 << 20, low=1024, high=1 << 30)
-    queries: int = option("--max-queries N", "Most queries in one request.", 256, low=1, high=1 << 20)
-    questions: int = option("--max-questions N", "Most questions in one request.", 400, low=1, high=1 << 16)
-    options: int = option(
-        "--max-options N", "Most options or levels of one question, as far as they fit.", 255, low=1, high=1 << 16
-    )
-    question_bytes: int = option(
-        "--max-question-bytes BYTES", "Most bytes of a question's texts.", 32_768, low=1, high=1 << 30
-    )
-    longest_wait: str | None = option(
-        "--max-wait MS|Nx", "Refuse with 503 requests that would wait longer; Nx: longer than N requests take."
-    )
+    queries: int = option("--max-queries N", "Most queries, or questions, in one request.", 400, low=1, high=1 << 20)
     waiting_requests: int = option(
         "--max-requests N", "Most requests at a time; more get 503.", 64, low=1, high=1 << 20
-    )
-    waiting_tokens: int = option(
-        "--max-tokens N", "Most tokens of all requests at a time; more get 503.", 16_384, low=1, high=1 << 30
     )
 
 
@@ -100,20 +78,16 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
     # imported by its own command only, which keeps the start of the others short
     from ..questions.forms import FormSettings, read_forms
     from ..service.server import serve
-    from ..service.settings import RequestLimits, ServiceSettings, check_keys, check_origins, read_wait
+    from ..service.settings import RequestLimits, ServiceSettings, check_keys
 
-    wait = None if limits.longest_wait is None else read_wait(limits.longest_wait)
     service = ServiceSettings(
         host=chosen.host,
         port=chosen.port,
-        uds=chosen.uds,
         api_keys=check_keys(chosen.keys()),
-        cors_origins=check_origins(chosen.cors_origin),
         grace_s=chosen.grace,
-        n_results=chosen.keep_results,
-        log_format=chosen.log_format,
+        logs_requests=not chosen.quiet,
         forms=FormSettings() if chosen.questions is None else read_forms(chosen.questions),
-        limits=RequestLimits(**{**dataclasses.asdict(limits), "longest_wait": wait}),
+        limits=RequestLimits(**dataclasses.asdict(limits)),
     )
     first = [model.settings()]  # read already, so that a mistake in it is told before anything starts
 

@@ -185,12 +185,6 @@ class Executor:
         """False in a process that was forked from the one in which it was made; there nothing is computed."""
         return os.getpid() == self._pid
 
-    @property
-    def turn_ms(self) -> float:
-        """Milliseconds since the current turn began; 0 if none is served."""
-        began_ns = self._turn_began_ns
-        return (perf_counter_ns() - began_ns) / 1e6 if began_ns else 0.0
-
     def wait(self, timeout_s: float) -> None:
         """Wait until all jobs that arrived before are served, or until timeout_s has passed."""
         job: Job[None] = Job(action=lambda: None)

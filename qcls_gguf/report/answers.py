@@ -7,7 +7,6 @@ import heapq
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Group
@@ -16,7 +15,7 @@ from rich.text import Text
 from ..config.scoring import JOINT, MEAN
 from ..config.words import JsonObject, counted, printable
 from ..data.queries import Line
-from ..score.result import Audit, ModelInfo, PromptResult, Result
+from ..score.result import Audit, PromptResult, Result
 from .document import console, percent
 from .record import json_text
 
@@ -62,40 +61,33 @@ class Labels(AnswerWriter):
 
 
 class Rows(AnswerWriter):
-    """CSV: the line or its id, the query, for each prompt its label and probability, and what was wrong."""
+    """CSV: the line, the query, for each prompt its label and probability, and what was wrong."""
 
-    def __init__(self, prompts: Sequence[str], *, delimiter: str, id_column: str | None, probabilities: bool) -> None:
-        self._probabilities, self._by_id = probabilities, id_column is not None
+    def __init__(self, prompts: Sequence[str], *, delimiter: str) -> None:
         self._print = csv.writer(sys.stdout, delimiter=delimiter, lineterminator="\n").writerow
-        columns = [name + suffix for name in prompts for suffix in (("", "_probability") if probabilities else ("",))]
+        columns = [name + suffix for name in prompts for suffix in ("", "_probability")]
         self._empty = [""] * len(columns)
-        self._print([id_column or "line", "query", *columns, "error"])
+        self._print(["line", "query", *columns, "error"])
 
     def write(self, line: Line, answer: Result | str | None) -> None:
         cells, error = self._empty, answer or BLANK
         if isinstance(answer, Result):
             cells, error = [], ""
             for each in answer.results:
-                cells += [each.label, f"{each.probability:.6f}"] if self._probabilities else [each.label]
-        place = line.id if self._by_id else line.number
-        self._print(["" if place is None else place, line.text, *cells, error])
+                cells += [each.label, f"{each.probability:.6f}"]
+        self._print(["" if line.number is None else line.number, line.text, *cells, error])
         sys.stdout.flush()
 
 
 class JsonLines(AnswerWriter):
-    """An object a line, with the line or the id that it came with, and the model's hash in place of all about it."""
+    """An object a line, with the line that it came with, and the model's hash in place of all about it."""
 
-    def __init__(self, n_scores: int | None, *, header: ModelInfo | None = None) -> None:
-        """n_scores: how many of the most probable labels keep their scores; None: all, as configured.
-
-        header: the model that a first line describes.
-        """
+    def __init__(self, n_scores: int | None) -> None:
+        """n_scores: how many of the most probable labels keep their scores; None: all, as configured."""
         self._n_scores = n_scores
-        if header is not None:
-            self._print({"model": asdict(header)})
 
     def write(self, line: Line, answer: Result | str | None) -> None:
-        place = {name: value for name, value in (("line", line.number), ("id", line.id)) if value is not None}
+        place = {} if line.number is None else {"line": line.number}
         if not isinstance(answer, Result):
             what = {"blank": True} if answer is None else {"error": answer}
             self._print({**place, "query": line.text, **what})

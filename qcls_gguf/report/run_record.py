@@ -65,5 +65,3 @@ class RunRecord(Record):
     """sha256 of the model file; only in JSON lines"""
     line: int | None = left_out_if_none()
     """line number in the input, from 1; not for queries that were given as options or typed"""
-    id: str | None = left_out_if_none()
-    """value of the input's column of ids, if one was named"""

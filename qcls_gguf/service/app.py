@@ -10,7 +10,6 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -38,7 +37,6 @@ _POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 """for pages: nothing comes from elsewhere, and no other page shows them within itself"""
-_EXPOSED = ("x-request-id", "server-timing", "retry-after", "retry-after-ms")
 _BY_PATH = {path: [each for each in DIALECTS if each.path == path] for path in dict.fromkeys(d.path for d in DIALECTS)}
 
 
@@ -61,18 +59,7 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
         Route("/openapi.json", describe),
     ]  # fmt: skip
     around = Middleware(ExchangeMiddleware, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=settings.cors_origins,
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        expose_headers=_EXPOSED,
-    )
-    app = Starlette(
-        routes=routes,
-        middleware=[cors, around] if settings.cors_origins else [around],
-        exception_handlers={HTTPException: _raise_refused},
-    )
+    app = Starlette(routes=routes, middleware=[around], exception_handlers={HTTPException: _raise_refused})
     app.router.redirect_slashes = False
     return app
 

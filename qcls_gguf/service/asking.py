@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeVar
 
 import orjson
 from starlette.requests import Request
 
-from ..core.handle import LoadedPrompts, n_query_tokens, n_tokens_of
-from ..core.loading import PIECE
+from ..core.handle import LoadedPrompts, n_tokens_of
 from ..errors import CapacityError, ConfigError, PlanError, QclsError, ScoreError
 from ..questions.distribution import Distribution
 from ..questions.question import PLACE
@@ -46,14 +45,15 @@ class Asker:
     async def answer(self, asked: Texts | Questions, backend: Backend, exchange: Exchange) -> object:
         """The body of the answer to a request."""
         if isinstance(asked, Questions):
-            with self._admitted_questions(asked.questions, backend), backend:
+            _check_size(len(asked.questions), self._limits.queries, "questions", "questions")
+            for each in asked.questions:
+                _check_size(each.question.n_bytes, self._limits.question_bytes, "bytes", each.param)
+            with self._admission.admitted(len(asked.questions)), backend:
                 return await self._answered(asked, backend, exchange)
         _check_size(len(asked.texts), self._limits.queries, "texts", asked.param)
         if not asked.texts and not asked.is_partial:
             raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
-        n_tokens = [backend.classifier.configured.n_fed(text) for text in asked.texts]
-        n_at_once = sum(sorted(n_tokens)[-backend.window :])
-        with self._admission.admitted(sum(n_tokens), n_at_once, backend.classifier.turn_ms), backend:
+        with self._admission.admitted(len(asked.texts)), backend:
             return asked.answer(await self._labelled(asked, backend, exchange))
 
     async def lines(self, dialect: Dialect, lifecycle: Lifecycle, request: Request) -> AsyncIterator[bytes]:
@@ -67,7 +67,7 @@ class Asker:
 
         try:
             backend = lifecycle.backend
-            with self._admission.admitted(0, 0, backend.classifier.turn_ms), backend:
+            with self._admission.admitted(0), backend:
                 async for answer in in_order(each(), backend.window):
                     yield json_bytes(answer) + b"\n"
         except RefusedError as refusal:  # of the stream itself: the answer has begun, so its last line says it
@@ -104,7 +104,7 @@ class Asker:
                 if is_list:
                     refusal.message = f"{param}: {refusal.message}"
                 raise refusal from None
-            self._note(exchange, result, backend.classifier.configured.n_fed(text))
+            self._note(exchange, result)
             return result
 
         async def each() -> AsyncIterator[Coroutine[Any, Any, Result | RefusedError]]:
@@ -120,31 +120,13 @@ class Asker:
             raise late[0]
         return answers
 
-    def _note(self, exchange: Exchange, result: Result, n_tokens: float) -> None:
-        """Count an answer. n_tokens: of the query, as they are counted when one like it is admitted; of a question, as
-        they were fed.
-        """
+    def _note(self, exchange: Exchange, result: Result) -> None:
+        """Count an answer."""
         exchange.answered(result)
-        if result.counts.n_decodes:  # else it was kept
-            self._metrics.labelled(result)
-            self._admission.learn(n_tokens, result.total_ms, result.counts.n_queries)
+        self._metrics.labelled(result)
+        self._admission.learn(result.total_ms / result.counts.n_queries)
 
     # --- questions -----------------------------------------------------------------------------------------------
-
-    def _admitted_questions(self, questions: Sequence[TextQuestion], backend: Backend) -> AbstractContextManager[None]:
-        """The place of a request in the service. Raises RefusedError (413) for one beyond a limit."""
-        limits = self._limits
-        _check_size(len(questions), limits.questions, "questions", "questions")
-        n_tokens, n_at_once = 0, []
-        for each in questions:
-            question, n_text, n_bytes = each.question, n_query_tokens(each.text), each.question.n_bytes
-            _check_size(len(question.options), limits.options, "options", each.param)
-            _check_size(n_bytes, limits.question_bytes, "bytes", each.param)
-            n_tokens += n_text + n_tokens_of(n_bytes)
-            is_known = question.configured is not None or question in backend.sets
-            # others wait for its text, and for a piece of what is to be stored
-            n_at_once.append(n_text + (0 if is_known else min(n_tokens_of(n_bytes), PIECE)))
-        return self._admission.admitted(n_tokens, sum(sorted(n_at_once)[-_AT_ONCE:]), backend.classifier.turn_ms)
 
     async def _answered(self, asked: Questions, backend: Backend, exchange: Exchange) -> object:
         """The body of the answer to questions, some of which are asked at a time."""
@@ -229,10 +211,9 @@ class Asker:
             raise refusal_of(e, "input") from None
         for result in results:
             counts = result.counts  # of the turn, which others' queries may share
-            n_new = counts.n_tokens_new / counts.n_queries
-            usage.new += n_new
+            usage.new += counts.n_tokens_new / counts.n_queries
             usage.cached += counts.n_tokens_cached / counts.n_queries
-            self._note(exchange, result, n_new)
+            self._note(exchange, result)
         return list(results)
 
 

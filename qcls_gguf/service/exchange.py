@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from time import perf_counter_ns
 from urllib.parse import quote
 
-import orjson
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,7 +24,7 @@ from ..score.result import Result
 from ..system.timing import STAGES
 from .metrics import Metrics
 from .refusal import ClientGoneError, RefusedError, refusal_of
-from .settings import LogFormat, RequestLimits, ServiceSettings
+from .settings import RequestLimits, ServiceSettings
 
 _GONE = 499  # as nginx logs a client that left
 log = logging.getLogger("qcls_gguf.service")
@@ -164,7 +163,7 @@ class ExchangeMiddleware:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
         self._open = frozenset(open_paths)
         self._refusal = refusal
-        self._logs = settings.log_format != "none"
+        self._logs = settings.logs_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
@@ -240,10 +239,10 @@ async def _dropped(read: Receive) -> bool:
 # --- the log ---------------------------------------------------------------------------------------------------------
 
 
-def set_up_log(format_: LogFormat) -> None:
+def set_up_log() -> None:
     """Let the service's lines go to standard error, and uvicorn's errors."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines(as_json=format_ == "json"))
+    handler.setFormatter(_Lines())
     for name, level in (("qcls_gguf.service", logging.INFO), ("uvicorn", logging.ERROR)):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
@@ -252,20 +251,14 @@ def set_up_log(format_: LogFormat) -> None:
 
 
 class _Lines(logging.Formatter):
-    """One line for each record, `name=value …` with the lines of an error below it, or JSON."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        super().__init__()
-        self._as_json = as_json
+    """One line for each record, `name=value …`, with the lines of an error below it."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         about = getattr(record, "fields", None) or {"message": record.getMessage()}
         fields: dict[str, object] = {"time": at, "level": record.levelname.lower(), **about}
-        error = {"error": self.formatException(record.exc_info)} if record.exc_info else {}
-        if self._as_json:
-            return orjson.dumps(fields | error).decode()
-        return "\n".join((" ".join(f"{name}={_word(value)}" for name, value in fields.items()), *error.values()))
+        line = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def _word(value: object) -> str:

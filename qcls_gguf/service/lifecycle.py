@@ -62,7 +62,7 @@ class Lifecycle:
         """what was loaded last, whether it answers or not"""
         self._reloading = asyncio.Lock()
         self._tasks = Tasks()
-        self.admission = Admission(settings.limits)
+        self.admission = Admission(settings.limits.waiting_requests)
         self.state = State.loading
         self.n_reloads = 0
 
@@ -116,7 +116,7 @@ class Lifecycle:
 
     async def _build(self, config: Config) -> Backend:
         model, stamp, classifier = await asyncio.to_thread(self._open, config)
-        return Backend(classifier, model, stamp, self._settings.forms, self._settings.n_results)
+        return Backend(classifier, model, stamp, self._settings.forms)
 
     def _open(self, config: Config) -> tuple[Model, Stamp, Classifier]:
         """The model, which is the open one if its file is the same, and a classifier on it."""

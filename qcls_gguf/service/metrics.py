@@ -82,12 +82,11 @@ class _State(Collector):
 
     def collect(self) -> Iterator[Metric]:
         lifecycle, backend = self._lifecycle, self._lifecycle.loaded
-        admission, turn_ms = lifecycle.admission, backend.classifier.turn_ms if backend else 0.0
+        admission = lifecycle.admission
         rows: list[_Row] = [
             (_GAUGE, "ready", "1 while requests are answered.", lifecycle.state is State.ready),
             (_GAUGE, "admitted_requests", "Requests in the service.", admission.n_requests),
-            (_GAUGE, "admitted_tokens", "Tokens that they would feed, estimated.", admission.n_tokens),
-            (_GAUGE, "wait_seconds", "How long a new request would wait, estimated.", admission.wait_ms(turn_ms) / 1e3),
+            (_GAUGE, "admitted_queries", "Queries and questions of these requests.", admission.n_queries),
             (_COUNTER, "reloads", "Configurations that replaced another.", lifecycle.n_reloads),
             *(_rows(backend) if backend else ()),
         ]
@@ -96,7 +95,7 @@ class _State(Collector):
 
 
 def _rows(backend: Backend) -> Iterator[_Row]:
-    engine, sets, results = backend.classifier.engine, backend.sets, backend.results
+    engine, sets = backend.classifier.engine, backend.sets
     cache = engine.cache
     yield _GAUGE, "prefix_cells", "Cells of the KV cache that prefixes occupy.", cache.n_cells
     yield _GAUGE, "prefix_cells_most", "Cells that prefixes may occupy.", engine.n_prefix_cells
@@ -110,6 +109,3 @@ def _rows(backend: Backend) -> Iterator[_Row]:
     if engine.kept_queries:
         what = "Tokens that were not fed, as an earlier query begins with them."
         yield _COUNTER, "kept_query_tokens", what, engine.kept_queries.n_found
-    if results.most:
-        yield _COUNTER, "results_found", "Queries whose answer was kept.", results.n_hits
-        yield _COUNTER, "results_missed", "Queries whose answer was not kept.", results.n_misses

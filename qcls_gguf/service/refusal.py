@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -162,7 +162,9 @@ def _words(error: Mapping[str, Any], model: type[BaseModel]) -> str:
         case "missing":
             return "is missing"
         case "extra_forbidden":
-            close = close_to(error["loc"][-1], sorted(set(_fields(model))))
+            schema = model.model_json_schema()
+            parts = [schema, *schema.get("$defs", {}).values()]
+            close = close_to(error["loc"][-1], sorted({name for part in parts for name in part.get("properties", ())}))
             return f"unknown field{f', did you mean {close}?' if close else ''}"
         case "value_error":
             return str(error["ctx"]["error"])
@@ -171,13 +173,3 @@ def _words(error: Mapping[str, Any], model: type[BaseModel]) -> str:
         case "union_tag_invalid":
             return f"{shown(error['input'][_TAG])} is not one of {error['ctx']['expected_tags']}"
     return f"{error['msg']}, got {shown(error['input'])}"
-
-
-def _fields(annotation: Any) -> Iterator[str]:
-    """The names of all fields of a model and of those within it."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        for name, field in annotation.model_fields.items():
-            yield name
-            yield from _fields(field.annotation)
-    for part in get_args(annotation):
-        yield from _fields(part)

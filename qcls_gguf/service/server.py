@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import uvicorn
 import uvloop
@@ -89,7 +86,7 @@ def serve(
     configure() gives the configuration; on_ready(address) is called when requests are answered. While the model loads
     `/ready` says so. Raises ConfigError for an address that cannot be used, and QclsError where the start fails.
     """
-    set_up_log(settings.log_format)
+    set_up_log()
     with _listening(settings) as (listener, address), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         lifecycle = Lifecycle(configure, settings, offline=offline, on_step=on_step, on_load=on_load)
@@ -150,48 +147,16 @@ async def _drain(settings: ServiceSettings, lifecycle: Lifecycle, server: _Serve
 @contextlib.contextmanager
 def _listening(settings: ServiceSettings) -> Iterator[tuple[socket.socket, str]]:
     """A bound socket, and its address as a client writes it. Raises ConfigError."""
-    host, port, uds = settings.host, settings.port, settings.uds
-    if uds is None:
-        place, remedy = f"`port` {port} of `host` {host}", "name another `port`, 0 for a free one"
-    else:
-        place, remedy = f"`uds` {uds}", "name another file, or remove it if it is no socket"
-    try:
-        if uds is None:
-            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            listener = _bound(family, address)
-        else:
-            listener = _bound_file(uds)
-    except OSError as e:
-        what = f": something is there already; {remedy}" if e.errno == errno.EADDRINUSE else ""
-        raise ConfigError(f"{place}: cannot listen there: {e.strerror or e}{what}") from None
-    with listener:
-        if uds is None:
-            host, port = listener.getsockname()[:2]
-            yield listener, f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            return
+    host, port = settings.host, settings.port
+    with contextlib.ExitStack() as stack:
         try:
-            yield listener, f"unix:{uds}"
-        finally:
-            uds.unlink(missing_ok=True)
-
-
-def _bound_file(path: Path) -> socket.socket:
-    """A Unix domain socket for its owner and group, in the place of one that a killed process left. Raises OSError."""
-    if path.is_socket():
-        with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:  # nobody listens
-                path.unlink()
-    listener = _bound(socket.AF_UNIX, str(path))
-    os.chmod(path, 0o660)
-    return listener
-
-
-def _bound(family: int, address: Any) -> socket.socket:
-    listener = socket.socket(family)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            listener = stack.enter_context(socket.socket(family))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as e:
+            is_taken = e.errno == errno.EADDRINUSE
+            what = ": something is there already; name another `port`, 0 for a free one" if is_taken else ""
+            raise ConfigError(f"`port` {port} of `host` {host}: cannot listen there: {e.strerror or e}{what}") from None
+        host, port = listener.getsockname()[:2]
+        yield listener, f"http://{f'[{host}]' if ':' in host else host}:{port}"

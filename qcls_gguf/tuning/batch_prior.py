@@ -16,7 +16,7 @@ from ..config.calibration_file import calibration_text, prompt_hash
 from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring
-from ..data.queries import Columns, read_queries
+from ..data.queries import read_queries
 from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Table
@@ -92,7 +92,7 @@ def fit_batch_prior(
     """
     prompts_to_fit(settings.config, settings.names)
     check_writable(settings.out, "`out`", {"`queries`": Path(settings.queries)}, force=settings.force)
-    lines = list(read_queries(settings.queries, columns=Columns(query=settings.query_column)))
+    lines = list(read_queries(settings.queries, query_column=settings.query_column))
     config = opener.rendered(settings.config)
     prompts = prompts_to_fit(config, settings.names)
     plain = tuple(dataclasses.replace(prompt, min_confidence=None, fallback=None) for prompt in prompts)

@@ -59,26 +59,11 @@ def test_startup_goes_to_standard_error_only() -> None:
 def test_a_table_of_queries_becomes_a_table_of_labels(tmp_path: Path) -> None:
     path = tmp_path / "items.csv"
     path.write_text("sku;title\nA1;red dress\nA2;\n", encoding="utf-16")
-    done = run(
-        "-c",
-        "mission",
-        "--queries",
-        str(path),
-        "--query-column",
-        "title",
-        "--id",
-        "sku",
-        "-f",
-        "tsv",
-        "--scores",
-        "none",
-    )
+    done = run("-c", "mission", "--queries", str(path), "--query-column", "title", "-f", "tsv")
     assert done.returncode == 0
-    assert done.stdout.decode().splitlines() == [
-        "sku\tquery\tcategory\taudience\terror",
-        "A1\tred dress\tdress\tnone\t",
-        "A2\t\t\t\tblank line",
-    ]
+    header, first, second = (line.split("\t") for line in done.stdout.decode().splitlines())
+    assert header == ["line", "query", *(f"{name}{of}" for name in PROMPTS[:2] for of in ("", "_probability")), "error"]
+    assert (first[:3], first[4], second) == (["2", "red dress", "dress"], "none", ["3", *[""] * 5, "blank line"])
     assert b"labelled 1, 1 blank, in " in done.stderr
 
 
@@ -151,10 +136,8 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
         (["--model", "missing.gguf"], 3, "missing.gguf"),
         (["--model", str(ROOT / "README.md")], 3, "README.md"),
         (["-hf", "no-slash"], 2, "no-slash"),
-        (["--scores", "top:0", "-f", "jsonl"], 2, "--scores top:0: is not none, all or top:K"),
-        (["--scores", "none"], 2, "--scores is not for --format table"),
-        (["--header"], 2, "--header is for --format jsonl"),
-        (["--id", "sku"], 2, "--query-column and --id are for --queries"),
+        (["--top", "2", "-f", "csv"], 2, "--top is not for --format csv"),
+        (["--query-column", "title"], 2, "--query-column is for --queries"),
     ],
 )
 def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str) -> None:

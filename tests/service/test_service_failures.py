@@ -17,7 +17,7 @@ from qcls_gguf.service.settings import ServiceSettings
 
 def test_every_failure_is_answered_in_the_words_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
-        settings = ServiceSettings(log_format="none")
+        settings = ServiceSettings(logs_requests=False)
         lifecycle = Lifecycle(lambda: load_config(ROOT / "configs/mission.yaml"), settings)
         transport = httpx.ASGITransport(build_app(lifecycle, settings))
         async with httpx.AsyncClient(transport=transport, base_url="http://qcls") as client:

@@ -29,7 +29,8 @@ N_KEPT = int(os.environ.get("QCLS_LOAD_KEPT", "50"))
 """questions that the cache has room for"""
 N_TURNS = 4
 CONFIG = "configs/fashion-8-joint.yaml"
-WAITS = {"any wait": (), "--max-wait 1x": ("--max-wait", "1x")}
+N_ADMITTED = (64, 2)
+"""by default, and so that a request waits for one other at most"""
 
 
 def generate(server: Server, *arguments: object) -> Tally:
@@ -46,7 +47,13 @@ def line(name: str, tally: Tally) -> str:
 
 def held(server: Server) -> dict[str, float]:
     """What must not grow."""
-    names = ("process_open_fds", "qcls_prefix_cells", "qcls_prefixes", "qcls_admitted_requests", "qcls_admitted_tokens")
+    names = (
+        "process_open_fds",
+        "qcls_prefix_cells",
+        "qcls_prefixes",
+        "qcls_admitted_requests",
+        "qcls_admitted_queries",
+    )
     return {name: server.metric(name) for name in names}
 
 
@@ -55,8 +62,8 @@ def test_closed_loops(name: str, tmp_path: Path) -> None:
     """Merging what waits, as far as it pays, beside never merging: in turns, as others use the machine as well."""
     config = with_runtime(tmp_path, ROOT / f"configs/{name}.yaml", max_batch=1)
     with (
-        Server("--log-format", "none", config=f"configs/{name}.yaml") as merging,
-        Server("--log-format", "none", config=config) as apart,
+        Server("--quiet", config=f"configs/{name}.yaml") as merging,
+        Server("--quiet", config=config) as apart,
     ):
         print(*(line for line in merging.lines if "measure turns" in line))
         for n_clients in (1, 2, 4, 8, 32):
@@ -70,14 +77,14 @@ def test_closed_loops(name: str, tmp_path: Path) -> None:
 
 
 def test_open_loops() -> None:
-    """Requests that arrive at random; beside it nobody is admitted who would wait longer than a request takes.
+    """Requests that arrive at random; beside it nobody is admitted who would wait for more than one request.
 
     In turns, each with the capacity just before it, as others use the machine as well.
     """
     with ExitStack() as stack:
         servers = {
-            name: stack.enter_context(Server("--log-format", "none", *options, config=CONFIG))
-            for name, options in WAITS.items()
+            f"--max-requests {n}": stack.enter_context(Server("--quiet", "--max-requests", str(n), config=CONFIG))
+            for n in N_ADMITTED
         }
         for share in (0.5, 0.8, 1.5):
             whole = {name: (Tally(), Tally()) for name in servers}
@@ -102,7 +109,7 @@ def test_nothing_grows_with_requests(tmp_path: Path) -> None:
     template = "Which garment of [{labels}] is it?\nquery: {query}\nlabel:"
     prompt = {"name": "garment", "prompt_template": template, "labels": ["dress", "light blue jeans", "none"]}
     (tmp_path / "one.yaml").write_text(yaml.safe_dump({"prompts": [prompt]}))
-    with Server("--log-format", "none", config=tmp_path / "one.yaml") as server:
+    with Server("--quiet", config=tmp_path / "one.yaml") as server:
         generate(server, "closed", 4, 1e9, N_REQUESTS // 10)
         before, memory = held(server), server.metric("process_resident_memory_bytes")
         tally = generate(server, "closed", 4, 1e9, N_REQUESTS)
@@ -125,7 +132,7 @@ def test_nothing_grows_with_questions(tmp_path: Path) -> None:
             assert response.status_code == 200, response.text
 
     room = with_runtime(tmp_path, ROOT / "configs/mission.yaml", question_prefixes=N_KEPT, question_cells=40 * N_KEPT)
-    with Server("--log-format", "none", config=room) as server:
+    with Server("--quiet", config=room) as server:
         ask(0, 8 * N_KEPT)
         before, memory = held(server), server.metric("process_resident_memory_bytes")
         began = perf_counter()
@@ -145,7 +152,7 @@ def test_nothing_grows_with_questions(tmp_path: Path) -> None:
 def test_a_thousand_idle_connections_and_400_questions() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
-    with Server("--log-format", "none") as server, ExitStack() as stack:
+    with Server("--quiet") as server, ExitStack() as stack:
         files = server.metric("process_open_fds")
         for _ in range(1000):
             stack.enter_context(server.connect())
@@ -165,7 +172,7 @@ def test_a_thousand_idle_connections_and_400_questions() -> None:
 
 
 def test_the_schema_is_what_the_service_does(tmp_path: Path) -> None:
-    with Server("--log-format", "none", config="configs/mission.yaml") as server:
+    with Server("--quiet", config="configs/mission.yaml") as server:
         command = [
             str(BIN / "schemathesis"), "run", f"{server.address}/openapi.json", "--max-examples", "40", "--seed", "1",
             "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"

@@ -57,7 +57,7 @@ def test_what_http_costs(route: str) -> None:
     config = replace(CONFIG, prompts=CONFIG.prompts[:1], runtime=replace(CONFIG.runtime, n_threads=1))
     data = raw(json.dumps(BODIES[route]).encode(), path=route)
     with (
-        Server("--log-format", "none") as server,
+        Server("--quiet") as server,
         server.connect() as client,
         Classifier.from_config(config) as classifier,
     ):

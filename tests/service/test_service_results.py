@@ -1,9 +1,8 @@
-"""Answers kept for queries that come again, queries kept for those that begin like them, and answers by stages."""
+"""Queries kept for those that begin like them, and answers by stages."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,63 +12,6 @@ from cascades import PROMPTS, QUERIES, joint, write
 from served import ROOT, Server, with_runtime
 
 from qcls_gguf import Classifier
-
-KEY = {"x-api-key": "k"}
-
-
-@pytest.fixture(scope="module")
-def keeping() -> Iterator[Server]:
-    with Server("--keep-results", "3", "--api-key", "k") as server:
-        server.http.headers.update(KEY)
-        yield server
-
-
-def found(server: Server) -> tuple[float, float]:
-    """(answers that were kept, answers that were not)."""
-    return server.metric("qcls_results_found_total"), server.metric("qcls_results_missed_total")
-
-
-def test_equal_queries_of_equal_prompts_are_computed_once(keeping: Server) -> None:
-    def labels(**body: Any) -> Any:
-        response = keeping.classify(**body)
-        assert response.status_code == 200
-        return response.json()["results"], response.headers["x-compute-tokens"]
-
-    before = found(keeping)
-    first, again = labels(query="red dress"), labels(query="red dress")
-    assert first[0] == again[0]
-    assert int(first[1]) > 0 == int(again[1])
-    labels(query="red dress", prompts=["category"])  # another prompt set
-    labels(query="red dress", scoring="first_token")
-    now = found(keeping)
-    assert (now[0] - before[0], now[1] - before[1]) == (1, 3)
-    labels(query="blue jeans")  # of four answers the one that was wanted longest ago goes
-    labels(query="red dress")
-    assert found(keeping)[1] == now[1] + 2
-
-
-def test_questions_are_kept_too(keeping: Server) -> None:
-    choices = [{"value": "red"}, {"value": "blue"}]
-    questions = [{"type": "choice", "instructions": "Which?", "choices": choices}]
-    body = {"model": "m", "input": "red dress", "questions": questions}
-    first, again = (keeping.http.post("/v1/decisions", json=body).json() for _ in range(2))
-    assert first["answers"] == again["answers"]
-    assert first["usage"]["total_tokens"] == again["usage"]["total_tokens"]
-    details = again["usage"]["input_tokens_details"]
-    assert details["cached_tokens"] == again["usage"]["input_tokens"]
-
-
-def test_a_reload_empties_it(keeping: Server) -> None:
-    keeping.classify(query="red dress")
-    assert found(keeping) > (0, 0)
-    assert keeping.http.post("/admin/reload").status_code == 200
-    assert found(keeping) == (0, 0)
-
-
-def test_nothing_is_kept_unless_it_is_asked_for(server: Server) -> None:
-    for _ in range(2):
-        assert int(server.classify(query="red dress").headers["x-compute-tokens"]) > 0
-    assert "qcls_results" not in server.http.get("/metrics").text
 
 
 def test_clients_that_type_are_answered_from_kept_queries(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ MODEL = ModelInfo(
     backend="CPU",
     package_version="0",
 )
-LINES = [Line("red dress", None, 1, "A1"), Line("", None, 2, "A2"), Line("bad", "not UTF-8", 3, "A3")]
+LINES = [Line("red dress", None, 1), Line("", None, 2), Line("bad", "not UTF-8", 3)]
 
 
 def prompt(name: str, *probabilities: float, audit: Audit | None = None) -> PromptResult:
@@ -62,35 +62,24 @@ def test_labels_are_a_line_for_each_line(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t"])
-@pytest.mark.parametrize("probabilities", [True, False])
-def test_csv_has_a_row_for_each_line(delimiter: str, probabilities: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    writer = Rows(["category", "audience"], delimiter=delimiter, id_column=None, probabilities=probabilities)
+def test_csv_has_a_row_for_each_line(delimiter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = Rows(["category", "audience"], delimiter=delimiter)
     header, *rows = csv.reader(io.StringIO(printed(writer, capsys)), delimiter=delimiter)
     assert [dict(zip(header, row, strict=True)).get("error") for row in rows] == ["", "blank line", "not UTF-8"]
     assert [row[:2] for row in rows] == [["1", "red dress"], ["2", ""], ["3", "bad"]]
-    if probabilities:
-        assert rows[0][2:6] == ["category label 2", "0.700000", "audience label 0", "0.750000"]
-    else:
-        assert rows[0][2:4] == ["category label 2", "audience label 0"]
+    assert rows[0][2:6] == ["category label 2", "0.700000", "audience label 0", "0.750000"]
 
 
-def test_csv_keeps_ids(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(Rows(["a", "b"], delimiter=",", id_column="sku", probabilities=False), capsys)
-    assert [line.split(",")[0] for line in text.splitlines()] == ["sku", "A1", "A2", "A3"]
-
-
-@pytest.mark.parametrize("n_scores", [None, 0, 2])
-def test_json_lines_name_the_model_once(n_scores: int | None, capsys: pytest.CaptureFixture[str]) -> None:
-    header, *lines = map(json.loads, printed(JsonLines(n_scores, header=MODEL), capsys).splitlines())
-    assert header["model"]["description"] == "qwen3 8.39M Q8_0"
-    answer, blank, bad = lines
-    assert (answer["line"], answer["id"], answer["model_sha256"]) == (1, "A1", MODEL.sha256)
+@pytest.mark.parametrize("n_scores", [None, 2])
+def test_json_lines_have_the_hash_of_the_model(n_scores: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    answer, blank, bad = map(json.loads, printed(JsonLines(n_scores), capsys).splitlines())
+    assert (answer["line"], answer["model_sha256"]) == (1, MODEL.sha256)
     assert RunRecord.model_validate(answer).to_dict() == answer
     assert "model" not in answer
     found = [score["label"] for score in answer["results"][0]["scores"]]
-    assert found == [f"category label {i}" for i in {None: (0, 1, 2), 0: (), 2: (2, 1)}[n_scores]]
-    assert blank == {"line": 2, "id": "A2", "query": "", "blank": True}
-    assert bad == {"line": 3, "id": "A3", "query": "bad", "error": "not UTF-8"}
+    assert found == [f"category label {i}" for i in ((0, 1, 2) if n_scores is None else (2, 1))]
+    assert blank == {"line": 2, "query": "", "blank": True}
+    assert bad == {"line": 3, "query": "bad", "error": "not UTF-8"}
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:

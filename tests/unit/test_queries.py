@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qcls_gguf.data.queries import Columns, Line, check_source, count_lines, read_queries
+from qcls_gguf.data.queries import Line, check_source, read_queries
 from qcls_gguf.errors import ConfigError
 
 
@@ -70,22 +70,22 @@ def test_half_a_character_of_utf16_is_told_of_its_line(tmp_path: Path) -> None:
         read(tmp_path, b"\xff\xfeo")
 
 
-def table(folder: Path, name: str, text: str, **columns: str) -> list[Line]:
+def table(folder: Path, name: str, text: str, column: str | None = None) -> list[Line]:
     path = folder / name
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    return list(read_queries(str(path), blank=True, columns=Columns(**columns)))
+    return list(read_queries(str(path), blank=True, query_column=column))
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_a_table_keeps_its_ids_and_lines(delimiter: str, tmp_path: Path) -> None:
+def test_a_table_keeps_its_lines(delimiter: str, tmp_path: Path) -> None:
     text = 'sku,title,x\nA1,"red ""dress"", long",1\n"A\n2",blue jeans,2\n\nA3,,3\nA4,short\n'
     text = text.replace('dress"", long', 'dress""; long').replace(",", delimiter)
-    first, second, blank, no_query, short = table(tmp_path, "items.csv", text, query="title", id="sku")
-    assert first == Line('red "dress"; long', None, 2, "A1")
-    assert second == Line("blue jeans", None, 3, "A\n2")
+    first, second, blank, no_query, short = table(tmp_path, "items.csv", text, "title")
+    assert first == Line('red "dress"; long', None, 2)
+    assert second == Line("blue jeans", None, 3)
     assert blank.is_blank
-    assert (no_query.is_blank, no_query.id) == (True, "A3")
-    assert short == Line("short", "line 7 has 2 fields, the header 3: write empty ones, too", 7, "A4")
+    assert no_query.is_blank
+    assert short == Line("short", "line 7 has 2 fields, the header 3: write empty ones, too", 7)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
@@ -97,10 +97,10 @@ def test_names_of_columns_may_all_be_quoted(delimiter: str, names: list[str], tm
     assert (line.text, line.error) == ("red dress", None)
 
 
-def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
+def test_json_lines_are_told_apart(tmp_path: Path) -> None:
     text = '{"query": "red dress", "n": 7}\n\n{"query": 3}\nnope\n'
-    good, blank, number, broken = table(tmp_path, "items.jsonl", text, id="n")
-    assert good == Line("red dress", None, 1, "7")
+    good, blank, number, broken = table(tmp_path, "items.jsonl", text)
+    assert good == Line("red dress", None, 1)
     assert blank.is_blank
     assert number.error == "line 3: 'query' is a number, not text: write it in quotes"
     assert "line 4 is not valid JSON" in (broken.error or "")
@@ -132,11 +132,3 @@ def test_a_table_without_its_columns_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         table(tmp_path, "items.csv", f"{header}\n", **columns)
-
-
-def test_lines_are_counted_as_they_are_numbered(tmp_path: Path) -> None:
-    path = tmp_path / "queries.txt"
-    for data, n in ((b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3)):
-        path.write_bytes(data)
-        assert count_lines(str(path)) == n
-    assert count_lines("-") is None
