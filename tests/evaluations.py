@@ -69,8 +69,8 @@ def random_config(make_model: MakeModel, write_config: WriteConfig) -> Path:
 
 
 def evaluated(config: Path, rows: Path, **options: Any) -> dict[str, Any]:
-    """The record without times, as JSON has it."""
-    options = {"modes": tuple(MODES), "n_latency": 0, **options}
+    """The record, as JSON has it."""
+    options = {"modes": tuple(MODES), **options}
     settings = EvaluationSettings(config=load_config(config), path=rows, **options)
     with ClassifierOpener() as opener:
         return evaluate(settings, opener).to_dict()

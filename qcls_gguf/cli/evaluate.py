@@ -18,10 +18,6 @@ class EvaluationOptions:
     """What is evaluated."""
 
     scoring: list[str] = option(f"--scoring {'|'.join(SCORINGS)}", "A scoring to evaluate; repeatable. Default: all.")
-    audit: bool = option("--audit", "Compare with joint even if neither joint nor mean is evaluated.", False)
-    latency_sample: int = option(
-        "--latency-sample N", "Queries for the timing of each mode; 0 times nothing.", 200, low=0
-    )
     shuffle_labels: int = option("--shuffle-labels K", "Also score with the labels listed in K other orders.", 0, low=0)
     seed: int = option("--seed S", "Seed of the orders of labels.", 0)
     cues: bool = option("--cues", "Also try other answer cues for prompts of system and user texts.", False)
@@ -31,17 +27,16 @@ class EvaluationOptions:
 def eval_command(
     rows: LabelledRows, chosen: EvaluationOptions, model: ModelOptions, reporting: Reporting
 ) -> int | None:
-    """Measure accuracy, calibration and cost of the scoring modes on labelled queries.
+    """Measure accuracy and calibration of the scoring modes on labelled queries.
 
     A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}. CSV has a column query
     (or --query-column) and one for each prompt's name, with accepted labels separated by |; --ignore-columns names
     other columns. A mode is a scoring. Modes are compared on the prompts that all of them can score. One decode a query
-    gives the scores of all modes; a second pass over a sample of the queries measures the times of each mode by itself.
-    The modes are not calibrated. If the configuration has a prior, a temperature or a calibration, `calibrated` is one
-    more mode: every prompt in its own scoring with these. If it is a cascade, all modes describe its last stage, and
-    `cascade` is one more mode: all stages, as in a request. JSON is one object; docs/records.md describes its fields.
-    Exit codes: 0; 1 if scores are not finite or a decode failed; 2 for usage, configuration and data; 3 for a model
-    that can't be loaded.
+    gives the scores of all modes. They are not calibrated. If the configuration has a prior, a temperature or a
+    calibration, `calibrated` is one more mode: every prompt in its own scoring with these. If it is a cascade, all
+    modes describe its last stage, and `cascade` is one more mode: all stages, as in a request. JSON is one object;
+    docs/records.md describes its fields. Exit codes: 0; 1 if scores are not finite or a decode failed; 2 for usage,
+    configuration and data; 3 for a model that can't be loaded.
 
     --shuffle-labels K scores the rows K more times, with the labels in every {labels} slot listed in other orders. A
     flip is an answer that changed; a row's difference is the largest change of a label's probability. --cues scores
@@ -49,7 +44,7 @@ def eval_command(
 
     \b
     qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
-    qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
+    qcls-gguf eval --data labelled.csv --format json --html report.html
     qcls-gguf eval --data labelled.jsonl --scoring tree --shuffle-labels 5
     qcls-gguf eval --data labelled.csv --cues --scoring tree
     """
@@ -60,16 +55,13 @@ def eval_command(
         config=model.settings(),
         path=rows.data,
         modes=tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in chosen.scoring or SCORINGS)),
-        audit=chosen.audit,
         columns=rows.columns,
         skip_bad=rows.skip_bad,
-        n_latency=chosen.latency_sample,
-        resume=rows.resume,
         n_shuffles=chosen.shuffle_labels,
         seed=chosen.seed,
         cues=chosen.cues,
     )
-    check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config, "--resume": rows.resume})
+    check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config})
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):
         record = evaluate(evaluation, opener, on_progress=on_progress)
     show_record(record, reporting, evaluation_document(record))
@@ -117,7 +109,7 @@ def calibrate_command(
     qcls-gguf calibrate --data labelled.csv --bias --prompt category --out category.yaml --force
     qcls-gguf calibrate --queries unlabelled.txt --out prior.yaml
     """
-    for other in ({"data": chosen.data}, {"bias": chosen.bias}, {"resume": rows.resume}):
+    for other in ({"data": chosen.data}, {"bias": chosen.bias}):
         only_one(queries=chosen.queries, **other)
     if chosen.queries is not None:
         _batch_prior(chosen.queries, rows, chosen, model, printing)
@@ -143,7 +135,6 @@ def calibrate_command(
         force=chosen.force,
         columns=rows.columns,
         skip_bad=rows.skip_bad,
-        resume=rows.resume,
     )
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, text = calibrate(fit_settings, opener, on_progress=on_progress)

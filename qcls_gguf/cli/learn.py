@@ -8,18 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from ..config.words import printable_lines
-from .options import REQUIRED, ColumnOptions, ModelOptions, Printing, command, option
+from .options import LabelledRows, ModelOptions, Printing, command, option
 from .terminal import EXIT_OTHER, file_output, long_work, show_record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledData(ColumnOptions):
-    """Labelled queries, read once."""
-
-    data: Path = option("--data -d FILE", "Labelled queries, JSON lines or CSV.", REQUIRED)
-    skip_bad: bool = option(
-        "--skip-bad", "Skip and count rows that cannot be used, instead of refusing the data.", False
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +28,7 @@ class LearnOptions:
 
 
 @command
-def learn_command(rows: LabelledData, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> int | None:
+def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> int | None:
     """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
 
     The data has the format of eval's; 100 to 300 rows a prompt are usual. One pass over the rows reads hidden states at

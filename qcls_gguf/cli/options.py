@@ -191,12 +191,11 @@ class ColumnOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions(ColumnOptions):
-    """How labelled queries are read and scored."""
+    """How labelled queries are read."""
 
     skip_bad: bool = option(
         "--skip-bad", "Skip and count rows that cannot be used, instead of refusing the data.", False
     )
-    resume: Path | None = option("--resume FILE", "Save each row's scores here, and reuse those that are there.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

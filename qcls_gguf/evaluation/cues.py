@@ -20,7 +20,7 @@ from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.progress import OnProgress, counter
 from ..statistics import accepted_probability, log_losses, mean, paired_difference, wilson
-from .passes import answered_scores, refused_queries, score_query, score_tables, truth_of
+from .passes import answered_scores, refused_queries, score_tables, truth_of
 from .records import TriedCue
 
 CUES = ("{name}:", "label:", "Answer:", "")
@@ -68,7 +68,7 @@ def try_cues(
         rows = [row for row in rows if row.line not in refused]
         on_row, scores = counter(on_progress, "try cues", len(rows)), []
         for row in rows:
-            scores.append(score_query(classifier, row.query, scores_of=answered_scores))
+            scores.append(answered_scores(classifier.classify(row.query)))
             on_row()
         tables, compiled = score_tables(classifier.prompts, scores), classifier.prompts
     found = {}

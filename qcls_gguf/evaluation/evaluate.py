@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..classifier import Classifier
 from ..config.calibration_file import read_calibration
 from ..config.schema import Config, raw_config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
 from ..config.words import MAX_LISTED
 from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
-from ..errors import ConfigError, ScoreError
+from ..errors import ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..report.environment import environment
@@ -21,27 +19,24 @@ from ..report.progress import OnProgress, counter
 from ..score.adjustment import Adjustment, FloatArray, adjustments_of, calibrates
 from ..score.result import ModelInfo
 from .cues import try_cues
-from .kept_scores import KeptScores, RowScores
 from .metrics import cascade_record, compared_prompts, mode_statistics, worst_rows
 from .passes import (
     CALIBRATED,
     CASCADE,
     HEADS,
     Probabilities,
+    RowScores,
     ScoresOf,
     ScoreTable,
     answered_scores,
     calibrated_probabilities,
-    not_applicable,
     probabilities_of,
     refused_queries,
-    request_cost,
     row_scores,
-    score_query,
     score_tables,
     truth_of,
 )
-from .records import DataRecord, EvaluationRecord, RequestCost
+from .records import DataRecord, EvaluationRecord
 from .robustness import check_slots, shuffled_labels
 
 
@@ -55,14 +50,8 @@ class EvaluationSettings:
     columns: LabelledColumns = PLAIN_COLUMNS
     """which columns of them are read"""
     modes: tuple[Scoring, ...]
-    audit: bool = False
-    """compare with joint although no exact mode is evaluated"""
     skip_bad: bool = False
     """leave out rows that cannot be used, instead of refusing them"""
-    n_latency: int = 200
-    """queries that each mode is timed with; 0: none"""
-    resume: Path | None = None
-    """a file that keeps each row's scores, so that an interrupted evaluation goes on from there"""
     n_shuffles: int = 0
     """other orders of the labels that the templates list; 0: none"""
     seed: int = 0
@@ -74,7 +63,7 @@ class EvaluationSettings:
     def exact(self) -> bool:
         """Whether the pass computes the exact scores."""
         configured = [prompt.scoring for prompt in self.config.prompts] if _is_compared(self.config) else []
-        return self.audit or any(mode in EXACT_SCORINGS for mode in (*self.modes, *configured))
+        return any(mode in EXACT_SCORINGS for mode in (*self.modes, *configured))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +122,15 @@ def evaluate(
         config: Config, part: str, *, audit: bool = settings.exact, scores_of: ScoresOf = row_scores
     ) -> list[RowScores]:
         on_row, scores = counter(on_progress, part, len(rows)), []
-        with (
-            opener.open(config, audit=audit, quiet=True) as classifier,
-            _kept_scores(settings, config, classifier) as kept,
-        ):
+        with opener.open(config, audit=audit, quiet=True) as classifier:
             for row in rows:
-                scores.append(score_query(classifier, row.query, kept, scores_of))
+                scores.append(scores_of(classifier.classify(row.query)))
                 on_row()
         return scores
 
     shuffled = cascade = None
     if settings.n_shuffles:
-        shuffled = shuffled_labels(raw, scorings, rows, truths, k=settings.n_shuffles, seed=settings.seed, score=score)
+        shuffled = shuffled_labels(raw, scorings, truths, k=settings.n_shuffles, seed=settings.seed, score=score)
     if config.heads:
         alone = replace(config, cascade=None)
         answers = score_tables(prompts, score(alone, "score the heads", audit=False, scores_of=answered_scores))
@@ -154,7 +140,6 @@ def evaluate(
         modes[CASCADE] = probabilities_of(TREE, prompts, answers)
         last = modes.get(HEADS) or calibrated_probabilities(config.prompts, tables, scored.adjustments)
         cascade = cascade_record(answers, modes[CASCADE], last)
-    costs = _request_costs(settings, opener, scored, on_progress)
     common = compared_prompts(settings.modes, prompts)
     return EvaluationRecord(
         data=scored.data_record(),
@@ -163,7 +148,7 @@ def evaluate(
         warnings=opener.warnings,
         environment=environment(config, scored.model),
         compared_prompts=common,
-        modes=mode_statistics(modes, truths, tables, costs, common),
+        modes=mode_statistics(modes, truths, tables, common),
         cascade=cascade,
         worst=tuple(worst_rows(scorings, truths, rows)),
         non_finite=tuple(scored.non_finite),
@@ -196,36 +181,35 @@ def score_data(
         rows = [row for row in data.rows if row.line not in bad_lines]
         if calibration is not None:
             calibration.check_model(classifier.model.sha256)
-        with _kept_scores(settings, config, classifier) as kept:
 
-            def raw_scores(query: str) -> dict[str, FloatArray]:
-                try:
-                    scores = score_query(classifier, query, kept)
-                except ScoreError as e:
-                    raise ScoreError(f"content-free query {query!r}: {e}") from None
-                tables = score_tables(classifier.prompts, [scores])
-                return {prompt.name: tables[prompt.name].by_scoring[prompt.scoring][0] for prompt in prompts}
+        def raw_scores(query: str) -> dict[str, FloatArray]:
+            try:
+                result = classifier.classify(query)
+            except ScoreError as e:
+                raise ScoreError(f"content-free query {query!r}: {e}") from None
+            tables = score_tables(classifier.prompts, [row_scores(result)])
+            return {prompt.name: tables[prompt.name].by_scoring[prompt.scoring][0] for prompt in prompts}
 
-            adjustments = adjustments_of(prompts, calibration, raw_scores)
-            on_row = counter(on_progress, "score", len(rows))
-            scored, scores, non_finite = [], [], []
-            for row in rows:
-                try:
-                    scores.append(score_query(classifier, row.query, kept))
-                    scored.append(row)
-                except ScoreError as e:
-                    non_finite.append(BadRow(row.line, str(e)))
-                on_row()
-            return ScoredRows(
-                data=data,
-                bad=bad,
-                non_finite=non_finite,
-                rows=scored,
-                adjustments=adjustments,
-                tables=score_tables(classifier.prompts, scores),
-                prompts=classifier.prompts,
-                model=classifier.model,
-            )
+        adjustments = adjustments_of(prompts, calibration, raw_scores)
+        on_row = counter(on_progress, "score", len(rows))
+        scored, scores, non_finite = [], [], []
+        for row in rows:
+            try:
+                scores.append(row_scores(classifier.classify(row.query)))
+                scored.append(row)
+            except ScoreError as e:
+                non_finite.append(BadRow(row.line, str(e)))
+            on_row()
+        return ScoredRows(
+            data=data,
+            bad=bad,
+            non_finite=non_finite,
+            rows=scored,
+            adjustments=adjustments,
+            tables=score_tables(classifier.prompts, scores),
+            prompts=classifier.prompts,
+            model=classifier.model,
+        )
 
 
 def _is_compared(config: Config) -> bool:
@@ -238,40 +222,3 @@ def _refuse_bad_rows(settings: EvaluationSettings, data: Labelled, bad: Sequence
     n_rows = len(data.rows) + len(data.bad)
     if bad and (not settings.skip_bad or len(bad) == n_rows):
         raise refusal(settings.path, bad, n_rows)
-
-
-def _kept_scores(
-    settings: EvaluationSettings, config: Config, classifier: Classifier
-) -> KeptScores | nullcontext[None]:
-    if settings.resume is None:
-        return nullcontext()
-    if settings.resume.exists() and settings.path.samefile(settings.resume):
-        raise ConfigError(f"`resume` {settings.resume}: is the data itself: name a file of its own")
-    return KeptScores(settings.resume, config, classifier.model, exact=settings.exact)
-
-
-def _request_costs(
-    settings: EvaluationSettings, opener: ClassifierOpener, scored: ScoredRows, on_progress: OnProgress
-) -> dict[str, RequestCost]:
-    """Each mode's cost, by a classifier that computes nothing else, on queries spread evenly over the rows."""
-    queries = [row.query for row in scored.rows]
-    n = min(settings.n_latency, len(queries))
-    sample = [queries[i * len(queries) // n] for i in range(n)]
-    if not sample:
-        return {}
-    configs: dict[str, tuple[Config, str]] = {}
-    for mode in settings.modes:
-        names = [prompt.name for prompt in scored.prompts if not not_applicable(prompt, mode)]
-        if names:
-            configs[mode] = (raw_config(settings.config, mode, names), f"scoring {mode}")
-    if calibrates(settings.config):
-        last = replace(settings.config, cascade=None)
-        configs[CALIBRATED] = (last, "its scorings, calibrated as configured,")
-    if settings.config.heads is not None:
-        configs[HEADS] = (replace(settings.config, cascade=None), "its heads")
-    if settings.config.cascade is not None:
-        configs[CASCADE] = (settings.config, "all stages of the cascade")
-    return {
-        mode: request_cost(opener, config, scoring, sample, counter(on_progress, f"time {mode}", n))
-        for mode, (config, scoring) in configs.items()
-    }

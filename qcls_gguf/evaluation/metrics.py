@@ -33,7 +33,7 @@ from ..statistics import (
 )
 from . import records
 from .passes import CASCADE, HEADS, Probabilities, ScoreTable, Truth, not_applicable
-from .records import ModeNotApplicable, ModeStatistics, NotApplicable, PromptStatistics, RequestCost, Statistics
+from .records import ModeNotApplicable, ModeStatistics, NotApplicable, PromptStatistics, Statistics
 
 N_WORST = 10
 """Rows that a record lists for each mode."""
@@ -154,15 +154,13 @@ def mode_statistics(
     modes: Mapping[str, Probabilities],
     truths: Sequence[Truth],
     tables: Mapping[str, ScoreTable],
-    costs: Mapping[str, RequestCost],
     common: Sequence[str] | None,
 ) -> dict[str, ModeStatistics | ModeNotApplicable]:
     """The statistics of each mode, over all rows and by prompt.
 
-    tables: after an exact pass modes are compared with `joint`; costs: by mode, where they were measured; common: see
-    compared_prompts.
+    tables: after an exact pass modes are compared with `joint`; common: see compared_prompts.
     """
-    return {mode: _mode(mode, found, truths, tables, costs.get(mode), common) for mode, found in modes.items()}
+    return {mode: _mode(mode, found, truths, tables, common) for mode, found in modes.items()}
 
 
 def _mode(
@@ -170,7 +168,6 @@ def _mode(
     found: Probabilities,
     truths: Sequence[Truth],
     tables: Mapping[str, ScoreTable],
-    cost: RequestCost | None,
     common: Sequence[str] | None,
 ) -> ModeStatistics | ModeNotApplicable:
     applicable: dict[str, tuple[PromptStatistics, Outcomes]] = {}
@@ -185,18 +182,12 @@ def _mode(
         else:
             applicable[name] = prompt_statistics(truth, found[name], table.probability(JOINT), table.label_mass)
         by_prompt[name] = applicable[name][0]
-    costs = records.ModeCost(
-        p50_ms=cost.p50_ms if cost else None,
-        n_tokens_new=cost.n_tokens_new if cost else None,
-        latency=cost,
-        n_prompts=len(applicable),
-        prompts=by_prompt,
-    )
     if not applicable:
-        return ModeNotApplicable(not_applicable="no prompt can have it", **dict(costs))
+        return ModeNotApplicable(not_applicable="no prompt can have it", n_prompts=0, prompts=by_prompt)
     return ModeStatistics(
         **dict(overall_statistics(list(applicable.values()))),
-        **dict(costs),
+        n_prompts=len(applicable),
+        prompts=by_prompt,
         compared=None if common is None else overall_statistics([applicable[name] for name in common]),
     )
 

@@ -5,26 +5,22 @@ A mode is a scoring, or one of CALIBRATED, HEADS and CASCADE. Arrays have a row 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
-from ..config.schema import Config
 from ..config.scoring import FIRST_TOKEN, JOINT, MEAN, TREE, Scoring
 from ..data.labelled import BadRow, LabelledQuery
 from ..errors import ConfigError, PlanError
-from ..opening import ClassifierOpener, without_kept_queries
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
 from ..score.adjustment import Adjustment, adjusted_scores, softmax
 from ..score.result import PromptResult, Result
-from ..statistics import BoolArray, FloatArray, IntArray, quantiles
-from .kept_scores import KeptScores, PromptScores, RowScores
-from .records import RequestCost
+from ..statistics import BoolArray, FloatArray, IntArray
 
 CALIBRATED = "calibrated"
 """The name of the mode in which every prompt has its configured scoring, calibrated as configured."""
@@ -36,12 +32,29 @@ CASCADE = "cascade"
 Probabilities = Mapping[str, FloatArray]
 """one mode's probabilities, (n_rows, n_labels) each, by the prompts that can have the mode"""
 
-ScoresOf = Callable[[Result], RowScores]
-"""what a pass keeps of a result: `row_scores` or `answered_scores`"""
-
-_N_WARM_UP = 5
-"""Requests that are not timed."""
 _TINY = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptScores:
+    """One query's scores for one prompt's labels, in the order of the configuration."""
+
+    tree: Sequence[float]
+    """log-probabilities among the labels"""
+    joint: Sequence[float] | None = None
+    """log p(label | prompt); None where the pass was not exact"""
+    mean: Sequence[float] | None = None
+    """joint per token"""
+    label_mass: float | None = None
+    """the probability that lies on the labels at all; None where the pass was not exact"""
+    stage: str | None = None
+    """of a cascade, which stage answered"""
+
+
+RowScores: TypeAlias = Mapping[str, PromptScores]
+"""one query's scores by prompt"""
+ScoresOf: TypeAlias = Callable[[Result], RowScores]
+"""what a pass takes from a result: `row_scores` or `answered_scores`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,40 +182,3 @@ def answered_scores(result: Result) -> RowScores:
         )
         for answer in result.results
     }
-
-
-def score_query(
-    classifier: Classifier, query: str, kept: KeptScores | None = None, scores_of: ScoresOf = row_scores
-) -> RowScores:
-    """The scores of a query, which are not computed again if `kept` has them. Raises ScoreError."""
-    found = kept.get(query) if kept else None
-    if found is None:
-        found = scores_of(classifier.classify(query))
-        if kept:
-            kept.add(query, found)
-    return found
-
-
-def request_cost(
-    opener: ClassifierOpener, config: Config, scoring: str, queries: Sequence[str], on_query: Callable[[], None]
-) -> RequestCost:
-    """Time and tokens of requests, by a classifier of its own; scoring: the configuration's scoring, in words."""
-    results = []
-    with opener.open(without_kept_queries(config), quiet=True) as classifier:
-        for query in queries[:_N_WARM_UP]:
-            classifier.classify(query)
-        for query in queries:
-            result = classifier.classify(query)
-            results.append((result.total_ms, result.counts.n_tokens_new))
-            on_query()
-    total_ms, n_tokens = zip(*results, strict=True)
-    p50, p90 = quantiles(total_ms, 0.5, 0.9)
-    return RequestCost(
-        mean_ms=statistics.fmean(total_ms),
-        p50_ms=p50,
-        p90_ms=p90,
-        n_tokens_new=statistics.fmean(n_tokens),
-        n_queries=len(queries),
-        n_prompts=len(config.prompts),
-        measured_by=f"a warm classifier with {scoring} and no audit, one query a request",
-    )

@@ -138,48 +138,23 @@ class PromptStatistics(Statistics):
     """rows of each true label (row) that got each label (column), in the order of `labels`"""
 
 
-class RequestCost(Record):
-    """Time and tokens of warm requests of one query."""
+class ModePrompts(Record):
+    """The prompts in one mode."""
 
-    mean_ms: float
-    """mean time of a request"""
-    p50_ms: float
-    """median time of a request"""
-    p90_ms: float
-    """90 % quantile of the times"""
-    n_tokens_new: float
-    """tokens that a request feeds, on average"""
-    n_queries: int
-    """queries that were timed"""
-    n_prompts: int
-    """prompts that a request answers"""
-    measured_by: str
-    """in words"""
-
-
-class ModeCost(Record):
-    """What a request costs in one mode, over all prompts that can have it, and each prompt's statistics."""
-
-    p50_ms: float | None
-    """median time of a request; null where it was not measured, as are the next two"""
-    n_tokens_new: float | None
-    """tokens that a request feeds, on average"""
-    latency: RequestCost | None
-    """all that was measured"""
     n_prompts: int
     """prompts that can have the mode"""
     prompts: dict[str, PromptStatistics | NotApplicable]
     """by prompt"""
 
 
-class ModeStatistics(ModeCost, Statistics):
+class ModeStatistics(ModePrompts, Statistics):
     """The statistics of all rows of all prompts that can have the mode."""
 
     compared: Statistics | None = left_out_if_none()
     """over the prompts that every mode can score, if some mode cannot score all; compare modes by these"""
 
 
-class ModeNotApplicable(ModeCost, NotApplicable):
+class ModeNotApplicable(ModePrompts, NotApplicable):
     """A mode that no prompt can have."""
 
 
@@ -220,33 +195,6 @@ class CascadeRecord(StageShares):
 
     prompts: dict[str, StageShares]
     """by prompt"""
-
-
-class Flip(Record):
-    """A row that got another answer."""
-
-    mode: Scoring
-    """the scoring"""
-    prompt: str
-    """the prompt's name"""
-    line: int
-    """line number in the data"""
-    query: str
-    """text of the query"""
-    rendering: int
-    """index of the order of labels that gave the other answer"""
-    answer: str
-    """the first answer"""
-    probability: float
-    """of the answer, where it was given"""
-    margin: float
-    """by how much the answer was more probable than the next label"""
-    other_answer: str
-    """the second answer"""
-    other_probability: float
-    """of the other answer, where that was given"""
-    difference: float
-    """largest difference of a label's probability"""
 
 
 class ShuffledAccuracy(Record):
@@ -299,8 +247,6 @@ class ShuffledLabels(Record):
     """by prompt"""
     modes: dict[Scoring, ShuffledMode]
     """by scoring"""
-    flips: tuple[Flip, ...]
-    """the flips with the largest changes of a probability"""
 
 
 class TriedCue(Record):
@@ -327,7 +273,7 @@ class TriedCue(Record):
 
 
 class EvaluationRecord(Record):
-    """How well every scoring mode labels, and what it costs."""
+    """How well every scoring mode labels."""
 
     data: DataRecord
     config: Config

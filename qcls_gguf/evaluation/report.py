@@ -50,7 +50,6 @@ _PROMPT_COLUMNS: dict[str, Format] = {
     "as joint": ".1%",
     "mass": ".3f",
 }
-_MODE_COLUMNS: dict[str, Format] = {**_PROMPT_COLUMNS, "mean ms": ".2f", "p50 ms": ".2f", "tokens": ".1f"}
 _LABELS: dict[str, Format] = {
     "label": TEXT, "support": "d", "predicted": "d", "precision": ".1%", "recall": ".1%", "F1": ".3f"
 }  # fmt: skip
@@ -104,31 +103,19 @@ def _modes_tables(evaluation: EvaluationRecord) -> Iterator[Part]:
         n_all = len(next(iter(modes.values())).prompts)
         yield _table(compared, title=f"Compared on {len(common)} of {n_all} prompts: {', '.join(common)}")
         title = "Each mode on all prompts that it can score (number in brackets): not comparable"
-    costs = [found.latency for found in modes.values() if found.latency]
-    measured = "not measured"
-    if costs:
-        n = counted(costs[0].n_queries, "query", "queries")
-        measured = f"of {n}, each mode in a classifier of its own"
-    yield Table(
-        title=title,
-        columns=_MODE_COLUMNS,
-        rows=[
-            [
-                *_row(mode if common is None else f"{mode} ({found.n_prompts})", found),
-                *(found.latency and found.latency.mean_ms, found.p50_ms, found.n_tokens_new),
-            ]
-            for mode, found in modes.items()
-        ],
-        note="Accuracy with its Wilson 95 % interval; log-loss in nats; ECE over 15 bins; as joint: the share of rows "
-        "with the answer of joint; mass: the mean probability that lies on the labels at all; times and tokens are of "
-        f"a whole request, {measured}.",
+    named = {mode if common is None else f"{mode} ({found.n_prompts})": found for mode, found in modes.items()}
+    note = (
+        "Accuracy with its Wilson 95 % interval; log-loss in nats; ECE over 15 bins; as joint: the share of rows with "
+        "the answer of joint; mass: the mean probability that lies on the labels at all."
     )
+    yield _table(named, title, note)
     if evaluation.cascade:
         yield _stages(evaluation.cascade)
 
 
-def _table(modes: Mapping[str, Statistics | NotApplicable], title: str = "") -> Table:
-    return Table(title=title, columns=_PROMPT_COLUMNS, rows=[_row(mode, found) for mode, found in modes.items()])
+def _table(modes: Mapping[str, Statistics | NotApplicable], title: str = "", note: str = "") -> Table:
+    rows = [_row(mode, found) for mode, found in modes.items()]
+    return Table(title=title, columns=_PROMPT_COLUMNS, rows=rows, note=note)
 
 
 def _row(name: str, found: Statistics | NotApplicable) -> list[object]:
@@ -288,16 +275,6 @@ def _shuffled(evaluation: EvaluationRecord) -> Iterator[Table]:
             for name, prompt in of_mode.prompts.items()
         ],
     )
-    texts = dict.fromkeys(("mode", "prompt", "row", "answer", "other answer"), TEXT)
-    yield Table(
-        title="Flips by the order of the labels",
-        columns={**texts, **dict.fromkeys(("p", "other p", "margin"), ".3f")},
-        rows=[
-            [flip.mode, flip.prompt, f"line {flip.line}: {flip.query}", flip.answer, flip.other_answer,
-             flip.probability, flip.other_probability, flip.margin]
-            for flip in shuffled.flips
-        ],
-    )  # fmt: skip
 
 
 def _shuffled_row(prompt: ShuffledPrompt | NotApplicable) -> list[object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,15 +17,10 @@ from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..config.template import LABEL_SLOTS, LABELS_SLOT, expand
-from ..data.labelled import LabelledQuery
 from ..errors import ConfigError
 from ..statistics import FloatArray, mean
-from .kept_scores import RowScores
-from .passes import Probabilities, Truth, not_applicable, score_tables
-from .records import Flip, NotApplicable, ShuffledAccuracy, ShuffledLabels, ShuffledMode, ShuffledPrompt
-
-N_LISTED = 10
-"""Flips that a record lists; its counts are of all flips."""
+from .passes import Probabilities, RowScores, Truth, not_applicable, score_tables
+from .records import NotApplicable, ShuffledAccuracy, ShuffledLabels, ShuffledMode, ShuffledPrompt
 
 
 def check_slots(config: Config) -> None:
@@ -66,7 +61,6 @@ def with_order(config: Config, orders: Mapping[str, Sequence[Sequence[str]]], in
 def shuffled_labels(
     config: Config,
     modes: Mapping[Scoring, Probabilities],
-    rows: Sequence[LabelledQuery],
     truths: Sequence[Truth],
     *,
     k: int,
@@ -85,7 +79,6 @@ def shuffled_labels(
     }
     others = [score_tables(prompts, score(with_order(config, orders, i), f"shuffle {i + 1} of {k}")) for i in range(k)]
     by_mode: dict[Scoring, ShuffledMode] = {}
-    flips: list[Flip] = []
     for mode, found in modes.items():
         by_prompt: dict[str, ShuffledPrompt | NotApplicable] = {}
         for truth in truths:
@@ -97,14 +90,12 @@ def shuffled_labels(
             before = found[name][truth.index]
             after = np.array([other[name].probability(mode)[truth.index] for other in others])
             by_prompt[name] = _shuffled_prompt(truth, before, after)
-            flips += _flips(mode, truth, rows, before, after)
         by_mode[mode] = ShuffledMode(prompts=by_prompt)
     return ShuffledLabels(
         k=k,
         seed=seed,
         orders={name: tuple(prompt_orders) for name, prompt_orders in orders.items()},
         modes=by_mode,
-        flips=tuple(sorted(flips, key=lambda flip: -flip.difference)[:N_LISTED]),
     )
 
 
@@ -125,25 +116,3 @@ def _shuffled_prompt(truth: Truth, before: FloatArray, after: FloatArray) -> Shu
         largest_probability_difference=float(differences.max()) if differences.size else None,
         mean_probability_difference=mean(differences),
     )
-
-
-def _flips(
-    mode: Scoring, truth: Truth, rows: Sequence[LabelledQuery], before: FloatArray, after: FloatArray
-) -> Iterator[Flip]:
-    """The flips of one prompt in one mode; before and after: as in _shuffled_prompt."""
-    answer, labels = before.argmax(axis=1), truth.prompt.labels
-    for order, i in zip(*np.nonzero(after.argmax(axis=2) != answer), strict=True):
-        row, other, (next_highest, highest) = rows[truth.index[i]], after[order, i], np.sort(before[i])[-2:]
-        yield Flip(
-            mode=mode,
-            prompt=truth.prompt.name,
-            line=row.line,
-            query=row.query,
-            rendering=int(order),
-            answer=labels[answer[i]],
-            probability=float(highest),
-            margin=float(highest - next_highest),
-            other_answer=labels[other.argmax()],
-            other_probability=float(other.max()),
-            difference=float(np.abs(other - before[i]).max()),
-        )

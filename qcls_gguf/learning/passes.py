@@ -18,8 +18,7 @@ from ..config.prompt import PromptConfig
 from ..core.handle import LoadedPrompts
 from ..data.labelled import LabelledQuery
 from ..errors import ConfigError, ModelError
-from ..evaluation.kept_scores import RowScores
-from ..evaluation.passes import prompt_scores
+from ..evaluation.passes import RowScores, prompt_scores
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.heads import unit_states
 

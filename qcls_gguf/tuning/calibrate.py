@@ -90,8 +90,6 @@ class FitSettings:
     """overwrite a file that is at `out`"""
     skip_bad: bool = False
     """leave out rows that cannot be used, instead of refusing them"""
-    resume: Path | None = None
-    """a file that keeps each row's scores, so that an interrupted pass goes on from there"""
 
 
 def calibrate(
@@ -106,7 +104,7 @@ def calibrate(
     for what cannot be fitted or written, before anything is computed; and what Classifier raises.
     """
     prompts_to_fit(settings.config, settings.names)
-    inputs = {"`data`": settings.data, "the configuration": settings.config.path, "`resume`": settings.resume}
+    inputs = {"`data`": settings.data, "the configuration": settings.config.path}
     check_writable(settings.out, "`out`", inputs, force=settings.force)
     settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
     prompts = prompts_to_fit(settings.config, settings.names)
@@ -116,7 +114,6 @@ def calibrate(
         columns=settings.columns,
         modes=tuple(dict.fromkeys(prompt.scoring for prompt in prompts)),
         skip_bad=settings.skip_bad,
-        resume=settings.resume,
     )
     scored = score_data(
         evaluation, opener, check=lambda data: _check_rows(settings, prompts, data.rows), on_progress=on_progress

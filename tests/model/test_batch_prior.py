@@ -80,7 +80,6 @@ def test_few_queries_are_refused(tmp_path: Path) -> None:
         ((), "give --data FILE with labelled queries, or --queries FILE"),
         (("--queries", "a", "--data", "b"), "--queries and --data are both given"),
         (("--queries", "a", "--bias"), "--queries and --bias are both given"),
-        (("--queries", "a", "--resume", "b"), "--queries and --resume are both given"),
     ],
 )
 def test_labelled_and_unlabelled_queries_exclude_each_other(arguments: tuple[str, ...], words: str) -> None:

@@ -39,14 +39,13 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, tmp_path: Path) -> None:
-    """Fit, write, use, and evaluate: all from one pass, kept in one file.
+    """Fit, write, use, and evaluate.
 
     The prior takes `none` for the answer without content, which here it is right to be: biases have much to correct.
     """
     fashion = changed(fashion, prompt="audience", prior="content_free", content_free_queries=["N/A"])
-    out, kept = tmp_path / "fits.yaml", tmp_path / "kept.jsonl"
-    arguments: list[object] = ["calibrate", "--data", data, "--config", fashion, "--out", out, "--resume", kept]
-    arguments += ["--prompt", "audience"]
+    out = tmp_path / "fits.yaml"
+    arguments: list[object] = ["calibrate", "--data", data, "--config", fashion, "--out", out, "--prompt", "audience"]
     done = run(*arguments, "--bias", "--format", "json")
     assert done.returncode == 0, done.stderr
     assert f"written: {out}" in done.stderr
@@ -74,10 +73,7 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
         name: raw[name] for name in raw if name != "audience"
     }
 
-    rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
-    lines = kept.read_bytes().count(b"\n")
-    modes = evaluated(calibrated, data, modes=("tree",), resume=kept)["modes"]
-    assert kept.read_bytes().count(b"\n") == lines == len({row["query"] for row in rows} | {"N/A"})
+    modes = evaluated(calibrated, data, modes=("tree",))["modes"]
     assert list(modes) == ["tree", "calibrated"]
     assert modes["calibrated"]["prompts"]["audience"]["log_loss"] < fit["log_loss"]["before"]
     assert modes["calibrated"]["prompts"]["colour"]["log_loss"] == pytest.approx(
@@ -97,23 +93,16 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
 def test_the_calibrated_mode_is_what_the_classifier_answers(
     make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    """In the configured scorings, with prior and temperature; its priors are kept and taken with --resume as well."""
+    """In the configured scorings, with prior and temperature."""
     path = write_config(make_model(), specs("joint", "first_token"), flash_attn=False, kv_type="f32")
     path = changed(changed(path, prior="content_free"), prompt="item", temperature=0.3, min_confidence=1, fallback="?")
-    rows, kept = tmp_path / "rows.jsonl", tmp_path / "kept.jsonl"
+    rows = tmp_path / "rows.jsonl"
     given = [
         {"query": "red dress", "labels": {"item": "jump", "user": ["boy", "man"]}},
         {"query": "", "labels": {"user": "man"}},
     ]
     rows.write_text("".join(json.dumps(row) + "\n" for row in given))
-    found = evaluated(path, rows, modes=("tree",), n_latency=2, resume=kept)
-    assert kept.read_bytes().count(b"\n") == 4  # the empty query is a row and content-free
-    again = evaluated(path, rows, modes=("tree",), n_latency=2, resume=kept)
-    assert {**again["modes"]["calibrated"], "latency": 0, "p50_ms": 0} == {
-        **found["modes"]["calibrated"], "latency": 0, "p50_ms": 0
-    }  # fmt: skip
-    modes = found["modes"]
-    assert "calibrated as configured" in modes["calibrated"]["latency"]["measured_by"]
+    modes = evaluated(path, rows, modes=("tree",))["modes"]
     assert modes["calibrated"]["agreement_with_joint"] is not None  # item is scored by joint
     losses = []
     with Classifier.from_config(path) as classifier:

@@ -183,7 +183,7 @@ def test_tools_take_such_prompts(chat_model: Path, tmp_path: Path) -> None:
     path.write_text(
         yaml.safe_dump({**config, "calibration": "fit.yaml"} if (tmp_path / "fit.yaml").exists() else config)
     )
-    record = run("eval", "--data", str(data), "--quiet", "-f", "json", "--shuffle-labels", "1", "--latency-sample", "1")
+    record = run("eval", "--data", str(data), "--quiet", "-f", "json", "--shuffle-labels", "1")
     assert record["shuffle_labels"]
     run("compare", "--query", "red", "--method", "naive", "--rounds", "1", "--warm-up", "0", "--quiet", "-f", "json")
     inspected = run("inspect", "-f", "json")

@@ -48,7 +48,6 @@ NOT_RUN = {
 SHORTER = {
     "bench": "-n 1 --warm-up 0 --repeat 1",
     "compare": "--method naive --method batched --rounds 1 --warm-up 0",
-    "eval": "--latency-sample 1",
     "calibrate": "--data dev.jsonl --config configs/fashion-8-joint.yaml --prompt colour",
 }
 """What is added to a command, so that it ends soon."""

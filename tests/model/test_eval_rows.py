@@ -1,30 +1,14 @@
-"""`qcls-gguf eval`: rows that cannot be used, refusals, interrupted runs, scores that are not finite."""
+"""`qcls-gguf eval`: rows that cannot be used, refusals, scores that are not finite."""
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from conftest import MakeModel, WriteConfig
-from evaluations import (
-    COMMAND,
-    LABELS,
-    MODES,
-    RANDOM_ROWS,
-    ROOT,
-    data,
-    evaluated,
-    random_config,
-    run_eval,
-    specs,
-    write_rows,
-)
+from evaluations import MODES, RANDOM_ROWS, data, evaluated, random_config, run_eval, specs, write_rows
 
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import read_header
@@ -46,12 +30,10 @@ def test_bad_rows_are_refused_together_and_before_anything_is_loaded(data: Path)
 
 
 def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.jsonl"
     rows = [*RANDOM_ROWS, {"query": "long " * 2000, "labels": {"item": "jump"}}]
     path = write_rows(tmp_path / "rows.jsonl", rows)
     with pytest.raises(ConfigError, match=r"1 of 4 rows cannot be used(.|\n)*line 4: the query has \d+ characters"):
-        evaluated(random_config, path, resume=kept)
-    assert not kept.exists()
+        evaluated(random_config, path)
     found = evaluated(random_config, path, skip_bad=True)
     clean = evaluated(random_config, write_rows(path, RANDOM_ROWS))
     assert (found["data"]["n_rows"], found["data"]["n_bad"], found["data"]["bad"][0]["line"]) == (3, 1, 4)
@@ -59,7 +41,7 @@ def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path
 
 
 def test_bad_rows_are_left_out_and_counted_with_skip_bad(data: Path) -> None:
-    arguments = ("--latency-sample", 0, "--scoring", "tree", "--skip-bad")
+    arguments = ("--scoring", "tree", "--skip-bad")
     data.write_bytes(data.read_bytes() + b"\xff\n{\n")
     table = run_eval("--data", data, *arguments).stdout
     assert "2 rows could not be used and are left out: lines 41, 42" in " ".join(table.split())
@@ -75,73 +57,15 @@ def test_bad_rows_are_left_out_and_counted_with_skip_bad(data: Path) -> None:
         (["--data", "missing.jsonl"], 2, "missing.jsonl: cannot be read: No such file"),
         (["--data", "DATA", "--scoring", "tre"], 2, "--scoring: 'tre' is not one of tree, first_token, joint, mean"),
         (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
-        (["--data", "DATA", "--resume", "missing/kept.jsonl"], 2, "--resume missing/kept.jsonl: cannot be read and"),
-        (["--data", "DATA", "--resume", "DATA"], 2, "is the data itself"),
-        (["--data", "DATA", "--resume", str(ROOT / "README.md")], 2, "holds no kept scores"),
+        (["--data", "DATA", "--resume", "a"], 2, "--resume was removed: every row is scored again; give fewer rows"),
     ],
 )
 def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str, data: Path) -> None:
-    before = data.read_bytes(), (ROOT / "README.md").read_bytes()
     done = run_eval(*[str(data) if argument == "DATA" else argument for argument in arguments])
     assert done.returncode == code
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-    assert (data.read_bytes(), (ROOT / "README.md").read_bytes()) == before
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.jsonl"
-    arguments = ["--data", str(data), "--latency-sample", "0", "--format", "json"]
-    limit = time.monotonic() + 60
-    with subprocess.Popen(
-        [COMMAND, "eval", *arguments, "--resume", kept], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        while not kept.exists() or kept.read_bytes().count(b"\n") < 5:
-            assert process.poll() is None
-            assert time.monotonic() < limit
-            time.sleep(0.005)
-        process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, b"")
-    assert b"Traceback" not in errors
-    n_kept = kept.read_bytes().count(b"\n")
-    assert 5 <= n_kept < 40
-    before = kept.read_bytes()
-    kept.write_bytes(before + b'["0')  # as if it had died while writing
-    resumed, whole = run_eval(*arguments, "--resume", kept), run_eval(*arguments)
-    assert resumed.returncode == 0, resumed.stderr
-    records = [json.loads(done.stdout) for done in (resumed, whole)]
-    for record in records:
-        del record["environment"]["date"]
-    assert records[0] == records[1]
-    assert kept.read_bytes().startswith(before)
-    assert len({json.loads(line)[0] for line in kept.read_text().splitlines()}) >= n_kept
-
-
-def test_kept_scores_are_taken_for_the_same_run_only(
-    random_config: Path, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
-) -> None:
-    kept, rows = tmp_path / "kept.jsonl", write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS)
-
-    def n_lines(config: Path, **options: Any) -> int:
-        evaluated(config, rows, resume=kept, **options)
-        return len(kept.read_text().splitlines())
-
-    assert n_lines(random_config) == 3
-    assert n_lines(random_config) == 3
-    assert n_lines(random_config, modes=("mean",)) == 3
-    assert n_lines(random_config, modes=("tree",)) == 6
-    assert n_lines(write_config(make_model(seed=1), specs(), flash_attn=False, kv_type="f32")) == 9
-    assert n_lines(write_config(make_model(), specs()[::-1], flash_attn=False, kv_type="f32")) == 12
-    first = json.loads(kept.read_text().splitlines()[0])
-    for name, labels in LABELS.items():
-        first[1][name]["tree"] = [0.0] + [-200.0] * (len(labels) - 1)
-    kept.write_text(json.dumps(first) + "\n")
-    found = evaluated(random_config, rows, resume=kept, modes=("tree",), audit=True)
-    assert found["modes"]["tree"]["n_rows"] == 5
-    assert max(row["probability"] for row in found["worst"]) == 1
 
 
 def test_scores_that_are_not_finite_are_counted_and_named(
@@ -157,7 +81,7 @@ def test_scores_that_are_not_finite_are_counted_and_named(
     (damaged := tmp_path / "nan.gguf").write_bytes(content)
     config = write_config(damaged, specs())
     path = write_rows(tmp_path / "rows.jsonl", [*RANDOM_ROWS, {"query": "~", "labels": {"item": "jump"}}])
-    done = run_eval("--data", path, "--config", config, "--format", "json", "--resume", tmp_path / "kept.jsonl")
+    done = run_eval("--data", path, "--config", config, "--format", "json")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     (lost,) = found["non_finite"]
@@ -167,5 +91,3 @@ def test_scores_that_are_not_finite_are_counted_and_named(
     for mode in MODES:
         assert found["modes"][mode]["accuracy"] == clean["modes"][mode]["accuracy"]
         assert found["modes"][mode]["log_loss"] == clean["modes"][mode]["log_loss"]
-    table = run_eval("--data", path, "--config", config, "--resume", tmp_path / "kept.jsonl", "--latency-sample", 0)
-    assert table.returncode == 0

@@ -15,7 +15,6 @@ from qcls_gguf.cli.app import app
 
 PAGE = "docs/first-steps.md"
 CONFIG = "# tickets.yaml\n"
-SHORTER = {"eval": ["--latency-sample", "1"]}
 TOPICS = (
     ("my parcel {} has not come yet", "delivery", "high"),
     ("please send the money for order {} back", "refund", "low"),
@@ -46,7 +45,7 @@ def test_the_first_steps_lead_from_rows_to_labels(folder: Path) -> None:
     assert [command.words[1] for command in steps()] == ["init", "inspect", "eval", "calibrate", "run"]
     for command in steps():
         name = command.words[1]
-        done = CliRunner().invoke(app, [*command.words[1:], *SHORTER.get(name, [])], catch_exceptions=False)
+        done = CliRunner().invoke(app, command.words[1:], catch_exceptions=False)
         # Random weights may be calibrated already.
         assert done.exit_code in ((0, 1) if name == "calibrate" else (0,)), f"{command.text}\n{done.stderr}"
         if command.output is not None:

@@ -166,7 +166,7 @@ def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
     for words in (
         ["run", "-q", "red"],
         ["run", "-q", "red", "--quiet"],
-        ["eval", "--data", str(data), "--latency-sample", "1", "-f", "json"],
+        ["eval", "--data", str(data), "-f", "json"],
         ["inspect", "--quiet", "-f", "json"],
     ):
         done = CliRunner().invoke(app, [*words, "-c", str(path)], catch_exceptions=False)
