@@ -38,8 +38,7 @@ class TableOptions:
     overwrite: bool = option("--overwrite", "Label everything again and replace the output.", False)
     redo_changed: bool = option("--redo-changed", "Label inputs again that changed since the last run.", False)
     limit: int | None = option("--limit N", "Label only the first N rows.", low=1)
-    sample: int | None = option("--sample N", "Label only N random rows.", low=1)
-    seed: int = option("--seed S", "Seed of --sample.", 0)
+    part: str = option("--part K/N", "Label only every N-th shard, from the K-th on, for N runs at a time.", "1/1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,6 @@ class WorkOptions:
         "--batch N", "Queries in a decode. Default: measured, or 8 for few queries.", low=1, high=512
     )
     shard_rows: int = option("--shard-rows N", "Most rows in a shard.", 50_000, low=1)
-    devices: str | None = option("--devices D,…", "Start a process for each: numbers of GPUs, or cpu.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +69,17 @@ def label_command(
     `error` with the reason if the row got no labels. A shard is a row group of Parquet or a block of lines, of at most
     --shard-rows rows. If --out is a folder, each shard becomes a file there; if it is a file, the shards are joined at
     the end. Repeat the same command to finish a stopped run. Equal queries of a shard are computed once, with --cache
-    those of all shards and runs. --devices 0,1 starts a process on each of two GPUs, cpu,cpu two processes on the CPU.
-    The summary goes to standard output, all else to standard error. Exit codes: 0, also if rows got no labels; 1 if an
-    input or the output failed; 2 for usage and configuration, another run on the same output, an input that has
-    changed; 3 for a model that can't be loaded.
+    those of all shards and runs. On several GPUs or machines each run labels its part of the shards into an output of
+    its own: CUDA_VISIBLE_DEVICES=0 with --part 1/2, CUDA_VISIBLE_DEVICES=1 with --part 2/2. The summary goes to
+    standard output, all else to standard error. Exit codes: 0, also if rows got no labels; 1 if an input or the output
+    failed; 2 for usage and configuration, another run on the same output, an input that has changed; 3 for a model that
+    can't be loaded.
 
     \b
     qcls-gguf label queries.parquet --out labelled.parquet
     qcls-gguf label 'logs/*.csv' --query-column text --out labelled --format parquet --cache answers.sqlite
-    qcls-gguf label logs --out labelled --devices 0,1 --config qwen3-8b-t4
-    qcls-gguf label queries.parquet --out look.csv --sample 1000 --html look.html
+    qcls-gguf label logs --out labelled-2 --part 2/4 --config qwen3-8b-t4
+    qcls-gguf label queries.parquet --out look.csv --limit 1000 --html look.html
     """
     needs("label", "pyarrow", "label")
     from ..labelling.results import labelling_document  # see app.py for why here
@@ -90,9 +89,8 @@ def label_command(
     check_outputs({"--html": summary.html}, {"--out": table.out, "--config": model.config, "--cache": work.cache})
     labelling = LabelSettings(
         config=model.settings(),
-        offline=model.offline,
-        **{**dataclasses.asdict(table), "inputs": tuple(table.inputs)},
-        **{**dataclasses.asdict(work), "devices": _devices(work.devices)},
+        **{**dataclasses.asdict(table), "inputs": tuple(table.inputs), "part": _part(table.part)},
+        **dataclasses.asdict(work),
     )
     with classifier_opener(model.offline, summary.quiet) as opener, _progress(summary.quiet) as on_progress:
         record = label_files(labelling, opener, on_progress=on_progress, on_note=_note(summary.quiet))
@@ -101,14 +99,11 @@ def label_command(
     return EXIT_OTHER if record.n_rows and not record.n_labelled else None
 
 
-def _devices(text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return ()
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name != "cpu" and not name.isdecimal():
-            raise ConfigError(f"--devices {text}: {name!r} is neither the number of a GPU nor cpu")
-    return names
+def _part(text: str) -> tuple[int, int]:
+    k, _, n = text.partition("/")
+    if not (k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
+        raise ConfigError(f"--part {text}: give two numbers, the first one at most the second, as in 2/4")
+    return int(k), int(n)
 
 
 def _note(quiet: bool) -> Callable[[str], None]:

@@ -129,7 +129,7 @@ def read_block(input_: Input, shard: Shard, query_column: str, added: Sequence[s
         what = " ".join(str(getattr(e, "strerror", None) or e).split())
         group = f"row group {shard.row_group} " if is_parquet else ""
         raise ConfigError(f"{input_.path}: {group}cannot be read: {what}: write it anew, or leave it out") from None
-    if len(block.queries.index) != shard.n_kept:
+    if len(block.queries.index) != shard.n_rows:
         raise ConfigError(f"{input_.path}: has fewer rows than when its shards were planned: it was changed meanwhile")
     return block
 
@@ -137,8 +137,6 @@ def read_block(input_: Input, shard: Shard, query_column: str, added: Sequence[s
 def _text_block(input_: Input, shard: Shard, query_column: str, added: Sequence[str]) -> Block:
     with open_rows(Path(input_.path), query_column, offset=shard.offset, line=shard.line) as (reader, _):
         rows = list(islice(reader, shard.n_rows))
-    if shard.keep is not None:
-        rows = [rows[place] for place in shard.keep if place < len(rows)]
     problems = {place: row.problem for place, row in enumerate(rows) if row.problem}
     queries = distinct_queries([row.query for row in rows], "line", [row.number for row in rows], problems)
     schema = input_.column_types
@@ -171,8 +169,6 @@ def _parquet_block(input_: Input, shard: Shard, query_column: str) -> Block:
             if at >= end:
                 break
         table = pa.Table.from_batches(found, file.schema_arrow)
-    numbers: Sequence[int] = range(shard.first_row + 1, shard.first_row + shard.n_rows + 1)
-    if shard.keep is not None:
-        table, numbers = table.take(pa.array(shard.keep, pa.int64())), [numbers[place] for place in shard.keep]
+    numbers = range(shard.first_row + 1, shard.first_row + shard.n_rows + 1)
     queries = distinct_queries(texts_of(table.column(query_column)), "row", numbers)
     return Block(queries=queries, schema=table.schema, arrow=table)

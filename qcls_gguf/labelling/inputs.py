@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import glob
 import os
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import accumulate
 from pathlib import Path
-from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,13 +35,6 @@ class Shard(Record):
     """of text formats: bytes of the file before it"""
     line: int = 1
     """and the number of its first line"""
-    keep: tuple[int, ...] | None = None
-    """which of its rows are labelled, counted from its first; None: all"""
-
-    @property
-    def n_kept(self) -> int:
-        """Rows that are labelled."""
-        return self.n_rows if self.keep is None else len(self.keep)
 
 
 class Input(Record):
@@ -190,21 +181,16 @@ def open_rows(path: Path, query_column: str, *, offset: int = 0, line: int = 1) 
         yield rows, lines
 
 
-def chosen_rows(inputs: Sequence[Input], limit: int | None, sample: int | None, seed: int) -> list[Input]:
-    """The inputs with the first rows of all together, or with some by chance, which are the same for the same seed."""
-    n = sum(shard.n_rows for each in inputs for shard in each.shards)
-    rows: Sequence[int] = range(n if limit is None else min(limit, n))
-    if sample is not None:
-        rows = sorted(Random(seed).sample(rows, min(sample, n)))
-    found, first = [], 0
+def first_rows(inputs: Sequence[Input], limit: int) -> list[Input]:
+    """The inputs with the first rows of all together."""
+    found = []
     for each in inputs:
         shards = []
         for shard in each.shards:
-            end = first + shard.n_rows
-            keep = tuple(row - first for row in rows[bisect_left(rows, first) : bisect_left(rows, end)])
-            if keep or not shard.n_rows:
-                shards.append(shard.model_copy(update={"keep": None if len(keep) == shard.n_rows else keep}))
-            first = end
+            n = min(shard.n_rows, limit)
+            limit -= n
+            if n or not shard.n_rows:
+                shards.append(shard.model_copy(update={"n_rows": n}))
         found.append(each.model_copy(update={"shards": tuple(shards)}))
     return found
 

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Literal, Self
 
@@ -36,7 +36,7 @@ Settings = Mapping[str, JsonValue]
 class Manifest(Record):
     """What a run was begun with, and what came of it."""
 
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     settings: dict[str, JsonValue]
     """what a run that goes on must have in common"""
     provenance: dict[str, JsonValue]
@@ -62,11 +62,11 @@ class Task:
 class OutputFolder:
     """The output files with their manifest; inside a `with` block one run has them."""
 
-    def __init__(self, out: Path, format_: Format | None) -> None:
+    def __init__(self, out: Path, format_: Format | None, part: tuple[int, int] = (1, 1)) -> None:
         """out: the folder, or a file that all shards become in the end. format_: of the files; None: the input's, or
-        what the end of the file's name says. Raises ConfigError.
+        what the end of the file's name says. part: see LabelSettings. Raises ConfigError.
         """
-        self.out = out
+        self.out, self._part = out, part
         self.joined = out if out.suffix.lower() in ENDINGS.values() and not out.is_dir() else None
         """the one file that all shards become in the end"""
         if self.joined is None and (out.suffix.lower() in FORMATS or why_refused(out)) and not out.is_dir():
@@ -114,7 +114,7 @@ class OutputFolder:
         try:
             if path.exists():
                 found = json.loads(path.read_bytes())
-                if found["version"] != 3:
+                if found["version"] != 4:
                     raise ConfigError(f"{path}: was written by another version of qcls-gguf: name another output")
                 return Manifest.model_validate(found)
             # An empty list of shards is left where the disk was full for the manifest of a first run.
@@ -176,14 +176,16 @@ class OutputFolder:
             )
 
     def tasks(self, inputs: Sequence[Input]) -> list[Task]:
-        """All shards with the files that they become."""
+        """All shards, or those of the part, with the files that they become."""
         found: list[Task] = []
         for each in inputs:
             alone, ending = each.model_copy(update={"shards": ()}), ENDINGS[self.format or each.format]
             for number, shard in enumerate(each.shards):
-                header = self.joined is None or not found
-                found.append(Task(input=alone, shard=shard, output=f"{each.name}-{number:05}{ending}", header=header))
-        return found
+                output = f"{each.name}-{number:05}{ending}"
+                found.append(Task(input=alone, shard=shard, output=output, header=self.joined is None))
+        first, step = self._part
+        found = found[first - 1 :: step]
+        return [replace(task, header=task.header or not number) for number, task in enumerate(found)]
 
     def begin(self, settings: Settings, provenance: Settings, inputs: Sequence[Input]) -> list[Task]:
         """Write the manifest, and remove what killed runs left; returns the tasks that are left. Raises QclsError."""

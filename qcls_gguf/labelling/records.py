@@ -123,7 +123,7 @@ class LabellingRecord(RowCounts):
     """of these, the number that earlier runs had done"""
     speed: RunSpeed
     peak_memory_bytes: int | None
-    """the most that the process held; of several, the largest; null where the system does not tell"""
+    """the most that the process held; null where the system does not tell"""
     model: ModelInfo
     environment: Environment
     warnings: tuple[str, ...] = Field(default=())

@@ -1,4 +1,4 @@
-"""Files labelled: inputs and their shards, those that are left dealt to workers and noted when done, all joined."""
+"""Files labelled: inputs and their shards, those that are left labelled and noted when done, all joined."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from ..config.words import counted
 from ..data.rows import format_of
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
-from ..report.environment import peak_rss_bytes
+from ..report.environment import environment, peak_rss_bytes
 from .batches import best_size
 from .columns import check_names
-from .inputs import Input, chosen_rows, find_inputs, read_input
+from .inputs import Input, find_inputs, first_rows, read_input
 from .output import OutputFolder, Settings
-from .processes import Processes
 from .records import LabellingRecord, RunSpeed
 from .worker import LabelSettings, Progress, Worker
 
@@ -39,16 +38,14 @@ def label_files(
     ConfigError and what Classifier.from_config raises before anything is labelled, and QclsError where an input or the
     output fails: what is done stays, and the same call goes on from there.
     """
-    if settings.limit is not None and settings.sample is not None:
-        raise ConfigError("`limit` and `sample` are both given: keep one of them")
-    output = OutputFolder(settings.out, settings.format)
+    output = OutputFolder(settings.out, settings.format, settings.part)
     settings = replace(settings, folder=output.folder, format=output.format)
     paths = _without_outputs(find_inputs(settings.inputs), output)
     with output:
         inputs = _planned(settings, output, paths, on_note)
-        with closing(Processes(settings) if settings.devices else Worker(settings, opener)) as workers:
-            _check_columns(workers.ready.columns.schema().names, inputs)
-            return _labelled(settings, output, inputs, workers, on_progress, on_note)
+        with closing(Worker(settings, opener)) as worker:
+            _check_columns(worker.columns.schema().names, inputs)
+            return _labelled(settings, output, inputs, worker, opener, on_progress, on_note)
 
 
 def _without_outputs(found: Sequence[Path], output: OutputFolder) -> list[Path]:
@@ -87,9 +84,13 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
             f"`out` {output.joined}: the inputs have different columns, {inputs[0].path} and others: name a folder, "
             "which gets a file for each"
         )
-    if known or not settings.is_part:
-        return inputs
-    return chosen_rows(inputs, settings.limit, settings.sample, settings.seed)
+    if settings.limit is not None and not known:
+        inputs = first_rows(inputs, settings.limit)
+    if not output.tasks(inputs):
+        n_shards = sum(len(each.shards) for each in inputs)
+        part = "/".join(map(str, settings.part))
+        raise ConfigError(f"`part` {part}: the inputs have {counted(n_shards, 'shard')} only: lower `shard_rows`")
+    return inputs
 
 
 def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note: Tell) -> None:
@@ -97,7 +98,7 @@ def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note:
     n_now = Path(before.path).stat().st_size
     what = f"{before.path}: was changed since it was labelled ({before.stamp[1]} bytes then, {n_now} now)"
     done = [task.output for task in output.tasks([before]) if task.output in output.done]
-    if not settings.redo_changed or output.joined or settings.is_part:
+    if not settings.redo_changed or output.joined or settings.is_partial:
         raise ConfigError(
             f"{what}: label it anew with `redo_changed`, or everything with `overwrite`, or name another output; "
             f"what is there stays ({counted(len(done), 'shard')})"
@@ -115,10 +116,10 @@ def _new_name(path: Path, taken: Collection[str]) -> str:
 def _row_settings(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path]) -> Settings:
     """What must be as it was before, as far as it is known without a model."""
     # Where rows are counted over all inputs, or all become one file, there must be the same ones.
-    inputs = [str(path) for path in paths] if output.joined or settings.is_part else None
-    names = ("query_column", "format", "prefix", "scores", "top_k", "shard_rows", "limit", "sample")
-    found = {name: getattr(settings, name) for name in names}
-    return {**found, "seed": None if settings.sample is None else settings.seed, "inputs": inputs}
+    inputs = [str(path) for path in paths] if output.joined or settings.is_partial else None
+    names = ("query_column", "format", "prefix", "scores", "top_k", "shard_rows", "limit")
+    part = "/".join(map(str, settings.part)) if settings.part != (1, 1) else None
+    return {**{name: getattr(settings, name) for name in names}, "part": part, "inputs": inputs}
 
 
 def _check_columns(names: Sequence[str], inputs: Sequence[Input]) -> None:
@@ -135,14 +136,15 @@ def _labelled(
     settings: LabelSettings,
     output: OutputFolder,
     inputs: Sequence[Input],
-    workers: Worker | Processes,
+    worker: Worker,
+    opener: ClassifierOpener,
     on_progress: Tell,
     on_note: Tell,
 ) -> LabellingRecord:
-    ready, model = workers.ready, workers.ready.model
+    model = worker.classifier.model
     versions = {name: getattr(model, name) for name in ("package_version", "llama_cpp_commit", "source_digest")}
     rows = _row_settings(settings, output, [Path(each.path) for each in inputs])
-    whole = {**rows, "prompts": ready.digest, "model_sha256": model.sha256, **versions}
+    whole = {**rows, "prompts": worker.digest, "model_sha256": model.sha256, **versions}
     if settings.overwrite:
         output.forget()
     output.check(whole)
@@ -150,7 +152,7 @@ def _labelled(
     provenance: Settings = {
         "out": str(settings.out),
         "config": str(settings.config.path or "given"),
-        "prompts": [prompt.name for prompt in ready.columns.prompts],
+        "prompts": [prompt.name for prompt in worker.columns.prompts],
         "model": Path(model.path).name,
         **{name: getattr(model, name) for name in ("quantization", "device", "backend")},
     }
@@ -160,10 +162,10 @@ def _labelled(
     if n_before:
         what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
         on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
-    n_rows, n_all = (sum(task.shard.n_kept for task in some) for some in (missing, tasks))
+    n_rows, n_all = (sum(task.shard.n_rows for task in some) for some in (missing, tasks))
     so_far, began, measuring_s = Progress(), perf_counter(), 0.0
     try:
-        for more in workers.label(missing, batch) if missing else ():
+        for more in worker.label(missing, batch) if missing else ():
             so_far.add(more)
             if more.kept:
                 on_note(more.kept)
@@ -195,8 +197,8 @@ def _labelled(
             batch=batch,
             measured=so_far.measured,
         ),
-        peak_memory_bytes=max(peak_rss_bytes() or 0, so_far.peak_memory_bytes) or None,
+        peak_memory_bytes=peak_rss_bytes(),
         model=model,
-        environment=ready.environment,
-        warnings=ready.warnings,
+        environment=environment(worker.classifier.config, model),
+        warnings=tuple(map(str, opener.warnings)),
     )

@@ -20,8 +20,6 @@ from ..data.queries import QUERY
 from ..data.rows import Format
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
-from ..report.environment import Environment, environment, peak_rss_bytes
-from ..score.result import ModelInfo
 from .answers import Answer, AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
 from .blocks import Block, read_block
@@ -40,7 +38,7 @@ _UNMEASURED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSettings:
-    """What is labelled, and how; goes to other processes."""
+    """What is labelled, and how."""
 
     config: Config
     inputs: tuple[str, ...]
@@ -64,34 +62,17 @@ class LabelSettings:
     shard_rows: int = 50_000
     limit: int | None = None
     """only the first rows of all inputs together"""
-    sample: int | None = None
-    """only so many rows of all inputs, by chance"""
-    seed: int = 0
-    """of the sample"""
+    part: tuple[int, int] = (1, 1)
+    """(k, n): only every n-th shard of all inputs together, from the k-th on"""
     overwrite: bool = False
     """label everything anew, whatever is there"""
     redo_changed: bool = False
     """label inputs anew that were changed since"""
-    devices: tuple[str, ...] = ()
-    """a process for each; none: in this process"""
-    offline: bool = False
 
     @property
-    def is_part(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether only some of the rows are labelled."""
-        return self.limit is not None or self.sample is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """What a worker says when it has opened its model."""
-
-    model: ModelInfo
-    environment: Environment
-    columns: AnswerColumns
-    digest: str
-    """of all that answers depend on except the model"""
-    warnings: tuple[str, ...]
+        return self.limit is not None or self.part != (1, 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,8 +92,6 @@ class Progress:
     """queries of a decode, once this is known"""
     done: list[ShardCounts] = field(default_factory=list)
     """the shards whose files have their names"""
-    peak_memory_bytes: int = 0
-    """of a process, when a shard was done"""
 
     def line(self, n_rows: int, seconds: float) -> str:
         """What was done of n_rows, as text; seconds: in which queries were computed."""
@@ -129,7 +108,6 @@ class Progress:
         self.measured = more.measured or self.measured
         self.batch = more.batch or self.batch
         self.done += more.done
-        self.peak_memory_bytes = max(self.peak_memory_bytes, more.peak_memory_bytes)
 
 
 def duration(seconds: float) -> str:
@@ -150,24 +128,18 @@ class Worker:
         with ExitStack() as stack:
             self._most = settings.batch or most_queries(settings.config, opener)
             self.classifier = stack.enter_context(opener.open(with_room(settings.config, self._most)))
-            model = self.classifier.model
-            self._columns = AnswerColumns(
+            self.columns = AnswerColumns(
                 prompts=self.classifier.handle.compiled.settings,
                 prefix=settings.prefix,
                 scores=settings.scores,
                 top_k=settings.top_k,
             )
-            self.ready = Ready(
-                model=model,
-                environment=environment(self.classifier.config, model),
-                columns=self._columns,
-                digest=_answers_digest(self.classifier, self.classifier.config),
-                warnings=tuple(map(str, opener.warnings)),
-            )
+            self.digest = _answers_digest(self.classifier, self.classifier.config)
+            """of all that answers depend on except the model"""
+            self._digest = hashlib.sha256(f"{self.digest} {self.classifier.model.sha256}".encode()).hexdigest()
             self._cache = None
-            self._digest = hashlib.sha256(f"{self.ready.digest} {model.sha256}".encode()).hexdigest()
             if settings.cache is not None:
-                self._cache = AnswerCache(settings.cache, self._digest, self._columns.ends[-1])
+                self._cache = AnswerCache(settings.cache, self._digest, self.columns.ends[-1])
                 stack.callback(self._cache.close)
             self._pool = stack.enter_context(ThreadPoolExecutor(2, "qcls-gguf files"))
             self._stack = stack.pop_all()
@@ -187,7 +159,7 @@ class Worker:
 
         try:
             for task, block in self._blocks(tasks):
-                began, answers = perf_counter(), Answers(self._columns, len(block.queries.texts))
+                began, answers = perf_counter(), Answers(self.columns, len(block.queries.texts))
                 for progress in self._answer(task, block, answers):
                     yield progress
                     yield from written(wait=False)  # noted at once, so that a kill loses no more
@@ -213,7 +185,7 @@ class Worker:
 
     def _read(self, task: Task) -> Block:
         task.input.check_unchanged()
-        block = read_block(task.input, task.shard, self._settings.query_column, self._columns.schema().names)
+        block = read_block(task.input, task.shard, self._settings.query_column, self.columns.schema().names)
         task.input.check_unchanged()
         return block
 
@@ -227,13 +199,13 @@ class Worker:
         self._check(task, block, answers)
         texts = block.queries.texts
         digest = hashlib.sha256("\0".join([self._digest, *texts]).encode()).digest()
-        with KeptAnswers(kept_path(self._settings.folder, task.output), digest, self._columns) as kept:
+        with KeptAnswers(kept_path(self._settings.folder, task.output), digest, self.columns) as kept:
             cached = self._cache.find(texts) if self._cache is not None else {}
             known = {place: cached[text] for place, text in enumerate(texts) if text in cached} | kept.found
             answers.n_found = n = len(known)
             for place, answer in known.items():
                 answers.put(place, answer)
-            n_rows, n_kept = task.shard.n_kept, int(np.isin(block.queries.index, list(kept.found)).sum())
+            n_rows, n_kept = task.shard.n_rows, int(np.isin(block.queries.index, list(kept.found)).sum())
             about = f"{task.input.path}: goes on after {n_kept:,} of {n_rows:,} rows" if n_kept else ""
             rows_per_query = n_rows / max(len(texts), 1)
             yield Progress(n_queries=n, n_rows=n * rows_per_query, kept=about)
@@ -265,7 +237,7 @@ class Worker:
         kept_path(self._settings.folder, task.output).unlink(missing_ok=True)
         seconds = perf_counter() - began
         counts = shard_counts(task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, seconds=seconds)
-        return Progress(done=[counts], peak_memory_bytes=peak_rss_bytes() or 0)
+        return Progress(done=[counts])
 
     def close(self) -> None:
         """Close the classifier and the cache."""

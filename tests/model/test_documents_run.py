@@ -41,6 +41,7 @@ NOT_RUN = {
     "--html": "draws for seconds; the commands' own tests have it",
     "--bias": "is refused on few rows; tests/model/test_calibrate.py has it",
     "learn": "is refused on few rows; tests/model/test_learn.py has it",
+    "--part": "needs more shards than these files have; tests/model/test_label.py has it",
     "serve": "runs until it is stopped; tests/service has it",
     "--method": "differs from compare by itself in nothing that a page shows",
 }

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -212,10 +210,7 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_labelled(ru
     assert sorted(each.name for each in tmp_path.iterdir()) == ["in.parquet", "mine.csv", "pipe.csv"]
 
 
-@pytest.mark.parametrize("devices", [(), ("cpu", "cpu")], ids=["here", "processes"])
-def test_an_interrupted_run_goes_on_with_its_own_settings(
-    devices: tuple[str, ...], run: Run, notes: list[str], tmp_path: Path
-) -> None:
+def test_an_interrupted_run_goes_on_with_its_own_settings(run: Run, notes: list[str], tmp_path: Path) -> None:
     path, out = parquet(tmp_path / "in.parquet", QUERIES[:12]), tmp_path / "out.jsonl"
 
     def interrupt(line: str) -> None:
@@ -223,13 +218,13 @@ def test_an_interrupted_run_goes_on_with_its_own_settings(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(path, out=out, shard_rows=2, devices=devices, on_progress=interrupt)
+        run(path, out=out, shard_rows=2, on_progress=interrupt)
     assert notes[-1].endswith(" of 12 rows are labelled, 2 of 6 shards done: the same command goes on from there")
     with pytest.raises(
         ConfigError, match=r"2 shards of a run with other settings \(limit was not given, is 4\): go on"
     ):
         run(path, out=out, shard_rows=2, limit=4)
-    assert run(path, out=out, shard_rows=2, devices=devices).n_shards_before == 2
+    assert run(path, out=out, shard_rows=2).n_shards_before == 2
     assert [row["query"] for row in rows_of(out)] == QUERIES[:12]
     record = run(path, out=out, prefix="x_", overwrite=True)
     assert record.n_shards_before == 0
@@ -321,49 +316,26 @@ def test_equal_queries_are_computed_once_and_across_shards_through_the_cache(run
         run(path, out=tmp_path / "five", cache=path)
 
 
-def test_limit_and_sample_are_a_first_look(run: Run, tmp_path: Path) -> None:
+def test_a_limit_is_of_all_inputs_and_parts_are_all_shards_together(run: Run, tmp_path: Path) -> None:
     one, two = parquet(tmp_path / "a.parquet", QUERIES[:10]), parquet(tmp_path / "b.parquet", QUERIES[10:20])
 
-    def labelled(name: str, **options: int) -> list[str]:
+    def labelled(name: str, **options: Any) -> list[str]:
         run(one, two, out=tmp_path / name, **options)
         return [row["query"] for row in rows_of(tmp_path / name)]
 
     assert labelled("first.jsonl", limit=13, shard_rows=4) == QUERIES[:13]
-    found = labelled("some.parquet", sample=7, shard_rows=4)
-    assert len(found) == 7
-    assert found == [query for query in QUERIES if query in found] != QUERIES[:7]
-    assert labelled("again.csv", sample=7, shard_rows=5) == found
-    with pytest.raises(ConfigError, match="sample was 7, is 8"):
-        labelled("some.parquet", sample=8, shard_rows=4)
-
-
-def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", list(QUERIES))
-    (tmp_path / "in.jsonl").write_text('{"query": "red dress"}\n{"query": "x", "error": 1}\n')
-    run(path, out=tmp_path / "one", shard_rows=5, devices=("cpu",))
-    record = run(path, out=tmp_path / "two", shard_rows=5, devices=("cpu", "cpu"))
-    assert outputs(tmp_path / "two") == outputs(tmp_path / "one")
-    for name in outputs(tmp_path / "one"):
-        assert rows_of(tmp_path / "two" / name) == rows_of(tmp_path / "one" / name)
-    assert record.speed.n_computed == record.n_distinct == 30
-    with pytest.raises(ConfigError, match="line 2: has a column 'error' already"):  # which a process of its own found
-        run(tmp_path / "in.jsonl", out=tmp_path / "bad", devices=("cpu",))
-    with pytest.raises(ConfigError, match=r"`devices` 99: (this build has no CUDA|the driver knows no such GPU)"):
-        run(path, out=tmp_path / "none", devices=("cpu", "99"))
-
-
-def test_a_process_that_dies_ends_the_run_and_what_is_done_stays(run: Run, tmp_path: Path) -> None:
-    path, out = parquet(tmp_path / "in.parquet", list(QUERIES[:24])), tmp_path / "out"
-
-    def kill(line: str) -> None:
-        if "1 of 12 shards" in line:
-            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-
-    with pytest.raises(QclsError, match=r"the process on device cpu has ended \(signal 9\): .* run the command again"):
-        run(path, out=out, batch=2, shard_rows=2, devices=("cpu", "cpu"), on_progress=kill)
-    done = [json.loads(line) for line in (out / "done.jsonl").read_text().splitlines()]
-    assert 0 < len(done) < 12
-    assert all((out / each["output"]).stat().st_size == each["n_bytes"] for each in done)
+    assert labelled("second.csv", part=(2, 2), shard_rows=4) == [*QUERIES[4:8], *QUERIES[10:14], *QUERIES[18:20]]
+    for k in (1, 2, 3):
+        run(one, two, out=tmp_path / f"part {k}", part=(k, 3), shard_rows=4)
+    run(one, two, out=tmp_path / "all", shard_rows=4)
+    parts = {name: tmp_path / f"part {k}" / name for k in (1, 2, 3) for name in outputs(tmp_path / f"part {k}")}
+    assert sorted(parts) == outputs(tmp_path / "all")
+    for name, path in parts.items():
+        assert rows_of(path) == rows_of(tmp_path / "all" / name)
+    with pytest.raises(ConfigError, match="part was 3/3, is 2/3"):
+        run(one, two, out=tmp_path / "part 3", part=(2, 3), shard_rows=4)
+    with pytest.raises(ConfigError, match="`part` 7/9: the inputs have 6 shards only: lower `shard_rows`"):
+        run(one, two, out=tmp_path / "none", part=(7, 9), shard_rows=4)
 
 
 def test_a_table_in_memory_is_labelled_chunk_by_chunk(classifier: Classifier) -> None:

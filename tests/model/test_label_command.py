@@ -37,7 +37,7 @@ def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     line = ["label", str(path), "--out", str(out), "--config", CONFIG, "--threads", "1", "--batch", "2", "--quiet"]
     line += ["--summary", "json", "--no-state-cache", "--no-try-model"]
     chosen = ["--limit", "3", "--prefix", "m_", "--top-k", "2", "--format", "jsonl"]
-    chosen += ["--cache", str(cache)]
+    chosen += ["--cache", str(cache), "--part", "1/2", "--shard-rows", "3"]
 
     def label(*more: str) -> LabellingRecord:
         done = CliRunner().invoke(app, [*line, *more])
@@ -52,6 +52,13 @@ def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     assert label("--overwrite").n_rows == 4
     path.write_text("query\nred dress\n")
     assert label("--redo-changed").n_rows == 1
+
+
+def test_a_part_is_two_numbers(tmp_path: Path) -> None:
+    for part in ("2", "0/2", "3/2", "a/b", "1/-2"):
+        done = CliRunner().invoke(app, ["label", "in.csv", "--out", str(tmp_path), "--part", part])
+        assert done.exit_code == 2
+        assert f"--part {part}: give two numbers, the first one at most the second, as in 2/4" in done.stderr
 
 
 def test_what_no_row_of_is_labelled_is_a_failure_and_wrong_columns_and_outputs_are_usage(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def check_export(words: tuple[str, ...]) -> None:
 
 
 def check_variable(name: str) -> None:
-    known = ("CMAKE_ARGS", "LLAMA_CPP_LIB_PATH")  # scikit-build-core's and llama-cpp-python's
+    known = ("CMAKE_ARGS", "LLAMA_CPP_LIB_PATH", "CUDA_VISIBLE_DEVICES")  # of scikit-build-core, llama-cpp-python, CUDA
     sources = CMAKE + (ROOT / "vendor/fetch.py").read_text()
     assert name in known or name in sources, name
 
