@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.words import printable_lines
 from .options import ColumnOptions, ModelOptions, Reporting, command, option
-from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, needs, show_record, with_options
+from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, needs, say, show_record, with_options
 
 if TYPE_CHECKING:
     from ..advising.records import AdviceRecord
@@ -94,7 +93,7 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
     show_record(record, reporting, advice_document(record), outputs)
     if write and not reporting.quiet:
         done = f"written: {write}" if best is not None else "nothing written: nothing is recommended"
-        print(printable_lines(done), file=sys.stderr)
+        say(printable_lines(done))
     return EXIT_OTHER if write and best is None else None
 
 

@@ -7,7 +7,6 @@ Modules of commands import at their top what parses options, and what works insi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -103,21 +102,10 @@ def schema_text() -> str:
     return json_text(config_json_schema(), indent=2)
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "run": run_command,
-    "label": label_command,
-    "init": init_command,
-    "inspect": inspect_command,
-    "eval": eval_command,
-    "learn": learn_command,
-    "calibrate": calibrate_command,
-    "advise": advise_command,
-    "compare": compare_command,
-    "bench": bench_command,
-    "models": models_command,
-    "serve": serve_command,
-    "schema": schema_command,
-}
-for _name, _command in _COMMANDS.items():
+for _command in (
+    *(run_command, label_command, init_command, inspect_command, eval_command, learn_command, calibrate_command),
+    *(advise_command, compare_command, bench_command, models_command, serve_command, schema_command),
+):
+    _name = _command.__name__.removesuffix("_command")
     _about, _, _details = inspect.cleandoc(_command.__doc__ or "").partition("\n\n")  # the options stand between them
     app.command(_name, cls=Command, help=_about, short_help=_about.replace("\n", " "), epilog=_details)(_command)

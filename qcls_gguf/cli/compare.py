@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..data.queries import read_queries
 from ..errors import ConfigError
-from .options import GivenQueries, MeasurementReporting, ModelOptions, command, option
+from .options import GivenQueries, ModelOptions, Reporting, command, option
 from .terminal import EXIT_OTHER, check_outputs, long_work, show_record, with_options
 
 
@@ -40,7 +40,7 @@ class PeerOptions:
 
 @command
 def compare_command(
-    chosen: ComparisonOptions, peers: PeerOptions, model: ModelOptions, reporting: MeasurementReporting
+    chosen: ComparisonOptions, peers: PeerOptions, model: ModelOptions, reporting: Reporting
 ) -> int | None:
     """Compare latency and answers with other methods of labelling the same queries by the same prompts and model.
 
@@ -83,7 +83,7 @@ def compare_command(
         peers=Peers(**dataclasses.asdict(peers)),
     )
     inputs = {"--config": model.config, "--queries": chosen.path, "--model": model.model}
-    check_outputs({"--out": reporting.out, "--html": reporting.html}, inputs)
+    check_outputs({"--html": reporting.html}, inputs)
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):
         record = compare(comparison, opener, on_progress=on_progress)
     absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]

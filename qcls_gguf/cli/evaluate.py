@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from ..config.scoring import SCORINGS, parse_scoring
 from ..config.words import printable_lines
 from ..errors import ConfigError
 from .options import LabelledRows, ModelOptions, Printing, Reporting, RowOptions, command, only_one, option
-from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, needs, show_record
+from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, needs, say, show_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +116,7 @@ def calibrate_command(
     if chosen.data is None:
         raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
     needs("calibrate", "scipy", "calibrate")
-    from ..tuning.calibrate import (  # see app.py for why here
-        FitSettings,
-        calibrate,
-        calibration_document,
-        outcome,
-    )
+    from ..tuning.calibrate import FitSettings, calibrate, calibration_document, outcome  # see app.py for why here
 
     fit_settings = FitSettings(
         config=model.settings(),
@@ -141,7 +135,7 @@ def calibrate_command(
     written = file_output("--out", chosen.out, lambda: text or "") if text is not None else None
     show_record(record, printing, calibration_document(record), [written])
     if not printing.quiet:
-        print(printable_lines(outcome(record)), file=sys.stderr)
+        say(printable_lines(outcome(record)))
     return EXIT_OTHER if record.written is None else None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
 from .options import Printing, ScoredModelOptions, command, option
 from .terminal import classifier_opener, show_record
 
@@ -18,8 +17,8 @@ class PromptsToShow:
     """What the model reads, in place of costs."""
 
     show_prompt: bool = option("--show-prompt", "Show the prompts' text and tokens with a query instead.", False)
-    prompt: list[str] = option("--prompt NAME", "A prompt to show; repeatable. Default: all.")
-    query: str | None = option("--query -q TEXT", "The query for --show-prompt. Default: an empty one.")
+    prompt: list[str] = option("--prompt NAME", "A prompt to show so; repeatable. Default: all.")
+    query: str | None = option("--query -q TEXT", "The query to show them with. Default: an empty one.")
 
 
 @command
@@ -43,15 +42,12 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
     from ..inspection.inspect import inspect_classifier, show_prompts  # see app.py for why here
     from ..inspection.report import inspection_view, shown_prompts_view
 
-    for name, given in (("--prompt", chosen.prompt or None), ("--query", chosen.query)):
-        if given is not None and not chosen.show_prompt:
-            raise ConfigError(f"{name} is for --show-prompt: add it, or leave {name} out")
     config = model.settings()
     with (
         classifier_opener(model.offline, printing.quiet, warns=False) as opener,
         opener.open(config) as classifier,
     ):
-        if chosen.show_prompt:
+        if chosen.show_prompt or chosen.prompt or chosen.query is not None:
             record: Record = (shown := show_prompts(classifier, chosen.prompt, chosen.query or ""))
             view = shown_prompts_view(shown)
         else:

@@ -15,7 +15,7 @@ from ..config.words import printable
 from ..data.queries import QUERY
 from ..errors import ConfigError
 from .options import REQUIRED, RecordFormat, Reporting, ScoredModelOptions, argument, command, option
-from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, show_record
+from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, say, show_record
 
 _LINE_S = 30.0
 
@@ -93,8 +93,8 @@ def label_command(
         **dataclasses.asdict(work),
     )
     with classifier_opener(model.offline, summary.quiet) as opener, _progress(summary.quiet) as on_progress:
-        record = label_files(labelling, opener, on_progress=on_progress, on_note=_note(summary.quiet))
-
+        on_note = (lambda _: None) if summary.quiet else lambda text: say(printable(text))
+        record = label_files(labelling, opener, on_progress=on_progress, on_note=on_note)
     show_record(record, summary, labelling_document(record))
     return EXIT_OTHER if record.n_rows and not record.n_labelled else None
 
@@ -104,14 +104,6 @@ def _part(text: str) -> tuple[int, int]:
     if not (k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
         raise ConfigError(f"--part {text}: give two numbers, the first one at most the second, as in 2/4")
     return int(k), int(n)
-
-
-def _note(quiet: bool) -> Callable[[str], None]:
-    def note(text: str) -> None:
-        if not quiet:
-            print(printable(text), file=sys.stderr)
-
-    return note
 
 
 @contextmanager

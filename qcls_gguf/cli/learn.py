@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ..config.words import printable_lines
 from .options import LabelledRows, ModelOptions, Printing, command, option
-from .terminal import EXIT_OTHER, file_output, long_work, show_record
+from .terminal import EXIT_OTHER, file_output, long_work, say, show_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,5 +63,5 @@ def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions,
     written = file_output("--out", chosen.out, lambda: content or b"") if content is not None else None
     show_record(record, printing, learn_document(record), [written])
     if not printing.quiet:
-        print(printable_lines(outcome(record)), file=sys.stderr)
+        say(printable_lines(outcome(record)))
     return EXIT_OTHER if record.written is None else None

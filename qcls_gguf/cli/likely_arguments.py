@@ -56,6 +56,7 @@ _REMOVED = (
     ("serve", "--uds", "use --host 127.0.0.1 and --port"),
     ("serve", "--max-wait --max-tokens", "use --max-requests: a request waits for so many others at most"),
     ("serve", "--max-questions", "use --max-queries"),
+    ("serve", "--api-keys", "put the keys into QCLS_API_KEY, between spaces or on lines"),
     ("serve", "--max-options --max-question-bytes", "questions may be as large as fits"),
 )
 """(commands, options that they had, what there is instead)"""

@@ -116,7 +116,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         )
         for own, (_, field, kind) in fields.items()
     ]
-    run.__doc__ = function.__doc__
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
@@ -126,8 +126,7 @@ def only_one(**given: object) -> None:
     """Raise ConfigError where more than one of these options is given."""
     names = [f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value]
     if len(names) > 1:
-        both = "both" if len(names) == 2 else "all"
-        raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} are {both} given: keep one of them")
+        raise ConfigError(f"{' and '.join(names)} are {'both' if len(names) == 2 else 'all'} given: keep one of them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +142,6 @@ class Reporting(Printing):
     """How a command reports its record."""
 
     html: Path | None = option("--html FILE", "Also write a report with diagrams.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementReporting(Reporting):
-    """How a command reports what it measured."""
-
-    out: Path | None = option("--out -o FILE", "Also write the JSON here.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from .terminal import load_bar, needs, print_step, print_warning, say
 if TYPE_CHECKING:
     from ..config.schema import Config
 
-_NEEDED = ("orjson", "prometheus_client", "starlette", "uvicorn", "uvloop")
 _KEY_VARIABLE = "QCLS_API_KEY"
 
 
@@ -26,39 +25,28 @@ class ServiceOptions:
     host: str = option("--host NAME", "The address to listen at.", "127.0.0.1")
     port: int = option("--port N", "The port to listen at; 0: any free one.", 8080, low=0, high=65535)
     api_key: list[str] = option(
-        "--api-key KEY", f"A key that clients must send; repeatable. Also from {_KEY_VARIABLE}."
+        "--api-key KEY", f"A key that clients must send; repeatable. Also those of {_KEY_VARIABLE}, between spaces."
     )
-    api_keys: Path | None = option("--api-keys FILE", "A file with more keys, one a line.")
     questions: Path | None = option("--questions FILE", "How questions become prompts: a YAML file.")
     grace: float = option("--grace SECONDS", "Time to finish requests when told to stop.", 30.0, low=0)
     quiet: bool = option("--quiet", "Print neither the start-up nor a line for each request.", False)
 
     def keys(self) -> list[str]:
-        """The keys of all options and of the environment. Raises ConfigError."""
-        from ..service.settings import read_keys
-
-        keys = list(self.api_key)
-        if (key := os.environ.get(_KEY_VARIABLE)) is not None:
-            if not key.strip():  # such as of a variable that a compose file passes on and nobody has set
-                raise ConfigError(
-                    f"{_KEY_VARIABLE} is set and empty, so that anybody could ask: give a key, or unset it"
-                )
-            keys.append(key)
-        return keys if self.api_keys is None else [*keys, *read_keys(self.api_keys)]
+        """The keys of the options and of the environment. Raises ConfigError."""
+        variable = os.environ.get(_KEY_VARIABLE)
+        if variable is not None and not variable.strip():  # as where a compose file passes on what nobody has set
+            raise ConfigError(f"{_KEY_VARIABLE} is set and empty, so that anybody could ask: give a key, or unset it")
+        return [*self.api_key, *(variable or "").split()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitOptions:
     """What requests may ask for."""
 
-    timeout_ms: int = option(
-        "--timeout MS", "Time limit of requests that do not set their own.", 10_000, low=1, high=600_000
-    )
+    timeout_ms: int = option("--timeout MS", "Time limit of requests that set none.", 10_000, low=1, high=600_000)
     body_bytes: int = option("--max-body BYTES", "Most bytes of a request's body.", 4 << 20, low=1024, high=1 << 30)
     queries: int = option("--max-queries N", "Most queries, or questions, in one request.", 400, low=1, high=1 << 20)
-    waiting_requests: int = option(
-        "--max-requests N", "Most requests at a time; more get 503.", 64, low=1, high=1 << 20
-    )
+    waiting_requests: int = option("--max-requests N", "Most requests at once; more get 503.", 64, low=1, high=1 << 20)
 
 
 @command
@@ -73,8 +61,7 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
     qcls-gguf serve --config my.yaml
     curl localhost:8080/v1/classify -H 'content-type: application/json' -d '{"query": "red dress for girls"}'
     """
-    for name in _NEEDED:
-        needs("serve", name, "serve")
+    needs("serve", "uvloop", "serve")
     # imported by its own command only, which keeps the start of the others short
     from ..questions.forms import FormSettings, read_forms
     from ..service.server import serve

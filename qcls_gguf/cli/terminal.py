@@ -47,7 +47,7 @@ def exit_codes() -> Iterator[None]:
     with Stoppable() as stoppable:
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = _show_warning  # type: ignore[assignment]
+                warnings.showwarning = print_warning  # type: ignore[assignment]
                 yield
                 sys.stdout.flush()
         except BaseException as e:
@@ -118,10 +118,6 @@ def _shown(message: object) -> str:
     return printable_lines(with_options(str(message)))
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
-    print_warning(message)
-
-
 def _drop_output() -> None:
     """Let the flush at exit not fail once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -147,7 +143,7 @@ def print_step(name: str, what: str, ms: float) -> None:
     say(f"{name:16}{ms:10.1f} ms  {_shown(what)}")
 
 
-def print_warning(mistake: object) -> None:
+def print_warning(mistake: object, *_: object) -> None:
     """Show what is likely a mistake."""
     say(f"qcls-gguf: warning: {_shown(mistake)}")
 
@@ -189,15 +185,12 @@ def long_work(offline: bool, quiet: bool) -> Iterator[tuple[ClassifierOpener, On
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[OnProgress]:
     """A bar on the terminal for each part of the work; it appears with the first (part, done, total)."""
-    if quiet:
-        yield lambda part, done, total: None
-        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bars:
+    with Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal) as bars:
         tasks = {}
 
         def on_progress(part: str, done: int, total: int) -> None:
@@ -232,7 +225,7 @@ def show_record(
 ) -> None:
     """Print a record as JSON or as its view, then write the files, with --html the page of a view that is a Document.
 
-    With the JSON's own option the record is written there, too. Raises what `show_and_write` raises.
+    Raises what `show_and_write` raises.
     """
     from ..report import document
     from ..report.document import console
@@ -244,7 +237,6 @@ def show_record(
         else:
             console().print(view, crop=False)
 
-    outputs = [*outputs, file_output("--out", getattr(printing, "out", None), lambda: f"{record.to_json()}\n")]
     if isinstance(view, document.Document):
         outputs = [*outputs, file_output("--html", getattr(printing, "html", None), lambda: _page(view))]
     show_and_write(show, [output for output in outputs if output is not None])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from ..config.yaml_values import read_text
 from ..errors import ConfigError
 from ..questions.forms import FormSettings
 
@@ -55,17 +53,6 @@ class ServiceSettings:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
-
-
-def read_keys(path: Path) -> list[str]:
-    """API keys from a file: one a line; blank lines and lines that begin with # do not count.
-
-    Raises ConfigError for a file that cannot be read or has no key.
-    """
-    lines = [line.strip() for line in read_text(path, f"`api_keys` {path}:").splitlines()]
-    if keys := [line for line in lines if line and not line.startswith("#")]:
-        return keys
-    raise ConfigError(f"`api_keys` {path}: has no key: write one a line")
 
 
 def check_keys(keys: list[str]) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def test_tables_show_escapes_and_json_is_exact(config: Path) -> None:
         ("run", "--model", f"/missing/{_EVIL}.gguf", "--query", "red"),
         ("run", "--queries", f"/missing/{_EVIL}.txt"),
         ("eval", "--data", f"/missing/{_EVIL}.jsonl"),
-        ("bench", "--out", f"/missing/{_EVIL}.json"),
+        ("bench", "--html", f"/missing/{_EVIL}.html"),
         ("run", "--scoring", _EVIL, "--query", "red"),
     ],
 )

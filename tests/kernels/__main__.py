@@ -110,7 +110,11 @@ def t4_commands() -> dict[str, list[str]]:
     for model in MODELS:
         short = model.partition(":")[2]
         commands[f"{short}, kernels"] = [python, "-m", "kernels", "variants", "--json", "--model", model]
-        commands[f"{short}, requests"] = [qcls, "bench", "--full", "-hf", model, "--format", "json", "--quiet"]
+        configs = [word for name in CONFIGS for word in ("-c", name)]
+        commands[f"{short}, requests"] = [
+            *(qcls, "bench", *configs, "--batch", "1", "--batch", "4", "--idle", "12"),
+            *("-hf", model, "--format", "json", "--quiet"),
+        ]
         for config in CONFIGS:
             methods = [word for name in ("naive", "prefix", "batched") for word in ("--method", name)]
             commands[f"{short}, {config}, other methods"] = [

@@ -93,14 +93,10 @@ def test_a_query_or_a_name_that_is_none_is_refused(classifier: Classifier) -> No
 
 
 def test_the_command(tmp_path: Path) -> None:
-    words = ["inspect", "--quiet", "--show-prompt", "--prompt", "colour", "-q", "red dress"]
+    words = ["inspect", "--quiet", "--prompt", "colour", "-q", "red dress"]
     done = CliRunner().invoke(app, [*words, "-f", "json"], catch_exceptions=False)
     (prompt,) = json.loads(done.stdout)["prompts"]
     assert (prompt["name"], prompt["n_cached"] + prompt["n_fed"]) == ("colour", len(prompt["tokens"]))
     assert prompt["text"].endswith("query: red dress<|im_end|>\n<|im_start|>assistant\nlabel:")
     shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
     assert "\nquery: red dress<|im_end|>\n<|im_start|>assistant\nlabel:\n" in shown
-    for option in (["--prompt", "colour"], ["--query", "x"]):
-        done = CliRunner().invoke(app, ["inspect", *option], catch_exceptions=False)
-        assert done.exit_code == 2
-        assert f"{option[0]} is for --show-prompt" in done.stderr

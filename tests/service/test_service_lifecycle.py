@@ -221,7 +221,6 @@ def test_a_killed_service_starts_again_at_the_same_port() -> None:
             2,
             "Address already in use: something is there already; name another --port, 0 for a free one",
         ),
-        (["--api-keys", "/nowhere"], 2, "--api-keys /nowhere: cannot be read: No such file or directory\n"),
         (["--api-key", "a b"], 2, "printable ASCII"),
         (["--questions", "/nowhere"], 2, "/nowhere"),
         (["--uds", "/nowhere/socket"], 2, "--uds was removed: "),
