@@ -91,7 +91,6 @@ def advise(
             for each, of_it in zip(contenders, answers, strict=True)
         ]
         best, reason = recommendation(compared, settings.min_agreement)
-        model = contenders[0].classifier.model
         return AdviceRecord(
             data=DataRecord(
                 path=str(data.path), sha256=data.sha256, n_rows=n_rows, n_bad=len(bad), bad=tuple(bad[:_N_LISTED])
@@ -99,7 +98,7 @@ def advise(
             n_compared=len(rows),
             config=config,
             warnings=opener.warnings,
-            environment=environment(config, model),
+            environment=environment(config),
             min_agreement=settings.min_agreement,
             candidates=(*compared, *refused),
             recommended=None if best is None else best.name,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import fmean
+from time import perf_counter_ns
 
 import numpy as np
 
@@ -15,27 +15,14 @@ from ..config.schema import Config
 from ..engine.cores import threads
 from ..errors import ConfigError, DecodeError, PlanError
 from ..model.placement import device_index
-from ..opening import ClassifierOpener
-from ..report.environment import environment, peak_rss_bytes, rss_bytes
-from ..report.gpu import GpuRun, watched_gpu, why_no_gpu
+from ..opening import ClassifierOpener, without_kept_queries
+from ..report.environment import environment, gpu_free_bytes, rss_bytes
+from ..report.gpu import gpu_state
 from ..report.progress import OnProgress, counter
 from ..statistics import quantiles, spread
-from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, request_ms, started_classifier
-from .load import Workload, send_in_turns
-from .records import (
-    AfterIdle,
-    BenchmarkRecord,
-    ClassifierRecord,
-    MeasuringMethod,
-    ProcessMemory,
-    Quantiles,
-    Tokens,
-    WorkloadRecord,
-)
+from .records import BenchmarkRecord, ClassifierRecord, MeasuringMethod, Memory, Quantiles, Tokens, WorkloadRecord
 from .roofline import DeviceRates, Roofline, decode_weights, probe_device
-from .workloads import file_queries, least_tokens, requests_of
-
-_CURVE = tuple(i / 20 for i in range(21))
+from .workloads import QuerySet, Workload, file_queries, least_tokens, mixed_queries, requests_of, send_in_turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +35,23 @@ class BenchmarkSettings:
     query_column: str | None = None
     """of a table, the column with the queries"""
     query_tokens: tuple[range, ...] = (range(2, 10),)
+    """lengths of queries that are made, a set of queries for each range"""
     batches: tuple[int, ...] = (1,)
     n_requests: int = 100
     """of each workload in each repetition"""
     n_warm_up: int = 5
     n_repeats: int = 3
-    idle_s: float = 0.0
-    """length of the silence before a single request; 0: not measured"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """A classifier under measurement, and what its start took."""
+
+    name: str
+    classifier: Classifier
+    query_sets: tuple[QuerySet, ...]
+    first_request_ms: float
+    memory: Memory
 
 
 def benchmark(
@@ -63,46 +60,33 @@ def benchmark(
     *,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> BenchmarkRecord:
-    """Measure, and return the record that `qcls-gguf bench` prints as JSON.
+    """Measure, and return the record that `qcls-gguf bench` prints as JSON. All classifiers are open together.
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
     """
     _check_settings(settings)
-    source = QuerySource(
-        queries=None if settings.input is None else file_queries(settings.input, settings.query_column),
-        lengths=settings.query_tokens,
-        first_batch=settings.batches[0],
-        largest_batch=max(settings.batches),
-    )
-    gpu = GpuRun()
-    groups: list[list[MeasuredClassifier]] = []
-    workloads: list[Workload] = []
-    opened = classifier_groups(settings.configs, lambda name, config: started_classifier(name, config, source, opener))
-    with closing(opened):
-        for group in opened:
-            groups.append(group)
-            with watched_gpu(gpu) if group[0].classifier.model.n_gpu_layers else nullcontext():
-                workloads += _measure(settings, group, on_progress)
-    rss, peak = rss_bytes(), peak_rss_bytes()
-    classifiers = [measured for group in groups for measured in group]
+    queries = None if settings.input is None else file_queries(settings.input, settings.query_column)
+    with ExitStack() as stack:
+        classifiers = [
+            stack.enter_context(_started(name, config, settings, queries, opener))
+            for name, config in zip(_names(settings.configs), settings.configs, strict=True)
+        ]
+        first = classifiers[0].classifier
+        gpu_before = gpu_state() if first.model.n_gpu_layers else None
+        workloads = _measure(settings, classifiers, on_progress)
+        where = environment(first.config)
     rooflines = _rooflines(classifiers)  # now that no classifier holds memory
-    first = classifiers[0].classifier
     return BenchmarkRecord(
-        environment=environment(first.config, first.model),
-        startup_ms=first.startup_ms,
-        classifiers=tuple(_classifier_record(each, rooflines[each.name], settings.idle_s) for each in classifiers),
+        environment=where,
+        classifiers=tuple(_classifier_record(each, rooflines[each.name]) for each in classifiers),
         method=MeasuringMethod(
-            order="classifiers in turns" if len(groups) == 1 else "one classifier after the other",
             input=settings.input,
             n_requests=settings.n_requests,
             n_warm_up=settings.n_warm_up,
             n_repeats=settings.n_repeats,
         ),
         workloads=tuple(_workload_record(each, rooflines[each.config], settings.n_repeats) for each in workloads),
-        # the system counts the peak in coarser steps
-        memory=ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss)),
-        gpu=gpu.record(),
-        gpu_not_known=why_no_gpu(),
+        gpu_before=gpu_before,
     )
 
 
@@ -123,60 +107,99 @@ def _check_settings(settings: BenchmarkSettings) -> None:
             )
 
 
-def _measure(
-    settings: BenchmarkSettings, group: Sequence[MeasuredClassifier], on_progress: OnProgress
-) -> list[Workload]:
-    """The workloads of a group of classifiers; those of one size run in turns, request by request."""
+def _names(configs: Sequence[Config]) -> list[str]:
+    """A name for each configuration: its file's, with a number where that is not the first of the name."""
+    stems = [config.path.stem if config.path else "config" for config in configs]
+    numbers = [stems[:index].count(stem) for index, stem in enumerate(stems, 1)]
+    return [stem if n == 1 else f"{stem} ({n})" for stem, n in zip(stems, numbers, strict=True)]
+
+
+@contextmanager
+def _started(
+    name: str, config: Config, settings: BenchmarkSettings, queries: QuerySet | None, opener: ClassifierOpener
+) -> Iterator[_Measured]:
+    """A classifier after its first request, its queries checked; closed in the end. Raises what Classifier raises."""
+    free_before, rss_before = gpu_free_bytes(), rss_bytes()
+    with opener.open(without_kept_queries(config)) as classifier:
+        made = [mixed_queries(classifier.engine.model, lengths) for lengths in settings.query_tokens]
+        query_sets = (queries,) if queries else tuple(made)
+        for each in query_sets:
+            _check_queries(classifier, each, max(settings.batches))
+        begun = perf_counter_ns()
+        classifier.classify_batch(query_sets[0].queries[: settings.batches[0]])
+        yield _Measured(
+            name=name,
+            classifier=classifier,
+            query_sets=query_sets,
+            first_request_ms=(perf_counter_ns() - begun) / 1e6,
+            memory=Memory(
+                rss_before_bytes=rss_before,
+                rss_after_bytes=rss_bytes(),
+                vram_free_before_bytes=free_before,
+                vram_free_after_bytes=gpu_free_bytes(),
+            ),
+        )
+
+
+def _check_queries(classifier: Classifier, queries: QuerySet, largest_batch: int) -> None:
+    if len(queries.queries) < largest_batch:
+        raise ConfigError(
+            f"{queries.name}: {len(queries.queries)} different queries are too few for `batch` {largest_batch}, whose "
+            "queries must differ: give more of them, or a smaller batch"
+        )
+    for number, query in enumerate(queries.queries, 1):
+        try:
+            classifier.check(query)
+        except PlanError as e:
+            raise ConfigError(f"{queries.name}: query {number}: {e}") from None
+
+
+def _measure(settings: BenchmarkSettings, classifiers: Sequence[_Measured], on_progress: OnProgress) -> list[Workload]:
+    """The workloads of all classifiers; those of one size run in turns, request by request."""
     sizes = [
-        [_workload(settings, measured, index, batch) for measured in group]
-        for index in range(len(group[0].query_sets))
+        [_workload(settings, measured, index, batch) for measured in classifiers]
+        for index in range(len(classifiers[0].query_sets))
         for batch in settings.batches
     ]
-    part = "requests" if len(group) > 1 else f"requests, {group[0].name}"
-    count = counter(on_progress, part, settings.n_repeats * settings.n_requests * len(group) * len(sizes))
+    n_requests = settings.n_repeats * settings.n_requests * len(classifiers) * len(sizes)
+    count = counter(on_progress, "requests", n_requests)
     for _ in range(settings.n_repeats):
         for workloads in sizes:
             for workload in workloads:
                 workload.warm_up(settings.n_warm_up)
             send_in_turns(workloads, settings.n_requests, count)
-        if settings.idle_s:
-            for measured, workload in zip(group, sizes[0], strict=True):
-                time.sleep(settings.idle_s)
-                measured.after_idle_ms.append(request_ms(measured.classifier, workload.requests[0]))
     return [workload for workloads in sizes for workload in workloads]
 
 
-def _workload(settings: BenchmarkSettings, measured: MeasuredClassifier, index: int, batch: int) -> Workload:
-    queries = measured.query_sets[index]
+def _workload(settings: BenchmarkSettings, measured: _Measured, index: int, batch: int) -> Workload:
+    queries, classifier = measured.query_sets[index], measured.classifier
     requests = requests_of(queries.queries, batch)
+    least = [
+        least_tokens(classifier.prompts, [_fragments(classifier, query) for query in request])
+        for request in requests[: settings.n_requests]
+    ]
     return Workload(
         config=measured.name,
-        classifier=measured.classifier,
+        classifier=classifier,
         queries=queries.name,
         requests=requests,
-        least_tokens=_mean_least_tokens(measured.classifier, requests, settings.n_requests),
+        least_tokens=fmean(least[i % len(least)] for i in range(settings.n_requests)),
     )
 
 
-def _mean_least_tokens(classifier: Classifier, requests: Sequence[Sequence[str]], n_requests: int) -> float:
-    """The mean over n_requests requests, which are sent in a cycle."""
-    tokenizer, prompts = classifier.engine.model, classifier.prompts
-
-    def fragments(query: str) -> list[list[int]]:
-        return [tokenizer.tokenize(p.before + query + p.after, parse_special=False).tolist() for p in prompts]
-
-    by_request = [least_tokens(prompts, map(fragments, request)) for request in requests[:n_requests]]
-    return fmean(by_request[i % len(by_request)] for i in range(n_requests))
+def _fragments(classifier: Classifier, query: str) -> list[list[int]]:
+    tokenize = classifier.engine.model.tokenize
+    return [tokenize(p.before + query + p.after, parse_special=False).tolist() for p in classifier.prompts]
 
 
-def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]:
+def _rooflines(classifiers: Sequence[_Measured]) -> dict[str, Roofline]:
     """Each classifier's roofline, by name; equal devices and types are probed once."""
     rates: dict[tuple[int, int, int], tuple[DeviceRates | None, str | None]] = {}
     rooflines = {}
     for measured in classifiers:
-        model, config = measured.classifier.engine.model, measured.classifier.config
-        weights = decode_weights(model, head=measured.exact)
-        key = device_index(model.placement), threads(config.runtime).n, weights.ggml_type
+        classifier = measured.classifier
+        model, weights = classifier.engine.model, decode_weights(classifier)
+        key = device_index(model.placement), threads(classifier.config.runtime).n, weights.ggml_type
         if key not in rates:
             try:
                 rates[key] = probe_device(key[0], n_threads=key[1], ggml_type=key[2]), None
@@ -186,7 +209,7 @@ def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]
     return rooflines
 
 
-def _classifier_record(measured: MeasuredClassifier, roofline: Roofline, idle_s: float) -> ClassifierRecord:
+def _classifier_record(measured: _Measured, roofline: Roofline) -> ClassifierRecord:
     config = measured.classifier.config
     return ClassifierRecord(
         name=measured.name,
@@ -197,7 +220,6 @@ def _classifier_record(measured: MeasuredClassifier, roofline: Roofline, idle_s:
         model=measured.classifier.model,
         startup_ms=measured.classifier.startup_ms,
         first_request_ms=measured.first_request_ms,
-        after_idle=AfterIdle(idle_s=idle_s, ms=tuple(measured.after_idle_ms)) if idle_s else None,
         memory=measured.memory,
         roofline=roofline.record(),
     )
@@ -209,12 +231,12 @@ def _quantiles(values: Sequence[float]) -> Quantiles:
 
 
 def _workload_record(workload: Workload, roofline: Roofline, n_repeats: int) -> WorkloadRecord:
-    samples, counts = workload.samples, workload.samples.counts
+    counts, n_reused, n_cuda_graphs = workload.counts, workload.n_reused, workload.n_cuda_graphs
     n_rows = fmean(count.n_positions for count in counts)
     roofline_ms = roofline.ms(n_tokens=workload.least_tokens, n_rows=n_rows)
-    p50_runs: list[float] = np.median(np.reshape(samples.total_ms, (n_repeats, -1)), axis=1).tolist()
+    p50_runs: list[float] = np.median(np.reshape(workload.total_ms, (n_repeats, -1)), axis=1).tolist()
     n_decodes = sum(count.n_decodes for count in counts)
-    total_ms = _quantiles(samples.total_ms)
+    total_ms = _quantiles(workload.total_ms)
     return WorkloadRecord(
         name=f"{workload.config}, {workload.queries}, batch {workload.batch}",
         config=workload.config,
@@ -223,10 +245,9 @@ def _workload_record(workload: Workload, roofline: Roofline, n_repeats: int) -> 
         batch=workload.batch,
         n_requests=len(counts),
         total_ms=total_ms,
-        total_ms_quantiles=quantiles(samples.total_ms, *_CURVE),
         p50_runs_ms=tuple(p50_runs),
         p50_spread=spread(p50_runs),
-        stage_ms={stage: _quantiles(values) for stage, values in samples.stage_ms.items()},
+        stage_ms={stage: _quantiles(values) for stage, values in workload.stage_ms.items()},
         tokens=Tokens(
             new=fmean(count.n_tokens_new for count in counts),
             cached=fmean(count.n_tokens_cached for count in counts),
@@ -234,9 +255,9 @@ def _workload_record(workload: Workload, roofline: Roofline, n_repeats: int) -> 
         ),
         n_positions=n_rows,
         n_decodes=n_decodes / len(counts),
-        graph_reuse_rate=samples.n_reused / n_decodes,
-        cuda_graphs_per_decode=None if samples.n_cuda_graphs is None else samples.n_cuda_graphs / n_decodes,
+        graph_reuse_rate=n_reused / n_decodes,
+        cuda_graphs_per_decode=None if n_cuda_graphs is None else n_cuda_graphs / n_decodes,
         roofline_ms=roofline_ms,
         roofline_ratio=None if roofline_ms is None else total_ms.p50 / roofline_ms,
-        stages={name: n / samples.stages.total() for name, n in samples.stages.items()} or None,
+        stages={name: n / workload.stages.total() for name, n in workload.stages.items()} or None,
     )

@@ -14,13 +14,12 @@ from ..report.document import (
     Figure,
     Format,
     Paragraph,
-    Part,
     Section,
     Table,
     measured,
     provenance,
 )
-from ..report.gpu import GpuSamples
+from ..report.gpu import GpuState
 from ..system.timing import STAGES
 from .records import BenchmarkRecord, ClassifierRecord, Quantiles, RooflineRecord, WorkloadRecord
 
@@ -64,7 +63,6 @@ def document(record: BenchmarkRecord) -> Document:
                 columns={"stages, p50 ms": TEXT, **dict.fromkeys(STAGES, measured)},
                 rows=[[each.name, *(each.stage_ms[stage].p50 for stage in STAGES)] for each in workloads],
             ),
-            Section(title="Distribution", parts=_distributions(workloads), on_terminal=False),
             Table(
                 columns={
                     **{"tokens a request": TEXT, "new": ".1f", "least": ".1f", "cached": ".1f", "decodes": ".1f"},
@@ -83,7 +81,7 @@ def document(record: BenchmarkRecord) -> Document:
             ),
             Table(
                 columns={
-                    **{"start": TEXT, "start-up ms": measured, "first request ms": measured, "after silence ms": ">s"},
+                    **{"start": TEXT, "start-up ms": measured, "first request ms": measured},
                     **{"RSS MiB": ".0f", "GPU memory MiB": ".0f"},
                 },
                 rows=[_start_row(each) for each in classifiers],
@@ -94,13 +92,12 @@ def document(record: BenchmarkRecord) -> Document:
 
 
 def _start_row(classifier: ClassifierRecord) -> list[object]:
-    memory, idle = classifier.memory, classifier.after_idle
+    memory = classifier.memory
     before, after = memory.vram_free_before_bytes, memory.vram_free_after_bytes
     return [
         classifier.name,
         sum(classifier.startup_ms.values()),
         classifier.first_request_ms,
-        None if idle is None else ", ".join(map(measured, idle.ms)),
         memory.rss_after_bytes / 2**20,
         None if before is None or after is None else (before - after) / 2**20,
     ]
@@ -129,43 +126,25 @@ def _draw_stages(workloads: tuple[WorkloadRecord, ...], axes: Axes) -> None:
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _distributions(workloads: tuple[WorkloadRecord, ...]) -> list[Part | None]:
-    """For the requests of each size, the share that was answered within a time; a line a configuration."""
-    sizes: dict[str, list[WorkloadRecord]] = {}
-    for workload in workloads:
-        sizes.setdefault(f"{workload.queries}, batch {workload.batch}", []).append(workload)
-
-    def draw(size: str, axes: Axes) -> None:
-        for workload in sizes[size]:
-            curve = workload.total_ms_quantiles
-            axes.plot(curve, np.linspace(0, 100, len(curve)), label=workload.config)
-        axes.set(xlabel="total ms", ylabel="% of requests", title=size, xlim=(0, None))
-        axes.legend(frameon=False, loc="lower right")
-
-    return [Figure(f"distribution of {size}", (3.9, 2.8), partial(draw, size)) for size in sizes]
-
-
 def _facts(record: BenchmarkRecord) -> dict[str, str]:
     """Where and how it was measured."""
-    method, memory, model = record.method, record.memory, record.classifiers[0].model
+    method, model = record.method, record.classifiers[0].model
     texts = {
         **provenance(model, record.environment),
         "requests": f"{method.n_requests} × {method.n_repeats} of each kind, each when the last is answered, "
-        f"{method.order}",
+        "configurations in turns",
         "roofline": " / ".join(dict.fromkeys(_roofline_text(each.roofline) for each in record.classifiers)),
     }
     if model.n_gpu_layers:
-        texts["GPU"] = f"not known: {record.gpu_not_known}" if record.gpu is None else samples_text(record.gpu)
-    if memory.peak_rss_bytes is not None:
-        texts["memory"] = f"at most {memory.peak_rss_bytes / 2**20:.0f} MiB in the process"
+        texts["GPU"] = f"before: {_gpu_text(record.gpu_before)}; after: {_gpu_text(record.environment.gpu)}"
     return texts
 
 
-def samples_text(samples: GpuSamples) -> str:
-    """The GPU's clock, power and temperature while it was measured, and what held it down."""
-    ranges = ((samples.sm_mhz, "MHz"), (samples.power_w, "W"), (samples.temperature_c, "°C"))
-    parts = [f"{each.min:g} to {each.max:g} {unit}, mostly {each.p50:g}" for each, unit in ranges if each]
-    return "; ".join(parts + [f"held down by {name} {share:.0%} of the time" for name, share in samples.brakes.items()])
+def _gpu_text(gpu: GpuState | None) -> str:
+    if gpu is None:
+        return "not known (needs the extra `bench`)"
+    held = f", held down by {', '.join(gpu.throttle_reasons)}" if gpu.throttle_reasons else ""
+    return f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz{held}"
 
 
 def _roofline_text(roofline: RooflineRecord) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..config.schema import RuntimeConfig
 from ..report.environment import Environment
-from ..report.gpu import GpuSamples
+from ..report.gpu import GpuState
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
 
@@ -81,24 +81,6 @@ class Memory(Record):
     """after the start and the first request"""
 
 
-class ProcessMemory(Record):
-    """Memory of the process when all was measured."""
-
-    rss_bytes: int
-    """at the end"""
-    peak_rss_bytes: int | None
-    """the most at any time; null where the system does not tell"""
-
-
-class AfterIdle(Record):
-    """Single requests after a silence."""
-
-    idle_s: float
-    """length of the silence"""
-    ms: tuple[float, ...]
-    """of the one request, by repetition"""
-
-
 class ClassifierRecord(Record):
     """One configuration: its start, its memory, its first request and its roofline."""
 
@@ -117,8 +99,6 @@ class ClassifierRecord(Record):
     """by step of the start-up"""
     first_request_ms: float
     """time of the first request"""
-    after_idle: AfterIdle | None
-    """null where it was not measured"""
     memory: Memory
     roofline: RooflineRecord
 
@@ -126,8 +106,6 @@ class ClassifierRecord(Record):
 class MeasuringMethod(Record):
     """How the requests were sent."""
 
-    order: str
-    """the order in which classifiers get requests"""
     input: str | None
     """the file of the queries; null where queries were made"""
     n_requests: int
@@ -166,8 +144,6 @@ class WorkloadRecord(Record):
     """requests that were timed"""
     total_ms: Quantiles
     """time of a request as its caller sees it"""
-    total_ms_quantiles: tuple[float, ...]
-    """the 0 %, 5 %, … 100 % quantiles of total_ms"""
     p50_runs_ms: tuple[float, ...]
     """the median of each repetition"""
     p50_spread: float | None
@@ -195,13 +171,9 @@ class BenchmarkRecord(Record):
     """How long requests take, where the time goes, and what the device could do at best."""
 
     environment: Environment
-    startup_ms: dict[str, float]
-    """of the first classifier, by step"""
+    """when the last request was answered"""
     classifiers: tuple[ClassifierRecord, ...]
     method: MeasuringMethod
     workloads: tuple[WorkloadRecord, ...]
-    memory: ProcessMemory
-    gpu: GpuSamples | None
-    """the GPU while requests were measured; null where nothing is known of one, or none computed"""
-    gpu_not_known: str | None
-    """why nothing is known of a GPU; null where something is"""
+    gpu_before: GpuState | None
+    """the GPU before the first request; null where it cannot be queried, or computed nothing"""

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 
 import gguf
 
-from ..model import Model
+from ..classifier import Classifier
 from ..model.header import GgufHeader, TensorInfo
 from ..native import devices, probe_copy, probe_matmul
+from ..prompts.prompt_set import read_depths
 from .records import ProbeMethod, RooflineRecord, SampleTimes
 
 COPY_BYTES = 256 << 20
@@ -48,25 +49,34 @@ class Weights:
         return gguf.GGMLQuantizationType(self.ggml_type).name
 
 
-def decode_weights(model: Model, *, head: bool) -> Weights:
-    """The weights of a model that a decode uses; head: whether it computes logits.
+def decode_weights(classifier: Classifier) -> Weights:
+    """The weights of its model that a decode of its prompts uses."""
+    model, compiled = classifier.engine.model, classifier.configured.compiled
+    _, depth = read_depths([compiled], model.facts.n_layer)
+    return count_weights(model.header, model.tensors.values(), head=compiled.exact, depth=depth)
 
-    Without a head in the graph neither the head nor the token embeddings count, of which single rows are read.
+
+def count_weights(
+    header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool = False, depth: int = 0
+) -> Weights:
+    """The weights that a decode uses; tensors: of all parts of the file.
+
+    head: whether the decode computes logits. Without a head in the graph neither the head nor the token embeddings
+    count, of which single rows are read. depth: the last layer that is computed; 0: all.
     """
-    return count_weights(model.header, model.tensors.values(), head=head)
-
-
-def count_weights(header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool) -> Weights:
-    """The same for the tensors of all parts."""
     names = {tensor.name for tensor in tensors}
     head_name = "output.weight" if "output.weight" in names else "token_embd.weight"
-    last = f"blk.{int(header.scalars.get(f'{header.arch}.block_count', 0)) - 1}."
+    n_layer = int(header.scalars.get(f"{header.arch}.block_count", 0))
+    last = f"blk.{n_layer - 1}."
+    above = tuple(f"blk.{layer}." for layer in range(depth or n_layer, n_layer))
     n_experts = int(header.scalars.get(f"{header.arch}.expert_count", 0)) or 1
     expert_share = int(header.scalars.get(f"{header.arch}.expert_used_count", n_experts)) / n_experts
     n_bytes = n_token = n_row = 0.0
     by_type: Counter[int] = Counter()
     for tensor in tensors:
         is_head = tensor.name == head_name
+        if tensor.name.startswith(above):
+            continue
         if (is_head and not head) or (not is_head and tensor.name in ("output.weight", "token_embd.weight")):
             continue
         share = expert_share if "_exps." in tensor.name else 1.0

@@ -30,7 +30,6 @@ class BenchOptions(QueriesFile):
     requests: int = option("--requests -n N", "Requests of each kind.", 50, low=1, high=1_000_000)
     warm_up: int = option("--warm-up N", "Requests before the counted ones.", 5, low=0, high=1_000_000)
     repeat: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
-    idle: float = option("--idle SECONDS", "Also time a request after this long without any.", 0.0, low=0, high=3600)
 
 
 @command
@@ -38,14 +37,13 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     """Measure how long requests take and where the time goes, beside the device's roofline.
 
     Several configurations are measured in turns, request by request, so that a machine that becomes slower or faster
-    affects all alike; or one after the other if they do not fit into memory together. The next request is sent when the
-    last is answered. Queries are made of a list of words, or come from a file. Without options: the embedded model and
-    its eight prompts.
+    affects all alike; they must fit into memory together. The next request is sent when the last is answered. Queries
+    are made of a list of words, or come from a file. Without options: the embedded model and its eight prompts.
 
     \b
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1 --batch 4
     qcls-gguf bench --queries queries.txt --format json
-    qcls-gguf bench -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --idle 12 --html report.html
+    qcls-gguf bench -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -n 20 --html report.html
 
     The roofline of a decode is the larger of two times: reading its weights once at the bandwidth of a copy; and 2
     operations for each weight and each token of the smallest possible plan, at the speed of a product of 4096 × 4096
@@ -69,7 +67,6 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
         n_requests=chosen.requests,
         n_warm_up=chosen.warm_up,
         n_repeats=chosen.repeat,
-        idle_s=chosen.idle,
     )
     inputs = {"--queries": chosen.path, "--model": model.model}
     inputs |= {f"--config {path}": path for path in model.config}

@@ -111,7 +111,7 @@ def compare(
                     for name, method in contest.methods.items()
                 )
             return ComparisonRecord(
-                environment=environment(settings.config, classifier.model),
+                environment=environment(settings.config),
                 config=settings.config,
                 model=classifier.model,
                 warnings=opener.warnings,

@@ -146,7 +146,7 @@ def evaluate(
         config=config,
         model=scored.model,
         warnings=opener.warnings,
-        environment=environment(config, scored.model),
+        environment=environment(config),
         compared_prompts=common,
         modes=mode_statistics(modes, truths, tables, common),
         cascade=cascade,

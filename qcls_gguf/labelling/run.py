@@ -199,6 +199,6 @@ def _labelled(
         ),
         peak_memory_bytes=peak_rss_bytes(),
         model=model,
-        environment=environment(worker.classifier.config, model),
+        environment=environment(worker.classifier.config),
         warnings=tuple(map(str, opener.warnings)),
     )

@@ -8,14 +8,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Group
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from ..config.scoring import JOINT, MEAN
 from ..config.words import JsonObject, counted, printable
 from ..data.queries import Line
-from ..score.result import Audit, PromptResult, Result
+from ..score.result import PromptResult, Result
 from .document import console, percent
 from .record import json_text
 
@@ -23,9 +25,8 @@ BLANK = "blank line"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_CELLS = 12
 _GAP = "  "
-_PERCENT_CELLS = len("100.0%")
-_LEAST_FOR_OTHERS = 24
-"""with fewer columns beside the number an answer has no bar, and its other labels stand on lines of their own"""
+_LEAST_FOR_OTHERS = 36
+"""with fewer columns beside name, label and bar, an answer has no bar, and what else is told stands below it"""
 
 
 class AnswerWriter:
@@ -130,8 +131,8 @@ class JsonDocument(JsonLines):
 def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
     """One query's answer: a row a prompt with its winner and the next labels, then times and counts.
 
-    n_top: labels of a prompt that are shown, 0: all; width: of the terminal, in columns: no number is cut or parted
-    from its name, however few there are.
+    n_top: labels of a prompt that are shown, 0: all; width: of the terminal, in columns: no number is cut, however few
+    there are.
     """
     title = Text.assemble((printable(result.query) or "(empty query)", "bold"), f"  {result.total_ms:.2f} ms")
     counts = result.counts
@@ -141,75 +142,52 @@ def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
         *(f"{counts.n_tokens_cached} cached", counted(counts.n_positions, "position")),
         *(f"{counted(n, 'answer')} by {printable(stage)}" for stage, n in by_stage.items()),
     ]
-    times = [f"{stage} {ms:.2f}" for stage, ms in result.stage_ms.items()]
-    lines = _lines(["ms: " + times[0], *times[1:]], width) + _lines(numbers, width, gap=", ")
-    return Group(title, *_answers(result, n_top, width), *(Text(line, style="dim") for line in lines), Text())
+    times = _GAP.join(f"{stage} {ms:.2f}" for stage, ms in result.stage_ms.items())
+    return Group(
+        title,
+        *_answers(result, n_top, width),
+        Text(f"ms: {times}", "dim"),
+        Text(", ".join(numbers), "dim"),
+        Text(),
+    )
 
 
-def _answers(result: Result, n_top: int, width: int) -> Iterator[Text]:
+def _answers(result: Result, n_top: int, width: int) -> Iterator[RenderableType]:
     """For each prompt its name, label, a bar and the probability, and beside or below them what else is told."""
-    n_name = max(cell_len(printable(answer.prompt)) for answer in result.results)
-    n_label = max(cell_len(printable(answer.label)) for answer in result.results)
-    n_head = n_name + n_label + _BAR_CELLS + _PERCENT_CELLS + 4 * len(_GAP)
-    is_wide = width - n_head >= _LEAST_FOR_OTHERS
-    if not is_wide:
-        n_name = min(n_name, width // 3)
-        n_label = min(n_label, width - n_name - _PERCENT_CELLS - 2 * len(_GAP))
-    indent = n_head if is_wide else len(_GAP)
-    for answer in result.results:
-        line = Text.assemble(
-            (_padded(printable(answer.prompt), n_name) + _GAP, "dim"),
-            (_padded(printable(answer.label), n_label) + _GAP, "bold yellow" if answer.abstained else "bold"),
-            (f"{bar(answer.probability)}{_GAP}" if is_wide else "", "green"),
-            f"{percent(answer.probability):>{_PERCENT_CELLS}}",
-        )
-        told = [Text(each, style="dim") for each in _lines(_others(answer, n_top), width - indent)]
-        if audit := answer.audit:
-            style = "yellow" if audit.changes else "dim"
-            told += [Text(each, style) for each in _lines(_audit(answer, audit), width - indent, gap=", ")]
-        if is_wide and told:
-            line.append(_GAP).append_text(told.pop(0))
-        yield line
-        for each in told:
-            yield Text(" " * indent).append_text(each)
+    names = [printable(answer.prompt) for answer in result.results]
+    labels = [printable(answer.label) for answer in result.results]
+    n_head = max(map(cell_len, names)) + max(map(cell_len, labels)) + _BAR_CELLS
+    grid = Table.grid(padding=(0, len(_GAP), 0, 0))
+    for answer, name, label in zip(result.results, names, labels, strict=True):
+        style = "bold yellow" if answer.abstained else "bold"
+        told, share = Group(*_told(answer, n_top)), f"{percent(answer.probability):>6}"
+        if width - n_head >= _LEAST_FOR_OTHERS:
+            grid.add_row(Text(name, "dim"), Text(label, style), Text(bar(answer.probability), "green"), share, told)
+        else:
+            yield Text.assemble((name + _GAP, "dim"), (label + _GAP, style), share)
+            yield Padding(told, (0, 0, 0, len(_GAP)))
+    yield grid
+
+
+def _told(answer: PromptResult, n_top: int) -> Iterator[Text]:
+    """The next labels, and the audit."""
+    ranked = sorted(answer.scores, key=lambda score: score.probability, reverse=True)
+    # who abstained shows the label that would have been the answer as well
+    shown = ranked[0 if answer.abstained else 1 : n_top or None]
+    others = [f"{printable(each.label)} {percent(each.probability)}" for each in shown]
+    if others:
+        yield Text(("abstained: " if answer.abstained else "") + _GAP.join(others), "dim")
+    if audit := answer.audit:
+        picks = {JOINT: audit.joint_label, MEAN: audit.mean_label}
+        agreeing = [name for name, label in picks.items() if label == answer.most_probable]
+        found = [f"{name} picks {printable(label)}" for name, label in picks.items() if name not in agreeing]
+        if agreeing:
+            found.append(f"{' and '.join(agreeing)} {'agrees' if found else 'agree'}")
+        mass = f"audit: label mass {percent(audit.label_mass)}"
+        yield Text(", ".join([mass, *found]), "yellow" if audit.changes else "dim")
 
 
 def bar(fraction: float) -> str:
     """A bar of _BAR_CELLS cells, in steps of an eighth of a cell."""
     full, rest = divmod(round(fraction * _BAR_CELLS * 8), 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(_BAR_CELLS)
-
-
-def _padded(text: str, n: int) -> str:
-    """The text in n columns, its end cut off where it is longer."""
-    return set_cell_size(text, n) if cell_len(text) <= n else f"{set_cell_size(text, n - 1)}…"
-
-
-def _lines(parts: Sequence[str], width: int, *, gap: str = _GAP) -> list[str]:
-    """The parts one after the other, broken between them only."""
-    lines = list(parts[:1])
-    for part in parts[1:]:
-        if cell_len(longer := f"{lines[-1]}{gap}{part}") < width:
-            lines[-1] = longer
-        else:
-            lines[-1] += gap.rstrip()
-            lines.append(part)
-    return lines
-
-
-def _others(answer: PromptResult, n_top: int) -> list[str]:
-    ranked = sorted(answer.scores, key=lambda score: score.probability, reverse=True)
-    # who abstained shows the label that would have been the answer as well
-    shown = ranked[0 if answer.abstained else 1 : n_top or None]
-    others = [f"{printable(score.label)} {percent(score.probability)}" for score in shown]
-    return [f"abstained: {others[0]}", *others[1:]] if answer.abstained and others else others
-
-
-def _audit(answer: PromptResult, audit: Audit) -> list[str]:
-    """The label mass, and what the exact scores find."""
-    picks = {JOINT: audit.joint_label, MEAN: audit.mean_label}
-    agreeing = [name for name, label in picks.items() if label == answer.most_probable]
-    found = [f"{name} picks {printable(label)}" for name, label in picks.items() if name not in agreeing]
-    if agreeing:
-        found.append(f"{' and '.join(agreeing)} {'agrees' if found else 'agree'}")
-    return [f"audit: label mass {percent(audit.label_mass)}", *found]

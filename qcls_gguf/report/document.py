@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import rich.table
 from rich.cells import cell_len
@@ -36,6 +36,8 @@ _MIN_WIDTH = 100
 """columns where standard output is no terminal"""
 _LEAST_TEXT = 16
 """columns of the terminal that a text keeps beside numbers, if it has so many; it is folded then"""
+_GAP = 2
+"""columns between two columns of a table"""
 _STYLES = {"plain": "", "strong": "bold", "faint": "dim", "warning": "yellow", "code": ""}
 
 
@@ -46,7 +48,6 @@ class Table:
     A value of None is shown as a dash, a string as it is, whatever the column's format.
     """
 
-    kind: ClassVar = "table"
     columns: Mapping[str, Format]
     """headings with their formats"""
     rows: Sequence[Sequence[object]]
@@ -73,7 +74,6 @@ class Table:
 class Facts:
     """Texts by their names, a line each."""
 
-    kind: ClassVar = "facts"
     texts: Mapping[str, str]
 
 
@@ -81,7 +81,6 @@ class Facts:
 class Paragraph:
     """A text. `code` keeps its line breaks."""
 
-    kind: ClassVar = "paragraph"
     text: str
     style: Literal["plain", "strong", "faint", "warning", "code"] = "plain"
 
@@ -90,7 +89,6 @@ class Paragraph:
 class Figure:
     """A drawing, which only a page shows."""
 
-    kind: ClassVar = "figure"
     name: str
     """what it shows, for readers who cannot see it"""
     size: tuple[float, float]
@@ -103,7 +101,6 @@ class Figure:
 class Section:
     """Parts below a title."""
 
-    kind: ClassVar = "section"
     title: str
     parts: Sequence[Part | None]
     """None is left out"""
@@ -215,11 +212,10 @@ def _rich_tables(table: Table, width: int) -> Iterator[RenderableType]:
     headings, is_text = [printable(heading) for heading in table.columns], table.is_text()
     rows = [[printable(cell) for cell in row] for row in table.cells()[: table.n_terminal]]
     widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
-    gap = 2 if len(_split(widths, is_text, width, 2)) == 1 else 1
-    for index, numbers in enumerate(_split(widths, is_text, width, gap)):
+    for index, numbers in enumerate(_split(widths, is_text, width)):
         if index:
             yield Text()
-        shown = rich.table.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+        shown = rich.table.Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
         columns = [column for column in range(len(widths)) if is_text[column] or column in numbers]
         for column in columns:
             text = is_text[column]
@@ -230,9 +226,9 @@ def _rich_tables(table: Table, width: int) -> Iterator[RenderableType]:
         yield shown
 
 
-def _split(widths: Sequence[int], is_text: Sequence[bool], width: int, gap: int) -> list[list[int]]:
+def _split(widths: Sequence[int], is_text: Sequence[bool], width: int) -> list[list[int]]:
     """The indices of the columns of numbers, in as many groups as the width asks for beside the texts."""
-    texts = sum(min(each, _LEAST_TEXT) + gap for each, text in zip(widths, is_text, strict=True) if text)
+    texts = sum(min(each, _LEAST_TEXT) + _GAP for each, text in zip(widths, is_text, strict=True) if text)
     groups: list[list[int]] = [[]]
     room = width - texts
     for index, text in enumerate(is_text):
@@ -242,7 +238,7 @@ def _split(widths: Sequence[int], is_text: Sequence[bool], width: int, gap: int)
             groups.append([])
             room = width - texts
         groups[-1].append(index)
-        room -= widths[index] + gap
+        room -= widths[index] + _GAP
     return groups
 
 

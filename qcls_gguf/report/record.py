@@ -1,5 +1,5 @@
-"""What the records of all commands have in common: frozen typed values, written as JSON, described by a JSON Schema
-and by a page of Markdown."""
+"""What the records of all commands have in common: frozen typed values, written as JSON, described by a page of
+Markdown."""
 
 from __future__ import annotations
 
@@ -56,27 +56,6 @@ class _WrittenSchema(GenerateJsonSchema):
         return super().field_is_present(field) and not field.get("init_only")
 
 
-def json_schema(record: type[BaseModel]) -> JsonObject:
-    """The JSON Schema (draft 2020-12) of what `to_dict` returns: every field is required unless it may be left out."""
-    schema = record.model_json_schema(schema_generator=_WrittenSchema)
-    describe_settings(schema.get("$defs", {}))
-    for part in (schema, *schema.get("$defs", {}).values()):
-        if "properties" in part:
-            part["required"] = [name for name, field in part["properties"].items() if not _finish(field)]
-    return schema
-
-
-def _finish(field: JsonObject) -> bool:
-    """Turn a property for reading, with a default, into one for writing; returns whether it may be left out."""
-    field.pop("default", None)
-    field.pop("title", None)
-    left_out = bool(field.pop(_LEFT_OUT, False))
-    if left_out:  # then it is never null
-        kinds = [kind for kind in field.pop("anyOf") if kind != {"type": "null"}]
-        field.update(kinds[0] if len(kinds) == 1 else {"anyOf": kinds})
-    return left_out
-
-
 def records_markdown(records: Mapping[str, type[BaseModel]]) -> str:
     """A section for each record by its heading, with a table of its fields, and one for each type that it has first."""
     lines: list[str] = []
@@ -90,7 +69,8 @@ def records_markdown(records: Mapping[str, type[BaseModel]]) -> str:
                 describe(f"### {name}", types[name], types)
 
     for heading, record in records.items():
-        schema = json_schema(record)
+        schema = record.model_json_schema(schema_generator=_WrittenSchema)
+        describe_settings(schema.get("$defs", {}))
         describe(f"## {heading}", schema, schema.pop("$defs", {}))
     return "\n".join(lines)
 
@@ -112,9 +92,11 @@ def _table(schema: JsonObject, types: Mapping[str, JsonObject]) -> list[str]:
     for name, field in schema["properties"].items():
         described = [field, *(types[reference] for reference in _references(field))]
         meaning = _one_line(next((each["description"] for each in described if "description" in each), ""))
-        left_out = [] if name in schema["required"] else ["left out where there is none"]
-        text = "; ".join([meaning, *left_out]).replace("|", "\\|")
-        lines.append(f"| `{name}` | {_type_text(field)} | {text} |")
+        kind = _type_text(field)
+        if field.get(_LEFT_OUT):
+            kind, meaning = kind.removesuffix(" or null"), f"{meaning}; left out where there is none"
+        text = meaning.replace("|", "\\|")
+        lines.append(f"| `{name}` | {kind} | {text} |")
     return [*lines, ""]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from ..config.scoring import SCORE_MEANING
@@ -38,6 +40,10 @@ class PromptRecord(Record):
     """all labels, in the order of the configuration; if fewer were asked for, the most probable ones first"""
     stage: str | None = left_out_if_none()
     """the stage of a cascade that gave the answer; only with a cascade"""
+    scored_by: Literal["head"] | None = left_out_if_none()
+    """only where a learnt head gave the answer instead of the labels' texts"""
+    depth: int | None = left_out_if_none()
+    """the layers after which that head read the hidden state"""
     audit: Audit | None = left_out_if_none()
     """only with an audit, or if the prompt's scoring is exact"""
     most_probable: str | None = left_out_if_none()

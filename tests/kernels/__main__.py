@@ -29,7 +29,7 @@ from qcls_gguf.native.kernel_steps import environment as kernel_environment
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import Document, Part
 from qcls_gguf.report.environment import environment
-from qcls_gguf.report.gpu import GpuRun, watched_gpu
+from qcls_gguf.report.gpu import gpu_state
 
 from . import forecast, machine_code
 from .variants import TOKENS, compare_variants
@@ -47,17 +47,15 @@ Found = tuple[dict[str, Any], list[Part | None]]
 def variants(arguments: argparse.Namespace) -> Found:
     """The kernels step by step, on the model of a configuration or of --model."""
     config = with_model(load_config("qwen3-8b-t4"), arguments.model)
-    gpu = GpuRun()
     with ClassifierOpener() as opener, kernel_environment({LANE_ORDER: "0"}), opener.open(config) as classifier:
         n_batch = classifier.engine.context.n_batch
         tokens = [n for n in arguments.tokens if n <= n_batch]
-        with watched_gpu(gpu):
-            found = compare_variants(classifier, tokens, arguments.rounds)
-        where = environment(classifier.config, classifier.model)
-    during = gpu.record()
+        before = gpu_state()
+        found = compare_variants(classifier, tokens, arguments.rounds)
     record = {
-        "environment": where.to_dict(),
-        "gpu": during.to_dict() if during else None,
+        "environment": environment(config).to_dict(),
+        "model": asdict(classifier.model),
+        "gpu_before": before and before.to_dict(),
         **asdict(found),
     }
     return record, found.parts()
@@ -112,7 +110,7 @@ def t4_commands() -> dict[str, list[str]]:
         commands[f"{short}, kernels"] = [python, "-m", "kernels", "variants", "--json", "--model", model]
         configs = [word for name in CONFIGS for word in ("-c", name)]
         commands[f"{short}, requests"] = [
-            *(qcls, "bench", *configs, "--batch", "1", "--batch", "4", "--idle", "12"),
+            *(qcls, "bench", *configs, "--batch", "1", "--batch", "4"),
             *("-hf", model, "--format", "json", "--quiet"),
         ]
         for config in CONFIGS:

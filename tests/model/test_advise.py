@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, load_config
 from qcls_gguf.advising.advise import AdviceSettings, advise
 from qcls_gguf.advising.comparison import STAGE_FILE
 from qcls_gguf.advising.records import AdviceRecord, CandidateRecord
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.report.record import json_schema
 
 ROOT = Path(__file__).parents[2]
 MISSION, FASHION = (load_config(ROOT / "configs" / f"{name}.yaml") for name in ("mission", "fashion-8"))
@@ -52,7 +50,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     )
     assert run.returncode == 0, run.stderr
     record = AdviceRecord.model_validate_json(run.stdout)
-    Draft202012Validator(json_schema(AdviceRecord)).validate(json.loads(run.stdout))
     return Done(record=record, rows=rows, out=out, page=html.read_text(encoding="utf-8"), said=run.stderr)
 
 

@@ -44,7 +44,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     html = folder / "report.html"
     done = bench(
         *("-c", SEPARATE, "-c", JOINT, "--query-tokens", 2, "--batch", 1, "--batch", 2, "-n", 3, "--warm-up", 1),
-        *("--repeat", 2, "--idle", 0.01, "--format", "json", "--html", html, "--quiet"),
+        *("--repeat", 2, "--format", "json", "--html", html, "--quiet"),
     )
     assert done.exit_code == 0, done.stderr
     return Written(json.loads(done.stdout), html.read_text(), done.stderr)
@@ -55,48 +55,25 @@ def test_a_record_has_every_part(written: Written) -> None:
     assert BenchmarkRecord.model_validate(record).to_dict() == record
     assert written.stderr == ""
     assert "No queries were given: these are made of words about clothes" in written.page
-    assert list(record) == [
-        "environment",
-        "startup_ms",
-        "classifiers",
-        "method",
-        "workloads",
-        "memory",
-        "gpu",
-        "gpu_not_known",
-    ]
-    assert {"device", "gpu", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest", "date",
-            "model_sha256", "quantization", "package_version"} <= set(record["environment"])  # fmt: skip
-    assert record["startup_ms"] == record["classifiers"][0]["startup_ms"]
-    assert record["method"]["order"] == "classifiers in turns"
     assert [each["name"] for each in record["workloads"]] == [
         f"{name}, 2 tokens, batch {batch}" for batch in (1, 2) for name in ("fashion-8", "fashion-8-joint")
     ]
     for each in record["classifiers"]:
         assert each["n_prompts"] == 8
         assert each["first_request_ms"] > 0
-        assert len(each["after_idle"]["ms"]) == 2
         for name in ("bytes_per_s", "operations_per_s", "weight_bytes", "n_weights_per_token", "n_weights_per_row"):
             assert 0 < each["roofline"][name] < math.inf
         assert each["roofline"]["method"]["matmul_type"] == "Q8_0"
-    assert 0 < record["memory"]["rss_bytes"] <= record["memory"]["peak_rss_bytes"]
 
 
 def test_a_workload_has_its_numbers(written: Written) -> None:
     for each in written.record["workloads"]:
-        assert {"name", "n_prompts", "batch", "n_requests", "total_ms", "stage_ms", "tokens", "graph_reuse_rate",
-                "roofline_ms", "roofline_ratio"} <= set(each)  # fmt: skip
         assert each["n_requests"] == 6
         assert list(each["stage_ms"]) == list(STAGES)
         for times in (each["total_ms"], *each["stage_ms"].values()):
             assert list(times) == QUANTILES
             assert list(times.values()) == sorted(times.values())
-        assert (
-            each["total_ms"]["min"]
-            == each["total_ms_quantiles"][0]
-            >= sum(times["min"] for times in each["stage_ms"].values())
-        )
-        assert set(each["tokens"]) == {"new", "cached", "least"}
+        assert each["total_ms"]["min"] >= sum(times["min"] for times in each["stage_ms"].values())
         assert each["tokens"]["least"] == each["tokens"]["new"]
         assert len(each["p50_runs_ms"]) == 2
         assert each["p50_spread"] >= 0
@@ -105,9 +82,9 @@ def test_a_workload_has_its_numbers(written: Written) -> None:
 
 
 def test_the_page_stands_alone(written: Written) -> None:
-    assert written.page.count("data:image/svg+xml;base64,") == 3  # stages, two sizes of requests
+    assert written.page.count("data:image/svg+xml;base64,") == 1  # stages
     assert "http" not in written.page
-    for text in ("fashion-8-joint, 2 tokens, batch 2", "graphs reused", "silence"):
+    for text in ("fashion-8-joint, 2 tokens, batch 2", "graphs reused"):
         assert text in written.page
 
 
@@ -130,8 +107,7 @@ def test_a_device_that_cannot_be_measured_leaves_the_rest(tmp_path: Path, monkey
     [
         (["--batch", "1", "--batch", "9"], "--batch 9: .*max_batch: 4"),
         (["--query-tokens", "257"], "max_query_tokens: 256"),
-        (["--ab"], "--ab was removed: `make kernels` in a clone of the project"),
-        (["--rate", "20"], "--rate was removed: send requests to `qcls-gguf serve`"),
+        (["--full"], "--full was removed: give -c mission"),
         (["--queries", "x.txt", "--html", "x.txt"], "--html x.txt: is the file of --queries: name another"),
         (["--queries", "missing.txt"], "no such file"),
         (["--queries", "x", "--query-tokens", "2"], "both given"),

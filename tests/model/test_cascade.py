@@ -15,7 +15,7 @@ from cascades import PROMPTS, QUERIES, ROOT, joint, tree, write
 from evaluations import evaluated, write_rows
 
 from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError, load_config
-from qcls_gguf.bench.load import Workload, send_in_turns
+from qcls_gguf.bench.workloads import Workload, send_in_turns
 from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.run import label_files
 from qcls_gguf.labelling.worker import LabelSettings
@@ -67,7 +67,7 @@ def test_each_prompt_is_answered_by_the_first_stage_that_is_sure(
             assert result.counts.n_decodes == (2 if n_on else 1)
             assert result.counts.n_tokens_new == tokens + {0: 0, 1: alone // 2, 2: alone}[n_on]
         assert found[0].to_dict()["results"][0]["stage"] in ("cheap", "both")
-        assert "answer" in str(result_table(one_by_one[0], 1).renderables[-2])
+        assert "answer" in str(list(result_table(one_by_one[0], 1).renderables)[-2])
         assert "stage cheap" in both.startup_ms
 
 
@@ -182,5 +182,5 @@ def test_a_benchmark_counts_the_answers_of_each_stage(folder: Path) -> None:
         workload.warm_up(1)
         send_in_turns([workload], len(QUERIES), lambda: None)
         stages = Counter(answer.stage for query in QUERIES for answer in both.classify(query).results)
-    assert workload.samples.stages == stages
+    assert workload.stages == stages
     assert set(stages) == {"cheap", "both"}  # else this shows nothing

@@ -33,7 +33,9 @@ TENSORS = {
 }
 
 
-def weights(*without: str, head: bool = False, scalars: Mapping[str, Scalar] = MappingProxyType({})) -> Weights:
+def weights(
+    *without: str, head: bool = False, depth: int = 0, scalars: Mapping[str, Scalar] = MappingProxyType({})
+) -> Weights:
     tensors = [
         TensorInfo(
             name=name, shape=(n,) if m is None else (n, m), ggml_type=kind, offset=0, n_bytes=n * (m or 1) * 2
@@ -47,7 +49,7 @@ def weights(*without: str, head: bool = False, scalars: Mapping[str, Scalar] = M
         scalars={"general.architecture": "a", "a.block_count": 2, **scalars},
         tensors={},
     )
-    return count_weights(header, tensors, head=head)
+    return count_weights(header, tensors, head=head, depth=depth)
 
 
 def test_without_a_head_the_layers_count() -> None:
@@ -64,6 +66,13 @@ def test_with_a_head_its_rows_count_too() -> None:
     tied = weights("output.weight", head=True)
     assert (tied.n_per_row, tied.n_bytes) == (1200, weights(head=True).n_bytes)
     assert weights("output.weight") == weights()
+
+
+def test_above_the_depth_of_all_heads_no_layer_counts() -> None:
+    found = weights(depth=1)
+    assert found.n_bytes == 2 * (10 + 100 + 200)
+    assert (found.n_per_token, found.n_per_row) == (100 + 200, 0)
+    assert weights(depth=2) == weights()
 
 
 def test_of_experts_the_used_share_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,69 +1,57 @@
-"""What is said of a GPU: nothing but the reason where there is none, and the ranges and brakes of what was sampled."""
+"""What is said of a GPU: nothing where there is none, and what a driver answers."""
 
 from __future__ import annotations
 
 import sys
-import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from qcls_gguf.bench.document import samples_text
-from qcls_gguf.report.gpu import GpuRange, GpuRun, GpuState, gpu_facts, watched_gpu, why_no_gpu
+from qcls_gguf.report.gpu import GpuState, gpu_state
 
 
-def state(mhz: int | None, watts: float | None = 70.0, brakes: tuple[str, ...] = ()) -> GpuState:
-    return GpuState(sm_mhz=mhz, power_w=watts, temperature_c=60, brakes=brakes)
-
-
-def test_a_run_is_told_by_its_ranges_and_the_share_of_its_brakes() -> None:
-    states = [
-        state(1590),
-        state(900, brakes=("power limit",)),
-        state(None, None),
-        state(600, 71.0, ("power limit",)),
-    ]
-    samples = GpuRun(states=states).record()
-    assert samples is not None
-    assert samples.n_samples == 4
-    assert samples.sm_mhz == GpuRange(min=600, p50=900, max=1590)
-    assert samples.power_w == GpuRange(min=70.0, p50=70.0, max=71.0)
-    assert samples.brakes == {"power limit": 0.5}
-    assert samples_text(samples) == (
-        "600 to 1590 MHz, mostly 900; 70 to 71 W, mostly 70; 60 to 60 °C, mostly 60; "
-        "held down by power limit 50% of the time"
-    )
-    assert GpuRun().record() is None
-    unknown = GpuRun(states=[state(None, None)]).record()
-    assert unknown is not None
-    assert (unknown.sm_mhz, unknown.brakes) == (None, {})
-
-
-def test_without_the_package_the_reason_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert why_no_gpu() == "nvidia-ml-py is not installed: pip install 'qcls-gguf[bench]'"
-    assert gpu_facts() is None
+    assert gpu_state() is None
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "1000"])
 def test_a_process_that_sees_no_gpu_is_told_of_none(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    reason = why_no_gpu()
-    assert reason is not None
-    assert reason.startswith("NVIDIA's driver shows no GPU: ")
-    assert gpu_facts() is None
-    run, n_threads = GpuRun(), threading.active_count()
-    with watched_gpu(run):
-        assert threading.active_count() == n_threads
-    assert run.states == []
+    assert gpu_state() is None
 
 
-@pytest.mark.skipif(why_no_gpu() is not None, reason="needs an NVIDIA GPU and nvidia-ml-py")
-def test_the_gpu_of_this_machine_has_a_name_and_a_state() -> None:
-    facts = gpu_facts()
-    assert facts is not None
-    assert facts.name
-    assert facts.driver
-    run = GpuRun()
-    with watched_gpu(run):
-        pass
-    assert 1 <= len(run.states) <= 2
+@pytest.mark.parametrize(("visible", "found"), [("2,0", 2), ("GPU-7,GPU-8", "GPU-7")])
+def test_the_first_visible_gpu_is_asked_and_old_drivers_leave_gaps(
+    visible: str, found: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NVMLError(Exception):
+        """What the package raises."""
+
+    def refuse(*_: Any) -> int:
+        raise NVMLError
+
+    closed: list[bool] = []
+    driver = SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_CLOCK_SM=1,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: closed.append(True),
+        nvmlDeviceGetHandleByIndex=lambda index: ("gpu", index),
+        nvmlDeviceGetHandleByUUID=lambda uuid: ("gpu", uuid),
+        nvmlDeviceGetName=lambda gpu: f"T4 {gpu[1]}",
+        nvmlDeviceGetClockInfo=lambda gpu, clock: 900,
+        nvmlDeviceGetMaxClockInfo=refuse,
+        nvmlDeviceGetCurrentClocksEventReasons=lambda gpu: 0x1 | 0x4 | 0x40,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_state() == GpuState(
+        name=f"T4 {found}",
+        driver=None,
+        sm_mhz=900,
+        max_sm_mhz=None,
+        throttle_reasons=("power limit", "thermal limit of the hardware"),
+    )
+    assert closed == [True]

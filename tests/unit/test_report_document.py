@@ -42,7 +42,7 @@ def on_terminal(document: Document, width: int) -> str:
     return screen.file.getvalue()
 
 
-@pytest.mark.parametrize(("width", "n_tables"), [(100, 1), (60, 2), (40, 3), (30, 5)])
+@pytest.mark.parametrize(("width", "n_tables"), [(100, 1), (60, 2), (40, 4), (30, 5)])
 def test_numbers_of_a_wide_table_stay_whole_in_several(width: int, n_tables: int) -> None:
     text = on_terminal(Document(title="", parts=[TABLE]), width)
     assert all(cell_len(line.rstrip()) <= width for line in text.splitlines())
