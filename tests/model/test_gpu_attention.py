@@ -1,4 +1,4 @@
-"""Attention that reads only the cells that a token may see, in whole models on a CUDA device (patch 15)."""
+"""Attention that reads only the cells that a token may see, in whole models on a CUDA device (patch 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts with more sequences than stock llama.cpp allows (patch 13), and what must still be refused."""
+"""Contexts with more sequences than stock llama.cpp allows (patch 9), and what must still be refused."""
 
 from __future__ import annotations
 

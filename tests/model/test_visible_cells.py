@@ -1,4 +1,4 @@
-"""Attention that reads only the cells that a token may see, in whole models (patches 11 and 12)."""
+"""Attention that reads only the cells that a token may see, in whole models (patch 8)."""
 
 from __future__ import annotations
 
