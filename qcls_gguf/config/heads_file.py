@@ -13,18 +13,21 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, ValidationError
 
 from ..errors import ConfigError
 from ..version import __version__
-from .calibration_file import Calibration
+from .calibration_file import Calibration, FittedFile
 from .prompt import PromptConfig
-from .schema import Config, short
+from .rules import LISTED, Count, Text
+from .schema import Config
+from .settings import Settings, check, config_error, mistakes, settings
 from .template import SLOT
-from .words import JsonObject, hint, shown
+from .words import hint
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -70,11 +73,11 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
+class Heads(FittedFile):
     """The heads of a file, checked against the prompts of a configuration."""
 
-    path: Path
-    model_sha256: str
+    command = "learn"
+
     n_layer: int
     n_embd: int
     prompts: Mapping[str, Head]
@@ -84,17 +87,32 @@ class Heads:
         """Raise ConfigError for a model of another shape, before its sha256 is known."""
         if (n_layer, n_embd) != (self.n_layer, self.n_embd):
             raise ConfigError(
-                f"heads: {self.path}: they were learnt with a model of {self.n_layer} layers and states of "
-                f"{self.n_embd} numbers, this one has {n_layer} and {n_embd}: {_AGAIN}"
+                f"{self.path} was made with a model of {self.n_layer} layers and states of {self.n_embd} numbers, "
+                f"this one has {n_layer} and {n_embd}: {_AGAIN}"
             )
 
-    def check_model(self, sha256: str) -> None:
-        """Raise ConfigError for another model than the one that the heads were learnt with."""
-        if sha256 != self.model_sha256:
-            raise ConfigError(
-                f"heads: {self.path}: they were learnt with the model of sha256 {short(self.model_sha256)}, this one "
-                f"is {short(sha256)}: {_AGAIN}"
-            )
+
+@settings
+class _Entry(Settings):
+    """What the file says of a head beside its arrays."""
+
+    hash: Text
+    labels: Annotated[tuple[Text, ...], LISTED]
+    depth: Count
+    scale: Annotated[float, Field(allow_inf_nan=False)]
+    text: Text | None = None
+
+
+@settings
+class _About(Settings):
+    """The JSON text of the file."""
+
+    format: Literal[1]
+    package_version: Text
+    model_sha256: Text
+    n_layer: Count
+    n_embd: Count
+    prompts: dict[str, _Entry]
 
 
 def head_hash(prompt: PromptConfig, head: Head) -> str:
@@ -153,23 +171,21 @@ def heads_content(
 
 def _read(path: Path, prompts: Mapping[str, PromptConfig]) -> Heads:
     arrays = _arrays(path)
+    values = None
     try:
-        about: JsonObject = json.loads(arrays[_ABOUT].tobytes())
-        if about["format"] != FORMAT:
-            raise ConfigError(f"has format {shown(about['format'])}, this version reads {FORMAT}: {_AGAIN}")
-        n_layer, n_embd = int(about["n_layer"]), int(about["n_embd"])
-        found = {
-            str(name): _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], n_layer, n_embd)
-            for index, (name, entry) in enumerate(about["prompts"].items())
+        values = json.loads(arrays[_ABOUT].tobytes())
+        about = check(_About, values)
+        heads = {
+            name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
+            for index, (name, entry) in enumerate(about.prompts.items())
         }
-        entries: Mapping[str, JsonObject] = about["prompts"]
-        hashes = {name: str(entry["hash"]) for name, entry in entries.items()}
-        sha256 = str(about["model_sha256"])
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
+    except ValidationError as e:
+        raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_AGAIN}") from None
+    except (AttributeError, KeyError, ValueError) as e:
         raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
-    for name, head in found.items():
-        _check_prompt(name, head, hashes[name], prompts)
-    return Heads(path=path, model_sha256=sha256, n_layer=n_layer, n_embd=n_embd, prompts=found)
+    for name, head in heads.items():
+        _check_prompt(name, head, about.prompts[name].hash, prompts)
+    return Heads(path=path, model_sha256=about.model_sha256, n_layer=about.n_layer, n_embd=about.n_embd, prompts=heads)
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -191,23 +207,20 @@ def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise ConfigError(f"is no file of heads, or a damaged one: {e}") from None
 
 
-def _head(entry: JsonObject, weight: Any, bias: Any, n_layer: int, n_embd: int) -> Head:
-    """One head of the file. Raises ValueError, KeyError or TypeError for what is none."""
-    n_labels = len(entry["labels"])
-    depth, scale, text = entry["depth"], float(entry["scale"]), entry["text"]
-    if (
-        weight.shape != (n_embd, n_labels)
-        or bias.shape != (n_labels,)
-        or {weight.dtype, bias.dtype} != {np.dtype(np.float32)}
-    ):
+def _head(entry: _Entry, weight: npt.NDArray[Any], bias: npt.NDArray[Any], about: _About) -> Head:
+    """One head of the file. Raises ValueError for what is none."""
+    n_labels, depth = len(entry.labels), entry.depth
+    if weight.shape != (about.n_embd, n_labels) or bias.shape != (n_labels,):
         raise ValueError(f"arrays of shapes {weight.shape} and {bias.shape} for {n_labels} labels")
-    if not (np.isfinite(weight).all() and np.isfinite(bias).all() and np.isfinite(scale)):
-        raise ValueError("numbers that are not finite")
-    if type(depth) is not int or not 0 < depth <= n_layer or (scale and (text is not None or depth < n_layer)):
-        raise ValueError(f"depth {depth!r}")
-    if text is not None and (not isinstance(text, str) or text.count(SLOT) != 1):
+    if {weight.dtype, bias.dtype} != {np.dtype(np.float32)} or not (
+        np.isfinite(weight).all() and np.isfinite(bias).all()
+    ):
+        raise ValueError("numbers that are not finite float32")
+    if depth > about.n_layer or (entry.scale and (entry.text is not None or depth < about.n_layer)):
+        raise ValueError(f"depth {depth}")
+    if entry.text is not None and entry.text.count(SLOT) != 1:
         raise ValueError("a text without one slot")
-    return Head(depth=depth, weight=weight, bias=bias, scale=scale, text=text)
+    return Head(depth=depth, weight=weight, bias=bias, scale=entry.scale, text=entry.text)
 
 
 def _check_prompt(name: str, head: Head, wanted: str, prompts: Mapping[str, PromptConfig]) -> None:

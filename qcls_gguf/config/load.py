@@ -6,111 +6,26 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError, model_validator
+from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from ..errors import ConfigError
-from .prompt import (
-    TEXT_KEYS,
-    Confidence,
-    Prior,
-    PromptConfig,
-    Queries,
-    refuse_other_texts,
-    resolve_forced,
-)
+from .prompt import TEXT_KEYS, PromptConfig
 from .resources import config_path
-from .rules import File, FilledText, Text, Truth, VisibleText
-from .schema import (
-    CascadeConfig,
-    CascadeStage,
-    Config,
-    IgnoredKinds,
-    ModelConfig,
-    Prompts,
-    RuntimeConfig,
-    StagePrompt,
-)
-from .scoring import Scoring
-from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
-from .template import SLOT, no_query
+from .schema import CascadeConfig, CascadeStage, Config, ConfigFile, ModelConfig, RuntimeConfig, StagePrompt
+from .settings import Mistake, check, config_error, given, mistakes, prefixed
 from .words import JsonObject, kind_of
 from .yaml_values import load_yaml, read_text, text_block
 
-
-@settings
-class Shared(Settings):
-    """Settings of prompts that the top level may give for all of them; a prompt's own setting wins."""
-
-    prompt_template: Text | None = None
-    """the whole text of prompts without one of their own; {name}, {labels} and {describe} are filled for each prompt"""
-    system: Text | None = None
-    """instead of prompt_template: the system message of prompts without texts of their own, or with only a user text"""
-    user: Text | None = None
-    """the user message of prompts without texts of their own"""
-    answer_cue: Text | None = None
-    """the beginning of the answer to such prompts, such as `{name}:`"""
-    scoring: Scoring | None = None
-    """how a label's tokens become its score, for prompts without a scoring of their own"""
-    force_single_token_labels: Truth | None = None
-    """true: the same as scoring first_token"""
-    label_end: FilledText | None = None
-    """the token that ends a label with which another begins, for prompts without one of their own"""
-    prior: Prior | None = None
-    """content_free: subtract the log-probabilities that the labels get for queries without content"""
-    content_free_queries: Queries | None = None
-    """the queries from which such a prior is computed"""
-    min_confidence: Confidence | None = None
-    """answer the fallback if the best label is less probable"""
-    fallback: VisibleText | None = None
-    """the answer below min_confidence; need not be a label"""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, values: Any) -> Any:
-        found = given(values)
-        return resolve_forced(found) if isinstance(found, dict) else found
-
-    @model_validator(mode="after")
-    def _check(self) -> Shared:
-        if self.prompt_template is not None:
-            if (n_slots := self.prompt_template.count(SLOT)) != 1:
-                remedy = "it needs exactly one" if n_slots else no_query(self.prompt_template)
-                raise refusal(f"has {n_slots} {SLOT} slots: {remedy}", "prompt_template")
-            refuse_other_texts(self)
-        return self
-
-
-@settings
-class ConfigFile(Shared):
-    """A configuration of qcls-gguf: prompts and their labels, the model, and how to run it."""
-
-    prompts: Prompts
-    """the prompts, all of which every query is labelled by"""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    """the model: a file, Ollama's, or a repository on the Hugging Face hub; default: the embedded model"""
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    """how to run it"""
-    calibration: File | None = None
-    """the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder"""
-    heads: File | None = None
-    """the file that `qcls-gguf learn` wrote; a relative path starts from the configuration's folder"""
-    cascade: CascadeConfig | None = None
-    """cheaper configurations that are asked first, as `qcls-gguf advise` writes them"""
-    ignore_warnings: IgnoredKinds = ()
-    """kinds of likely mistakes in the prompts that are not reported, such as untrained; all suppresses every one"""
-
-
-_SHARED = tuple(Shared.__pydantic_fields__)  # type: ignore[attr-defined]
-
-
-_ANY_TEXT = {"prompt_template": SLOT}
-"""In place of wrong shared settings, so that mistakes of single prompts are still found."""
+_SCORING_KEYS = ("scoring", "force_single_token_labels")
+_SHARED = (
+    *TEXT_KEYS, *_SCORING_KEYS, "label_end", "prior", "content_free_queries", "min_confidence", "fallback"
+)  # fmt: skip
+"""Settings of prompts that the top level may give for all of them; a prompt's own setting wins."""
 
 
 def load_config(path: str | Path) -> Config:
@@ -134,38 +49,16 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     tree = file.values
     if not isinstance(tree, dict):
         raise ConfigError(f"the configuration: expected keys and values, got {kind_of(tree)}")
-    wrong: list[Mistake] = []
-    shared = _shared(tree, wrong)
     body = {key: value for key, value in given(tree).items() if key not in _SHARED}
+    shared = {key: tree[key] for key in _SHARED if tree.get(key) is not None}
     if isinstance(body.get("prompts"), list):
         body["prompts"] = [_prompt(prompt, shared) for prompt in body["prompts"]]
     try:
         found = check(ConfigFile, body, folder=folder)
     except ValidationError as e:
-        wrong += mistakes(e, ConfigFile)
-    if wrong:
-        raise config_error(wrong, tree, file=file)
-    return Config(
-        prompts=found.prompts,
-        model=found.model,
-        runtime=found.runtime,
-        calibration=found.calibration,
-        heads=found.heads,
-        cascade=found.cascade,
-        ignore_warnings=found.ignore_warnings,
-        path=path,
-    )
-
-
-def _shared(tree: dict[Any, Any], wrong: list[Mistake]) -> JsonObject:
-    """The settings for all prompts; their mistakes are added to wrong once, not for each prompt."""
-    try:
-        found = check(Shared, _without_last_breaks({key: tree[key] for key in _SHARED if key in tree}))
-    except ValidationError as e:
-        wrong += mistakes(e, Shared)
-        return _ANY_TEXT
-    values = {key: getattr(found, key) for key in _SHARED if key != "force_single_token_labels"}
-    return {key: value for key, value in values.items() if value is not None}
+        wrong = [_at_its_place(each, tree) for each in mistakes(e, ConfigFile, _SHARED)]
+        raise config_error(dict.fromkeys(wrong), tree, file=file) from None
+    return Config(path=path, **{key.name: getattr(found, key.name) for key in dataclasses.fields(found)})
 
 
 def _prompt(prompt: Any, shared: JsonObject) -> Any:
@@ -173,13 +66,23 @@ def _prompt(prompt: Any, shared: JsonObject) -> Any:
     own = given(prompt, keep=("label_prefix",))
     if not isinstance(own, dict):
         return own
-    common = {key: value for key, value in shared.items() if key != "scoring" or "force_single_token_labels" not in own}
-    has_own = [key for key in TEXT_KEYS if key in own]
+    replaced = [*_SCORING_KEYS] if any(key in own for key in _SCORING_KEYS) else []
     if "prompt_template" in own:
-        common = {key: value for key, value in common.items() if key not in TEXT_KEYS}
-    elif has_own:
-        common.pop("prompt_template", None)
-    return {**common, **_without_last_breaks(own)}
+        replaced += TEXT_KEYS
+    elif any(key in own for key in TEXT_KEYS):
+        replaced.append("prompt_template")
+    common = {key: value for key, value in shared.items() if key not in replaced}
+    return _without_last_breaks({**common, **own})
+
+
+def _at_its_place(mistake: Mistake, tree: dict[Any, Any]) -> Mistake:
+    """A mistake in a prompt at the top level, if the setting is given there for all prompts."""
+    where = mistake.where
+    if len(where) > 2 and where[0] == "prompts" and where[2] in _SHARED:
+        own = tree["prompts"][where[1]]
+        if own.get(where[2]) is None and tree.get(where[2]) is not None:
+            return Mistake(where[2:], mistake.what)
+    return mistake
 
 
 def _without_last_breaks(values: dict[Any, Any]) -> dict[Any, Any]:
@@ -239,8 +142,12 @@ class _Schema(GenerateJsonSchema):
 def config_json_schema() -> JsonObject:
     """The schema, with the description and the limits of every key."""
     schema: JsonObject = TypeAdapter(ConfigFile).json_schema(schema_generator=_Schema)
-    _describe(schema, ConfigFile, Shared)
+    _describe(schema, ConfigFile)
     describe_settings(schema["$defs"])
+    of_prompts = schema["$defs"]["PromptConfig"]["properties"]
+    for key in _SHARED:
+        text = f"for prompts without one of their own: {of_prompts[key]['description']}"
+        schema["properties"][key] = {**of_prompts[key], "description": text}
     return {"$schema": _Schema.schema_dialect, **schema}
 
 
@@ -254,9 +161,10 @@ def describe_settings(definitions: JsonObject) -> None:
             _describe(definitions[cls.__name__], cls)
 
 
-def _describe(schema: JsonObject, *classes: type) -> None:
+def _describe(schema: JsonObject, cls: type) -> None:
     """Give keys the docstrings below their fields, which Python itself does not keep; a type has its own."""
-    texts = {name: text for cls in classes for name, text in _docstrings(cls).items()}
+    parts = [part for part in cls.__mro__ if hasattr(part, "__pydantic_fields__")]
+    texts = {name: text for part in parts for name, text in _docstrings(part).items()}
     for name, key in schema["properties"].items():
         if name in texts:
             key["description"] = texts[name]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -198,31 +198,42 @@ class CascadeConfig(Settings):
     """hashes of the last stage's prompts, by name"""
 
 
-Prompts: TypeAlias = Annotated[
-    tuple[PromptConfig, ...],
-    Field(min_length=1, max_length=_MAX_PROMPTS),
-    LISTED,
-    distinct("name", lambda prompt: str(prompt.name)),
-]
-IgnoredKinds: TypeAlias = Annotated[tuple[IgnoredKind, ...], LISTED]
+@settings
+class ConfigFile(Settings):
+    """A configuration of qcls-gguf: prompts and their labels, the model, and how to run it."""
+
+    prompts: Annotated[
+        tuple[PromptConfig, ...],
+        Field(min_length=1, max_length=_MAX_PROMPTS),
+        LISTED,
+        distinct("name", lambda prompt: str(prompt.name)),
+    ]
+    """the prompts, all of which every query is labelled by"""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """the model: a file, Ollama's, or a repository on the Hugging Face hub; default: the embedded model"""
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    """how to run it"""
+    calibration: File | None = None
+    """the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder"""
+    heads: File | None = None
+    """the file that `qcls-gguf learn` wrote; a relative path starts from the configuration's folder"""
+    cascade: CascadeConfig | None = None
+    """cheaper configurations that are asked first, as `qcls-gguf advise` writes them"""
+    ignore_warnings: Annotated[tuple[IgnoredKind, ...], LISTED] = ()
+    """kinds of likely mistakes in the prompts that are not reported, such as untrained; all suppresses every one"""
+
+    @model_validator(mode="after")
+    def _fill(self) -> ConfigFile:
+        """Fill the slots that all prompts have a part in: from here on every prompt stands for itself."""
+        if any(slot in text for prompt in self.prompts for text in prompt.texts.values() for slot in ALL_SLOTS):
+            object.__setattr__(self, "prompts", _filled(self.prompts))
+        return self
 
 
 @settings
-class Config(Settings):
+class Config(ConfigFile):
     """Everything that a classifier is made from."""
 
-    prompts: Prompts
-    """each is asked about every query"""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    calibration: File | None = None
-    """what `qcls-gguf calibrate` fitted"""
-    heads: File | None = None
-    """what `qcls-gguf learn` found"""
-    cascade: CascadeConfig | None = None
-    """cheaper stages that are asked first"""
-    ignore_warnings: IgnoredKinds = ()
-    """kinds of likely mistakes that are not told"""
     path: Path | None = None
     """the file it came from"""
 
@@ -240,13 +251,6 @@ class Config(Settings):
             ignore_warnings: Sequence[IgnoredKind] = (),
             path: str | Path | None = None,
         ) -> None: ...
-
-    @model_validator(mode="after")
-    def _fill(self) -> Config:
-        """Fill the slots that all prompts have a part in: from here on every prompt stands for itself."""
-        if any(slot in text for prompt in self.prompts for text in prompt.texts.values() for slot in ALL_SLOTS):
-            object.__setattr__(self, "prompts", _filled(self.prompts))
-        return self
 
 
 def _filled(prompts: tuple[PromptConfig, ...]) -> tuple[PromptConfig, ...]:

@@ -6,7 +6,7 @@ values of a file. pydantic's errors become lines of "place: what is wrong and wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, field
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_type_hints
@@ -105,26 +105,29 @@ def check(cls: type[T], values: Any, **context: Any) -> T:
     return TypeAdapter(cls).validate_python(values, context=context)
 
 
-def mistakes(error: ValidationError, cls: type) -> list[Mistake]:
-    """All mistakes in the values for a class, in words."""
+def mistakes(error: ValidationError, cls: type, more: Sequence[str] = ()) -> list[Mistake]:
+    """All mistakes in the values for a class, in words; more: keys that stand beside those of the class."""
     found: list[Mistake] = []
     for each in error.errors(include_url=False):
         where = each["loc"]
         if where and str(where[-1]).startswith("literal["):  # the words of a union, whose other type came before
             found[-1] = Mistake(where[:-1], f"{found[-1].what}, or {each['ctx']['expected']}")
         elif each["type"] != "too_short" or not found or found[-1].where[: len(where)] != where:
-            found.append(_mistake(each, cls))  # a list is not too short for its items that are wrong
+            found.append(_mistake(each, cls, more))  # a list is not too short for its items that are wrong
     return found
 
 
-def _mistake(error: Any, cls: type) -> Mistake:
+def _mistake(error: Any, cls: type, more: Sequence[str]) -> Mistake:
     where: tuple[Step, ...] = error["loc"]
     kind = error["type"]
     if kind == _OURS:
         return Mistake((*where, *error["ctx"]["where"]), error["ctx"]["what"])
     if kind in _UNKNOWN:
         name = shown(where[-1], quoted=False)
-        return Mistake((*where[:-1], name), f"unknown key, {hint(where[-1], _known_keys(cls, where[:-1]))}")
+        known = _known_keys(cls, where[:-1])
+        return Mistake(
+            (*where[:-1], name), f"unknown key, {hint(where[-1], known if where[:-1] else sorted([*known, *more]))}"
+        )
     if kind == "missing":
         return Mistake(where, "is missing")
     if kind in ("dataclass_type", "dict_type"):
@@ -173,6 +176,8 @@ def _settings_in(hint: Any) -> Iterator[Any]:
 def config_error(found: Iterable[Mistake], values: Any, place: str = "", file: YamlText | None = None) -> ConfigError:
     """The error with a line for each mistake. values: the checked ones; place: theirs; file: that they stand in."""
     lines = []
+    if file is not None:
+        found = sorted(found, key=lambda each: file.line(each.where) or 0)
     for each in found:
         line = None if file is None else file.line(each.where)
         number = "" if line is None else f"line {line}: "

@@ -1,1 +1,1 @@
-"""From labels, labelled rows or an old configuration to a new configuration."""
+"""From labels or labelled rows to a new configuration."""

@@ -1,23 +1,19 @@
-"""New configurations as commented YAML: from prompts and their labels, or from an older configuration."""
+"""New configurations as commented YAML, from prompts and their labels."""
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent, wrap
 
-from ..config.load import config_tree, load_config, parse_config
-from ..config.prompt import Prior, PromptConfig
-from ..config.resources import OLLAMA, PACKAGE, schema_path
-from ..config.schema import Config, ModelConfig
-from ..config.template import LABELS_SLOT
+from ..config.load import parse_config
+from ..config.prompt import Prior
+from ..config.resources import schema_path
 from ..config.words import shown
 from ..config.yaml_values import text_block, yaml_text
 from ..errors import ConfigError
-from .models import DraftModel, given_model
+from .models import DraftModel
 
 _SYSTEM = """\
 Label {about}. {how}
@@ -28,13 +24,6 @@ _USER = "text: {query}"
 NO_CONTENT = ("other", "others", "none", "unknown", "n/a")
 """labels that stand at the end of a list; they may be right for a text without content"""
 _COMMENT_CELLS = 100
-_CHATML = re.compile(
-    r"(?:<\|im_start\|>system\n(?P<system>.*?)<\|im_end\|>\n)?"
-    r"<\|im_start\|>user\n(?P<user>.*?)<\|im_end\|>\n"
-    r"<\|im_start\|>assistant\n(?:<think>\n\n</think>\n\n)?(?P<answer_cue>[^<]*)",
-    re.DOTALL,
-)
-_CONTROL = "<|"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,28 +87,6 @@ def draft_text(draft: Draft, folder: Path) -> str:
     )
 
 
-def modern_text(source: str, folder: Path, chosen: DraftModel, *, override: bool) -> tuple[str, list[str]]:
-    """The configuration of a file, or of a name, as a new one in that folder, and what is to be said of it.
-
-    ChatML becomes system and user texts, and what all prompts have alike stands once; the words stay as they are, and
-    so do all other settings. chosen: the model of a configuration that names none, or with override of any.
-    Raises ConfigError, and ModelError where the model that it names cannot be used.
-    """
-    config = load_config(source)
-    remarks: list[str] = []
-    model = chosen
-    if not override and config.model == ModelConfig():
-        remarks.append(
-            "it names no model; so far the embedded model answered, which knows only the prompts that come with it"
-        )
-    elif not override:
-        model = _named_model(config)
-    prompts = tuple(_modern_prompt(prompt, model, remarks) for prompt in config.prompts)
-    tree = config_tree(dataclasses.replace(config, model=ModelConfig(), prompts=prompts))
-    heading = _heading(f"{source}, whose comments are not in it")
-    return _checked([heading, _model_part(model), yaml_text(tree)], folder), remarks
-
-
 def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:
     """Prompts from texts such as `category=dress,jeans,none`. Raises ConfigError."""
     found = []
@@ -158,34 +125,3 @@ def _checked(parts: Sequence[str], folder: Path) -> str:
     except ConfigError as e:
         raise ConfigError(f"no configuration can be made of that: {e}") from None
     return text
-
-
-def _named_model(config: Config) -> DraftModel:
-    """The model that a configuration names, its file found from anywhere."""
-    settings = config_tree(config)["model"]
-    assert isinstance(settings, dict)
-    model = config.model
-    path = None if model.path is None else str(model.path.absolute())
-    if model.ollama or model.package:
-        path = f"{OLLAMA}{model.ollama}" if model.ollama else f"{PACKAGE}{model.package}"
-    found = given_model(path, None)
-    has_template = found is None or found.has_chat_template or model.chat_template is not None
-    return DraftModel(settings=settings, why="as it was", has_chat_template=has_template)
-
-
-def _modern_prompt(prompt: PromptConfig, model: DraftModel, remarks: list[str]) -> PromptConfig:
-    """The prompt with system and user texts where its whole text is ChatML, else as it is, with a remark why."""
-    text = prompt.prompt_template
-    if text is None:
-        return prompt
-    turns = _CHATML.fullmatch(text)
-    if turns is None or not model.has_chat_template or any(_CONTROL in (part or "") for part in turns.groups()):
-        if _CONTROL in text:
-            why = "it is not one of system, user and assistant in ChatML"
-            if not model.has_chat_template:
-                why = "it has to: the model's file has no chat template"
-            remarks.append(f"{prompt.name}: its text stays whole, since {why}")
-        return prompt
-    listed = f"[{', '.join(prompt.labels)}]" if LABELS_SLOT not in text else f"[{LABELS_SLOT}]"
-    system, user, cue = (each and each.replace(listed, f"[{LABELS_SLOT}]", 1) for each in turns.groups())
-    return dataclasses.replace(prompt, prompt_template=None, system=system, user=user, answer_cue=cue)

@@ -11,13 +11,12 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Protocol
 
 from ..config.prompt import LikelyMistake, MistakeKind, PromptConfig
 from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
 from ..config.words import ALIKE, seen_as, shown
-from .chat import ChatModel
-from .compiled import Prompt, Tokenizer
+from ..model.vocabulary import Vocabulary
+from .compiled import Prompt
 from .prompt_set import PromptSet
 
 _N_NAMED = 5
@@ -31,7 +30,6 @@ _USUAL = (
     "<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>",
     "<|end|>", "<|start|>", "<|message|>", "<|channel|>",
 )  # fmt: skip
-_ROLE_BREAK = re.compile(r"<\|im_start\|>(?:system|user|assistant) +\S|<\|im_end\|> +<\|im_start\|>")
 
 # Digests, so that no start has to read these configurations; tests/unit/test_likely_mistakes.py says how they are made.
 TRAINED = frozenset({
@@ -40,13 +38,6 @@ TRAINED = frozenset({
     "021128a570dd", "27aadd6b33b3",
 })  # fmt: skip
 """Which prompts the embedded model was trained on: those of the configurations fashion-8 and fashion-8-joint."""
-
-
-class MistakeModel(Tokenizer, ChatModel, Protocol):
-    """The part of a model that the checks need."""
-
-    @property
-    def is_embedded(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +49,7 @@ class _Case:
     whole: PromptConfig
     """with its whole text"""
     compiled: Prompt
-    model: MistakeModel
+    model: Vocabulary
     chat_template: str
     """empty where neither the model's file nor the configuration has one"""
 
@@ -75,7 +66,7 @@ _Found = Iterator[tuple[MistakeKind, str, str]]
 def likely_mistakes(
     sources: Sequence[PromptConfig],
     prompts: PromptSet,
-    model: MistakeModel,
+    model: Vocabulary,
     *,
     chat_template: str | None = None,
     ignored: Collection[str] = (),
@@ -164,14 +155,6 @@ def literal_slots(case: _Case) -> _Found:
             yield "literal_slot", key, f"has {word}, which is no slot and stays as it is: {remedy}"
 
 
-def lost_line_breaks(case: _Case) -> _Found:
-    """ChatML on one line, often the result of YAML's `>`."""
-    for key, text in case.source.texts.items():
-        if found := _ROLE_BREAK.search(text):
-            what = f"has {shown(found[0])} on one line, where ChatML has a line break: write the text below |, not >"
-            yield "line_break", key, what
-
-
 def spaces_before_labels(case: _Case) -> _Found:
     """Two spaces, or none, between the text and its labels."""
     end, prefix, label = case.whole.expanded_template[-1:], case.whole.label_prefix, case.whole.labels[0]
@@ -206,25 +189,6 @@ def alike_labels(case: _Case) -> _Found:
     for labels in groups.values():
         if len(labels) > 1:
             yield "labels_alike", "labels", f"{_named(labels)} {ALIKE}, and share their probability: keep one of them"
-
-
-def unlike_label_tokens(case: _Case) -> _Found:
-    """Some labels form one token with the prefix, others leave it a token of its own."""
-    prefix = case.whole.label_prefix
-    alone = case.model.tokenize(prefix, parse_special=False).tolist() if prefix else []
-    if not alone:
-        return
-    apart = [
-        label
-        for label, tokens in zip(case.compiled.labels, case.compiled.label_tokens, strict=True)
-        if list(tokens[: len(alone)]) == alone
-    ]
-    if 0 < len(apart) < len(case.compiled.labels):
-        what = (
-            f"the label prefix {shown(prefix)} stays a token of its own before {_named(apart)}, and not before the "
-            "other labels, whose words the model weighs against it: begin all labels with a letter, in one case"
-        )
-        yield "label_tokens", "labels", what
 
 
 def untrained_prompts(case: _Case) -> _Found:
@@ -272,11 +236,9 @@ CHECKS = (
     other_chat_format,
     missing_beginning,
     literal_slots,
-    lost_line_breaks,
     spaces_before_labels,
     spaces_around_labels,
     alike_labels,
-    unlike_label_tokens,
     untrained_prompts,
     unnamed_labels,
     descriptions_not_shown,

@@ -183,7 +183,7 @@ def test_a_calibration_is_for_its_own_model_and_prompts(fashion: Path, tmp_path:
     assert run("run", "--config", path, "--query", "x", "--quiet").returncode == 0
     other = run("run", "--config", path, "--query", "x", "--model", ROOT / "models" / "fashion-tiny-Q4_K_M.gguf")
     assert other.returncode == 2
-    assert f"the fits of prompts colour were made with the model of sha256 {sha256[:12]}…" in other.stderr
+    assert f"was made with the model of sha256 {sha256[:12]}…" in other.stderr
     scoring = run("run", "--config", path, "--query", "x", "--scoring", "joint")
     assert "prompts.colour: was fitted to scoring tree, the prompt has joint: run" in scoring.stderr
     assert "load model" not in scoring.stderr

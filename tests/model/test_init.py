@@ -74,20 +74,12 @@ def test_several_prompts_share_all_but_their_last_words(chat_model: str, tmp_pat
     assert longer - fed == single, "a query is fed once for both prompts"
 
 
-def test_an_older_configuration_labels_with_a_model_of_today(chat_model: str, tmp_path: Path) -> None:
-    out = tmp_path / "mine.yaml"
-    code, said = init("--from", "mission", "-m", chat_model, "--out", str(out))
-    assert code == 0, said
-    assert "prompt_template" not in out.read_text()
-    assert list(labels(out, "blue jeans")) == ["category", "audience"]
-
-
 def test_a_source_is_needed_and_sources_exclude_each_other(tmp_path: Path) -> None:
     out = str(tmp_path / "x.yaml")
     for arguments, words in (
-        ([], "give --labels NAME=LABEL,… or --data FILE or --from FILE"),
-        (["--labels", "a=b,c", "--from", "mission"], "--labels and --from are both given"),
-        (["--from", "nothing"], "none of this name comes with the package"),
+        ([], "give --labels NAME=LABEL,… or --data FILE"),
+        (["--labels", "a=b,c", "--data", "rows.csv"], "--labels and --data are both given"),
+        (["--from", "mission"], "--from was removed: copy the configuration"),
         (["--labels", "a=b,c", "--label-column", "x"], "--label-column and --ignore-columns are for --data"),
         (["--labels", "a=b,c", "-m", "a", "-hf", "b/c"], "--model and --hf-repo are both given"),
         (["--labels", "a=b,c", "-hf", "b/c", "--family", "lfm2"], "--hf-repo and --family are both given"),

@@ -145,7 +145,7 @@ def test_a_prompt_set_at_run_time_gets_the_layers_that_it_needs(opened: Opened) 
 
 def test_another_model_is_refused(opened: Opened, make_model: MakeModel) -> None:
     for other, message in (
-        (make_model(n_layer=N_LAYER, seed=1), "learnt with the model of sha256"),
+        (make_model(n_layer=N_LAYER, seed=1), "made with the model of sha256"),
         (make_model(n_layer=2), "a model of 4 layers"),
     ):
         config = opened.config(["shape"], ["shape"])

@@ -58,7 +58,7 @@ def labels(*labels: str) -> dict[str, Any]:
 
 
 ALIKE = "differ only in case, white space, invisible characters or how accents are stored, and share their probability"
-OF_LABELS = ("label_ends", "labels_alike", "label_tokens", "descriptions")
+OF_LABELS = ("label_ends", "labels_alike", "descriptions")
 PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
 """the settings that mistakes are in, by kind; all others are in the text"""
 
@@ -71,7 +71,6 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
         (text("{query}", "{query} {text}"), "literal_slot", "has {text}, which is no slot and stays as it is: did"),
         (text("color:", "{label_name}:"), "literal_slot", "has {label_name}, which is no slot and stays as it is"),
         (text("{query}", "{{query}}"), "literal_slot", "has {{query}}, whose outer braces stay around the query"),
-        (text("\n", " "), "line_break", "has '<|im_start|>user o' on one line, where ChatML has a line break"),
         (text("color:", "color: "), "space", "begins with a space, and the text ends in one: end the text"),
         # one line break is the block scalar's
         (text("color:", "\n"), "space", "begins with a space, and the text ends a line: give label_prefix"),
@@ -80,7 +79,6 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
         (labels("light blue", "lightblue", "red"), "labels_alike", f"'light blue', 'lightblue' {ALIKE}"),
         (labels("ros\u00e9", "rose\u0301", "red"), "labels_alike", f"'ros\u00e9', 'rose\u0301' {ALIKE}"),
         (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {ALIKE}"),
-        (labels("red", "blue", "7"), "label_tokens", "the label prefix ' ' stays a token of its own before"),
         (text("[{labels}]", "[r-ish]"), "labels_not_named", "names none of the 3 labels, so the model cannot know"),
         (
             {"prompt_template": GOOD, "labels": {"red": "like a rose", "blue": None}},

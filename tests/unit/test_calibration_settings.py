@@ -129,7 +129,7 @@ def test_what_is_written_is_read(config: Config) -> None:
     assert found is not None
     assert found.prompts == {"category": PromptCalibration(temperature=1.5, bias=(0.5, -0.75, 0.25))}
     found.check_model(SHA256)
-    with pytest.raises(ConfigError, match=r"c\.yaml: .*category.* sha256 abababababab…, this one is cdcd.*calibrate"):
+    with pytest.raises(ConfigError, match=r"c\.yaml .* sha256 abababababab…, this one is cdcd.*calibrate"):
         found.check_model("cd" * 32)
     assert read_calibration(replace(config, calibration=None)) is None
 
@@ -154,11 +154,12 @@ def test_a_file_that_cannot_be_read_is_refused(config: Config, tmp_path: Path) -
         ({"model_sha": 1}, "model_sha: unknown key, did you mean model_sha256?"),
         ({"categorie": WHOLE}, "prompts.categorie: is no prompt of the configuration, which has category, audience"),
         ({"temperature": float("inf")}, "prompts.category.temperature: inf should be less than or equal to 100"),
-        ({"scoring": "joint"}, "prompts.category: was fitted to scoring joint, the prompt has tree: run `qcls-gguf"),
         ({"prompt_hash": "cd" * 32}, "prompts.category: was fitted to the prompt of hash cdcdcdcdcdcd…, it is "),
         ({"bias": [1]}, "prompts.category.bias: expected keys and values, got a list"),
-        ({"bias": {"dress": 1, "no": 2}}, "prompts.category.bias.孕: is missing"),
-        ({"bias": {"dress": 1, "no": 2, "孕": 3, "coat": 4}}, "prompts.category.bias.coat: unknown key"),
+        (
+            {"bias": {"dress": 1, "no": 2}},
+            "prompts.category: its bias has other labels than the prompt: run `qcls-gguf",
+        ),
         (
             {"bias": {"dress": 1, "no": float("nan"), "孕": 3}},
             "prompts.category.bias.no: nan should be less than or equal to 1000",

@@ -1,4 +1,4 @@
-"""New configurations: from labels, from labelled rows, from older ones; which model they name."""
+"""New configurations: from labels, from labelled rows; which model they name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from qcls_gguf import Config, ConfigError, ModelError, load_config
-from qcls_gguf.config.resources import config_names
 from qcls_gguf.data.labelled import LabelledColumns
-from qcls_gguf.drafting.draft import Draft, draft_text, labels_of, modern_text
+from qcls_gguf.drafting.draft import Draft, draft_text, labels_of
 from qcls_gguf.drafting.models import LARGEST_FIRST, DraftModel, Family, choose, fitting_model, given_model
 from qcls_gguf.drafting.rows import find_labels
 from qcls_gguf.report.environment import ModelRoom
@@ -139,34 +138,6 @@ def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) 
         find_labels(path)
     with pytest.raises(ConfigError, match="is a spreadsheet"):
         find_labels(path.rename(tmp_path / "rows.XLSX"))
-
-
-@pytest.mark.parametrize("name", config_names())
-def test_older_configurations_keep_their_words(name: str, tmp_path: Path) -> None:
-    before = load_config(name)
-    text, remarks = modern_text(name, tmp_path, CHAT, override=False)
-    after = loaded(text, tmp_path)
-    assert bool(remarks) == (before.model.hf_repo is None)
-    assert after.model.hf_repo == (before.model.hf_repo or "a/b")
-    assert after.runtime == before.runtime
-    assert "prompt_template" not in text
-    for old, new in zip(before.prompts, after.prompts, strict=True):
-        for key in ("name", "labels", "label_prefix", "scoring"):
-            assert getattr(old, key) == getattr(new, key)
-        turns = f"<|im_start|>system\n{new.system}<|im_end|>\n<|im_start|>user\n{new.user}<|im_end|>\n"
-        whole = f"{turns}<|im_start|>assistant\n{new.answer_cue}"
-        assert whole.replace("{name}", new.name) == old.expanded_template
-
-
-def test_a_text_that_is_no_chatml_stays_whole(tmp_path: Path) -> None:
-    path = tmp_path / "old.yaml"
-    path.write_text(
-        "prompts:\n- {name: a, prompt_template: '<|im_start|>user\\n{query}<|im_end|>\\nx:', labels: [p, q]}\n"
-        "- {name: b, prompt_template: '[{labels}] {query} answer:', labels: [p, q], min_confidence: 0.5, fallback: r}\n"
-    )
-    text, remarks = modern_text(str(path), tmp_path, CHAT, override=True)
-    assert load_config(path).prompts == loaded(text, tmp_path).prompts
-    assert remarks == ["a: its text stays whole, since it is not one of system, user and assistant in ChatML"]
 
 
 @pytest.mark.parametrize(

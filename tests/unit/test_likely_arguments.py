@@ -24,7 +24,7 @@ def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "-t", "1", "-"], "write --queries -"),
         (["run", "ollama:qwen3:8b"], "write --model ollama:qwen3:8b"),
         (["inspect", "my.yaml"], "write --config my.yaml"),
-        (["init", "mission"], "write --from mission"),
+        (["run", "mission"], "write --config mission"),
         (["schema", "x"], "schema takes no argument 'x': `--help` lists its options"),
         (["lable"], "Did you mean 'label'?"),
         (["help", "nothing"], "No such command 'nothing'."),

@@ -94,7 +94,7 @@ def test_another_order_of_labels_takes_their_descriptions_along() -> None:
         ({"prompt_template": "{query}", "system": "a"}, "system: is given beside prompt_template, which is"),
         ({"prompt_template": 1}, "prompt_template: 1 is a number, not text"),
         ({"prompt_template": "{describe} {query}"}, "prompts.colour.describe: is missing, and prompt_template has"),
-        ({"user": "x"}, "prompts.colour.user: has 0 {query} slots: it needs exactly one"),
+        ({"user": "x"}, "user: has 0 {query} slots: it needs exactly one"),
         ({}, "prompts.colour.prompt_template: is missing: write the whole text, or write system and user"),
     ],
 )  # fmt: skip
