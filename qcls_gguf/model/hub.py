@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -53,9 +54,9 @@ def fetch_model(
 
     `spec` is `user/repo` or `user/repo:quantization`, as for llama.cpp's `-hf`, and `@revision` may follow the
     repository; a GGUF file's name in the repository may stand for the quantisation. For a split model all parts are
-    fetched and the path is that of the first. With no quantisation Q4_K_M is chosen, or else the repository's only
-    model. HF_TOKEN, HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE are obeyed. A model in the cache is used, too, if the Hub
-    cannot be reached.
+    fetched, of one commit, and the path is that of the first. With no quantisation Q4_K_M is chosen, or else the
+    repository's only model. HF_TOKEN, HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE are obeyed. A model in the cache is used,
+    too, if the Hub cannot be reached.
 
     Raises ConfigError for an unusable `spec` or a quantisation that is not there, ModelError if fetching fails.
     """
@@ -140,56 +141,45 @@ def matching(variants: Iterable[Variant], quantization: str) -> list[Variant]:
 
 
 def _fetch(request: HubRequest) -> Path:
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub import HfApi, constants, hf_hub_download
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
-    # What is asked for by name and cached needs no list of the repository; one request then looks for a newer
-    # version of it, and hf_hub_download keeps to the cache at once if that fails.
-    wanted = request.quantization or DEFAULT_QUANTIZATION
-    cached = [v for v in _cached_variants(request)[1] if v.label == wanted.upper() and v.complete]
-    if len(cached) == 1:
-        try:
-            return _download(request, cached[0])
-        except EntryNotFoundError:
-            pass  # renamed or removed since
-    # Asked without the retries of list_repo_files, which keep a user with no network waiting for half a minute.
-    info = HfApi().model_info(request.repo, revision=request.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    variants = list_variants(file.rfilename for file in info.siblings or ())
-    return _download(request, _choose(variants, request, offline=False))
-
-
-def _download(request: HubRequest, variant: Variant) -> Path:
-    from huggingface_hub import hf_hub_download
-
-    first = Path(hf_hub_download(request.repo, variant.files[0], revision=request.revision))
+    try:
+        # Asked without the retries of list_repo_files, which keep a user with no network waiting for half a minute.
+        info = HfApi().model_info(request.repo, revision=request.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
+        raise
+    except Exception:  # the Hub cannot be reached
+        with suppress(ConfigError, ModelError):
+            return _find_cached(request)
+        raise
+    first, *others = _choose(
+        list_variants(each.rfilename for each in info.siblings or ()), request, offline=False
+    ).files
+    path = Path(hf_hub_download(request.repo, first, revision=request.revision))
     # Later parts come from the commit of the first, however the branch moves in between. In the cache the path is
     # FOLDER/snapshots/COMMIT/FILE.
-    commit = first.parts[-1 - len(PurePosixPath(variant.files[0]).parts)]
-    for file in variant.files[1:]:
-        hf_hub_download(request.repo, file, revision=commit)
-    return first
+    commit = path.parts[-1 - len(PurePosixPath(first).parts)]
+    for name in others:
+        hf_hub_download(request.repo, name, revision=commit)
+    return path
 
 
 def _find_cached(request: HubRequest) -> Path:
-    folder, variants = _cached_variants(request)
-    if folder is None or not variants:
-        raise ModelError(f"{request} is not in the local cache: {_GO_ONLINE} to download it")
-    return folder / _choose(variants, request, offline=True).files[0]
-
-
-def _cached_variants(request: HubRequest) -> tuple[Path | None, list[Variant]]:
-    """The folder of the requested revision in the Hub's cache, if there is one, and the models in it."""
+    """The first file of the requested model in the Hub's cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:
+    variants: list[Variant] = []
+    with suppress(LocalEntryNotFoundError):
         # With no pattern allowed this only looks up the folder, and misses no file in it.
         folder = snapshot_download(request.repo, revision=request.revision, local_files_only=True, allow_patterns=[])
-    except LocalEntryNotFoundError:
-        return None, []
-    root = Path(folder)
-    # is_file: a link whose target was deleted is no cached file.
-    return root, list_variants(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
+        root = Path(folder)
+        # is_file: a link whose target was deleted is no cached file.
+        variants = list_variants(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
+    if not variants:
+        raise ModelError(f"{request} is not in the local cache: {_GO_ONLINE} to download it")
+    return root / _choose(variants, request, offline=True).files[0]
 
 
 def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) -> Variant:
@@ -221,22 +211,17 @@ def _explain(error: Exception, request: HubRequest) -> ConfigError | ModelError:
     from huggingface_hub import constants, errors
 
     reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    token = "set HF_TOKEN, or log in with `hf auth login`"
     if isinstance(error, errors.HFValidationError):
         return ConfigError(f"model {request} is not a valid name of a repository ({reason}): correct it")
-    token = "set HF_TOKEN, or log in with `hf auth login`"
-    cache, endpoint = constants.HF_HUB_CACHE, constants.ENDPOINT
-    known: tuple[tuple[type[Exception], str], ...] = (
-        (errors.GatedRepoError, f"is gated and this account has no access: accept its terms on its page, then {token}"),
-        (errors.RevisionNotFoundError, f"has no revision {request.revision!r}: name a branch, tag or commit of it"),
-        (errors.RepositoryNotFoundError, f"does not exist, or is private: check its name; for a private one {token}"),
-        (errors.HfHubHTTPError, f"cannot be fetched from {endpoint} ({reason}): try again later, or {token}"),
-    )
-    if found := next((what for kind, what in known if isinstance(error, kind)), None):
-        return ModelError(f"{request} {found}")
-    if isinstance(error, OSError) and error.errno:  # of the disk: the network's have no number here
-        return ModelError(
-            f"{request}: {cache} cannot be written ({error.strerror}): make room, or set HF_HOME elsewhere"
-        )
-    return ModelError(
-        f"{request} cannot be fetched from {endpoint} ({reason}): check the network and HF_ENDPOINT, then run again"
-    )
+    if isinstance(error, errors.GatedRepoError):
+        what = f"is gated and this account has no access: accept its terms on its page, then {token}"
+    elif isinstance(error, errors.RevisionNotFoundError):
+        what = f"has no revision {request.revision!r}: name a branch, tag or commit of it"
+    elif isinstance(error, errors.RepositoryNotFoundError):
+        what = f"does not exist, or is private: check its name; for a private one {token}"
+    elif isinstance(error, OSError) and error.errno:  # of the disk: the network's have no number here
+        what = f"cannot be written to {constants.HF_HUB_CACHE} ({error.strerror}): make room, or set HF_HOME elsewhere"
+    else:
+        what = f"cannot be fetched from {constants.ENDPOINT} ({reason}): check the network and HF_ENDPOINT, or {token}"
+    return ModelError(f"{request} {what}")

@@ -118,8 +118,7 @@ def test_downloads_once_then_answers_from_the_cache(hub: HubServer, fetcher: Fet
     hub.requests.clear()
     assert fetcher.path("user/Tiny-GGUF", quantization="q4_k_m") == path
     assert fetcher.path("user/Tiny-GGUF") == path
-    asked = [line.split()[0] for line in hub.requests if "Tiny-GGUF" in line]
-    assert asked == ["HEAD", "HEAD"]
+    assert hub.downloads() == []
 
 
 def test_a_new_version_on_the_hub_is_fetched(hub: HubServer, fetcher: Fetcher) -> None:
@@ -129,9 +128,7 @@ def test_a_new_version_on_the_hub_is_fetched(hub: HubServer, fetcher: Fetcher) -
     assert fetcher.path("user/Tiny-GGUF").read_bytes() == b"newer"
     repo.replace({"renamed-Q4_K_M.gguf": b"newer"})
     assert fetcher.path("user/Tiny-GGUF").name == "renamed-Q4_K_M.gguf"
-    hub.requests.clear()
     assert fetcher.path("user/Tiny-GGUF", revision=old_commit) == old
-    assert hub.requests == []
     assert fetcher.path("user/Tiny-GGUF", revision=old_commit, offline=True).read_bytes() == Q4
 
 
