@@ -23,7 +23,7 @@ class PromptsToShow:
 
 @command
 def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: Printing) -> None:
-    """Show what a configuration costs with a model, before any query, and what could be cheaper or clearer.
+    """Show what a configuration costs with a model, before any query.
 
     For each prompt it shows the cached tokens, the tokens that every request adds, each label's tokens and the label
     trie; for all prompts together the tokens of an empty query, the sequences and the context; and likely mistakes in

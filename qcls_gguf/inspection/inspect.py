@@ -21,7 +21,6 @@ from ..plan.tree import TokenTree
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..score.adjustment import Adjustment, FloatArray
 from ..score.result import Counts
-from .advice import advise
 from .records import (
     Added,
     Answering,
@@ -62,8 +61,6 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         n_seq_max=engine.context.n_seq_max,
         n_limit=MAX_SEQ,
     )
-    inspected = inspect_prompts(prompts, tokenizer)
-    texts = [prompt.expanded_template for prompt in config.prompts]
     return Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
@@ -83,10 +80,9 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         sequences=sequences,
         request=request,
         longest=longest_query(templates, config.runtime.max_query_tokens),
-        prompts=inspected,
+        prompts=inspect_prompts(prompts, tokenizer),
         answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
         warnings=classifier.warnings,
-        advice=advise(inspected, texts, request),
     )
 
 
@@ -177,7 +173,6 @@ def empty_request(prompts: Sequence[Prompt], tokenizer: Tokenizer, counts: Count
             nodes.append(tree.add_path(nodes[parent], (token,)))
     n_new = [len(fragment) + len(suffix) for _, fragment, suffix in added]
     n_labels = sum(len(prompt.trie.fed) for prompt in prompts)
-    n_names = sum(len(tokenizer.tokenize(f"{prompt.name}:", parse_special=False)) for prompt in prompts)
     return Request(
         n_decodes=counts.n_decodes,
         n_tokens=counts.n_tokens_new,
@@ -186,7 +181,6 @@ def empty_request(prompts: Sequence[Prompt], tokenizer: Tokenizer, counts: Count
         n_tokens_labels=len(tree) - n_prompt,
         n_tokens_more=counts.n_tokens_new - len(tree),
         n_tokens_unshared=sum(n_new) + n_labels,
-        n_tokens_one_text=max(n_new) + n_names + n_labels,
         n_tokens_cached=counts.n_tokens_cached,
         n_positions=counts.n_positions,
         n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ..config.prompt import LikelyMistake
 from ..config.scoring import Scoring
 from ..report.record import Record
@@ -126,8 +124,6 @@ class Request(Record):
     nobody reads, after shorter branches"""
     n_tokens_unshared: int
     """with every prompt by itself"""
-    n_tokens_one_text: int
-    """if all prompts had one text, the longest of theirs, and differed only in their name and a colon at its end"""
     n_tokens_cached: int
     """tokens of the rendered prompts that come from the cache"""
     n_positions: int
@@ -191,19 +187,8 @@ class ContextSizes(Record):
     """why a token's attention reads every used cell; null where it reads only the cells that it may see"""
 
 
-class Advice(Record):
-    """What could be cheaper or clearer."""
-
-    kind: Literal["reorder", "suffix", "collision", "missing"]
-    """what it is about"""
-    prompts: tuple[str, ...]
-    """the names of the prompts that it is about"""
-    text: str
-    """a sentence or two"""
-
-
 class Inspection(Record):
-    """What a configuration costs with a model, before any query, and what could be cheaper or clearer."""
+    """What a configuration costs with a model, before any query."""
 
     config: str | None
     """the configuration's file"""
@@ -223,8 +208,6 @@ class Inspection(Record):
     """by prompt"""
     warnings: tuple[LikelyMistake, ...]
     """what is likely a mistake in the prompts"""
-    advice: tuple[Advice, ...]
-    """on all prompts first, then prompt by prompt"""
 
 
 class ShownToken(Record):

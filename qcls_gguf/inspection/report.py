@@ -29,14 +29,12 @@ _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
 
 
 def inspection_view(inspection: Inspection) -> Group:
-    """The whole, a row for each prompt, the label tries, warnings and advice."""
-    advice = [Paragraph(line) for line in _lines([advice.text for advice in inspection.advice])]
+    """The whole, a row for each prompt, the label tries and warnings."""
     return Group(
         Document(title="", parts=[Facts(_facts(inspection)), _prompts(inspection)]),
         *map(_prompt_tree, inspection.prompts[:MAX_LISTED], inspection.answering),
         Text(_more(len(inspection.prompts), "prompt")),
         _warnings(inspection.warnings),
-        Document(title="", parts=[Paragraph("advice", "strong") if advice else None, *advice]),
     )
 
 

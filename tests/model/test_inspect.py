@@ -55,7 +55,6 @@ def test_long_lists_are_cut_with_a_count() -> None:
     with Classifier.from_config(config) as classifier:
         text = render(inspect_classifier(classifier))
     assert "and 5 more prompts" in text
-    assert "and 5 more lines" in text
     assert "p20" not in text
     assert "more labels" in text
 
@@ -69,14 +68,8 @@ def test_planned_counts_are_those_of_the_request(config: str, query: str) -> Non
             classifier.plan_counts("dress " * 300)
 
 
-@pytest.mark.parametrize(
-    ("config", "n_empty", "n_copies", "kinds"),
-    [
-        ("fashion-8", 67, 8, ["reorder", "suffix", "collision", "collision"]),
-        ("fashion-8-joint", 25, 1, ["collision", "collision"]),
-    ],
-)
-def test_the_eight_prompts(config: str, n_empty: int, n_copies: int, kinds: list[str]) -> None:
+@pytest.mark.parametrize(("config", "n_empty", "n_copies"), [("fashion-8", 67, 8), ("fashion-8-joint", 25, 1)])
+def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
     with Classifier.from_config(ROOT / f"configs/{config}.yaml") as classifier:
         found = inspect_classifier(classifier)
         request, counts = found.request, classifier.classify("").counts
@@ -89,13 +82,10 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int, kinds: list
         assert classifier.classify("dress").counts.n_tokens_new == n_empty
         assert classifier.classify("red dress").counts.n_tokens_new == n_empty + n_copies
         assert request.n_query_copies == n_copies
-        # the estimate keeps today's longest text whole; the joint configuration has no `label:`
-        assert request.n_tokens_one_text == 25 + len(["label", ":"])
     sequences = found.sequences
     assert sequences.n_needed == sequences.n_holders + 9 * 4
     assert sequences.n_seq_max == sequences.n_needed + 16  # for questions at run time
     assert sequences.n_holders == len({prompt.prefix for prompt in classifier.prompts})
-    assert [advice.kind for advice in found.advice] == kinds
     assert all(prompt.fast_path for prompt in found.prompts)
     for prompt, config_prompt in zip(found.prompts, classifier.config.prompts, strict=True):
         assert tuple(label.label for label in prompt.labels) == config_prompt.labels
@@ -210,14 +200,13 @@ def test_json_is_the_inspection() -> None:
     assert tree == expected
 
 
-def test_the_table_shows_prompts_tries_and_advice() -> None:
+def test_the_table_shows_prompts_and_tries() -> None:
     done = run("inspect", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^empty query +67 tokens in 1 decode: around the query 8, suffix 56, labels 3", done.stdout, re.M)
     assert re.search(r"^colour +tree +71 +5 +8 +18 +2 +3 +2 +yes +all *$", done.stdout, re.M)
     assert "├── ␣light  (fed, read)\n│   └── ␣pink, ␣blue" in done.stdout
     assert "<|im_end|> (wool), ␣blend" in done.stdout
-    assert "- The suffix after the query has 7 tokens in 8 prompts" in done.stdout
     refused = run("inspect", "--scoring", "first_token")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "share their first token" in refused.stderr

@@ -1,4 +1,4 @@
-"""What an inspection counts and advises, on a tokenizer of whole words whose tokens can be counted by hand."""
+"""What an inspection counts, on a tokenizer of whole words whose tokens can be counted by hand."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from qcls_gguf.config.scoring import Scoring
-from qcls_gguf.inspection.advice import advise
 from qcls_gguf.inspection.inspect import empty_request, inspect_prompts
-from qcls_gguf.inspection.records import Advice, Request, TrieNode
+from qcls_gguf.inspection.records import TrieNode
 from qcls_gguf.prompts.compiled import Prompt, compile_prompt
 from qcls_gguf.score.result import Counts
 
@@ -120,8 +119,7 @@ def test_request_of_prompts_with_separate_texts(words: Words) -> None:
     assert (request.n_tokens, request.n_tokens_cached, request.n_positions, request.n_query_copies) == (11, 24, 3, 2)
     parts = request.n_tokens_fragment, request.n_tokens_suffix, request.n_tokens_labels, request.n_tokens_more
     assert parts == (2, 8, 1, 0)
-    # the longest is `<space><|e|>\nlabel:`, and on top `color:`, `item:`, ` light`
-    assert (request.n_tokens_unshared, request.n_tokens_one_text) == (11, 10)
+    assert request.n_tokens_unshared == 11
 
 
 def test_request_of_prompts_that_share_their_text(words: Words) -> None:
@@ -140,81 +138,3 @@ def test_a_prompt_whose_query_is_its_end_feeds_its_last_token_again(words: Words
     (found,) = inspect_prompts([prompt], words)
     assert [token.text for token in found.added.fragment] == ["what"]
     assert found.added.suffix == ()
-
-
-REQUEST = Request(
-    n_decodes=1,
-    n_tokens=67,
-    n_tokens_fragment=8,
-    n_tokens_suffix=5,
-    n_tokens_labels=3,
-    n_tokens_more=51,
-    n_tokens_unshared=67,
-    n_tokens_one_text=60,
-    n_tokens_cached=429,
-    n_positions=11,
-    n_query_copies=8,
-    pass_tokens=None,
-)
-
-
-def advice(
-    words: Words,
-    template: str = ITEM,
-    labels: tuple[str, ...] = ITEMS,
-    *,
-    scoring: Scoring = "tree",
-    request: Request = REQUEST,
-) -> tuple[Advice, ...]:
-    prompts = inspect_prompts([compiled(words, "p", template, labels, scoring)], words)
-    return advise(prompts, [template], request)
-
-
-def test_nothing_is_advised_where_nothing_is_to_gain(words: Words) -> None:
-    assert advice(words) == ()
-
-
-@pytest.mark.parametrize(
-    ("n_one_text", "n_copies", "pass_tokens", "n_advised"),
-    [(53, 8, None, 1), (54, 8, None, 0), (27, 1, None, 0), (27, 8, 4, 1), (27, 8, 26, 1), (27, 8, 27, 0)],
-)
-def test_one_text_is_advised_where_it_saves_a_fifth_and_a_decode_more(
-    words: Words, n_one_text: int, n_copies: int, pass_tokens: int | None, n_advised: int
-) -> None:
-    """pass_tokens: a model with states takes one decode more, which must be worth it."""
-    update = {"n_tokens_one_text": n_one_text, "n_query_copies": n_copies, "pass_tokens": pass_tokens}
-    found = advice(words, request=REQUEST.model_copy(update=update))
-    assert [one.kind for one in found] == ["reorder"] * n_advised
-    for one in found:
-        assert "feeds 67 tokens, and every token of a query is fed 8 times" in one.text
-        assert f"about {n_one_text} tokens" in one.text
-        assert (f"one decode more, which takes as long as about {pass_tokens} tokens" in one.text) == bool(pass_tokens)
-
-
-def test_a_long_suffix(words: Words) -> None:
-    request = REQUEST.model_copy(update={"n_tokens_suffix": 6})
-    (found,) = advice(words, request=request)
-    assert found.kind == "suffix"
-    assert "has 4 tokens in 1 prompt: every request feeds 6 for it, of the 17" in found.text
-
-
-@pytest.mark.parametrize(
-    ("scoring", "end"), [("tree", "to tell them apart."), ("joint", "to tell them apart; joint feeds 4.")]
-)
-def test_labels_whose_first_tokens_collide(words: Words, scoring: Scoring, end: str) -> None:
-    labels = ("light blue", "light pink", "all season", "dark red a", "dark red b", "red")
-    (found,) = advice(words, "{query}: " + ", ".join(labels), labels, scoring=scoring)
-    if scoring == "tree":
-        assert found.kind == "collision"
-    assert found.prompts == ("p",)
-    assert "'light blue', 'light pink' (with ' light'), 'dark red a', 'dark red b' (with ' dark')" in found.text
-    assert "feeds 3 tokens " in found.text  # ` light`, ` dark`, ` dark red`; not ` all`
-    assert found.text.endswith(end)
-
-
-def test_labels_that_the_template_does_not_name(words: Words) -> None:
-    (found,) = advice(words, "woman, 男或女: {query}:", ("man", "woman", "男", "Woman"))[:1]
-    assert found.kind == "missing"
-    assert found.text == "prompts.p: the template does not name 2 of its 4 labels: 'man', 'Woman'."
-    (found,) = advice(words, "{query}:", tuple("abcdefghijklm"))
-    assert found.text.endswith("13 of its 13 labels: " + ", ".join(map(repr, "abcdefghij")) + " and 3 more.")
