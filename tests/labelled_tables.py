@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
-import random
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,19 +72,9 @@ def check_like_classify(classifier: Classifier, rows: Sequence[Mapping[str, Any]
 
 
 def query_log(path: Path, n_rows: int, n_queries: int) -> None:
-    """A Parquet file like a query log: queries of the generator, the n-th 1/n as often as the first."""
-    sys.path.insert(0, str(TINY))
-    try:
-        make_query = importlib.import_module("compose").make_query
-    finally:
-        sys.path.remove(str(TINY))
-    rng = random.Random("log")
-    queries = list(dict.fromkeys(make_query("train", rng).text for _ in range(n_queries)))
-    weight = 1 / np.arange(1, len(queries) + 1)
-    drawn = np.random.default_rng(1).choice(len(queries), n_rows, p=weight / weight.sum())
-    columns = {
-        "id": pa.array(np.arange(n_rows)),
-        "time": pa.array(np.arange(n_rows) * 1000, pa.timestamp("ms")),
-        "query": pa.array(queries).take(pa.array(drawn)),
-    }
+    """A Parquet file like a query log: the n-th query 1/n as often as the first."""
+    weight = 1 / np.arange(1, n_queries + 1)
+    drawn = np.random.default_rng(1).choice(n_queries, n_rows, p=weight / weight.sum())
+    queries = [f"{QUERIES[n % len(QUERIES)]} {n}" for n in range(n_queries)]
+    columns = {"id": pa.array(np.arange(n_rows)), "query": pa.array(queries).take(pa.array(drawn))}
     pq.write_table(pa.table(columns), path, row_group_size=131_072)

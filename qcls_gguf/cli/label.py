@@ -34,9 +34,7 @@ class TableOptions:
     scores: bool = option("--scores", "Also a column with every label's probability.", False)
     top_k: int | None = option("--top-k K", "Also a column with the K most probable labels.", low=1)
     prefix: str = option("--prefix TEXT", "Put before the names of the new columns.", "")
-    strict: bool = option("--strict", "Stop at the first row that gets no labels.", False)
     overwrite: bool = option("--overwrite", "Label everything again and replace the output.", False)
-    redo_changed: bool = option("--redo-changed", "Label inputs again that changed since the last run.", False)
     limit: int | None = option("--limit N", "Label only the first N rows.", low=1)
     part: str = option("--part K/N", "Label only every N-th shard, from the K-th on, for N runs at a time.", "1/1")
 

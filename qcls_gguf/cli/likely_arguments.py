@@ -34,6 +34,8 @@ _REMOVED = (
     ("label", "--engine", "use --part, with an output for each run"),
     ("label", "--devices", "start a run on each device, as in CUDA_VISIBLE_DEVICES=0 … --part 1/2"),
     ("label", "--sample --seed", "use --limit"),
+    ("label", "--redo-changed", "use --overwrite; with --cache known queries are not computed again"),
+    ("label", "--strict", "the column `error` has the reasons, --summary json their number"),
     ("init", "--column", "use --label-column"),
     ("init", "--from", "copy the configuration; --model and --hf-repo of every command replace the model it names"),
     ("bench", "--growth --growth-to", "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml"),

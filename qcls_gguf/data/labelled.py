@@ -82,9 +82,7 @@ PLAIN_COLUMNS = LabelledColumns()
 
 
 def read_labelled(
-    path: Path,
-    labels: Mapping[str, Sequence[str]],
-    columns: LabelledColumns = PLAIN_COLUMNS,
+    path: Path, labels: Mapping[str, Sequence[str]], columns: LabelledColumns = PLAIN_COLUMNS
 ) -> Labelled:
     """The rows of a file for prompts with these labels; CSV where its name ends in `.csv` or `.tsv`, else JSON lines.
 

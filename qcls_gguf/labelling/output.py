@@ -249,19 +249,14 @@ class OutputFolder:
     def forget(self) -> None:
         """Remove all files of earlier runs. Raises QclsError."""
         try:
-            self.remove([*self.done])
-            kept = self.folder.glob(f".*{KEPT}")
-            for path in (self.folder / _DONE, self.folder / _MANIFEST, *kept, *([self.joined] if self.joined else [])):
+            done, kept = (self.folder / name for name in self.done), self.folder.glob(f".*{KEPT}")
+            ours = self.folder / _DONE, self.folder / _MANIFEST, *([self.joined] if self.joined else [])
+            for path in (*done, *ours, *kept):
                 path.unlink(missing_ok=True)
         except OSError as e:
             raise QclsError(f"{self.folder}: could not be overwritten: {e.strerror}") from None
         self.manifest = self._before = self._joined_bytes = None
-
-    def remove(self, names: Sequence[str]) -> None:
-        """Remove some output files, which are to be made anew."""
-        for name in names:
-            self.done.pop(name, None)
-            (self.folder / name).unlink(missing_ok=True)
+        self.done.clear()
 
     def _write(self, manifest: Manifest) -> None:
         self.manifest = manifest

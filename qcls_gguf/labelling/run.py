@@ -71,7 +71,10 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
         before = known.get(str(path))
         now = before and before.refreshed()
         if before and not now:
-            _redo(settings, output, before, on_note)
+            raise ConfigError(
+                f"{path}: was changed since it was labelled ({before.stamp[1]} bytes then, {path.stat().st_size} now): "
+                "name another output, or label everything anew with `overwrite`, where a `cache` spares known queries"
+            )
         if not now:
             typed = (settings.format or format_of(path)) != "jsonl"
             now = read_input(path, settings.query_column, settings.shard_rows, typed=typed)
@@ -91,20 +94,6 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
         part = "/".join(map(str, settings.part))
         raise ConfigError(f"`part` {part}: the inputs have {counted(n_shards, 'shard')} only: lower `shard_rows`")
     return inputs
-
-
-def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note: Tell) -> None:
-    """Remove the outputs of an input that was changed. Raises ConfigError if that is not wanted."""
-    n_now = Path(before.path).stat().st_size
-    what = f"{before.path}: was changed since it was labelled ({before.stamp[1]} bytes then, {n_now} now)"
-    done = [task.output for task in output.tasks([before]) if task.output in output.done]
-    if not settings.redo_changed or output.joined or settings.is_partial:
-        raise ConfigError(
-            f"{what}: label it anew with `redo_changed`, or everything with `overwrite`, or name another output; "
-            f"what is there stays ({counted(len(done), 'shard')})"
-        )
-    output.remove(done)
-    on_note(f"{what}: labelling it anew")
 
 
 def _new_name(path: Path, taken: Collection[str]) -> str:

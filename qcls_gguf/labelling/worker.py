@@ -18,7 +18,6 @@ from ..config.schema import Config
 from ..core.handle import Labeller
 from ..data.queries import QUERY
 from ..data.rows import Format
-from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from .answers import Answer, AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
@@ -54,8 +53,6 @@ class LabelSettings:
     """before the names of the columns that are added"""
     scores: bool = False
     top_k: int | None = None
-    strict: bool = False
-    """stop at the first row that gets no labels"""
     cache: Path | None = None
     batch: int | None = None
     """queries of a decode; None: measured at the start"""
@@ -66,8 +63,6 @@ class LabelSettings:
     """(k, n): only every n-th shard of all inputs together, from the k-th on"""
     overwrite: bool = False
     """label everything anew, whatever is there"""
-    redo_changed: bool = False
-    """label inputs anew that were changed since"""
 
     @property
     def is_partial(self) -> bool:
@@ -189,14 +184,8 @@ class Worker:
         task.input.check_unchanged()
         return block
 
-    def _check(self, task: Task, block: Block, answers: Answers) -> None:
-        """Raise ConfigError for the first row without labels, if no such row is wanted."""
-        if self._settings.strict and (reasons := block.queries.reasons | answers.failures(block.queries)):
-            raise ConfigError(f"{task.input.path}: {reasons[min(reasons)]}")
-
     def _answer(self, task: Task, block: Block, answers: Answers) -> Iterator[Progress]:
         """Answer a shard's queries from what a stopped run kept, from the cache, then by the model; some at a time."""
-        self._check(task, block, answers)
         texts = block.queries.texts
         digest = hashlib.sha256("\0".join([self._digest, *texts]).encode()).digest()
         with KeptAnswers(kept_path(self._settings.folder, task.output), digest, self.columns) as kept:
@@ -228,7 +217,6 @@ class Worker:
                     self._cache.add({texts[place]: answer for place, answer in found.items()})
                 n = len(results)
                 yield Progress(n_queries=n, n_computed=n, n_rows=n * rows_per_query)
-                self._check(task, block, answers)
 
     def _write(self, task: Task, block: Block, answers: Answers, began: float) -> Progress:
         format_ = self._settings.format or task.input.format

@@ -1,4 +1,4 @@
-"""Processes that are forked from one in which another thread decodes, and processes started in the other two ways."""
+"""Processes that are forked from one in which another thread decodes."""
 
 from __future__ import annotations
 
@@ -85,25 +85,6 @@ assert answers(classifier) == wanted
 classifier.close()
 print("done")
 """
-WAYS = """
-import multiprocessing
-
-def work(config, out):
-    signal.alarm(60)
-    with Classifier.from_config(config) as classifier:
-        out.put(answers(classifier))
-
-if __name__ == "__main__":
-    with Classifier.from_config(config) as classifier:
-        wanted = answers(classifier)
-        for way in ("fork", "forkserver", "spawn"):
-            context = multiprocessing.get_context(way)
-            out = context.SimpleQueue()
-            process = context.Process(target=work, args=(config, out))
-            process.start()
-            process.join()
-            print(way, process.exitcode, not out.empty() and out.get() == wanted)
-"""
 
 
 @pytest.mark.skipif(HAS_GPU, reason="a GPU's driver survives no fork")
@@ -145,15 +126,3 @@ print(os.waitpid(pid, 0)[1])
     assert opened.startswith("ModelError ")
     assert "a GPU's driver survives no fork: start processes by spawn or forkserver" in opened
     assert status == "0"
-
-
-@pytest.mark.skipif(HAS_GPU, reason="a GPU's driver survives no fork")
-def test_every_way_to_start_a_process(
-    make_model: MakeModel, write_config: WriteConfig, run_python: RunPython, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    script = tmp_path_factory.mktemp("ways") / "ways.py"  # forkserver and spawn import it
-    script.write_text(START + WAYS)
-    config = write_config(make_model(), [PROMPT], n_threads=2)
-    code = f"import runpy, sys; sys.argv[0] = {str(script)!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
-    done = run_python(code, config, 1, 1)
-    assert done.stdout.splitlines() == ["fork 0 True", "forkserver 0 True", "spawn 0 True"], done.stderr

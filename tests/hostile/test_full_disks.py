@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +28,6 @@ COMMANDS = {
     "init --out": ["init", "--labels", "a=x,y", "--force", "--out"],
     "calibrate --out": ["calibrate", "--data", "rows.jsonl", "--bias", "--force", "--out"],
 }
-
-
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a file system of 64 KiB; skipped where nobody lets us mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("a small file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def test_the_old_file_stays_on_a_full_disk(full_disk: Path) -> None:
-    report = full_disk / "report.json"
-    write_file(report, _OLD, "--out")
-    with pytest.raises(QclsError, match=rf"^--out {report}: could not be written: No space left on device$"):
-        write_file(report, "x" * (1 << 20), "--out")
-    assert report.read_text() == _OLD
-    assert os.listdir(full_disk) == ["report.json"]
-    write_file(report, "new", "--out")
-    assert report.read_text() == "new"
 
 
 @pytest.mark.parametrize("target", ["/dev/full", "link to /dev/full"])

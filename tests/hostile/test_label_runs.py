@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import signal
 import subprocess
 import time
@@ -74,7 +73,7 @@ def test_killed_at_random_ten_times(options: tuple[str, ...], row: Row, tmp_path
             until = time.monotonic() + 120
             while process.poll() is None and len(outputs(out)) <= before and time.monotonic() < until:
                 time.sleep(0.05)
-            time.sleep(rng.uniform(0, 2))
+            time.sleep(rng.uniform(0, 0.5))
             process.send_signal(signal.SIGKILL)
         row.kinds["killed" if process.returncode == -signal.SIGKILL else "ended by itself"] += 1
         row.check(halves(out) == [], f"half files: {halves(out)}")
@@ -109,20 +108,3 @@ def test_a_full_disk_loses_nothing(row: Row, tmp_path: Path) -> None:
         check_rows(row, path, out, 100)
     finally:
         subprocess.run(["umount", str(disk)], check=False)
-
-
-def test_files_that_may_not_grow(row: Row, tmp_path: Path) -> None:
-    row.name, row.n = "label, a limit of files", 1
-    path, out = tmp_path / "log.parquet", tmp_path / "out"
-    query_log(path, 600, 60)
-    line = label_command(path, out, "--cache", str(tmp_path / "answers.sqlite"))
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    done = subprocess.run(line, capture_output=True, text=True, check=False, preexec_fn=limited)
-    row.check(done.returncode in (1, 2), f"exit code {done.returncode}")
-    row.check("answers.sqlite: " in done.stderr and "Traceback" not in done.stderr, done.stderr)
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    row.check(done.returncode == 0, done.stderr)
-    check_rows(row, path, out, 30)

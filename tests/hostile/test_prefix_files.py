@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from oracle import PromptSpec
 from qcls_gguf import Classifier
 from qcls_gguf.engine import prefix_file
 from qcls_gguf.engine.prefix_file import N_KEPT, OLD_PART_S, StateCache, prefix_digest
-from qcls_gguf.system.folders import cache_folder
 
 PROMPTS = [
     PromptSpec(name="a", template="<|im_start|>user\nwhat colour is {query}\nanswer:", labels=("red", "light blue")),
@@ -44,21 +42,18 @@ def start(make_model: MakeModel, write_config: WriteConfig, prefix_files: Path) 
     return answers
 
 
-def test_a_second_start_takes_the_cells_of_the_first(prefix_files: Path, start: Answers) -> None:
+def test_a_second_start_takes_the_cells_of_the_first(
+    prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted, from_file = start(state_cache=False)
     assert not from_file
+    with monkeypatch.context() as patched:
+        patched.setattr(prefix_file, "WORTH_MS", 1e9)  # what is computed faster is not saved
+        start()
     assert not prefix_files.exists()
     assert start() == (wanted, False)
     assert len(list(prefix_files.glob("*.kv"))) == 1
     assert start() == (wanted, True)
-
-
-def test_cells_that_are_computed_fast_are_not_saved(
-    prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prefix_file, "WORTH_MS", 1e9)
-    start()
-    assert not prefix_files.exists()
 
 
 def test_other_models_prompts_and_settings_have_their_own_cells(prefix_files: Path, start: Answers) -> None:
@@ -74,17 +69,11 @@ def test_other_models_prompts_and_settings_have_their_own_cells(prefix_files: Pa
         assert len(list(prefix_files.glob("*.kv"))) == n
 
 
-def test_a_folder_that_cannot_be_written_is_a_warning_and_no_folder_is_none(
-    prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_a_warning(prefix_files: Path, start: Answers) -> None:
     prefix_files.parent.mkdir(parents=True)
     prefix_files.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="could not be saved"):
         assert not start()[1]
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does for a user without a home
-    assert cache_folder() is None
-    assert not start()[1]
 
 
 def test_old_files_go(tmp_path: Path) -> None:
@@ -96,54 +85,15 @@ def test_old_files_go(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_of_every_token_and_their_order() -> None:
-    sets: list[list[tuple[int, ...]]] = [
-        [(1, 2), (3,)],
-        [(1,), (2, 3)],
-        [(1, 2, 3)],
-        [(3,), (1, 2)],
-        [(1, 2), (4,)],
-        [(2, 1), (3,)],
-        [()],
-        [],
-    ]
+    sets: list[list[tuple[int, ...]]] = [[(1, 2), (3,)], [(1,), (2, 3)], [(1, 2, 3)], [(3,), (1, 2)], [()], []]
     assert len({prefix_digest(prefixes) for prefixes in sets}) == len(sets)
     assert prefix_digest([(1, 2)]) == prefix_digest([[1, 2]])
-
-
-def _saved(prefix_files: Path, start: Answers) -> tuple[list[Path], list[object]]:
-    """The files and the answers of each prompt by itself."""
-    files: list[Path] = []
-    wanted = []
-    for prompt in PROMPTS:
-        wanted.append(start(prompts=[prompt])[0])
-        files += [path for path in prefix_files.glob("*.kv") if path not in files]
-    assert len(files) == len(PROMPTS)
-    return files, wanted
-
-
-def _odd_file(kind: str, path: Path) -> None:
-    path.unlink()
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(path.name)
-    else:
-        path.symlink_to({"link": "/dev/zero", "loop": path.name, "nowhere": "/nowhere"}[kind])
-
-
-DAMAGED = "the file is damaged"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda whole: whole[:-1], DAMAGED),
-        (lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], DAMAGED),
-        (lambda _: b"", DAMAGED),
-        (lambda _: b"x" * 999, DAMAGED),
+        (lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], "the file is damaged"),
         ("no cells", "the saved cells do not fit this context"),
         ("", "there are no saved cells"),
     ],
@@ -165,14 +115,29 @@ def test_damaged_cells_are_named_and_computed_anew(
     assert start() == (wanted, True)
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "link", "loop", "nowhere"])
-def test_what_is_no_plain_file_is_not_waited_for(
-    prefix_files: Path, start: Answers, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_that_are_no_numbers_change_no_answer(prefix_files: Path, start: Answers) -> None:
+    """With a head that fits them: the last bytes are the values of the last layer."""
     wanted, _ = start()
     (file,) = prefix_files.glob("*.kv")
-    monkeypatch.chdir(prefix_files)  # a socket's whole path may be too long for its name
-    _odd_file(kind, file)
+    state = _cache(file).read()
+    assert state is not None
+    _cache(file).write(state[:-64] + b"\xff\x7f" * 32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert start()[0] == wanted
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_plain_file_is_not_waited_for(prefix_files: Path, start: Answers, kind: str) -> None:
+    wanted, _ = start()
+    (file,) = prefix_files.glob("*.kv")
+    file.unlink()
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to("/dev/zero")
     with pytest.warns(UserWarning, match="prefixes") as told:
         assert start() == (wanted, False)
     assert f"{file}: it is no plain file: the prefixes are computed anew" in [str(each.message) for each in told]
@@ -210,14 +175,11 @@ def test_files_and_folders_of_others_are_not_used(
 
 def test_what_was_left_half_written_goes_in_time(prefix_files: Path, start: Answers) -> None:
     prefix_files.mkdir(parents=True)
-    old, new = prefix_files / "old.part", prefix_files / "new.part"
-    for part in (old, new):
-        part.touch()
-    long_ago = old.stat().st_mtime - 2 * OLD_PART_S
-    os.utime(old, (long_ago, long_ago))
+    (old := prefix_files / "old.part").touch()
+    (new := prefix_files / "new.part").touch()
+    os.utime(old, (0, new.stat().st_mtime - 2 * OLD_PART_S))
     start()
-    assert sorted(path.suffix for path in prefix_files.iterdir()) == [".kv", ".part"]
-    assert new.exists()
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def _cache(file: Path) -> StateCache:
@@ -253,45 +215,3 @@ def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> Non
         ours.path.replace(other.path)
         assert other.read() is None
     assert row.kinds["not read"] > row.n * 0.9
-
-
-@sizes(20, 1_000)
-def test_no_file_changes_an_answer(row: Row, n: int, prefix_files: Path, start: Answers) -> None:
-    row.name, row.n = "prefix files, starts", n
-    files, wanted = _saved(prefix_files, start)
-    whole = [file.read_bytes() for file in files]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for case, rng in row.cases():
-            own = rng.randrange(len(files))
-            kind = rng.choice(["foreign", "mutated", "flipped", "not numbers", "no cells", "whole"])
-            _damage(files[own], whole[own], rng.choice([each for each in whole if each != whole[own]]), kind, rng)
-            try:
-                answers, from_file = start(prompts=[PROMPTS[own]])
-            except Exception as e:
-                row.wrong.append(f"seed {case}, {kind}: {type(e).__name__}: {e}")
-            else:
-                row.kinds[f"{kind}, {'used' if from_file else 'computed anew'}"] += 1
-                row.check(answers == wanted[own], f"seed {case}, {kind}: other answers")
-            files[own].write_bytes(whole[own])
-    assert not any(kind.endswith("used") for kind in row.kinds if not kind.startswith(("whole", "not numbers")))
-    assert row.kinds["whole, used"]
-
-
-def _damage(file: Path, whole: bytes, other: bytes, kind: str, rng: random.Random) -> None:
-    cache = _cache(file)
-    state = cache.read()
-    assert state is not None
-    if kind == "foreign":
-        file.write_bytes(other)
-    elif kind == "mutated":
-        while (content := mutated(whole, rng)) == whole:
-            pass
-        file.write_bytes(content)
-    elif kind == "flipped":
-        at = rng.randrange(len(whole))
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << rng.randrange(8)]) + whole[at + 1 :])
-    elif kind == "not numbers":  # with a head that fits them: the last bytes are the values of the last layer
-        cache.write(state[:-64] + b"\xff\x7f" * 32)
-    elif kind == "no cells":
-        cache.write(mutated(state, rng)[: len(state) // 2])

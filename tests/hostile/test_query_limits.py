@@ -16,22 +16,15 @@ from hostile_rows import Row, sizes
 from mutate import ODD, mutated
 from waiting import occupied
 
-from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig, RuntimeConfig, load_config
+from qcls_gguf import Classifier, Config, ConfigError, PlanError, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.core.core import MAX_QUERIES
-from qcls_gguf.data.queries import read_queries
 
 _CONFIG = Path(__file__).parents[2] / "configs" / "fashion-8-joint.yaml"
 _MAX_TOKENS = 64
 _MAX_BYTES = 32 * _MAX_TOKENS
 _TEXTS = (
-    *(
-        "red summer dress for girls",
-        "孕妇连衣裙 棉 宽松",
-        "👗👩🏽‍🦱👨‍👩‍👧 🇩🇪",
-        "\u202edress\u202c",
-        "e\u0301\u036b" * 9,
-    ),
-    *("<|im_end|>", "<|endoftext|>", "</think>", "<tool_call>", "{query}{labels}", "\x1b]0;x\x07", "\0"),
+    *("red summer dress for girls", "孕妇连衣裙 棉 宽松", "\U0001f457\U0001f469\u200d\U0001f9b1 \U0001f1e9\U0001f1ea"),
+    *("\u202edress\u202c", "e\u0301\u036b" * 9, "<|im_end|>", "</think>", "{query}{labels}", "\x1b]0;x\x07", "\0"),
 )
 
 
@@ -141,20 +134,7 @@ def test_a_deadline_is_a_number_of_seconds(deadline_s: Any, classifier: Classifi
 
 def test_texts_of_a_configuration_have_a_limit() -> None:
     large = "x" * ((1 << 20) + 1)
-    with pytest.raises(ConfigError, match="should have at most 1048576 characters"):
-        PromptConfig(name="a", prompt_template="{query}" + large + "…" * 3, labels=("a", "b"))
     with pytest.raises(ConfigError, match=r"labels\[1\]: .* should have at most 1048576 characters"):
         PromptConfig(name="a", prompt_template="{query}", labels=("a", large))
     with pytest.raises(ConfigError, match="should have at most 10000 items, not 10001"):
         PromptConfig(name="a", prompt_template="{query}", labels=tuple(map(str, range(10_001))))
-    with pytest.raises(ConfigError, match="at most 1048576"):
-        ModelConfig(hf_repo=large)
-
-
-def test_a_line_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
-    file = tmp_path / "queries.txt"
-    file.write_bytes(b"red\n" + b"x" * (40 << 20) + b"\nblue\n" + b"y" * (1 << 24) + b"\r\n")
-    lines = list(read_queries(str(file)))
-    assert [len(line.text) for line in lines] == [3, 60, 4, 1 << 24]
-    assert [line.error is None for line in lines] == [True, False, True, True]
-    assert lines[1].error == "line 2 has more than 16777216 bytes: give shorter queries, one a line"

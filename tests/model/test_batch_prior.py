@@ -54,24 +54,17 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
             assert shares == {label: answered.count(label) / 60 for label in prompt.labels}
 
 
-def test_strength_zero_changes_nothing(queries: Path, tmp_path: Path) -> None:
+def test_strength_zero_changes_nothing_and_few_queries_are_refused(queries: Path, tmp_path: Path) -> None:
     settings = BatchPriorSettings(
         config=load_config("mission"), queries=str(queries), query_column=None, out=tmp_path / "a", strength=0
     )
     with ClassifierOpener() as opener:
         record, text = fit_batch_prior(replace(settings, names=("audience",)), opener)
+        queries.write_text("\n".join(QUERIES[:49]))
+        with pytest.raises(ConfigError, match="has 49 queries, a prior needs 50"):
+            fit_batch_prior(settings, opener)
     assert set(record.prompts["audience"].bias.values()) == {0}
     assert list(yaml.safe_load(text)["prompts"]) == ["audience"]
-
-
-def test_few_queries_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "queries.txt"
-    path.write_text("\n".join(QUERIES[:49]))
-    settings = BatchPriorSettings(
-        config=load_config("mission"), queries=str(path), query_column=None, out=tmp_path / "a"
-    )
-    with ClassifierOpener() as opener, pytest.raises(ConfigError, match="has 49 queries, a prior needs 50"):
-        fit_batch_prior(settings, opener)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -18,8 +17,7 @@ from conftest import MakeModel, RunPython, WriteConfig
 from evaluations import ROOT, evaluated, run
 
 from qcls_gguf import Classifier, ConfigError, load_config
-from qcls_gguf.config.calibration_file import calibration_text, prompt_hash, read_calibration
-from qcls_gguf.config.scoring import SCORINGS
+from qcls_gguf.config.calibration_file import calibration_text, prompt_hash
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.tuning.calibrate import CalibrationRecord, FitSettings, calibrate
 
@@ -115,17 +113,6 @@ def test_the_calibrated_mode_is_what_the_classifier_answers(
     assert modes["calibrated"]["log_loss"] != pytest.approx(modes["tree"]["log_loss"], abs=1e-3)
 
 
-def test_raw_modes_stay_raw(config: Path, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"query": "red dress", "labels": {"item": "jump", "user": "boy"}}\n')
-    calibrated = changed(config, prior="content_free", min_confidence=1, fallback="?")
-    calibrated = changed(calibrated, prompt="user", temperature=5.0)
-    plain, found = (evaluated(path, rows, modes=tuple(SCORINGS)) for path in (config, calibrated))
-    assert list(plain["modes"]) == list(SCORINGS)
-    assert list(found["modes"]) == [*SCORINGS, "calibrated"]
-    assert {mode: found["modes"][mode] for mode in SCORINGS} == plain["modes"]
-
-
 def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
     make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
 ) -> None:
@@ -152,8 +139,6 @@ def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
         ({"n_folds": 7}, "rows.jsonl: prompt audience: has 60 labelled rows, 7 folds need 70: label more"),
         ({"out": "rows.jsonl", "force": True}, "is the file of `data`: name another"),
         ({"out": "fashion.yaml", "force": True}, "is the file of the configuration: name another"),
-        ({"out": "missing/fits.yaml"}, "missing/fits.yaml: cannot be written: No such file"),
-        ({"data": "missing.jsonl"}, "missing.jsonl: cannot be read: No such file"),
         ({"config": {"temperature": 2}}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
     ],
 )
@@ -174,23 +159,15 @@ def test_refusals_come_before_the_model_is_loaded(
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 
 
-def test_a_calibration_is_for_its_own_model_and_prompts(fashion: Path, tmp_path: Path) -> None:
+def test_a_calibration_is_for_its_own_model(fashion: Path, tmp_path: Path) -> None:
     sha256 = hashlib.sha256((ROOT / "models" / "fashion-tiny-Q8_0.gguf").read_bytes()).hexdigest()
     colour = load_config(fashion).prompts[1]
     entry = {"prompt_hash": prompt_hash(colour), "scoring": "tree", "temperature": 2.0, "fit": {}}
     (tmp_path / "fits.yaml").write_text(calibration_text(sha256, {"colour": entry}), encoding="utf-8")
     path = changed(fashion, calibration="fits.yaml")
-    assert run("run", "--config", path, "--query", "x", "--quiet").returncode == 0
     other = run("run", "--config", path, "--query", "x", "--model", ROOT / "models" / "fashion-tiny-Q4_K_M.gguf")
     assert other.returncode == 2
     assert f"was made with the model of sha256 {sha256[:12]}…" in other.stderr
-    scoring = run("run", "--config", path, "--query", "x", "--scoring", "joint")
-    assert "prompts.colour: was fitted to scoring tree, the prompt has joint: run" in scoring.stderr
-    assert "load model" not in scoring.stderr
-    assert scoring.returncode == 2
-    prior = dataclasses.replace(load_config(path).prompts[1], prior="content_free")
-    with pytest.raises(ConfigError, match=f"was fitted to the prompt of hash {prompt_hash(colour)[:12]}…"):
-        read_calibration(dataclasses.replace(load_config(path), prompts=(prior,)))
 
 
 def test_without_scipy_it_says_how_to_install_it(run_python: RunPython, tmp_path: Path) -> None:

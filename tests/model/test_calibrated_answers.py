@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from calibrations import QUERY, changed, config, fashion, probabilities, softmax, specs
 from conftest import MakeModel, WriteConfig
-from evaluations import run
 
 from qcls_gguf import Classifier, ConfigError
 from qcls_gguf.config.scoring import SCORINGS, Scoring
@@ -96,13 +95,3 @@ def test_below_its_confidence_a_prompt_abstains(config: Path) -> None:
             assert (second["abstained"], second["most_probable"], "audit" in second) == (True, best.label, True)
             assert first["abstained"] is False
             assert "most_probable" not in first
-
-
-def test_the_command_shows_an_abstention_and_what_would_have_been(fashion: Path) -> None:
-    path = changed(fashion, prompt="colour", min_confidence=1.0, fallback="ask a person")
-    table = run("run", "--quiet", "--config", path, "--query", "red dress")
-    assert table.returncode == 0, table.stderr
-    line = next(line for line in table.stdout.splitlines() if line.startswith("colour"))
-    assert line.split()[1:4] == ["ask", "a", "person"]
-    assert "abstained: red " in line
-    assert table.stdout.count("abstained") == 1

@@ -317,6 +317,9 @@ def test_an_address_of_a_server_has_a_scheme_a_host_and_a_port_that_can_be() -> 
     [
         ({"status": 500, "body": b'{"error": {"message": "loading"}}'}, "HTTP 500: .*loading"),
         ({"body": b"<html>"}, "the answer is not JSON"),
+        ({"body": b"[" * 100_000}, "the answer is not JSON"),
+        ({"body": b"9" * 4301}, "the answer is not JSON"),
+        ({"body": b"\xff\xfe\x00"}, "the answer is not JSON"),
         ({"body": b"{}"}, "answer has no (completion_probabilities|logprobs)"),
         ({"body": b'{"logprobs": [{}], "completion_probabilities": [{}]}'}, "with top_logprobs"),
         ({"delay_s": 0.4}, "no answer within 0.2 s"),

@@ -40,17 +40,6 @@ def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path
     assert found["modes"] == clean["modes"]
 
 
-def test_bad_rows_are_left_out_and_counted_with_skip_bad(data: Path) -> None:
-    arguments = ("--scoring", "tree", "--skip-bad")
-    data.write_bytes(data.read_bytes() + b"\xff\n{\n")
-    table = run_eval("--data", data, *arguments).stdout
-    assert "2 rows could not be used and are left out: lines 41, 42" in " ".join(table.split())
-    data.write_text("{\n")
-    done = run_eval("--data", data, *arguments)
-    assert done.returncode == 2
-    assert "1 of 1 rows cannot be used" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

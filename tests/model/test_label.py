@@ -18,11 +18,9 @@ from qcls_gguf import Classifier, ConfigError, QclsError, load_config
 from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.records import LabellingRecord
-from qcls_gguf.labelling.results import labelling_document
 from qcls_gguf.labelling.run import label_files
 from qcls_gguf.labelling.worker import LabelSettings
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.report.document import console
 
 ODD = ["", " ", "x" * 9000, "red\ndress", 'a "quoted" one, with; all\t', "</s><|im_end|>"]
 
@@ -265,38 +263,18 @@ def test_halves_of_pairs_in_json_are_one_bad_row_and_escapes_elsewhere(ending: s
     assert second["error"] == "line 2: the query is not valid UTF-8"
 
 
-def test_a_run_that_labelled_nothing_binds_nobody(run: Run, tmp_path: Path) -> None:
-    path, out = parquet(tmp_path / "in.parquet", [None, *QUERIES[:3]]), tmp_path / "out"
-    with pytest.raises(ConfigError, match="row 1: the query is null"):
-        run(path, out=out, strict=True)
-    assert run(path, out=out, limit=2).n_rows == 2
-
-
-def test_an_input_that_changed_is_refused_or_labelled_anew(run: Run, notes: list[str], tmp_path: Path) -> None:
+def test_an_input_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
     first, second = parquet(tmp_path / "a.parquet", QUERIES[:6]), parquet(tmp_path / "b.parquet", QUERIES[6:9])
     out = tmp_path / "out"
     run(first, second, out=out, shard_rows=2)
     os.utime(first, ns=(1, 1))  # touched only
     assert run(first, second, out=out, shard_rows=2).n_shards_before == 5
     parquet(first, QUERIES[:3])
-    with pytest.raises(ConfigError, match=r"a\.parquet: was changed since it was labelled .* stays .3 shards"):
+    with pytest.raises(ConfigError, match=r"a\.parquet: was changed since it was labelled .* with `overwrite`, where"):
         run(first, second, out=out, shard_rows=2)
     assert len(outputs(out)) == 5
-    record = run(first, second, out=out, shard_rows=2, redo_changed=True)
-    assert (record.n_rows, record.n_shards, record.n_shards_before) == (6, 4, 2)
-    assert sorted(row["id"] for row in rows_of(out / "a-00000.parquet")) == [0, 1]
+    assert run(first, second, out=out, shard_rows=2, overwrite=True).n_shards_before == 0
     assert outputs(out) == ["a-00000.parquet", "a-00001.parquet", "b-00000.parquet", "b-00001.parquet"]
-    assert any("labelling it anew" in note for note in notes)
-
-
-def test_strict_stops_at_the_first_row_without_labels(run: Run, tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", [*QUERIES[:4], None, "x" * 9000])
-    with pytest.raises(ConfigError, match=r"in\.parquet: row 5: the query is null"):
-        run(path, out=tmp_path / "out", shard_rows=2, strict=True)
-    assert outputs(tmp_path / "out") == ["in-00000.parquet", "in-00001.parquet"]  # what is done stays
-    path = parquet(tmp_path / "long.parquet", ["x" * 9000])
-    with pytest.raises(ConfigError, match=r"long\.parquet: row 1: the query has 9000 characters"):
-        run(path, out=tmp_path / "other", strict=True)
 
 
 def test_equal_queries_are_computed_once_and_across_shards_through_the_cache(run: Run, tmp_path: Path) -> None:
@@ -357,12 +335,3 @@ def test_a_table_in_memory_is_labelled_chunk_by_chunk(classifier: Classifier) ->
         label_table(pa.table([["x"], ["y"]], names=["query", "query"]), classifier)
     with pytest.raises(ConfigError, match="is int64, not text"):
         label_table(pa.table({"query": [1]}), classifier)
-
-
-def test_the_summary_lists_rows_without_labels(run: Run, tmp_path: Path) -> None:
-    record = run(parquet(tmp_path / "in.parquet", [*QUERIES[:2], *[None] * 25]), out=tmp_path / "out")
-    with (shown := console()).capture() as captured:
-        shown.print(labelling_document(record))
-    text = " ".join(captured.get().split())  # long names of files are wrapped
-    assert "row 3: the query is null" in text
-    assert "and 5 more rows without labels" in text

@@ -68,8 +68,3 @@ def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
     assert all(each.n_tokens % 8 == 0 for each in found if each.size > 1)
     timed = sum(each.n_queries // each.size for each in found)
     assert classifier.engine.context.counters().n_graphs_reused - counters.n_graphs_reused >= timed
-
-
-def test_sizes_are_measured_with_queries_of_every_length(classifier: Classifier) -> None:
-    some_long = measure_batches(classifier.configured, [*QUERIES[:7], LONG[2]], SIZE)
-    assert [(each.size, each.n_queries) for each in some_long] == [(1, 8), (2, 8), (4, 8)]

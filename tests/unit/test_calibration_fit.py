@@ -7,9 +7,8 @@ import numpy.typing as npt
 import pytest
 from scipy.optimize import approx_fprime, minimize
 
-from qcls_gguf.errors import ConfigError
 from qcls_gguf.score.adjustment import log_softmax
-from qcls_gguf.tuning.fit import check_n_rows, cross_validate, fit, log_losses
+from qcls_gguf.tuning.fit import cross_validate, fit, log_losses
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -102,9 +101,3 @@ def test_the_held_out_loss_is_that_of_fits_to_the_other_folds() -> None:
     assert verdict.log_loss.before == pytest.approx(before.mean())
     assert verdict.log_loss.standard_error == pytest.approx((before - losses).std(ddof=1) / 10)
     assert verdict.parameters.temperature == fit(score, accepted, with_bias=False).temperature
-
-
-def test_too_few_rows_are_refused() -> None:
-    check_n_rows(50, 5, "prompt a")
-    with pytest.raises(ConfigError, match=r"^prompt a: has 49 labelled rows, 5 folds need 50: label more"):
-        check_n_rows(49, 5, "prompt a")

@@ -111,6 +111,7 @@ def test_labels_and_confusions() -> None:
     one, _ = scored(PROBABILITY[:1], ["a"])
     assert one.labels["b"] == LabelStatistics(precision=None, recall=None, f1=None, support=0, n_predicted=0)
     assert one.macro_f1 == 1  # of the labels that occur
+    assert scored([[0.4, 0.4, 0.2]], ["b"])[0].accuracy == 0, "of equally probable labels the first is the answer"
     assert one.coverage[-1] == Coverage(threshold=0.99, n=0, coverage=0, accuracy=None)
 
 
@@ -122,11 +123,6 @@ def test_labels_and_confusions() -> None:
 def test_wilson_against_published_intervals(n_right: int, n: int, low: float, high: float) -> None:
     assert wilson(n_right, n) == pytest.approx((low, high), abs=5e-5)
     assert wilson(n - n_right, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
-
-
-def test_perfect_calibration_has_no_error_and_equal_probabilities_are_won_by_the_first() -> None:
-    assert scored([[0.75, 0.25, 0.0]] * 4, ["a", "a", "a", "b"])[0].ece == pytest.approx(0)
-    assert scored([[0.4, 0.4, 0.2]], ["b"])[0].accuracy == 0
 
 
 def test_without_rows_there_is_nothing_but_counts() -> None:

@@ -45,7 +45,6 @@ def test_inputs_are_files_patterns_and_folders_each_once(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("missing.csv", "no such file"),
         ("*.parquet", "no such file"),
         ("empty", "the folder has no file that ends in .parquet, .csv"),
         ("a.csv.gz", "is packed: unpack it"),
@@ -59,21 +58,6 @@ def test_what_is_no_input_is_refused(name: str, words: str, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=words) as refused:
         find_inputs([str(tmp_path / name)])
     assert name in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.csv", b"id,text\n1,x\n", "has no column 'query': the columns are 'id', 'text'"),
-        ("a.parquet", b"no such thing", "is no sound Parquet file"),
-        ("a.txt", b"\xff\xfea\x00\n\x00\x00", "begins as UTF-16-LE and is not"),
-    ],
-)
-def test_a_broken_file_is_named(name: str, content: bytes, words: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ConfigError, match=words) as refused:
-        plan(tmp_path / name)
-    assert str(tmp_path / name) in str(refused.value)
 
 
 def test_parquet_that_breaks_off_is_told_with_its_row_group(tmp_path: Path) -> None:
@@ -115,28 +99,6 @@ def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
         "h",
     ]
     assert [list(row) for block in blocks(planned) for row in block.values()][5] == ["5", "f\udcff"]
-
-
-@pytest.mark.parametrize(
-    ("ending", "lines", "message"),
-    [
-        ("jsonl", '{"text": null}', "line 1: the query is null"),
-        ("jsonl", '{"query": "x"}', "line 1 has no text 'text': name its key with `query_column`"),
-        (
-            "csv",
-            "text\nblue\r jeans",
-            "line 2 is not valid CSV: a carriage return stands within a field: put the field",
-        ),
-        ("csv", 'text\n"x', "line 2 is not valid CSV: a quoted field has no end: close its quotes"),
-        ("csv", f"text\n{'x' * 200_000}", "line 2 is not valid CSV: a field has more than 131072 characters: shorten"),
-    ],
-)
-def test_a_row_without_a_query_says_what_to_do(ending: str, lines: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / f"a.{ending}"
-    path.write_text(lines)
-    (found,) = queries(plan(path, column="text"), column="text")
-    assert found is not None
-    assert found.startswith(message)
 
 
 def test_a_query_of_ten_megabytes_is_one_row(tmp_path: Path) -> None:
