@@ -26,8 +26,8 @@ from ..report.environment import environment
 from ..report.progress import OnProgress, counter
 from .answers import CONFIDENCE, Answers, ask, fit_cascade, n_rows_needed, proposed_thresholds
 from .candidates import Candidate, derive, given_candidate
-from .comparison import STAGE_FILE, Contender, compared_record, recommendation, refused_record, written
-from .records import AdviceRecord, CandidateRecord, CascadeFit
+from .comparison import STAGE_FILE, Contender, compared_record, recommendation, written
+from .records import AdviceRecord, CascadeFit
 
 PRESENT = "present"
 _N_LISTED = 20
@@ -63,14 +63,17 @@ def advise(
     """
     config = dataclasses.replace(opener.rendered(settings.config), cascade=None)
     data = _read(settings, config.prompts)
-    derived, notes = derive(config, opener.model_of(config))
+    derived, notes = derive(config)
     candidates = [
         Candidate(name=PRESENT, why="the configuration as it is", config=config),
         *(_given(each, config, opener) for each in settings.also),
         *derived,
     ]
+    names = [candidate.name for candidate in candidates]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"`also` {twice}: is the name of another candidate: rename the file")
     with ExitStack() as stack:
-        contenders, refused = _open(_with_distinct_names(candidates), opener, stack)
+        contenders = _open(candidates, opener, stack, notes)
         answers, rows, bad = ask(
             [each.classifier for each in contenders], data.rows, counter(on_progress, "ask", len(data.rows))
         )
@@ -100,7 +103,7 @@ def advise(
             warnings=opener.warnings,
             environment=environment(config),
             min_agreement=settings.min_agreement,
-            candidates=(*compared, *refused),
+            candidates=tuple(compared),
             recommended=None if best is None else best.name,
             reason=reason,
             notes=tuple(notes),
@@ -145,26 +148,14 @@ def _given(other: Config, present: Config, opener: ClassifierOpener) -> Candidat
     return given_candidate(name, opener.rendered(dataclasses.replace(other, model=model)), present)
 
 
-def _with_distinct_names(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, of which a given one may have the name of another."""
-    named: dict[str, Candidate] = {}
-    for candidate in candidates:
-        name = candidate.name
-        while name in named:
-            name += "*"
-        named[name] = dataclasses.replace(candidate, name=name)
-    return list(named.values())
-
-
 def _open(
-    candidates: Sequence[Candidate], opener: ClassifierOpener, stack: ExitStack
-) -> tuple[list[Contender], list[CandidateRecord]]:
-    """The candidates that can be opened, each with a context of its own, and records of the others.
+    candidates: Sequence[Candidate], opener: ClassifierOpener, stack: ExitStack, notes: list[str]
+) -> list[Contender]:
+    """The candidates that can be opened, each with a context of its own; notes get the others, with the reason.
 
     Raises what Classifier raises where the first one, the present configuration, cannot be opened.
     """
     contenders: list[Contender] = []
-    refused = []
     for candidate in candidates:
         config = without_kept_queries(candidate.config)
         if contenders:  # what is likely a mistake is told of the present prompts alone
@@ -174,10 +165,10 @@ def _open(
         except (ConfigError, ModelError, PlanError) as e:
             if not contenders:
                 raise
-            refused.append(refused_record(candidate, str(e)))
+            notes.append(f"{candidate.name} is not asked: {e}")
         else:
             contenders.append(Contender(candidate=candidate, classifier=classifier))
-    return contenders, refused
+    return contenders
 
 
 def _open_cascade(
@@ -216,8 +207,6 @@ def _open_cascade(
     )
     fit = CascadeFit(
         stage=first.candidate.name,
-        wanted_agreement=agreement,
-        confidence=CONFIDENCE,
         thresholds=thresholds,
         yaml=written(
             first.candidate.config, f"The first stage of a cascade, by `qcls-gguf advise`: {first.candidate.name}."

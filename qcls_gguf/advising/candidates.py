@@ -1,4 +1,4 @@
-"""Configurations to compare with the present one: derived from its texts and scorings, to feed less, or given."""
+"""Configurations to compare with the present one: derived from its texts, to feed less, or given."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
-from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, TREE
 from ..config.template import NAME_SLOT, SLOT
 from ..errors import ConfigError
-from ..prompts.compiled import Tokenizer, common_prefix
+from ..prompts.compiled import common_prefix
 
 _HOW = "For each attribute output exactly one label from its list."
 # Where a text may be divided: after a line break, and on both sides of what models take for control tokens.
@@ -31,28 +30,21 @@ class Candidate:
     config: Config
 
 
-def derive(config: Config, tokenizer: Tokenizer) -> tuple[list[Candidate], list[str]]:
-    """The candidates of a configuration whose prompts have whole texts, each once, and notes on what cannot be derived.
-
-    tokenizer: of the model, for the labels' first tokens.
-    """
+def derive(config: Config) -> tuple[list[Candidate], list[str]]:
+    """The candidates of a configuration whose prompts have whole texts, each once, and notes on what cannot be."""
     joint: list[Candidate] = []
     notes: list[str] = []
     try:
         joint = joint_candidates(config)
     except ConfigError as e:
         notes.append(f"no text for all prompts can be derived: {e}")
-    found = [*joint, *_small_changes(config, tokenizer)]
-    for first in joint[:1]:
-        found += [
-            dataclasses.replace(change, name=f"{first.name} {change.name}", why=f"as {first.name}, and {change.why}")
-            for change in _small_changes(first.config, tokenizer)
-        ]
-    different: dict[tuple[PromptConfig, ...], Candidate] = {}
-    for candidate in found:
-        if candidate.config.prompts != config.prompts:
-            different.setdefault(candidate.config.prompts, candidate)
-    return list(different.values()), notes
+    found = [*joint, shorter_cue(config)]
+    if joint and (shorter := shorter_cue(joint[0].config)):
+        found.append(dataclasses.replace(shorter, name="joint short-cue", why=f"as joint, and {shorter.why}"))
+    different = {
+        each.config.prompts: each for each in reversed(found) if each and each.config.prompts != config.prompts
+    }
+    return list(different.values())[::-1], notes
 
 
 def given_candidate(name: str, other: Config, present: Config) -> Candidate:
@@ -121,30 +113,6 @@ def shorter_cue(config: Config) -> Candidate | None:
         why=f"{what}, which every request feeds for every prompt",
         config=_with_prompts(config, prompts),
     )
-
-
-def cheaper_scoring(config: Config, tokenizer: Tokenizer) -> Candidate | None:
-    """first_token for exact scorings where the labels' first tokens differ, tree elsewhere: no logits, fewer tokens."""
-    prompts = []
-    for prompt in config.prompts:
-        if prompt.scoring in EXACT_SCORINGS:
-            texts = [prompt.label_prefix + label for label in prompt.labels]
-            first = {tuple(tokenizer.tokenize(text, parse_special=False)[:1].tolist()) for text in texts}
-            prompt = dataclasses.replace(prompt, scoring=FIRST_TOKEN if len(first) == len(texts) else TREE)
-        prompts.append(prompt)
-    if tuple(prompts) == config.prompts:
-        return None
-    return Candidate(
-        name="scoring",
-        why="first_token where the labels' first tokens differ, else tree, instead of scorings that need the whole "
-        "vocabulary and feed every label's tokens",
-        config=_with_prompts(config, prompts),
-    )
-
-
-def _small_changes(config: Config, tokenizer: Tokenizer) -> list[Candidate]:
-    changes = (shorter_cue(config), cheaper_scoring(config, tokenizer))
-    return [change for change in changes if change is not None]
 
 
 def _with_prompts(config: Config, prompts: Sequence[PromptConfig]) -> Config:

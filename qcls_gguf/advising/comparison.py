@@ -18,10 +18,10 @@ from ..config.words import counted
 from ..config.yaml_values import yaml_text
 from ..data.labelled import LabelledQuery
 from ..report.document import measured, percent
-from ..statistics import quantiles, wilson
+from ..statistics import wilson
 from .answers import Answers
 from .candidates import Candidate
-from .records import CandidateRecord, CascadeFit, ChangedAnswer, PromptAgreement, RequestTimes
+from .records import CandidateRecord, CascadeFit, ChangedAnswer, PromptAgreement
 
 STAGE_FILE = "first-stage.yaml"
 _N_CHANGED = 10
@@ -37,14 +37,6 @@ class Contender:
     cascade: CascadeFit | None = None
 
 
-def refused_record(candidate: Candidate, reason: str) -> CandidateRecord:
-    """The record of a candidate that was not asked."""
-    return CandidateRecord(
-        name=candidate.name, why=candidate.why, note=reason, model=None, n_tokens=None, times=None, time_share=None,
-        prompts={}, least_agreement=None, meets_limit=False, is_proven=False, changed=(), yaml=None,
-    )  # fmt: skip
-
-
 def compared_record(
     contender: Contender, answers: Answers, present: Answers, rows: Sequence[LabelledQuery], limit: float
 ) -> CandidateRecord:
@@ -52,14 +44,14 @@ def compared_record(
     candidate = contender.candidate
     prompts = {prompt.name: _agreement(prompt, answers, present, rows) for prompt in candidate.config.prompts}
     accuracies = [each.accuracy for each in prompts.values() if each.accuracy is not None]
-    (p50, p99), (present_p50,) = quantiles(answers.ms, 0.5, 0.99), quantiles(present.ms, 0.5)
+    p50, present_p50 = float(np.median(answers.ms)), float(np.median(present.ms))
     found = CandidateRecord(
         name=candidate.name,
         why=candidate.why,
-        note=None,
         model=contender.classifier.model,
         n_tokens=float(answers.n_tokens.mean()),
-        times=RequestTimes(mean_ms=float(answers.ms.mean()), p50_ms=p50, p99_ms=p99),
+        mean_ms=float(answers.ms.mean()),
+        p50_ms=p50,
         time_share=p50 / present_p50,
         prompts=prompts,
         least_agreement=min(each.agreement for each in prompts.values()),
@@ -107,9 +99,7 @@ def _agreement(
         n_agree=n_agree,
         agreement=n_agree / len(rows),
         agreement_ci=wilson(n_agree, len(rows)) or (0.0, 1.0),
-        n_labelled=len(right),
         accuracy=sum(right) / len(right) if right else None,
-        accuracy_ci=wilson(sum(right), len(right)),
     )
 
 
@@ -148,14 +138,14 @@ def recommendation(compared: Sequence[CandidateRecord], limit: float) -> tuple[C
 
     None where no candidate is faster than the present configuration. compared: the present configuration first.
     """
-    meeting = [(each.time_share, each) for each in compared[1:] if each.meets_limit and each.time_share is not None]
+    meeting = [each for each in compared[1:] if each.meets_limit]
     if not meeting:
         return (
             None,
             f"keep the present configuration: no candidate keeps {percent(limit)} of the answers in every prompt",
         )
-    share, best = min(meeting, key=lambda pair: pair[0])
-    if share >= 1:
+    best = min(meeting, key=lambda each: each.time_share)
+    if best.time_share >= 1:
         return (
             None,
             f"keep the present configuration: no candidate that keeps {percent(limit)} of the answers is faster",
@@ -167,6 +157,6 @@ def recommendation(compared: Sequence[CandidateRecord], limit: float) -> tuple[C
     )
     return best, (
         f"take {best.name}, the fastest that keeps {percent(limit)} of the answers in every prompt: a request takes "
-        f"{share:.2f} of the present time and feeds {best.n_tokens:.1f} tokens instead of "
+        f"{best.time_share:.2f} of the present time and feeds {best.n_tokens:.1f} tokens instead of "
         f"{compared[0].n_tokens:.1f}; {_figures(best)}; {sure}"
     )

@@ -19,23 +19,8 @@ class PromptAgreement(Record):
     """their share of the compared rows"""
     agreement_ci: tuple[float, float]
     """its Wilson 95 % interval"""
-    n_labelled: int
-    """compared rows with a label for this prompt"""
     accuracy: float | None = left_out_if_none()
-    """on these"""
-    accuracy_ci: tuple[float, float] | None = left_out_if_none()
-    """its Wilson 95 % interval"""
-
-
-class RequestTimes(Record):
-    """Milliseconds of the requests for the compared rows, one row a request; all configurations took turns."""
-
-    mean_ms: float
-    """the mean"""
-    p50_ms: float
-    """the median"""
-    p99_ms: float
-    """the 99 % quantile"""
+    """on the compared rows with a label for this prompt"""
 
 
 class ChangedAnswer(Record):
@@ -64,10 +49,6 @@ class CascadeFit(Record):
 
     stage: str
     """the candidate that it is"""
-    wanted_agreement: float
-    """with the last stage, for each prompt, on unseen rows"""
-    confidence: float
-    """of that, for each prompt"""
     thresholds: dict[str, float]
     """by prompt; prompts for which none was accepted are asked of the last stage at once"""
     yaml: str
@@ -81,19 +62,19 @@ class CandidateRecord(Record):
     """a short name; `present` is the configuration that was given"""
     why: str
     """what is different, and what that saves"""
-    note: str | None
-    """why it was not asked; null where it was, and then all other fields have values"""
-    model: ModelInfo | None
+    model: ModelInfo
     """the model that answered"""
-    n_tokens: float | None
+    n_tokens: float
     """tokens that a request feeds, on average"""
-    times: RequestTimes | None
-    """of its requests"""
-    time_share: float | None
-    """its median by the present configuration's"""
+    mean_ms: float
+    """of the requests for the compared rows, one row a request; all configurations took turns"""
+    p50_ms: float
+    """their median"""
+    time_share: float
+    """that median by the present configuration's"""
     prompts: dict[str, PromptAgreement]
     """by prompt"""
-    least_agreement: float | None
+    least_agreement: float
     """of all prompts"""
     meets_limit: bool
     """whether every prompt's agreement is at least the limit"""
@@ -129,7 +110,7 @@ class AdviceRecord(Record):
     reason: str
     """why"""
     notes: tuple[str, ...]
-    """what could not be done"""
+    """what could not be done, and candidates that could not be opened"""
 
     @property
     def best(self) -> CandidateRecord | None:

@@ -38,7 +38,7 @@ class AdviceOptions:
 def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptions, reporting: Reporting) -> int | None:
     """Find the fastest configuration that still answers like yours, on your queries.
 
-    Candidates are derived from the configuration: one text for all prompts, shorter last words, cheaper scorings. Each
+    Candidates are derived from the configuration: one text for all prompts, shorter last words. Each
     is opened as an ordinary configuration and asked the same queries in turns, request by request. A table compares
     their answers with those of the configuration, prompt by prompt, and their tokens and times. The recommendation is
     the fastest candidate that keeps --min-agreement in every prompt. Labelled queries add accuracies; rows that cannot
@@ -99,7 +99,4 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
 
 def _in_options(record: AdviceRecord) -> AdviceRecord:
     """The record, whose notes call what a user can give by the names of options."""
-    candidates = tuple(
-        each.model_copy(update={"note": each.note and with_options(each.note)}) for each in record.candidates
-    )
-    return record.model_copy(update={"candidates": candidates, "notes": tuple(map(with_options, record.notes))})
+    return record.model_copy(update={"notes": tuple(map(with_options, record.notes))})

@@ -1,12 +1,9 @@
 """`python -m kernels` in tests/, as `make kernels` and `make t4` call it.
 
     variants [--model MODEL] [--tokens N,…] [--rounds N]   our kernels step by step against llama.cpp's, in turns
-    code OBJECT …                                          the kernels' main loops, and those too large for a T4
-    forecast OBJECT …                                      milliseconds of a decode on a T4, computed
     t4 --out FILE                                          all that the owner of a T4 should run once, in one file
 
 MODEL is a GGUF file, or a repository of the Hugging Face hub with a quantisation, as in Qwen/Qwen3-8B-GGUF:Q4_K_M.
-OBJECT is an object file of mmq_direct_q4_k.cu and its like, or of attend.cu, with machine code for 7.5.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ from qcls_gguf.report.document import Document, Part
 from qcls_gguf.report.environment import environment
 from qcls_gguf.report.gpu import gpu_state
 
-from . import forecast, machine_code
 from .variants import TOKENS, compare_variants
 
 ROOT = Path(__file__).parents[2]
@@ -69,21 +65,6 @@ def with_model(config: Config, model: str) -> Config:
     return replace(config, model=ModelConfig(hf_repo=repository, quantization=quantization or None))
 
 
-def code(arguments: argparse.Namespace) -> Found:
-    """The kernels' main loops. Raises ValueError where one that a T4 runs is too large."""
-    loops = machine_code.read_loops(arguments.objects)
-    record = {"loops": [{**asdict(loop), "bound": loop.bound} for loop in loops]}
-    if wrong := machine_code.too_large(loops):
-        raise ValueError("; ".join(wrong))
-    return record, [machine_code.table(loops)]
-
-
-def forecasts(arguments: argparse.Namespace) -> Found:
-    """A T4's decodes, computed."""
-    table = forecast.table(machine_code.read_loops(arguments.objects))
-    return {"computed": [dict(zip(table.columns, row, strict=True)) for row in table.rows]}, [table]
-
-
 def t4(arguments: argparse.Namespace) -> Found:
     """Run each part as a command of its own, so that one that fails leaves the rest; written after each."""
     record: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "parts": {}}
@@ -100,11 +81,8 @@ def t4(arguments: argparse.Namespace) -> Found:
 def t4_commands() -> dict[str, list[str]]:
     """The commands by the names of their parts."""
     python, qcls = sys.executable, str(Path(sys.executable).parent / "qcls-gguf")
-    objects = [str(path) for name in ("mmq_direct_q*.cu.o", "attend.cu.o") for path in ROOT.glob(f"build/**/{name}")]
     tests = [str(path) for name in GPU_TESTS for path in sorted((ROOT / "tests/model").glob(name))]
     commands = {"tests": [python, "-m", "pytest", "-q", "-n0", *tests, str(ROOT / "tests/kernels")]}
-    for name in ("code", "forecast"):
-        commands[name] = [python, "-m", "kernels", name, "--json", *objects]
     for model in MODELS:
         short = model.partition(":")[2]
         commands[f"{short}, kernels"] = [python, "-m", "kernels", "variants", "--json", "--model", model]
@@ -148,7 +126,7 @@ def main() -> int:
         prog="python -m kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for name, function in (("variants", variants), ("code", code), ("forecast", forecasts), ("t4", t4)):
+    for name, function in (("variants", variants), ("t4", t4)):
         command = commands.add_parser(name)
         command.set_defaults(run=function)
         command.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -156,10 +134,8 @@ def main() -> int:
             command.add_argument("--model", default=MODELS[0])
             command.add_argument("--tokens", type=lambda text: [int(n) for n in text.split(",")], default=TOKENS)
             command.add_argument("--rounds", type=int, default=10)
-        elif name == "t4":
-            command.add_argument("--out", type=Path, required=True)
         else:
-            command.add_argument("objects", type=Path, nargs="+")
+            command.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     try:
         record, parts = arguments.run(arguments)

@@ -1,27 +1,25 @@
-"""Candidates are functions of texts: what prompts share, one text for all of them, shorter ones, and their YAML."""
+"""Candidates are functions of texts; which is recommended; thresholds of a cascade, which hold on unseen rows."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf import Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
-from qcls_gguf.advising.candidates import (
-    cheaper_scoring,
-    derive,
-    given_candidate,
-    joint_candidates,
-    listed_labels,
-    shorter_cue,
-)
+from qcls_gguf.advising import answers
+from qcls_gguf.advising.answers import fit_threshold, n_rows_needed
+from qcls_gguf.advising.candidates import derive, given_candidate, joint_candidates, listed_labels, shorter_cue
+from qcls_gguf.advising.comparison import recommendation
+from qcls_gguf.advising.records import CandidateRecord, PromptAgreement
 from qcls_gguf.config.load import config_tree, parse_config
 from qcls_gguf.config.yaml_values import yaml_text
+from qcls_gguf.statistics import upper_bound, wilson
 
 ROOT = Path(__file__).parents[2]
 FASHION, JOINT, MISSION = (
@@ -35,16 +33,6 @@ AFTER = (
     "Text: {query}\nWhich colour is asked for?\nanswer:",
     "Text: {query}\nWhich size is asked for?\nanswer:",
 )
-
-
-class Letters:
-    """A tokenizer with a token for each character."""
-
-    def tokenize(self, text: str, *, parse_special: bool) -> npt.NDArray[np.int32]:
-        return np.array([ord(c) for c in text.lstrip()], np.int32)
-
-    def piece(self, token: int) -> tuple[bytes, bool]:
-        return chr(token).encode(), False
 
 
 def prompts(*texts: str, labels: tuple[str, ...] = ("red", "blue", "none")) -> Config:
@@ -111,7 +99,7 @@ def test_one_text_for_plain_prompts() -> None:
     ],
 )
 def test_where_no_text_for_all_can_be_derived_it_says_why(config: Config, why: str) -> None:
-    candidates, (note,) = derive(config, Letters())
+    candidates, (note,) = derive(config)
     assert why in note
     assert not any("joint" in candidate.name for candidate in candidates)
 
@@ -127,17 +115,6 @@ def test_last_words_become_shorter() -> None:
         assert [text.rpartition("\n")[2] for text in texts(named.config)] == [each.name for each in config.prompts]
 
 
-def test_exact_scorings_become_cheap_ones() -> None:
-    exact = dataclasses.replace(
-        MISSION, prompts=tuple(dataclasses.replace(prompt, scoring="joint") for prompt in MISSION.prompts)
-    )
-    found = cheaper_scoring(exact, Letters())
-    assert found is not None
-    # `shirt`, `skirt` begin with one letter, and so do no two of boy, girl, man, woman, pregnant, none
-    assert [prompt.scoring for prompt in found.config.prompts] == ["tree", "first_token"]
-    assert cheaper_scoring(MISSION, Letters()) is None
-
-
 def test_a_given_configuration_has_to_ask_for_the_same() -> None:
     with pytest.raises(ConfigError, match="`also` mission: has the prompts category, audience, not"):
         given_candidate("mission", MISSION, FASHION)
@@ -151,19 +128,11 @@ def test_a_given_configuration_has_to_ask_for_the_same() -> None:
     assert found.config.model.hf_repo == "a/b"
 
 
-def test_candidates_are_different_configurations_for_the_same_prompts() -> None:
-    found, notes = derive(FASHION, Letters())
-    assert notes == []
-    assert [each.name for each in found] == ["joint", "joint-own", "short-cue", "joint short-cue"]
-    same = {tuple((prompt.name, prompt.labels) for prompt in each.config.prompts) for each in found}
-    assert same == {tuple((prompt.name, prompt.labels) for prompt in FASHION.prompts)}
-
-
 def read_again(config: Config) -> Config:
     return parse_config(yaml_text(config_tree(config)), folder=Path("/nowhere"))
 
 
-@pytest.mark.parametrize("config", [FASHION, JOINT, *(each.config for each in derive(FASHION, Letters())[0])])
+@pytest.mark.parametrize("config", [FASHION, JOINT, *(each.config for each in derive(FASHION)[0])])
 def test_a_written_configuration_says_the_same(config: Config) -> None:
     assert read_again(config) == dataclasses.replace(config, path=None)
 
@@ -198,3 +167,79 @@ def test_any_text_survives_the_file(before: str, after: str, labels: list[str], 
         runtime=RuntimeConfig(max_query_tokens=64, n_ctx=512),
     )
     assert read_again(config) == config
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def drawn(n: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Answers whose chance to differ falls with their probability: below 0.9 they differ far too often."""
+    probability = 1 - generator.random(n) ** 2
+    differs = generator.random(n) < np.where(probability < 0.9, 0.3, 0.002)
+    return probability, differs
+
+
+def test_a_threshold_divides_sure_answers_from_others() -> None:
+    probability, differs = drawn(6000, np.random.default_rng(1))
+    threshold = fit_threshold(probability, differs, 0.99)
+    assert threshold is not None
+    assert 0.8 < threshold < 0.93
+    n_other = ((probability[3000:] >= threshold) & differs[3000:]).sum()
+    assert upper_bound(int(n_other), 3000, 0.95) <= 0.01
+
+
+def test_the_guarantee_is_broken_no_more_often_than_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The true agreement of each threshold is computed from a large sample; four standard errors are allowed for."""
+    monkeypatch.setattr(answers, "CONFIDENCE", 0.9)
+    sample_p, sample_d = drawn(100_000, np.random.default_rng(2))
+    n_runs, broken = 200, 0
+    generator = np.random.default_rng(3)
+    for _ in range(n_runs):
+        threshold = fit_threshold(*drawn(1200, generator), 0.98)
+        if threshold is not None:
+            broken += (sample_d & (sample_p >= threshold)).mean() > 0.02
+    assert broken / n_runs <= 0.1 + 4 * math.sqrt(0.1 * 0.9 / n_runs)
+
+
+def test_without_enough_rows_or_agreement_there_is_none() -> None:
+    n = n_rows_needed(0.99)
+    assert n == 2 * 299
+    sure = np.full(n, 0.99)
+    same, other = np.zeros(n, np.bool_), np.ones(n, np.bool_)
+    assert fit_threshold(sure, same, 0.99) == 0.99
+    assert fit_threshold(sure[2:], same[2:], 0.99) is None
+    assert fit_threshold(sure, other, 0.99) is None
+    assert fit_threshold(np.ones(n), same, 0.99) == 1.0
+
+
+def candidate(name: str, ms: float, n_agree: int) -> CandidateRecord:
+    low, high = wilson(n_agree, 1000) or (0.0, 1.0)
+    agreement = n_agree / 1000
+    return CandidateRecord.model_construct(
+        name=name,
+        n_tokens=ms,
+        time_share=ms / 20,
+        prompts={"colour": PromptAgreement(n_agree=n_agree, agreement=agreement, agreement_ci=(low, high))},
+        meets_limit=agreement >= 0.98,
+        is_proven=low >= 0.98,
+    )
+
+
+PRESENT = candidate("present", 20.0, 1000)
+
+
+def test_the_fastest_that_keeps_the_limit_is_recommended() -> None:
+    bad, good, best = candidate("bad", 1.0, 900), candidate("good", 5.0, 985), candidate("best", 9.0, 995)
+    found, reason = recommendation([PRESENT, bad, best, good], 0.98)
+    assert found is good
+    assert "0.25 of the present time and feeds 5.0 tokens instead of 20.0" in reason
+    assert "not yet proven" in reason
+    found, reason = recommendation([PRESENT, best], 0.98)
+    assert found is best
+    assert "every prompt's interval lies above the limit" in reason
+    found, reason = recommendation([PRESENT, bad], 0.98)
+    assert found is None
+    assert "no candidate keeps 98.0% of the answers" in reason
+    found, reason = recommendation([PRESENT, candidate("slow", 21.0, 1000)], 0.98)
+    assert found is None
+    assert "no candidate that keeps 98.0% of the answers is faster" in reason
