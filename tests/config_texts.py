@@ -21,30 +21,7 @@ prompts:
     labels: [dress, tee]
 """
 
-MISSION = """\
-# The two prompts of the mission, as its user wrote them. Six more follow later.
-prompts:
-  - name: category
-    prompt_template: |
-      <|im_start|>system
-      Analyze the category intent. Output exactly one label from [none, dress, jeans, shirt, trench, skirt, tee, hoodie, knit, other]. Use 'none' if no category intent.<|im_end|>
-      <|im_start|>user
-      query: {query}<|im_end|>
-      <|im_start|>assistant
-      label:
-    label_prefix: " "
-    labels: [dress, jeans, shirt, trench, skirt, tee, hoodie, knit, other, none]
-  - name: audience
-    prompt_template: |
-      <|im_start|>system
-      Analyze the target user group. Output exactly one label from [none, boy, girl, man, woman, pregnant]. Use 'none' if no audience mentioned.<|im_end|>
-      <|im_start|>user
-      query: {query}<|im_end|>
-      <|im_start|>assistant
-      label:
-    label_prefix: " "
-    labels: [boy, girl, man, woman, pregnant, none]
-"""  # noqa: E501
+MISSION = (CONFIGS[0].parent / "mission.yaml").read_text(encoding="utf-8")
 
 
 def parse(text: str) -> Config:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import gguf
 from gguf_parts import ARRAY, FLOAT_TYPES, NUMBER_TYPES, SIZES, STRING, File, Tensor, n_bytes
 
 _TYPES = tuple(SIZES)
@@ -27,35 +28,17 @@ TEXTS = (
     *("default", "qwen2", "llama-bpe", "gpt-2", "chameleon", "deepseek-llm", "x" * 70_000, "\x1b[2J\n\x00"),
     *("linear", "yarn", "longrope", "su", "blk.0.attn_q.weight", "gelu", "silu", "1.0", "-1"),
 )
-ARCHS = (
-    *("llama", "llama4", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3next", "phi2", "phi3", "gemma"),
-    *("gemma2", "gemma3", "gemma3n", "gemma-embedding", "starcoder2", "mamba", "mamba2", "jamba", "gpt2", "gptj"),
-    *("gptneox", "falcon", "mpt", "bloom", "stablelm", "olmo", "olmo2", "olmoe", "granite", "granitemoe", "command-r"),
-    *("cohere2", "dbrx", "deepseek", "deepseek2", "glm4", "glm4moe", "chatglm", "bitnet", "t5", "t5encoder", "jais"),
-    *("nemotron", "exaone", "exaone4", "rwkv6", "rwkv7", "lfm2", "bert", "nomic-bert", "plamo", "plamo2", "internlm2"),
-    *("minicpm", "minicpm3", "xverse", "orion", "baichuan", "grok", "arctic", "ernie4_5", "hunyuan-moe", "smollm3"),
-    *("gpt-oss", "openelm", "codeshell", "refact", "starcoder", "deci", "dream", "llada", "clip", "no-such-arch"),
+ARCHS = (*gguf.MODEL_ARCH_NAMES.values(), "no-such-arch")
+KEYS = tuple(
+    name.removeprefix("{arch}.")
+    for group in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope, gguf.Keys.SSM)
+    for name in vars(group).values()
+    if isinstance(name, str) and name.startswith("{arch}.")
 )
-KEYS = (
-    *("vocab_size", "context_length", "embedding_length", "embedding_length_out", "block_count", "feed_forward_length"),
-    *("expert_feed_forward_length", "expert_count", "expert_used_count", "expert_shared_count", "expert_weights_scale"),
-    *("expert_gating_func", "leading_dense_block_count", "nextn_predict_layers", "use_parallel_residual"),
-    *("tensor_data_layout", "pooling_type", "logit_scale", "decoder_start_token_id", "attn_logit_softcapping"),
-    *("final_logit_softcapping", "residual_scale", "embedding_scale", "interleave_moe_layer_step", "swin_norm"),
-    *("attention.head_count", "attention.head_count_kv", "attention.max_alibi_bias", "attention.clamp_kqv"),
-    *("attention.key_length", "attention.value_length", "attention.layer_norm_epsilon", "attention.scale"),
-    *("attention.layer_norm_rms_epsilon", "attention.causal", "attention.q_lora_rank", "attention.kv_lora_rank"),
-    *("attention.sliding_window", "attention.sliding_window_pattern", "attention.key_length_mla"),
-    *("attention.relative_buckets_count", "attention.shared_kv_layers", "attention.temperature_length"),
-    *("rope.dimension_count", "rope.dimension_sections", "rope.freq_base", "rope.scale_linear", "rope.scaling.type"),
-    *("rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length", "rope.freq_base_swa"),
-    *("rope.scaling.yarn_log_multiplier", "rope.scaling.finetuned", "ssm.conv_kernel", "ssm.inner_size"),
-)
-TOKENIZER_KEYS = (
-    *("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id", "seperator_token_id"),
-    *("padding_token_id", "cls_token_id", "mask_token_id", "fim_pre_token_id", "fim_suf_token_id", "fim_pad_token_id"),
-    *("add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces", "pre"),
-    *("model", "token_type_count", "precompiled_charsmap", "prefix_token_id", "suffix_token_id", "middle_token_id"),
+TOKENIZER_KEYS = tuple(
+    name.removeprefix("tokenizer.ggml.")
+    for name in vars(gguf.Keys.Tokenizer).values()
+    if isinstance(name, str) and name.startswith("tokenizer.ggml.")
 )
 _ODD_TOKENS = (b"", b"\n", b" ", b"\xff\xfe", b"<unk>", b"a", b"<|im_end|>", b"<0x41>", b"<0xZZ>", b"x y z")
 TENSORS = (

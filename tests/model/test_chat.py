@@ -134,11 +134,6 @@ def test_prompts_that_come_at_run_time_are_rendered_too(classifier: Classifier, 
         assert other.classify("red").results[0].label in ("red", "blue")
 
 
-def test_the_configurations_template_serves_at_run_time_as_well(make_model: MakeModel) -> None:
-    with opened(make_model(), CHAT, chat_template=CHATML) as classifier, classifier.prompt_set([CHAT]) as other:
-        assert other.compiled == classifier.configured.compiled
-
-
 def test_a_file_without_a_template_is_refused_with_the_remedy(make_model: MakeModel) -> None:
     with pytest.raises(ConfigError, match=r"prompts\.color: .* the model's file has none: write the whole text as pro"):
         opened(make_model(), CHAT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from io import StringIO
@@ -151,16 +150,6 @@ def test_a_model_with_states_feeds_again_what_spares_a_decode(
     assert (f", again or to fill up {request.n_tokens_more} (" in rows) == (request.n_tokens_more > 0)
 
 
-def test_cells_and_sequences_of_a_small_model(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    found = inspect_classifier(open_classifier(make_model(), PROMPTS, max_batch=3))
-    color, item = found.prompts
-    assert [label.end and label.end.text for label in item.labels] == ["<|im_start|>", None, None]
-    assert (found.sequences.n_holders, found.sequences.n_leaves, found.sequences.n_needed) == (2, 2, 2 + 2 * 3)
-    shared = color.prefix.n_shared  # `<|im_start|>`
-    assert found.context.n_cells_prefixes == color.prefix.n_tokens + item.prefix.n_tokens - shared
-    assert (shared, item.prefix.shared_with) == (1, ("color",))
-
-
 def test_the_calibration_is_the_one_that_answers(
     make_model: MakeModel, write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,24 +169,6 @@ def test_the_calibration_is_the_one_that_answers(
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"answer temperature 2.5, prior -[0-9.]+ to -[0-9.]+ ", shown)
     assert "answer below 0.99: ask" in shown
-
-
-def test_a_piece_of_a_character_is_shown_as_an_escape(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    prompt = PromptSpec(name="p", template="query: {query}\nlabel:", labels=("👗", "none"))
-    (found,) = inspect_classifier(open_classifier(make_model(), [prompt])).prompts
-    assert "".join(token.text for token in found.labels[0].tokens).strip() == r"\xf0\x9f\x91\x97"
-
-
-def test_json_is_the_inspection() -> None:
-    done = run("inspect", "--config", ROOT / "configs/mission.yaml", "--format", "json", "--scoring", "tree")
-    assert done.returncode == 0
-    assert "load model" in done.stderr
-    tree = json.loads(done.stdout)
-    assert Inspection.model_validate(tree).to_dict() == tree
-    with Classifier.from_config(ROOT / "configs/mission.yaml") as classifier:
-        expected = inspect_classifier(classifier).to_dict()
-    assert tree.pop("startup_ms").keys() == expected.pop("startup_ms").keys()
-    assert tree == expected
 
 
 def test_the_table_shows_prompts_and_tries() -> None:

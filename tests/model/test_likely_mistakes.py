@@ -69,15 +69,12 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
         (text("<|im_start|>user", "<|imstart|>user"), "control_token", "<|imstart|> is no token"),
         (text("<|im_start|>user", "<|start_header_id|>user"), "control_token", "<|start_header_id|> is no token"),
         (text("{query}", "{query} {text}"), "literal_slot", "has {text}, which is no slot and stays as it is: did"),
-        (text("color:", "{label_name}:"), "literal_slot", "has {label_name}, which is no slot and stays as it is"),
         (text("{query}", "{{query}}"), "literal_slot", "has {{query}}, whose outer braces stay around the query"),
         (text("color:", "color: "), "space", "begins with a space, and the text ends in one: end the text"),
         # one line break is the block scalar's
         (text("color:", "\n"), "space", "begins with a space, and the text ends a line: give label_prefix"),
         ({"prompt_template": GOOD, "label_prefix": ""}, "space", "is empty, so that 'red' follows ':' directly: give"),
         (labels("red", "blue "), "label_ends", "'blue ' has white space at its ends, a part of its tokens"),
-        (labels("light blue", "lightblue", "red"), "labels_alike", f"'light blue', 'lightblue' {ALIKE}"),
-        (labels("ros\u00e9", "rose\u0301", "red"), "labels_alike", f"'ros\u00e9', 'rose\u0301' {ALIKE}"),
         (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {ALIKE}"),
         (text("[{labels}]", "[r-ish]"), "labels_not_named", "names none of the 3 labels, so the model cannot know"),
         (

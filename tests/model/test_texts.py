@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import MakeModel, OpenClassifier
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from oracle import COLOR, Oracle, PromptSpec
 from oracle_prompts import EXACT, LARGEST
 
@@ -71,12 +69,6 @@ def assert_same(oracle: Oracle, classifier: Classifier, query: str) -> None:
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
 def test_any_query_is_scored_as_the_oracle_scores_it(query: str, oracle: Oracle, classifier: Classifier) -> None:
-    assert_same(oracle, classifier, query)
-
-
-@given(query=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_random_queries(query: str, oracle: Oracle, classifier: Classifier) -> None:
     assert_same(oracle, classifier, query)
 
 

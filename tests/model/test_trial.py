@@ -11,7 +11,6 @@ import pytest
 from conftest import MakeModel, RunPython, WriteConfig
 from gguf_parts import put_together, take_apart
 from oracle import PromptSpec
-from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf import Classifier
 from qcls_gguf.config import resources
@@ -70,11 +69,6 @@ def test_a_damaged_memory_is_none(model_file: Path, cache: Path) -> None:
         assert tried(model_file)
 
 
-def test_models_of_the_package_are_not_tried(cache: Path) -> None:
-    assert not tried(embedded_model())
-    assert not (cache / "tried.json").exists()
-
-
 def test_another_model_needs_none_of_the_package(
     model_file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,11 +94,6 @@ def test_a_file_that_ends_the_process_is_an_error(
             Classifier.from_config(write_config(deadly, [PROMPT]))
     code = "import sys; from qcls_gguf import Classifier; Classifier.from_config(sys.argv[1])"
     assert run_python(code, write_config(deadly, [PROMPT], try_model=False)).returncode < 0, "the file is sound by now"
-
-
-def test_what_llama_cpp_refuses_is_refused_in_its_words(make_model: MakeModel) -> None:
-    with pytest.raises(ModelError, match="no exact hidden-state path for this model"):
-        tried(make_model(**WITH_ANOTHER_TAIL))
 
 
 @pytest.mark.parametrize(

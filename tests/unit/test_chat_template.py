@@ -105,11 +105,6 @@ def test_a_system_text_that_is_refused_begins_the_users_turn() -> None:
     assert render_prompts([PROMPT], File(CHATML), ModelConfig()).folded == ()
 
 
-def test_a_prompt_with_a_whole_text_stays_as_it_is() -> None:
-    whole = PromptConfig(name="a", prompt_template="{query}:", labels=("x", "y"))
-    assert render_prompts([whole], File(None), ModelConfig()).prompts == (whole,)
-
-
 def test_what_a_prompts_own_text_spells_is_no_code() -> None:
     prompt = replace(PROMPT, system="{{ messages }} {% raw %} {# x #}")
     assert "{{ messages }} {% raw %} {# x #}" in text(CHATML, prompt)
@@ -134,18 +129,11 @@ _EACH = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
         ("{{ messages | nothing }}", "is wrong in line 1: No filter named 'nothing'"),
         ("{{ ''.__class__.__mro__ }}", "fails: SecurityError: access to attribute '__class__'"),
         ("{{ messages.append(1) }}", "fails: SecurityError: "),
-        ("{% include '/etc/hostname' %}", "fails: TypeError: no loader"),
         ("{{ open('/etc/hostname') }}", "fails: UndefinedError: 'open' is undefined"),
     ],
 )  # fmt: skip
 def test_a_template_that_cannot_be_used_is_refused(template: str | None, why: str) -> None:
     assert why in refused(template)
-
-
-def test_what_a_template_says_of_a_single_turn_is_told() -> None:
-    prompt = replace(PROMPT, system="{query}", user=None)
-    message = refused("{{ raise_exception('no user') }}", prompt)
-    assert message == "prompts.colour: the model's chat template refuses the turn system: no user"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +148,6 @@ def test_what_a_template_says_of_a_single_turn_is_told() -> None:
         "{% set ns = namespace(s='{0}{0}') %}{% for i in range(18) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"
         "{{ ns.s.format(ns.s) }}",
         "{{ 'a'.ljust(1000000000) }}",
-        "{{ 'a' | center(1000000000) }}",
         "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
         "{% set ns = namespace(s='aaaa') %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
@@ -214,7 +201,6 @@ def test_what_templates_ask_for_is_as_in_python(expression: str, value: str) -> 
     [
         ({"prompt_template": "{query}"}, "system: is given beside prompt_template, which is the whole text"),
         ({"user": "no slot"}, "user: system and user have 0 {query} slots: a prompt needs exactly one"),
-        ({"system": "{query}"}, "user: system and user have 2 {query} slots: a prompt needs"),
         ({"answer_cue": "{query}"}, "answer_cue: has a {query} slot: write the query into user"),
         (
             {"user": "{query}", "system": None, "answer_cue": "{labels} {labels}"},

@@ -74,18 +74,6 @@ def test_a_model_is_no_configuration(tmp_path: Path) -> None:
         load_config(path)
 
 
-def test_a_byte_order_mark_and_dos_line_ends_change_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "dos.yaml"
-    file.write_bytes(b"\xef\xbb\xbf" + MISSION.replace("\n", "\r\n").encode())
-    assert load_config(file).prompts == parse(MISSION).prompts
-
-
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing.yaml", tmp_path):
-        with pytest.raises(ConfigError, match=f"{re.escape(str(path))}: the configuration cannot be read: "):
-            load_config(str(path))
-
-
 def test_a_configuration_made_in_python_is_checked_as_a_file_is() -> None:
     config = parse(MISSION)
     first: Any = config.prompts[0]
@@ -167,3 +155,9 @@ def test_every_key_is_explained_in_the_schema() -> None:
     schema = config_json_schema()
     for part in (schema, *schema["$defs"].values()):
         assert [key for key, value in part["properties"].items() if not value.get("description")] == []
+
+
+def test_a_byte_order_mark_and_dos_line_ends_change_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "dos.yaml"
+    file.write_bytes(b"\xef\xbb\xbf" + MISSION.replace("\n", "\r\n").encode())
+    assert load_config(file).prompts == parse(MISSION).prompts

@@ -86,11 +86,6 @@ def test_a_quantised_cache_needs_flash_attention() -> None:
         refused(text, f"runtime.kv_type: {kv_type} needs flash")
 
 
-def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:
-    text = PROMPT + "model: {hf_repo: user/repo, quantization: Q8_0, revision: main}\n"
-    assert parse(text).model == ModelConfig(hf_repo="user/repo", quantization="Q8_0", revision="main")
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

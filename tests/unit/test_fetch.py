@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -106,46 +105,12 @@ def test_two_builds_make_the_tree_one_after_the_other(project: Project) -> None:
     assert (project.tree / "src" / "a.txt").read_text() == "one\nthree\n"
 
 
-def test_wrong_checksum_names_both_and_the_remedy(project: Project) -> None:
-    project.write_pin("0" * 64)
-    result = project.fetch()
-    assert result.returncode != 0
-    assert "wrong checksum" in result.stderr
-    assert hashlib.sha256(project.sdist.read_bytes()).hexdigest() in result.stderr
-    assert "0" * 64 in result.stderr
-    assert not project.tree.exists()
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "words"),
-    [
-        ("QCLS_LLAMA_CPP_SDIST", "/nowhere/x.tar.gz", "QCLS_LLAMA_CPP_SDIST=/nowhere/x.tar.gz: no such file"),
-        ("PATH", "/nowhere", "neither git nor patch is installed"),
-    ],
-)
-def test_what_is_missing_is_named(variable: str, value: str, words: str, project: Project) -> None:
-    result = project.fetch(**{variable: value})
-    assert result.returncode != 0
-    assert words in result.stderr
-
-
 def test_patch_that_does_not_apply_is_named_and_leaves_no_tree(project: Project) -> None:
     project.write_patch(PATCH.replace("-two", "-zwei"))
     result = project.fetch()
     assert result.returncode != 0
     assert "patches/0001.patch does not apply" in result.stderr
     assert not project.tree.exists()
-
-
-def test_the_pin_for_cmake() -> None:
-    def printed(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(VENDOR / "fetch.py"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    pin = tomllib.loads((VENDOR / "pin.toml").read_text(encoding="utf-8"))
-    expected = f"{pin['llama-cpp-python']['version']};{pin['llama']['cpp']['commit']}\n"
-    assert printed("--pin").stdout == expected
-    assert "--pni: the only argument is --pin" in printed("--pni").stderr
 
 
 def test_pin_is_the_series_and_nothing_else() -> None:

@@ -142,35 +142,22 @@ def test_damaged_bytes_never_do_worse_than_an_error(model: bytes, tmp_path: Path
     assert peak_bytes < 1 << 20
 
 
-@PROPERTY
-@given(body=st.binary(max_size=200))
-def test_arbitrary_bytes_never_do_worse_than_an_error(tmp_path: Path, body: bytes) -> None:
-    path = tmp_path / "any.gguf"
-    path.write_bytes(header_bytes(n_tensors=2, n_keys=2, body=body))
-    with pytest.raises(ModelError):
-        read_header(path)
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (header_bytes(n_tensors=1 << 60), "the counts announces 1,152,921,504,606,846,976, and the limit is 131,072"),
-        (header_bytes(n_keys=1 << 63), "and the limit is 65,536"),
         (one_key("IIQ", 9, 8, 1 << 40), "announces 1,099,511,627,776, and the limit"),
         (one_key("IIQ", 9, 6, 1 << 62), "the metadata value of 'k' lies beyond the file's end"),
         (one_key("IIQQ", 9, 8, 2, 1 << 63), "beyond the file's end"),
-        (one_key("IIQQ", 9, 8, 1, 1 << 63), "beyond the file's end"),
         (one_key("IIQ", 9, 9, 1), "array of the unknown type 9"),
-        (one_key("IQ", 8, 1 << 32), "announces 4,294,967,296"),
         (one_key("I", 99), "unknown type 99"),
         (one_key("II", 4, 0, key=b"general.alignment"), "0, not a power of two"),
-        (one_key("If", 6, 32, key=b"general.alignment"), "32.0, not a power of two"),
         (one_tensor("I", 5), "announces 5, and the limit is 4"),
         (one_tensor("IQIQ", 1, 32, 4, 0), "tensor 't' has the unknown type 4"),
         (one_tensor("IQIQ", 1, 32, 0, 9 << 30), r"ends at 9,663,.*, the file at 8,589,934,592: fetch the file again"),
         (one_tensor("I4QIQ", 4, *[1 << 63] * 4, 0, 0), "the file at 8,589,934,592"),
     ],
-    ids=range(15),
+    ids=range(11),
 )
 def test_corrupted_headers_in_front_of_gigabytes(tmp_path: Path, content: bytes, words: str) -> None:
     path = write_sparse(tmp_path / "sparse.gguf", content)
@@ -178,13 +165,6 @@ def test_corrupted_headers_in_front_of_gigabytes(tmp_path: Path, content: bytes,
     with pytest.raises(ModelError, match=words):
         read_header(path)
     assert time.perf_counter() - began < 1
-
-
-def test_the_most_strings_that_are_believed_take_no_minutes(tmp_path: Path) -> None:
-    path = write_sparse(tmp_path / "sparse.gguf", one_key("IIQ", 9, 8, 4 << 20))
-    began = time.perf_counter()
-    read_header(path)
-    assert time.perf_counter() - began < 10
 
 
 @pytest.mark.parametrize(
@@ -206,15 +186,3 @@ def test_files_of_another_kind(tmp_path: Path, content: bytes, words: str) -> No
     path.write_bytes(content)
     with pytest.raises(ModelError, match=words):
         read_header(path)
-
-
-def test_a_real_vocabulary_is_read_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "vocabulary.gguf"
-    tokens = [f"token {number}" for number in range(152_000)]
-    writer = gguf.GGUFWriter(path, "qwen3")
-    writer.add_token_list(tokens)
-    writer.add_token_merges(tokens)
-    finish(writer)
-    began = time.perf_counter()
-    read_header(path)
-    assert time.perf_counter() - began < 0.5  # 20 ms where it was written; GGUFReader takes seconds

@@ -23,15 +23,12 @@ from qcls_gguf.native.cuda_driver import CudaDevice, first_cuda_device
     [
         ("75", 75, (75, False)),
         ("75", 90, (75, True)),
-        ("75 90", 90, (90, False)),
         ("75 86", 89, (86, False)),
         ("75 86", 80, (75, True)),
         ("75-real", 86, None),
-        ("75-virtual", 75, (75, True)),
         ("75-virtual 86-real", 120, (75, True)),
         ("90a", 100, None),
         ("120f", 121, (120, False)),
-        ("75 all", 90, (75, True)),
     ],
 )
 def test_a_gpu_runs_the_newest_code_that_is_not_newer(
@@ -73,10 +70,6 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, backend: str, capability: int, n_g
     monkeypatch.setattr(gpu_code, "gpus", lambda: [object()] * n_gpus)
 
 
-def test_without_a_driver_there_is_no_device() -> None:
-    assert first_cuda_device("libnone-such.so.1") is None
-
-
 DRIVER = """
 int cuInit(unsigned flags) { return flags; }
 int cuDriverGetVersion(int * version) { *version = 13000; return 0; }
@@ -101,9 +94,7 @@ def test_the_build_says_what_its_architectures_mean(tmp_path: Path) -> None:
     wanted: dict[str, list[str]] = {
         "75": [],
         "all": [],
-        "75;86": [],
         "75;80;120": ["code for 12.0 has", "QCLS_MMQ_DIRECT=1"],
-        "89-real": ["A T4 (7.5) cannot run this build"],
         "100-real;120": ["code for 10.0 and 12.0 has", "CUDAARCHS=75 has them on", "A T4 (7.5) cannot"],
     }
     script = tmp_path / "judge.cmake"

@@ -18,7 +18,6 @@ from qcls_gguf import ConfigError
 from qcls_gguf.config import heads_file
 from qcls_gguf.config.calibration_file import Calibration, PromptCalibration
 from qcls_gguf.config.heads_file import Head, Heads, heads_content, read_heads
-from qcls_gguf.config.load import config_tree, load_config
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.schema import Config
 
@@ -63,18 +62,6 @@ def test_round_trip(head: Head, tmp_path: Path) -> None:
     assert found.digest == head.digest
     np.testing.assert_array_equal(found.weight, head.weight)
     np.testing.assert_array_equal(found.bias, head.bias)
-
-
-def test_without_a_file_there_are_none() -> None:
-    assert read_heads(Config(prompts=(PROMPT,)), None) is None
-
-
-def test_configurations_name_it(tmp_path: Path) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_text("heads: heads.npz\nprompts: [{name: a, prompt_template: '{query}', labels: [b, c]}]")
-    config = load_config(path)
-    assert config.heads == tmp_path / "heads.npz"
-    assert config_tree(config)["heads"] == str(tmp_path / "heads.npz")
 
 
 def set_entry(key: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:

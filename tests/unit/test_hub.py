@@ -222,12 +222,9 @@ def test_a_quantisation_that_is_not_there(hub: HubServer, fetcher: Fetcher) -> N
     ("spec", "options", "words"),
     [
         ("Tiny-GGUF", {}, "user/repo[@revision][:quantization]: take these from"),
-        ("user/repo@a@b", {}, "user/repo[@revision][:quantization]: take these from"),
-        ("user/repo:Q4_0:Q4_1", {}, "user/repo[@revision][:quantization]: take these from"),
         ("https://hub.example/user/repo", {}, "the address of its page"),
         ("models/tiny.gguf", {}, "given as the model's `path`"),
         ("user/repo:Q4_0", {"quantization": "Q8_0"}, "disagree"),
-        ("user/repo", {"quantization": ""}, "empty"),
         ("user/re--po", {}, "not a valid name"),
     ],
 )
@@ -262,9 +259,3 @@ def test_a_connection_that_keeps_dropping(hub: HubServer, fetcher: Fetcher) -> N
     hub.drops = 1_000_000
     assert "cannot be fetched" in fetcher.error("ModelError", "user/Tiny-GGUF")
     assert "not in the local cache" in fetcher.error("ModelError", "user/Tiny-GGUF", offline=True)
-
-
-def test_a_cache_that_cannot_be_written(fetcher: Fetcher) -> None:
-    fetcher.home.write_text("a file where the folder should be")
-    message = fetcher.error("ModelError", "user/Tiny-GGUF")
-    assert "HF_HOME" in message

@@ -130,11 +130,3 @@ def test_request_of_prompts_that_share_their_text(words: Words) -> None:
     assert parts == (1, 6, 2)  # ` `; `<|e|>\n` once, `color:`, `item:`; ` light` twice
     assert request.n_tokens_unshared == 2 * (1 + 4 + 1)
     assert request.n_query_copies == 1
-
-
-def test_a_prompt_whose_query_is_its_end_feeds_its_last_token_again(words: Words) -> None:
-    prompt = compiled(words, "p", "what{query}", ITEMS)
-    assert empty_request([prompt], words, counted(1)).n_tokens_fragment == 1
-    (found,) = inspect_prompts([prompt], words)
-    assert [token.text for token in found.added.fragment] == ["what"]
-    assert found.added.suffix == ()

@@ -69,15 +69,6 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_identity_of_a_small_file_is_not_cached(tmp_path: Path, cache: Path) -> None:
-    path = tmp_path / "small.gguf"
-    for content in (b"", b"one", b"x" * (5 << 20)):
-        path.write_bytes(content)
-        identity = identify([path])
-        assert identity == ModelIdentity(path=path, size_bytes=len(content), sha256=sha256(path))
-    assert not cache.exists()
-
-
 def test_a_large_file_is_hashed_once(large: Path, cache: Path) -> None:
     identity, read = hashed(large)
     assert read
@@ -137,13 +128,6 @@ def test_a_damaged_cache_is_ignored_and_written_anew(large: Path, cache: Path, d
     assert hashed(large) == (identity, False)
 
 
-def test_an_unwritable_cache_is_no_error(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert hashed(large)[1]
-    assert hashed(large)[1]
-
-
 def test_the_cache_stays_small(large: Path, cache: Path) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text(json.dumps({f"/old/{number}": {} for number in range(1000)}))
@@ -191,14 +175,6 @@ def test_files_that_only_accompany_a_model_are_told(tmp_path: Path, arch: str, k
         ModelFile.read(path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_check_names_missing_permissions(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "model.gguf")
-    path.chmod(0)
-    with pytest.raises(ModelError, match="Permission denied"):
-        ModelFile.read(path)
-
-
 def test_check_wants_a_whole_model(tmp_path: Path) -> None:
     assert ModelFile.read(write_gguf(tmp_path / "model.gguf")).header.arch == "qwen3"
     with pytest.raises(ModelError, match="only a vocabulary"):
@@ -229,3 +205,10 @@ def test_split_models(tmp_path: Path) -> None:
         ModelFile.read(first)
     with pytest.raises(ModelError, match="00002-of-00002"):
         identify(file.parts)
+
+
+def test_an_unwritable_cache_is_no_error(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert hashed(large)[1]
+    assert hashed(large)[1]

@@ -117,22 +117,10 @@ def test_a_store_that_may_not_be_read_is_told(store: Path) -> None:
         (store / "manifests").chmod(0o755)
 
 
-def test_the_users_store_is_looked_for_without_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    blob = add_model(tmp_path / ".ollama" / "models", b"weights")
-    assert find_ollama_model("tiny") == blob
-
-
 @pytest.mark.parametrize("given", [{"path": "ollama:tiny"}, {"path": Path("ollama:tiny")}, {"ollama": "tiny"}])
 def test_a_configuration_names_a_model_of_the_store(store: Path, given: dict[str, Any]) -> None:
     blob = add_model(store, b"weights")
     assert find_model(ModelConfig(**given), offline=True) == blob
-
-
-def test_two_models_are_refused() -> None:
-    with pytest.raises(ConfigError, match="ollama and hf_repo are both given"):
-        ModelConfig(path=Path("ollama:tiny"), hf_repo="user/repo")
 
 
 def test_the_name_of_a_blob_is_its_digest(store: Path) -> None:
@@ -158,3 +146,10 @@ def test_the_models_of_the_machine_are_listed(store: Path, tmp_path: Path) -> No
     assert isinstance(table, Table)
     rows = [row[0] for row in table.rows]
     assert rows == ["(embedded)", "ollama:fashion:8m"]
+
+
+def test_the_users_store_is_looked_for_without_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    blob = add_model(tmp_path / ".ollama" / "models", b"weights")
+    assert find_ollama_model("tiny") == blob

@@ -10,7 +10,7 @@ import pytest
 from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.drafting.models import given_model
-from qcls_gguf.errors import ConfigError, ModelError
+from qcls_gguf.errors import ModelError
 from qcls_gguf.inspection.local_models import models_record
 from qcls_gguf.model.files import find_model, local_models
 from qcls_gguf.model.packages import find_packaged_model, packaged_models
@@ -62,11 +62,6 @@ def test_a_package_without_a_model_is_refused(site: Path, text: str, what: str) 
     install(site, "words")
     with pytest.raises(ModelError, match=what):
         find_packaged_model(text)
-
-
-def test_a_package_beside_another_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="package and hf_repo are both given"):
-        ModelConfig(path=Path("package:tiny"), hf_repo="user/repo")
 
 
 def test_models_of_packages_are_listed(site: Path) -> None:

@@ -44,12 +44,6 @@ def test_a_number_that_no_type_has(number: int) -> None:
     assert type_block(number) is None
 
 
-@pytest.mark.parametrize(("n_bytes", "n_values"), [(34, 31), (34, 64), (33, 32), (68, 32), (0, 32)])
-def test_blocks_hold_a_certain_number_of_values(n_bytes: int, n_values: int) -> None:
-    with pytest.raises(PlanError, match=rf"{n_bytes} bytes of q8_0 are not {n_values} values"):
-        dequantised(8, np.zeros(n_bytes, np.uint8), n_values)
-
-
 def test_files_are_named_as_gguf_names_them() -> None:
     def name(**scalars: Scalar) -> str:
         keys = {f"general.{key}": value for key, value in scalars.items()}

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from qcls_gguf import ConfigError
-from qcls_gguf.config.load import parse_config
 from qcls_gguf.config.yaml_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, load_yaml, read_text
 
 _SIZE = 1_000_000
@@ -34,38 +33,24 @@ def _filled(piece: str, head: str = "", tail: str = "") -> str:
 
 BOMBS = {
     "aliases of lists": _doubling(lambda item: f"[{item}, {item}]", "- *{}"),
-    "aliases of mappings": _doubling(lambda item: f"{{a: {item}, b: {item}}}", "- *{}"),
     "merged keys": _doubling(lambda item: "{a: 1}" if item == "x" else f"{{<<: [{item}, {item}]}}", "- <<: *{}"),
     "aliases of a long text": f"a: &a {'x' * 400_000}\nb: [" + "*a," * 190_000 + "]",
-    "aliases that keep to the count": "a: &a [" + "x," * 2000 + "]\nb: [" + "*a," * 300_000 + "]",
     "an alias inside of itself": "a: &a [*a]",
     "a key inside of itself": "&a {? *a : b}",
     "nested lists": "[" * _SIZE,
     "nested mappings": "{a: " * (_SIZE // 4),
-    "nested by indentation": "- " * (_SIZE // 2),
-    "nested keys": "? " * (_SIZE // 2),
     "many values": _filled("a,", "[", "]"),
     "many keys": "\n".join(f"a{n}: b" for n in range(80_000)),
     "many labels": _PROMPT + "[" + ",".join(f"l{n}" for n in range(120_000)) + "]}]",
-    "labels that are numbers": _PROMPT + _filled("1,", "[", "]}]"),
-    "fewer labels that are numbers": _PROMPT + "[" + ",".join("1" * 19_000) + "]}]",
     "one label again and again": _PROMPT + "[" + ",".join("a" * 19_000) + "]}]",
     "a number in base 60": "a: 1" + ":1" * (_SIZE // 2 - 4),
-    "a fraction in base 60": "a: 1" + ":1" * (_SIZE // 2 - 4) + ".5",
     "a number of many digits": "a: 1" + "0" * (_SIZE - 8),
     "a number of 4,300 digits": f"{_PROMPT}[a, {'1' * 4300}]}}]",
-    "a hexadecimal number": "a: 0x" + "f" * (_SIZE - 8),
-    "an empty number": "a: !!int ''",
-    "a set": "a: !!set [a]",
-    "an ordered mapping": "a: !!omap [a]",
     "bytes": "a: !!binary " + "A" * (_SIZE - 20),
     "directives": "".join(f"%TAG !t{n}! tag:x,2000:\n" for n in range(40_000)) + "--- a",
-    "documents": _filled("--- a\n"),
     "anchors": "\n".join(f"- &a{n} x" for n in range(70_000)),
-    "one key": "a" * (_SIZE - 4) + ": 1",
     "one key again and again": _filled("a: 1\n"),
     "open quotes": '"' + "a\n" * (_SIZE // 2 - 2),
-    "comments only": _filled("#\n"),
     "one large label": f"{_PROMPT}[a, {'x' * (_SIZE // 2)}, {'x' * (_SIZE // 2 - 200)}\ud800]}}]",
     "a large unknown key": f"? {'n_ctx' * (_SIZE // 5 - 40)}\n: 1\n{_PROMPT}[a, b]}}]",
     "large queries of many prompts": "content_free_queries: ["
@@ -151,16 +136,8 @@ def test_the_limits_of_depth_and_number_are_exact() -> None:
     ("text", "message"),
     [
         ("a: !!int ''", "line 1, column 4: '' is no int, which it looks like: write it in quotes"),
-        ("a:\n  !!set [a]", "line 2, column 3: expected a mapping node"),
         ("a: !!python/object:os.system x", "line 1, column 4: could not determine a constructor for the tag"),
-        ("- <<", "line 1, column 3: could not determine a constructor"),
-        ("<<: 3", "line 1, column 5: expected a mapping or list of mappings for merging"),
-        ("? [a]\n: b", "line 1, column 3: found unhashable key"),
-        ("a: *b", "line 1, column 4: found undefined alias"),
         ("a: &b [*b]", "line 1: an alias is inside of what it repeats"),
-        ("a: 1\n---\nb: 1", "line 2, column 1: but found another document"),
-        ("a: [1\n", "line 2, column 1: did not find expected"),
-        ("a: \x01", ""),
         ("- 010", "line 1: 010 is a number of base 8 or 60 to YAML: write a decimal one, or put it in quotes"),
         ("- 12:30", "line 1: 12:30 is a number of base 8 or 60 to YAML: write a decimal one"),
         ("a:\n\tb: 1", "line 2, column 1: found character that cannot start any token: indent with spaces, not"),
@@ -191,10 +168,3 @@ def test_what_is_not_plain_is_refused_by_its_line(text: str, message: str) -> No
 )
 def test_what_is_plain_is_read_as_yaml_reads_it(text: str) -> None:
     assert load_yaml(text).values == yaml.safe_load(text)
-
-
-@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda p: p.name)
-def test_the_configurations_are_read_as_yaml_reads_them(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert load_yaml(text).values == yaml.safe_load(text)
-    assert parse_config(text, folder=path.parent).prompts
