@@ -125,19 +125,9 @@ def check_texts(texts: Mapping[str, str], words: Words) -> WrongTemplate | None:
     expanded = [expand(text, fillings) for text in texts.values()]
     for slot in (SLOT, *fillings):
         if sum(text.count(slot) for text in expanded) != (slot == SLOT):
-            return _another_slot(slot, words)
+            made = {"name": [words.name], "describe": [words.describe or ""], "labels": words.labels}
+            found = ((name, text) for name, texts_of_it in made.items() for text in texts_of_it if slot in text)
+            name, text = next(found, ("labels", words.labels[0]))
+            what = f"{shown(text)} in place of the template's {{{name}}} makes another {slot} slot: change it"
+            return WrongTemplate(what, name)
     return None
-
-
-def _another_slot(slot: str, words: Words) -> WrongTemplate:
-    """Some text of the prompt makes a slot where it stands in a template."""
-    for key, text in (("name", words.name), ("describe", words.describe or "")):
-        if slot in text:
-            what = f"{shown(text)} in the template's {{{key}}} makes another {slot} slot: change it"
-            return WrongTemplate(what, key)
-    label = next((label for label in words.labels if slot in label), words.labels[0])
-    return WrongTemplate(
-        f"{shown(label)} in place of the template's {LABELS_SLOT} makes another {slot} slot: "
-        "change the label, or write the list of labels into the template without that text",
-        "labels",
-    )

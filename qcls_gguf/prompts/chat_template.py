@@ -7,8 +7,6 @@ the texts that it builds are limited, so that it cannot keep a start busy or fil
 from __future__ import annotations
 
 import json
-import re
-import string
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,7 +34,9 @@ day, and so invalidate calibrations and cached prefixes."""
 _MAX_INDENT = 16
 _REFUSED_FILTERS = ("center", "filesizeformat", "format", "indent", "pprint", "urlize", "wordwrap", "xmlattr")
 """Filters that can make a long text of a short one, and that no chat template needs."""
-_REFUSED_METHODS = frozenset({"center", "expandtabs", "format_map", "join", "ljust", "rjust", "translate", "zfill"})
+_REFUSED_METHODS = frozenset(
+    {"center", "expandtabs", "format", "format_map", "join", "ljust", "rjust", "translate", "zfill"}
+)
 """Methods of texts that can do the same."""
 
 
@@ -101,22 +101,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Whether a template may use an attribute."""
         return super().is_safe_attribute(obj, attr, value) and not (isinstance(obj, str) and attr in _REFUSED_METHODS)
-
-    def wrap_str_format(self, value: Any) -> Any:
-        """Jinja2's safe `format` method of a text, without widths; None for any other value."""
-        found = super().wrap_str_format(value)
-        if found is None:
-            return None
-        text: str = value.__self__
-        if any(spec and re.search(r"[\d{]", spec) for _, _, spec, _ in string.Formatter().parse(text)):
-            raise _TooMuchError("formats with a width")
-
-        def formatted(*args: Any, **kwargs: Any) -> str:
-            n_characters = sum(len(_string(each)) for each in (*args, *kwargs.values()))
-            _check_size(len(text) + text.count("{") * n_characters)
-            return str(found(*args, **kwargs))
-
-        return formatted
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """A call in a template, by Jinja2 with the context and what is called before its arguments."""

@@ -145,8 +145,6 @@ def test_a_template_that_cannot_be_used_is_refused(template: str | None, why: st
         "{{ 9 ** 9 ** 9 }}",
         "{{ '%1000000000d' % 1 }}",
         "{{ '{:>1000000000}'.format(1) }}",
-        "{% set ns = namespace(s='{0}{0}') %}{% for i in range(18) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"
-        "{{ ns.s.format(ns.s) }}",
         "{{ 'a'.ljust(1000000000) }}",
         "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
         "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
@@ -178,7 +176,6 @@ def test_a_marked_answer_and_loop_controls_are_known() -> None:
 @pytest.mark.parametrize(
     ("expression", "value"),
     [
-        ("'<{}|{x}>'.format(1, x=2)", "<1|2>"),
         ("['a', 1] | join('-')", "a-1"),
         ("'a' ~ 1 ~ none", "a1None"),
         ("'a' + 'b'", "ab"),
@@ -217,7 +214,7 @@ def test_texts_that_make_no_prompt_are_refused(change: dict[str, Any], message: 
 
 def test_a_name_that_spells_a_slot_is_refused_where_it_is_shown() -> None:
     assert PromptConfig(name="{query}", prompt_template="{query}", labels=("x", "y")).name == "{query}"
-    with pytest.raises(ConfigError, match=r"name: '\{query\}' in the template's \{name\} makes another"):
+    with pytest.raises(ConfigError, match=r"name: '\{query\}' in place of the template's \{name\} makes another"):
         PromptConfig(name="{query}", prompt_template="{name}: {query}", labels=("x", "y"))
 
 

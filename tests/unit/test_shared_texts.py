@@ -116,7 +116,10 @@ def test_mistakes_beside_a_wrong_common_text_are_told_too() -> None:
         ({"labels": {"x": "a"}}, "labels: ('x',) should have at least 2 items, not 1"),
         ({"labels": {"x": "a", "y": "b"}, "label_descriptions": ["a"]}, "label_descriptions: is given beside labels"),
         ({"label_descriptions": ["a"]}, "label_descriptions: has 1 texts for 2 labels"),
-        ({"describe": "{query}", "prompt_template": "{describe}{query}"}, "describe: '{query}' in the template's"),
+        (
+            {"describe": "{query}", "prompt_template": "{describe}{query}"},
+            "describe: '{query}' in place of the template's",
+        ),
         ({"labels": {"x": "{query}", "y": None}, "prompt_template": "{labels_described}{query}"}, "labels: "),
     ],
 )
