@@ -23,9 +23,9 @@ class Stage:
 
     name: str
     """the `stage` of its answers"""
-    whole: LoadedPrompts
+    together: LoadedPrompts
     """the handle of all prompts that this stage answers"""
-    single: Mapping[str, LoadedPrompts]
+    alone: Mapping[str, LoadedPrompts]
     """by name, a handle of each of these prompts alone, with the same calibration"""
     thresholds: Mapping[str, float]
     """by prompt, the least probability of a final answer; empty for the last stage, whose answers are all final"""
@@ -33,14 +33,12 @@ class Stage:
     """answers its items"""
 
     def items(self, query: str, names: Sequence[str]) -> list[Item]:
-        """The items that ask these prompts a query: one item for `whole` if they are all of its prompts, else one item
-        for each prompt alone.
-        """
-        mine = [prompt.name for prompt in self.whole.prompts]
+        """The items that ask these prompts a query: one if they are all of the stage's, else one for each prompt."""
+        mine = [prompt.name for prompt in self.together.prompts]
         asked = [name for name in mine if name in names]
         if asked == mine:
-            return [(self.whole, query)]
-        return [(self.single[name], query) for name in asked]
+            return [(self.together, query)]
+        return [(self.alone[name], query) for name in asked]
 
     def is_final(self, answer: PromptResult) -> bool:
         """Whether an answer is final."""
@@ -54,8 +52,9 @@ def cascade_steps(stages: Sequence[Stage], asked: Sequence[Item]) -> Steps:
     """Ask the stages one after the other: a generator that yields a stage with its items, is sent the answers to them,
     and returns the results.
 
-    stages: the last one answers every prompt. asked: queries, each with all of the last stage's prompts or some. The
-    results have the last stage's model, the prompts in its order, and the times and counts of all stages together.
+    stages: the last one answers every prompt. asked: queries, each with all of the last stage's prompts or some, or
+    with other prompts of its engine, which are asked with the last stage. The results have the last stage's model, the
+    prompts in its order, and the times and counts of all stages together.
     """
     found: list[dict[str, PromptResult]] = [{} for _ in asked]
     calls: list[list[Result]] = []
@@ -64,7 +63,10 @@ def cascade_steps(stages: Sequence[Stage], asked: Sequence[Item]) -> Steps:
         owners: list[int] = []
         items: list[Item] = []
         for owner, (wanted, query) in enumerate(asked):
-            of_query = stage.items(query, [each.name for each in wanted.prompts if each.name not in found[owner]])
+            if wanted.is_staged:
+                of_query = stage.items(query, [each.name for each in wanted.prompts if each.name not in found[owner]])
+            else:
+                of_query = [(wanted, query)] if is_last else []
             items += of_query
             owners += [owner] * len(of_query)
         if not items:
@@ -74,7 +76,8 @@ def cascade_steps(stages: Sequence[Stage], asked: Sequence[Item]) -> Steps:
         for owner, result in zip(owners, results, strict=True):
             for answer in result.results:
                 if is_last or stage.is_final(answer):
-                    found[owner][answer.prompt] = answer._replace(stage=stage.name)
+                    name = stage.name if asked[owner][0].is_staged else None
+                    found[owner][answer.prompt] = answer._replace(stage=name)
     model = stages[-1].core.info
     return [
         _result(query, [of_query[prompt.name] for prompt in wanted.prompts], calls, len(asked), model)
@@ -170,14 +173,14 @@ class Cascade:
         self.stages = stages
 
     def ask(self, asked: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
-        """A result for each query and its prompts, all or some of the last stage's; the same as Core.ask otherwise."""
+        """A result for each query and its prompts; the same as Core.ask otherwise."""
         if not self._are_checked(asked, deadline_s):
             return []
         until_s = None if deadline_s is None else perf_counter() + deadline_s
         steps = cascade_steps(self.stages, asked)
         stage, items = next(steps)
         while True:
-            results = stage.core.ask(items, left_s(until_s))
+            results = stage.core.ask(items, _left_s(until_s))
             try:
                 stage, items = steps.send(results)
             except StopIteration as e:
@@ -191,7 +194,7 @@ class Cascade:
         steps = cascade_steps(self.stages, asked)
         stage, items = next(steps)
         while True:
-            results = await stage.core.ask_async(items, left_s(until_s))
+            results = await stage.core.ask_async(items, _left_s(until_s))
             try:
                 stage, items = steps.send(results)
             except StopIteration as e:
@@ -203,7 +206,7 @@ class Cascade:
         return len(asked) > 0
 
 
-def left_s(until_s: float | None) -> float | None:
+def _left_s(until_s: float | None) -> float | None:
     """Seconds left until a deadline; None without one."""
     return None if until_s is None else until_s - perf_counter()
 
@@ -213,8 +216,8 @@ def open_stage(name: str, loaded: LoadedPrompts, setting: CascadeStage | None) -
     names = [prompt.name for prompt in loaded.prompts if setting is None or prompt.name in setting.prompts]
     return Stage(
         name=name,
-        whole=loaded if len(names) == len(loaded.prompts) else some_of(loaded, names),
-        single={each: some_of(loaded, [each]) for each in names},
+        together=loaded if len(names) == len(loaded.prompts) else some_of(loaded, names),
+        alone={each: some_of(loaded, [each]) for each in names},
         thresholds={} if setting is None else {each: setting.prompts[each].threshold for each in names},
         core=loaded.core,
     )

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import compress
-from operator import not_
 from pathlib import Path
-from time import perf_counter
 from typing import Self
 
-from .cascade import Cascade, Stage, check_stamps, left_s, open_stage, stage_config
+from .cascade import Cascade, Stage, check_stamps, open_stage, stage_config
 from .config.calibration_file import read_calibration
 from .config.heads_file import read_heads
 from .config.load import load_config
@@ -102,15 +99,15 @@ class Classifier(Labeller):
             check_stamps(f"cascade.stages[{index}]", hashes, setting.model_sha256, loaded, host.model)
             name = setting.config.stem
             stages.append(open_stage(name, loaded, setting))
-            if stages[-1].whole is not loaded:
+            if stages[-1].together is not loaded:
                 loaded.close()  # the stage's own sets hold what they need of it
             self._started.ledger.step(f"stage {name}", f"{counted(len(hashes), 'prompt')}, {host.model.path}")
         last = self.config.path.stem if self.config.path else "last"
         stages.append(open_stage(last, self.configured, None))
         for query in (" a", " a b", " a b c"):
             for stage in stages:  # all prompts together and each alone, as the cascade asks them
-                stage.core.ask([(stage.whole, query)])
-                stage.core.ask([(single, query) for single in stage.single.values()])
+                stage.core.ask([(stage.together, query)])
+                stage.core.ask([(prompt, query) for prompt in stage.alone.values()])
         self._cascade = Cascade(stages)
 
     def _host(self, config: Config, models: OpenModels | None, offline: bool) -> Classifier:
@@ -124,9 +121,7 @@ class Classifier(Labeller):
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query; see `classify_batch`."""
-        if self._cascade:
-            return self._cascade.ask([(self.configured, query)], deadline_s)[0]
-        return self.core.ask([(self.configured, query)], deadline_s)[0]
+        return (self._cascade or self.core).ask([(self.configured, query)], deadline_s)[0]
 
     @property
     def handle(self) -> LoadedPrompts:
@@ -233,26 +228,18 @@ class Classifier(Labeller):
     ) -> list[Result]:
         """Answer each pair of a prompt set and a query, all in one decode if they fit; see `classify_batch`.
 
-        A cascade is asked those of the configured prompts, all or `some`, and then the others are.
+        A cascade is asked those of the configured prompts, all or `some`; other prompts are asked with its last stage.
         """
-        staged = [prompts.is_staged for prompts, _ in pairs]
-        if not (self._cascade and any(staged)):
-            return self.core.ask(pairs, deadline_s)
-        until_s = None if deadline_s is None else perf_counter() + deadline_s
-        found = self._cascade.ask([*compress(pairs, staged)], deadline_s)
-        return _in_place(staged, found, self.core.ask([*compress(pairs, map(not_, staged))], left_s(until_s)))
+        return self._asked(pairs).ask(pairs, deadline_s)
 
     async def aclassify_pairs(
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
     ) -> list[Result]:
         """`classify_pairs` without blocking the event loop; see `aclassify`."""
-        staged = [prompts.is_staged for prompts, _ in pairs]
-        if not (self._cascade and any(staged)):
-            return await self.core.ask_async(pairs, deadline_s)
-        until_s = None if deadline_s is None else perf_counter() + deadline_s
-        found = await self._cascade.ask_async([*compress(pairs, staged)], deadline_s)
-        others = await self.core.ask_async([*compress(pairs, map(not_, staged))], left_s(until_s))
-        return _in_place(staged, found, others)
+        return await self._asked(pairs).ask_async(pairs, deadline_s)
+
+    def _asked(self, pairs: Sequence[tuple[LoadedPrompts, str]]) -> Core | Cascade:
+        return self._cascade if self._cascade and any(prompts.is_staged for prompts, _ in pairs) else self.core
 
     def close(self) -> None:
         """Answer waiting requests, refuse new ones, then free the context, and the model if it was opened for this.
@@ -275,9 +262,3 @@ class Classifier(Labeller):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _in_place(staged: Sequence[bool], found: Sequence[Result], others: Sequence[Result]) -> list[Result]:
-    """The results of both in the order in which they were asked."""
-    of = {True: iter(found), False: iter(others)}
-    return [next(of[each]) for each in staged]

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shlex
-import shutil
-import subprocess
 from collections.abc import Sequence
 from ctypes import byref, c_float, c_int32, c_void_p
 from dataclasses import dataclass
@@ -15,28 +11,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-
-from qcls_gguf.native import library_folder
+from cpu_kernels import built_library, compiled_kernel
 
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
 Cells = tuple[Int32Array, Int32Array]
 """A sequence's positions, ascending, and cells."""
 
-ROOT = Path(__file__).parents[1]
-NATIVE = ROOT / "qcls_gguf" / "native"
 VARIANTS = {"AVX-512": "-mavx512f -mfma -mf16c", "AVX2": "-mavx2 -mfma -mf16c", "plain": ""}
 """What the kernels are written for, and the compiler's flags for it."""
-
-
-def why_not(variant: str) -> str | None:
-    """Why a variant cannot be tried here; None where it can."""
-    if not shutil.which("g++"):
-        return "needs g++"
-    flags = {flag.removeprefix("-m") for flag in VARIANTS.get(variant, "").split()}
-    if flags - set(Path("/proc/cpuinfo").read_text().replace("\n", " ").split()):
-        return f"this CPU has no {variant}"
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +31,9 @@ class Library:
 
 
 def open_library(folder: Path, variant: str) -> Library:
-    """A variant of the kernel; `built`: the package's own. QCLS_TEST_CXXFLAGS adds flags, such as sanitizers'."""
-    path = folder / f"attention-{variant}.so"
-    sources = [Path(__file__).parent / "attention.cpp", NATIVE / "cpu" / "attention.cpp"]
-    flags = f"-std=c++17 -O2 -shared -fPIC {VARIANTS.get(variant, '')} {os.environ.get('QCLS_TEST_CXXFLAGS', '')}"
-    command = ["g++", *shlex.split(flags), f"-I{NATIVE / 'shared'}", *map(str, sources), "-o", str(path)]
-    subprocess.run(command, check=True)
-    compiled = ctypes.CDLL(str(path))
-    built = variant == "built"
-    kernels = ctypes.CDLL(str(next(library_folder().glob("libggml-cpu*.so")))) if built else compiled
+    """A variant of the kernel; `built`: the package's own."""
+    compiled = compiled_kernel("attention", folder, VARIANTS.get(variant, ""))
+    kernels = built_library() if variant == "built" else compiled
     return Library(compiled.compute_attention, ctypes.cast(kernels.qcls_attend, c_void_p))
 
 

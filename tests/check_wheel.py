@@ -36,13 +36,12 @@ TEXTS = (
     "qcls_gguf/configs/config.schema.json",
 )
 PROGRAM = """\
-from qcls_gguf import Classifier, QclsError, Result
+from qcls_gguf import Classifier, Result
 
 with Classifier.from_config() as classifier:
     answer: Result = classifier.classify("red dress")
     labels: dict[str, str] = answer.labels
     both: list[Result] = classifier.classify_batch(["red dress"])
-    some: list[Result | QclsError] = classifier.classify_batch(["red dress"], errors="return")
     classifier.classify(7)
 """
 """what a user's mypy must accept, but for its last line"""

@@ -246,21 +246,6 @@ def latent_decoder(t: RandomTensors, shape: Shape) -> None:
     t.norm("output_norm", shape.n_embd)
 
 
-def bert(t: RandomTensors, shape: Shape) -> None:
-    """Encoder layers with learned positions and a norm after each part."""
-    t.writer.add_token_type_count(1)
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.causal", False)
-    t.matrix("position_embd", shape.n_embd, CONTEXT_LENGTH, type_name="F32")
-    t.norm("token_embd_norm", shape.n_embd, bias=True)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        attention(t, shape, prefix, n_head_kv=shape.n_head, qkv_bias=True, out_bias=True)
-        t.norm(f"{prefix}attn_output_norm", shape.n_embd, bias=True)
-        plain_ffn(t, shape, prefix)
-        t.norm(f"{prefix}layer_output_norm", shape.n_embd, bias=True)
-
-
 def t5(t: RandomTensors, shape: Shape) -> None:
     """As many encoder layers as decoder layers; every head has its own keys and values."""
     n_buckets = 32

@@ -18,7 +18,6 @@ from random_layers import (
     CONTEXT_LENGTH,
     ArchSpec,
     Shape,
-    bert,
     biased_decoder,
     chameleon,
     decoder,
@@ -88,7 +87,7 @@ def write_model(
         tensors.key(key, value)
     embedding_type = head_type if tied else None
     tensors.matrix("token_embd", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=embedding_type)
-    if not tied and spec.head != "none":
+    if not tied:
         has_bias = spec.tail == "bias"
         tensors.matrix("output", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=head_type, bias=has_bias)
     spec.build(tensors, shape)
@@ -171,7 +170,5 @@ ARCHS: dict[str, ArchSpec] = {
     "t5": ArchSpec(t5, memory="encoder"),
     # dream.cpp: attention is not causal
     "dream": ArchSpec(partial(decoder, qkv_bias=True), memory="none"),
-    # bert.cpp: no logits
-    "bert": ArchSpec(bert, tail="none", memory="none", head="none"),
 }
 """By name; comments are findings in llama.cpp's src/models."""

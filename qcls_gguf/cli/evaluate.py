@@ -9,7 +9,7 @@ from ..config.scoring import SCORINGS, parse_scoring
 from ..config.words import printable_lines
 from ..errors import ConfigError
 from .options import LabelledRows, ModelOptions, Printing, Reporting, RowOptions, command, only_one, option
-from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, needs, say, show_record
+from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, say, show_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,6 @@ class CalibrationOptions:
         "--strength S", "Of the batch prior: 0 changes nothing, 1 makes labels alike.", 0.75, low=0, high=1
     )
     out: Path = option("--out -o FILE", "The calibration file to write.", Path("calibration.yaml"))
-    bias: bool = option("--bias", "Fit a bias for each label as well.", False)
     folds: int = option("--folds N", "Folds of the cross-validation.", 5, low=2, high=100)
     seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
     prompt: list[str] = option("--prompt NAME", "A prompt to fit; repeatable. Default: all.")
@@ -88,12 +87,12 @@ class CalibrationOptions:
 def calibrate_command(
     rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
 ) -> int | None:
-    """Fit a temperature, and with --bias a bias for each label, to labelled queries; or biases to unlabelled ones.
+    """Fit a temperature for each prompt to labelled queries, or biases of its labels to unlabelled ones.
 
     The data has the format of eval's. Each fit minimises a prompt's log-loss in its configured scoring, after its
     prior. A fit is kept if it lowers the log-loss of rows that it has not seen (cross-validation) by more than one
     standard error; the others are refused and left out of the file. To use the file, add `calibration: FILE` to the
-    configuration. Needs scipy: pip install 'qcls-gguf[calibrate]'.
+    configuration. `qcls-gguf learn` can also correct which label wins.
 
     --queries FILE takes at least 50 queries without labels instead: biases take away --strength of what a prompt
     prefers on the whole. That helps small models most, and harms where one label is right for nearly all queries; to
@@ -105,17 +104,15 @@ def calibrate_command(
 
     \b
     qcls-gguf calibrate --data labelled.jsonl
-    qcls-gguf calibrate --data labelled.csv --bias --prompt category --out category.yaml --force
+    qcls-gguf calibrate --data labelled.csv --prompt category --out category.yaml --force
     qcls-gguf calibrate --queries unlabelled.txt --out prior.yaml
     """
-    for other in ({"data": chosen.data}, {"bias": chosen.bias}):
-        only_one(queries=chosen.queries, **other)
+    only_one(queries=chosen.queries, data=chosen.data)
     if chosen.queries is not None:
         _batch_prior(chosen.queries, rows, chosen, model, printing)
         return None
     if chosen.data is None:
         raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
-    needs("calibrate", "scipy", "calibrate")
     from ..tuning.calibrate import FitSettings, calibrate, calibration_document, outcome  # see app.py for why here
 
     fit_settings = FitSettings(
@@ -123,7 +120,6 @@ def calibrate_command(
         data=chosen.data,
         out=chosen.out,
         names=tuple(chosen.prompt),
-        with_bias=chosen.bias,
         n_folds=chosen.folds,
         seed=chosen.seed,
         force=chosen.force,

@@ -48,6 +48,7 @@ _REMOVED = (
     ("compare", "--peer-kernels", "peers run stock kernels; `make kernels` in a clone compares kernels"),
     ("compare", "--seed", "the order of the turns is always the same"),
     ("eval calibrate", "--resume", "every row is scored again; give fewer rows"),
+    ("calibrate", "--bias", "`qcls-gguf learn` corrects which label wins"),
     ("eval", "--audit", "add --scoring joint"),
     ("eval", "--latency-sample", "`qcls-gguf bench` measures times, of several configurations in turns"),
     ("eval", "--batch-invariance", "label the rows with `label --batch 1` and `--batch 4`, and compare"),

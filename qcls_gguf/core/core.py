@@ -21,7 +21,7 @@ from ..config.schema import RuntimeConfig
 from ..config.words import shown
 from ..engine.capacity import pays_to_share
 from ..engine.engine import Engine, Float32Array
-from ..errors import DecodeError, PlanError, QclsError, ScoreError
+from ..errors import DecodeError, PlanError, ScoreError
 from ..plan.growth import IndexArray
 from ..plan.planner import Planner, RequestPlan
 from ..plan.templates import Fragments, Templates
@@ -111,7 +111,7 @@ class Core:
         return _woken(job, await job.future)
 
     def plan(self, tokenized: Sequence[TokenizedItem], *, padded: bool = False) -> RequestPlan:
-        """The decodes of some items, for `submit`; no kept query is continued. Raises PlanError.
+        """The decodes of some items, for `submit`, in any thread; no kept query is continued. Raises PlanError.
 
         padded: with tokens that nobody reads, so that shapes repeat.
         """
@@ -119,7 +119,7 @@ class Core:
         return self._planner.padded(plan) if padded else plan
 
     def submit(self, tokenized: Sequence[TokenizedItem], plan: RequestPlan) -> Job[list[Result]]:
-        """Put planned items into the queue; the job's `result` waits for theirs."""
+        """Ask planned items; the job's `result` waits for theirs. Raises as Classifier.classify_batch does."""
         job: Job[list[Result]] = Job(tokenized, plan=plan)
         self.executor.put(job)
         return job
@@ -375,41 +375,6 @@ class Core:
         for each in exact:
             each.scorer.use_label_tokens(tokens)
         self._tokens_agree = True
-
-
-def each_result(
-    asked: Sequence[T], ask: Callable[[Sequence[T]], list[Result]], check: Callable[[T], object]
-) -> list[Result | QclsError]:
-    """The result of each query, or the error of a query that fails.
-
-    ask answers queries together; check raises PlanError for a query that ask refuses.
-    """
-    errors: dict[int, QclsError] = {}
-    try:
-        return list(ask(asked))
-    except PlanError:  # nothing was computed yet: find what was refused, and ask the others together
-        for index, each in enumerate(asked):
-            try:
-                check(each)
-            except PlanError as e:
-                errors[index] = e
-    except ScoreError:  # it does not say whose scores are wrong
-        pass
-    good = [index for index in range(len(asked)) if index not in errors]
-    if errors:
-        try:
-            found: dict[int, Result | QclsError] = dict(zip(good, ask([asked[index] for index in good]), strict=True))
-            return [errors.get(index) or found[index] for index in range(len(asked))]
-        except ScoreError:
-            pass
-
-    def one(each: T) -> Result | QclsError:
-        try:
-            return ask([each])[0]
-        except (PlanError, ScoreError) as e:
-            return e
-
-    return [errors.get(index) or one(each) for index, each in enumerate(asked)]
 
 
 def _is_missing(value: object) -> bool:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Literal, NoReturn, Self, overload
+from typing import NoReturn, Self
 
 from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.schema import Config
 from ..config.words import MAX_LISTED
 from ..engine.prefix_cache import Prefix
-from ..errors import PlanError, QclsError
+from ..errors import PlanError
 from ..native import TrieScores
-from ..plan.planner import RequestPlan
 from ..plan.templates import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
@@ -20,11 +19,8 @@ from ..score.adjustment import Adjustment
 from ..score.result import Result
 from ..score.scorer import Answers, Scorer
 from ..score.tail import Tail
-from .core import MAX_QUERIES, Core, TokenizedItem, each_result
-from .queue import Job
+from .core import MAX_QUERIES, Core, TokenizedItem
 
-OnErrors = Literal["raise", "return"]
-"""what a call for several queries does with the error of one"""
 _BYTES_PER_TOKEN = 4
 _N_LONG = 8
 """tokens of a query; from the tokens that it and an empty one feed, `n_fed` estimates how many any query feeds"""
@@ -69,35 +65,17 @@ class Labeller:
         model = f"{core.info.description}, {core.info.device}"
         return f"<{type(self).__name__} of {', '.join(names[:MAX_LISTED])}{more} ({model}{closed})>"
 
-    @overload
-    def classify_batch(
-        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
-    ) -> list[Result]: ...
-
-    @overload
-    def classify_batch(
-        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
-    ) -> list[Result | QclsError]: ...
-
-    def classify_batch(
-        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
-    ) -> list[Result] | list[Result | QclsError]:
+    def classify_batch(self, queries: Iterable[str], *, deadline_s: float | None = None) -> list[Result]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
 
         deadline_s: if the request has not begun after so many seconds, it is not computed and DeadlineError is raised.
         Raises PlanError, before anything is computed, for a query that is missing, too long or not valid Unicode, with
-        its index, and for more than 10,000 queries; BusyError if too many callers wait; DecodeError; ScoreError. After
-        an error the classifier works as before. errors="return": the list has an error in place of the result of each
-        query that cannot be labelled; errors of the whole call are still raised (BusyError, DeadlineError, a closed
-        classifier, too many queries).
+        its index (`check` finds all of them), and for more than 10,000 queries; BusyError if too many callers wait;
+        DecodeError; ScoreError. After an error the classifier works as before.
         """
         if isinstance(queries, str):
             raise PlanError("classify_batch takes a list of queries: give one query to classify")
-        if errors not in ("raise", "return"):
-            raise PlanError(f"errors: {errors!r} is not raise or return")
         asked = list(islice(queries, MAX_QUERIES + 1))  # one more is refused
-        if errors == "return":
-            return each_result(asked, lambda some: self._ask(some, deadline_s), self.check)
         try:
             return self._ask(asked, deadline_s)
         except PlanError:
@@ -195,17 +173,9 @@ class LoadedPrompts(Labeller):
         return (await self.core.ask_async([(self, query)], deadline_s))[0]
 
     def tokenize(self, query: str) -> TokenizedItem:
-        """A query with its tokens, for `plan`; any thread may call it. Raises PlanError."""
+        """A query with its tokens, for `Core.plan`; any thread may call it. Raises PlanError."""
         self.core.check([(self, query)])
         return self.core.tokenize(self, query)
-
-    def plan(self, tokenized: Sequence[TokenizedItem], *, padded: bool = False) -> RequestPlan:
-        """The decodes of some queries; any thread may call it. padded: so that shapes repeat. Raises PlanError."""
-        return self.core.plan(tokenized, padded=padded)
-
-    def submit(self, tokenized: Sequence[TokenizedItem], plan: RequestPlan) -> Job[list[Result]]:
-        """Ask planned queries; the job's `result` waits for theirs. Raises as `classify_batch` does."""
-        return self.core.submit(tokenized, plan)
 
     def n_fed(self, query: str) -> int:
         """About how many tokens a query feeds."""

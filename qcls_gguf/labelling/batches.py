@@ -134,13 +134,13 @@ class BatchLabeller:
             yield batch, None
             return
         tokenized = [each for _, each in batch]
-        plan = self._handle.plan(tokenized, padded=self._padded)
+        plan = self._handle.core.plan(tokenized, padded=self._padded)
         if len(batch) > 1 and len(plan.decodes) > 1:
             middle = len(batch) // 2
             yield from self._asked(batch[:middle])
             yield from self._asked(batch[middle:])
         else:
-            yield batch, self._handle.submit(tokenized, plan)
+            yield batch, self._handle.core.submit(tokenized, plan)
 
     def _results(self, batch: Batch, job: Job[list[Result]] | None) -> list[tuple[int, Result | str]]:
         places = [place for place, _ in batch]

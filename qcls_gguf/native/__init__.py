@@ -1,7 +1,6 @@
 """The compiled part: the patched llama.cpp and the C shim. This is the only package that uses ctypes."""
 
-from .abi import WeightOrder
-from .context import Counters, HeadTail, NativeContext, max_sequences, n_contexts_on_gpus
+from .context import Counters, HeadTail, NativeContext, n_contexts_on_gpus
 from .context_settings import ContextMemory, ContextSettings, measure_context
 from .device import Device, Probed, devices, probe_copy, probe_matmul, sees_cuda_gpu
 from .library import BuildInfo, build_info, library_folder, set_log
@@ -21,12 +20,10 @@ __all__ = [
     "NativeModel",
     "Probed",
     "TrieScores",
-    "WeightOrder",
     "build_info",
     "dequantised",
     "devices",
     "library_folder",
-    "max_sequences",
     "measure_context",
     "n_contexts_on_gpus",
     "probe_copy",

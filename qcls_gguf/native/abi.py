@@ -44,18 +44,6 @@ class Parse(IntEnum):
     USER_DEFINED = 2
 
 
-class WeightOrder(IntEnum):
-    """How the weights of Q8_0 and Q6_K matrices lie in a GPU's memory, as far as they can.
-
-    BY_DEVICE: in lane order on cards of compute capability 7.5, but QCLS_LANE_ORDER says otherwise if it is set.
-    FILE: as the file has them, which llama.cpp's own kernels read. LANES: in lane order wherever code for 7.5 runs.
-    """
-
-    BY_DEVICE = 0
-    FILE = 1
-    LANES = 2
-
-
 class TokenKind(IntEnum):
     """What a token is for."""
 

@@ -18,7 +18,7 @@ from . import abi
 from .abi import Error, Status, check, int32
 from .arrays import BOOL, FLOAT32, INT32, Float32Array, Int32Array, address
 from .context_settings import ContextSettings, described, params_of
-from .library import build_info, library
+from .library import library
 from .model import NativeModel
 
 FORKED = "this was made in another process: make one in each process after forking"
@@ -56,11 +56,6 @@ class HeadTail:
     scale: float
     cap: float | None
     has_bias: bool
-
-
-def max_sequences() -> int:
-    """The most sequences that a context can have."""
-    return build_info().max_sequences
 
 
 class NativeContext:

@@ -18,7 +18,7 @@ from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
 from ..system.threads import start
 from . import abi
-from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, WeightOrder, check, int32
+from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, check, int32
 from .arrays import Int32Array
 from .library import library
 
@@ -45,7 +45,8 @@ class ModelFacts:
     token_eot: int
     add_bos: bool
     n_lane_ordered: int
-    """matrices whose weights were put into lane order: WeightOrder"""
+    """matrices whose weights were put into lane order for the GPU's kernels: on cards of compute capability 7.5, or as
+    QCLS_LANE_ORDER says"""
     state_bytes: int
     """bytes of one sequence's recurrent states; 0: the model has none"""
     description: str
@@ -81,7 +82,6 @@ class NativeModel:
         share: Sequence[int] = (),
         progress: Callable[[float], object] | None = None,
         user_defined: bool = False,
-        weight_order: WeightOrder = WeightOrder.BY_DEVICE,
         without_weights: bool = False,
     ) -> None:
         """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them.
@@ -98,7 +98,6 @@ class NativeModel:
         params = ModelParams(
             path=os.fsencode(path),
             n_gpu_layers=int32(n_gpu_layers, "n_gpu_layers"),
-            weight_order=weight_order,
             share=shares.ctypes.data,
             n_gpus=shares.size,
             without_weights=int(without_weights),

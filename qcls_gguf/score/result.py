@@ -190,14 +190,6 @@ class Result:
         head = "<tr><th>prompt</th><th>label</th><th>probability</th></tr>"
         return f"<table><caption>{escape(self.query)}</caption>{head}{''.join(rows)}</table>"
 
-    def to_frame_row(self) -> dict[str, str | float]:
-        """A row of a table, such as a pandas data frame: `query`, and for each prompt `NAME` and `NAME_probability`."""
-        row: dict[str, str | float] = {"query": self.query}
-        for answer in self.results:
-            row[answer.prompt] = answer.label
-            row[f"{answer.prompt}_probability"] = answer.probability
-        return row
-
     def to_dict(self) -> JsonObject:
         """Plain values, as `qcls-gguf run` prints them as JSON.
 

@@ -38,7 +38,7 @@ from .adjustment import Adjustment, Adjustments, softmax
 from .heads import head_scores
 from .result import Audit, LabelScore, PromptResult
 from .tail import NOT_FINITE, Tail
-from .tries import NumpyTries, TrieArithmetic
+from .tries import TrieArithmetic
 
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
@@ -83,12 +83,13 @@ class Scorer:
         label_tokens: Int32Array | None = None,
         *,
         tail: Tail | None = None,
-        arithmetic: Callable[[Int32Array, Int32Array, Int32Array], TrieArithmetic] = NumpyTries,
+        arithmetic: Callable[[Int32Array, Int32Array, Int32Array], TrieArithmetic],
     ) -> None:
         """rows[t] is the head row of token t, shape (n_embd,), for every token on an edge of the tries.
 
         label_tokens: see `use_label_tokens`; tail: the operations that turn products into logits;
-        arithmetic(node_start, label_start, label_edge): see NumpyTries.
+        arithmetic(node_start, label_start, label_edge): node i's edges are [node_start[i], node_start[i + 1]), label
+        j's path label_edge[label_start[j] : label_start[j + 1]]; every node and label has an edge.
         """
         self.n_positions = sum(len(trie.read) for trie in tries)
         """The number of hidden states that one query's scores read."""

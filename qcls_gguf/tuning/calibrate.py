@@ -1,4 +1,4 @@
-"""From labelled data to a calibration file: one pass, then for each prompt a fit and its verdict. Needs scipy."""
+"""From labelled data to a calibration file: one pass, then for each prompt a fit and its verdict."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from ..config.calibration_file import calibration_text, prompt_hash
 from ..config.prompt import LikelyMistake, Prior, PromptConfig
@@ -23,7 +21,7 @@ from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Table
 from ..report.files import check_writable
 from ..report.progress import OnProgress
-from ..report.record import Record, left_out_if_none
+from ..report.record import Record
 from ..score.result import ModelInfo
 from .fit import CalibrationError, LogLoss, check_n_rows, cross_validate
 
@@ -42,8 +40,6 @@ class FitRecord(Record):
     """whether it lowers the log-loss of rows it has not seen by more than one standard error"""
     temperature: float
     """what the scores are divided by"""
-    bias: dict[str, float] | None = left_out_if_none()
-    """by label, added to the divided scores; only where biases were fitted"""
     n_rows: int
     """rows that are labelled for the prompt"""
     n_folds: int
@@ -53,7 +49,7 @@ class FitRecord(Record):
 
 
 class CalibrationRecord(Record):
-    """Temperatures and biases fitted to labelled queries."""
+    """Temperatures fitted to labelled queries."""
 
     data: DataRecord
     model: ModelInfo
@@ -61,8 +57,6 @@ class CalibrationRecord(Record):
     """what is likely a mistake in the prompts"""
     written: str | None
     """the calibration file; null where no fit was kept"""
-    with_bias: bool
-    """whether biases were fitted"""
     seed: int
     """of the shuffle into folds"""
     prompts: dict[str, FitRecord]
@@ -82,7 +76,6 @@ class FitSettings:
     """prompts to fit; empty: all"""
     columns: LabelledColumns = PLAIN_COLUMNS
     """which columns of the data are read"""
-    with_bias: bool = False
     n_folds: int = 5
     seed: int = 0
     """of the shuffle into folds"""
@@ -130,17 +123,14 @@ def calibrate(
         verdict = cross_validate(
             score if adjustment.prior is None else score - adjustment.prior,
             truth.accepted,
-            with_bias=settings.with_bias,
             n_folds=settings.n_folds,
             seed=settings.seed,
         )
-        bias = verdict.parameters.bias
         fits[prompt.name] = FitRecord(
             scoring=prompt.scoring,
             prior=prompt.prior,
             accepted=verdict.accepted,
-            temperature=round(verdict.parameters.temperature, _DIGITS),
-            bias=None if bias is None else dict(zip(prompt.labels, np.round(bias, _DIGITS).tolist(), strict=True)),
+            temperature=round(verdict.temperature, _DIGITS),
             n_rows=len(score),
             n_folds=settings.n_folds,
             log_loss=verdict.log_loss,
@@ -153,7 +143,6 @@ def calibrate(
         model=scored.model,
         warnings=opener.warnings,
         written=str(settings.out) if entries else None,
-        with_bias=settings.with_bias,
         seed=settings.seed,
         prompts=fits,
     )
@@ -190,7 +179,6 @@ def _file_entry(prompt: PromptConfig, fit: FitRecord) -> dict[str, object]:
         "prompt_hash": prompt_hash(prompt),
         "scoring": fit.scoring,
         "temperature": fit.temperature,
-        **({} if fit.bias is None else {"bias": fit.bias}),
         "fit": {
             "n_rows": fit.n_rows,
             "n_folds": fit.n_folds,

@@ -16,8 +16,8 @@ from attention_arrays import (
     attention,
     open_library,
     plain_attention,
-    why_not,
 )
+from cpu_kernels import why_not
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ HEADS = [(64, 4, 2), (80, 3, 3), (96, 8, 1), (128, 16, 8), (256, 4, 4), (112, 7,
 
 @pytest.fixture(scope="module", params=["built", *VARIANTS])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    if reason := why_not(request.param):
+    if reason := why_not(VARIANTS.get(request.param, "")):
         pytest.skip(reason)
     return open_library(tmp_path_factory.mktemp("attention"), request.param)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext
-from oracle import Float32Array, decode_sequence, log_softmax
+from oracle import Float32Array, decode_sequence
 
 from qcls_gguf.errors import PlanError
 from qcls_gguf.native import NativeContext, NativeModel
@@ -59,16 +59,6 @@ def test_rows_are_those_of_a_context_opened_with_the_tokens(
     assert context.row_size == n_embd
     for _ in range(2):
         assert (decode_again(context) == plain).all()
-
-
-def test_they_are_logits_with_their_normaliser(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
-    n_embd = context.row_size
-    context.set_label_tokens(label_tokens(3, 9))
-    found = decode_again(context)[:, n_embd:]
-    logits = decode_again(open_context(model, hidden_only=False)).astype(np.float64)
-    expected = np.array([log_softmax(row)[[3, 9]] for row in logits])
-    np.testing.assert_allclose(found[:, :2] - found[:, 2:], expected, rtol=0, atol=1e-4)
 
 
 def test_sequences_keep_their_cells(model: NativeModel, open_context: OpenContext) -> None:

@@ -32,13 +32,6 @@ def test_closing_is_idempotent(make_model: MakeModel, open_context: OpenContext)
         handle.close()
 
 
-def test_leaving_closes(make_model: MakeModel) -> None:
-    with NativeModel(make_model()) as model:
-        pass
-    with pytest.raises(ModelError, match="closed"):
-        model.tokenize("red", parse_special=False)
-
-
 def test_a_closed_model_says_so(make_model: MakeModel, open_context: OpenContext) -> None:
     model = NativeModel(make_model())
     n_vocab = model.facts.n_vocab

@@ -6,11 +6,9 @@ import math
 from typing import Any
 
 import pytest
-from conftest import OpenContext
-from oracle import decode_sequence
 
-from qcls_gguf.errors import DecodeError, PlanError
-from qcls_gguf.native import NativeModel, devices, probe_copy, probe_matmul
+from qcls_gguf.errors import PlanError
+from qcls_gguf.native import devices, probe_copy, probe_matmul
 
 CPU = len(list(devices())) - 1
 MATMUL: dict[str, Any] = {
@@ -57,18 +55,3 @@ def test_a_copy_that_cannot_be_is_refused() -> None:
     for device in (-1, CPU + 1):
         with pytest.raises(PlanError, match=f"no device {device}"):
             probe_copy(device, n_threads=1, n_bytes=1 << 20, budget_s=0.01)
-
-
-def test_a_graph_is_reused_for_an_equal_shape_only(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
-    assert context.counters().n_graphs_reused == 0
-    decode_sequence(context, [1, 2, 3])
-    assert context.counters().n_graphs_reused == 0
-    decode_sequence(context, [4, 5, 6], start=3)
-    decode_sequence(context, [4, 5, 6], start=6)
-    assert context.counters().n_graphs_reused == 2
-    decode_sequence(context, [1, 2], start=9)
-    assert context.counters().n_graphs_reused == 2
-    context.close()
-    with pytest.raises(DecodeError, match="closed"):
-        assert context.counters().n_graphs_reused

@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from cpu_models import ENVIRONMENT, GET_QEMU, QEMU, command, difference
+from cpu_models import ENVIRONMENT, GET_QEMU, QEMU, command
 
 from qcls_gguf import ModelError
 from qcls_gguf.native import library_folder
-from qcls_gguf.native.abi import bind
 from qcls_gguf.native.device import cpu_variant
 from qcls_gguf.native.processor import check_processor, processor_text
 
@@ -54,26 +53,6 @@ def test_a_library_that_is_none_is_told(tmp_path: Path) -> None:
         check_processor(tmp_path / "libqcls-processor.so")
 
 
-def test_a_library_for_a_newer_c_library_is_told(tmp_path: Path) -> None:
-    """pip would not install it, but a copied environment may hold it."""
-
-    def compile_there(text: str, *words: str) -> None:
-        (tmp_path / "source.c").write_text(text)
-        subprocess.run(["cc", "-shared", "-fPIC", "source.c", *words], check=True, cwd=tmp_path)
-
-    def compile_needed(version: str) -> None:
-        (tmp_path / "versions").write_text(f"{version} {{ other; }};")
-        compile_there("int other(void) { return 7; }", "-o", "libother.so", "-Wl,--version-script=versions")
-
-    compile_needed("GLIBC_9.99")
-    text = "int other(void); int qcls_abi(void) { return other(); }"
-    compile_there(text, "-o", "libqcls.so", "libother.so", "-Wl,-rpath,$ORIGIN")
-    compile_needed("GLIBC_9.98")
-    told = r"libqcls\.so cannot be loaded: .*`GLIBC_9\.99' not found.*: build it on a system like this one"
-    with pytest.raises(ModelError, match=told):
-        bind(tmp_path / "libqcls.so")
-
-
 @on_x86
 @pytest.mark.skipif(shutil.which(QEMU) is None, reason=GET_QEMU)
 @pytest.mark.skipif(cpu_variant() is not None, reason="a portable build runs on any processor")
@@ -92,11 +71,3 @@ def test_on_a_lesser_processor_the_command_says_what_is_missing() -> None:
     assert "AVX" in missing
     assert "SSE4_2" not in missing
     assert set(missing) <= set(processor_text(LIBRARY, "qcls_processor_has").split())
-
-
-def test_answers_are_compared_by_label_and_by_probability() -> None:
-    here = [{"a": {"x": 0.9, "y": 0.1}}]
-    assert difference(here, here) == (0, 0)
-    n_other, most = difference(here, [{"a": {"x": 0.4, "y": 0.6}}])
-    assert n_other == 1
-    assert most == pytest.approx(0.5)

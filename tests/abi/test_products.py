@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shlex
-import shutil
-import subprocess
 from collections.abc import Callable
 from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_void_p
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cpu_kernels import built_library, compiled_kernel, why_not
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
-
-from qcls_gguf.native import library_folder
 
 Float32Array = npt.NDArray[np.float32]
 Products = Callable[..., Float32Array | None]
 
-NATIVE = Path(__file__).parents[2] / "qcls_gguf" / "native"
 VARIANTS = {
     "AVX-512": "-mavx512f -mavx512bw -mavx512vnni -mfma -mf16c",
     "AVX2 VNNI": "-mavx2 -mavxvnni -mfma -mf16c",
     "AVX2": "-mavx2 -mfma -mf16c",
 }
 """What the kernels are written for, and the compiler's flags for it."""
-CPUINFO = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni"}
 TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K"]
 HALVES = {"Q4_1": 2, "Q5_1": 2, "Q4_K": 2, "Q5_K": 2}
 """Scales of 16 bits in a block, at its beginning; of other types one, of Q6_K at its end."""
@@ -43,18 +35,10 @@ def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """`products(type, weights, x, piece=…, precision=…)`: (columns, rows), or None where the variant has no kernels."""
     variant: str = request.param
     flags = VARIANTS.get(variant, "")
-    if not shutil.which("g++"):
-        pytest.skip("needs g++")
-    names = {flag.removeprefix("-m") for flag in flags.split()}
-    if {CPUINFO.get(name, name) for name in names} - set(Path("/proc/cpuinfo").read_text().split()):
-        pytest.skip(f"this CPU has no {variant}")
-    path = tmp_path_factory.mktemp("products") / "products.so"
-    sources = [Path(__file__).parents[1] / "products.cpp", NATIVE / "cpu" / "products.cpp"]
-    options = f"-std=c++17 -O2 -shared -fPIC {flags} {os.environ.get('QCLS_TEST_CXXFLAGS', '')}"
-    command = ["g++", *shlex.split(options), f"-I{NATIVE / 'shared'}", *map(str, sources), "-o", str(path)]
-    subprocess.run(command, check=True)
-    compiled = ctypes.CDLL(str(path))
-    own = ctypes.CDLL(str(next(library_folder().glob("libggml-cpu*.so")))) if variant == "built" else compiled
+    if reason := why_not(flags):
+        pytest.skip(reason)
+    compiled = compiled_kernel("products", tmp_path_factory.mktemp("products"), flags)
+    own = built_library() if variant == "built" else compiled
     compute = compiled.compute_products
     compute.argtypes = [c_void_p, c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int64, c_void_p]
     compute.restype = c_size_t

@@ -21,7 +21,7 @@ from qcls_gguf.errors import ModelError
 from qcls_gguf.model import Model
 from qcls_gguf.model.gpu_code import running_code
 from qcls_gguf.model.placement import flash_attention
-from qcls_gguf.native import NativeContext, NativeModel, WeightOrder, build_info
+from qcls_gguf.native import NativeContext, NativeModel, build_info
 from qcls_gguf.native.cuda_driver import first_cuda_device
 from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS, STOCK, environment
 from qcls_gguf.plan.tree import Plan, Root
@@ -111,14 +111,13 @@ def compare_variants(
             with environment(variables):
                 engines[name] = stack.enter_context(_engine(classifier, native, n_most))
 
-        in_file_order = stack.enter_context(_loaded(model, WeightOrder.FILE))
+        in_file_order = stack.enter_context(_loaded(model, is_lanes=False))
         for name, variables in variants().items():
             add(name, in_file_order, variables)
         left_out = None if runs_code_for_75() else "the card runs no code for 7.5"
         if left_out is None:
             try:
-                with environment({LANE_ORDER: "1"}):
-                    lanes = stack.enter_context(_loaded(model, WeightOrder.LANES))
+                lanes = stack.enter_context(_loaded(model, is_lanes=True))
             except ModelError as e:  # what can be measured is worth more
                 left_out = f"the model could not be loaded a second time: {e}"
             else:
@@ -150,12 +149,12 @@ def runs_code_for_75() -> bool:
     return code is not None and code[0] == 75
 
 
-def _loaded(model: Model, order: WeightOrder) -> AbstractContextManager[NativeModel]:
-    """The model in this order: as it is open, or loaded once more and closed in the end."""
-    if (model.facts.n_lane_ordered > 0) == (order is WeightOrder.LANES):
+def _loaded(model: Model, *, is_lanes: bool) -> AbstractContextManager[NativeModel]:
+    """The model in lane order, or in the file's: as it is open, or loaded once more and closed in the end."""
+    if (model.facts.n_lane_ordered > 0) == is_lanes:
         return nullcontext(model.native)
-    share = model.placement.gpu_layers
-    return NativeModel(model.path, n_gpu_layers=model.n_gpu_layers, share=share, weight_order=order)
+    with environment({LANE_ORDER: str(int(is_lanes))}):
+        return NativeModel(model.path, n_gpu_layers=model.n_gpu_layers, share=model.placement.gpu_layers)
 
 
 def _round(engines: Mapping[str, Engine], plan: Plan, root: Root, size: SizeSamples) -> None:

@@ -5,7 +5,6 @@ No call preserves tiles, so every product configures them, and releases them at 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import re
@@ -125,42 +124,6 @@ print("fine")
 """
     done = run_python(DECODE + code, make_model(weight_type=weight_type, n_embd=512, n_ff=512), 1, disturber)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
-
-
-@needs_amx
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
-@pytest.mark.parametrize("weight_type", ["Q8_0", "Q4_K", "Q6_K"])
-def test_products_of_pytorch_in_between_change_no_answer(
-    weight_type: str, make_model: MakeModel, run_python: RunPython, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor do ours change its own."""
-    code = """
-import torch
-
-torch.manual_seed(0)
-torch.set_num_threads(n_threads)
-floats = torch.randn(128, 512).bfloat16(), torch.randn(512, 256).bfloat16()
-bytes_ = [torch.randint(-128, 127, shape, dtype=torch.int8) for shape in ((128, 512), (512, 256))]
-
-class Product:
-    def __init__(self, name, multiply, a, b):
-        self.name, self.multiply = name, lambda: multiply(a, b)
-        self.wanted = self.multiply()
-    def __str__(self):
-        return f"behind PyTorch's product of {self.name}"
-    def disturb(self):
-        assert torch.equal(self.multiply(), self.wanted), f"another product of {self.name}"
-
-for product in (Product("bf16", torch.matmul, *floats), Product("int8", torch._int_mm, *bytes_)):
-    check(product)
-print("fine")
-"""
-    monkeypatch.setenv("ONEDNN_VERBOSE", "1")  # oneDNN, which computes them, then names the code that it takes
-    done = run_python(DECODE + code, make_model(weight_type=weight_type, n_embd=512, n_ff=512), 1, timeout=180.0)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("fine\n")
-    if not re.search(",exec,.*amx", done.stdout):
-        pytest.skip("this PyTorch's products do not use AMX")
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,6 @@ def test_strength_zero_changes_nothing_and_few_queries_are_refused(queries: Path
     [
         ((), "give --data FILE with labelled queries, or --queries FILE"),
         (("--queries", "a", "--data", "b"), "--queries and --data are both given"),
-        (("--queries", "a", "--bias"), "--queries and --bias are both given"),
     ],
 )
 def test_labelled_and_unlabelled_queries_exclude_each_other(arguments: tuple[str, ...], words: str) -> None:

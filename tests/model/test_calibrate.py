@@ -39,12 +39,12 @@ def data(tmp_path: Path) -> Path:
 def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, tmp_path: Path) -> None:
     """Fit, write, use, and evaluate.
 
-    The prior takes `none` for the answer without content, which here it is right to be: biases have much to correct.
+    The prior takes `none` for the answer without content, which here it is right to be: there is much to correct.
     """
     fashion = changed(fashion, prompt="audience", prior="content_free", content_free_queries=["N/A"])
     out = tmp_path / "fits.yaml"
     arguments: list[object] = ["calibrate", "--data", data, "--config", fashion, "--out", out, "--prompt", "audience"]
-    done = run(*arguments, "--bias", "--format", "json")
+    done = run(*arguments, "--format", "json")
     assert done.returncode == 0, done.stderr
     assert f"written: {out}" in done.stderr
     record = json.loads(done.stdout)
@@ -59,13 +59,12 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     tree = yaml.safe_load(text)
     assert tree["model_sha256"] == record["model"]["sha256"]
     entry = tree["prompts"]["audience"]
-    assert (entry["temperature"], entry["bias"], entry["scoring"]) == (fit["temperature"], fit["bias"], "tree")
+    assert (entry["temperature"], entry["scoring"]) == (fit["temperature"], "tree")
     assert entry["fit"]["n_rows"] == 60
 
     calibrated = changed(fashion, calibration="fits.yaml")
     raw, found = probabilities(fashion), probabilities(calibrated)
-    bias = np.array(list(entry["bias"].values()))
-    expected = softmax(list(np.log(raw["audience"]) / entry["temperature"] + bias))
+    expected = softmax(list(np.log(raw["audience"]) / entry["temperature"]))
     assert found["audience"] == pytest.approx(expected, abs=1e-4)
     assert {name: found[name] for name in found if name != "audience"} == {
         name: raw[name] for name in raw if name != "audience"
@@ -82,7 +81,7 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert again.returncode == 2
     assert f"--out {out}: is there already: name another file, or overwrite it with --force" in again.stderr
     assert out.read_text(encoding="utf-8") == text
-    table = run(*arguments, "--bias", "--force", "--config", calibrated)
+    table = run(*arguments, "--force", "--config", calibrated)
     assert table.returncode == 0, table.stderr
     assert "kept: +" in table.stdout
     assert out.read_text(encoding="utf-8") == text  # whatever the calibration was that it replaces
@@ -174,8 +173,9 @@ def test_without_scipy_it_says_how_to_install_it(run_python: RunPython, tmp_path
     code = (
         "import importlib.util as u, sys; find = u.find_spec;"
         "u.find_spec = lambda name, *rest: None if name == 'scipy' else find(name, *rest);"
-        "from qcls_gguf.cli import main; sys.argv = ['qcls-gguf', 'calibrate', '--data', 'missing.jsonl']; main()"
+        "from qcls_gguf.cli import main;"
+        "sys.argv = ['qcls-gguf', 'advise', '--data', 'missing.jsonl', '--cascade', '0.9']; main()"
     )
     done = run_python(code)
     assert done.returncode == 2
-    assert "calibrate needs scipy: pip install 'qcls-gguf[calibrate]'" in done.stderr
+    assert "--cascade needs scipy: pip install 'qcls-gguf[calibrate]'" in done.stderr

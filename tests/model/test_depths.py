@@ -10,6 +10,7 @@ import pytest
 from conftest import MakeModel, OpenContext
 from gguf import GGUFReader
 from oracle import Float32Array, decode_sequence
+from oracle_prompts import EXACT
 from random_models import ARCHS
 
 from qcls_gguf.errors import ModelError
@@ -17,7 +18,6 @@ from qcls_gguf.native import NativeModel
 
 N_LAYER = 4
 TOKENS = [5, 6, 7, 8, 9, 11]
-SIZES: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 LAYER_NORM = ("command-r", "cohere2")
 UNSHOWN = {"gemma3n": "after layer"}
 """Its residual stream has several rows a token."""
@@ -69,7 +69,7 @@ def test_states_are_what_higher_layers_get(
     path = make_model(name, n_layer=N_LAYER)
     with NativeModel(path) as model:
         n_embd = model.facts.n_embd
-        whole, beside, ended = (open_context(model, **SIZES) for _ in range(3))
+        whole, beside, ended = (open_context(model, **EXACT) for _ in range(3))
         plain = decode_sequence(whole, TOKENS, output=flagged)
         beside.set_depths(depths(1, 2, 3))
         decode_sequence(beside, TOKENS[:3], output=np.zeros(3, np.bool_), seq=1)
@@ -78,7 +78,7 @@ def test_states_are_what_higher_layers_get(
         for depth in range(1, N_LAYER):
             state = found[:, depth * n_embd : (depth + 1) * n_embd]
             with NativeModel(without_effect(path, depth, tmp_path / "other.gguf")) as other:
-                context = open_context(other, **SIZES)
+                context = open_context(other, **EXACT)
                 wanted = decode_sequence(context, TOKENS, output=flagged)
                 context.close()
             assert np.abs(wanted - plain).max() > 0.01
@@ -96,7 +96,7 @@ def test_states_are_what_higher_layers_get(
 @pytest.mark.parametrize("name", UNSHOWN)
 def test_a_stream_of_another_shape_is_refused(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
     with NativeModel(make_model(name)) as model:
-        context = open_context(model, **SIZES)
+        context = open_context(model, **EXACT)
         before = decode_sequence(context, TOKENS)
         with pytest.raises(ModelError, match=UNSHOWN[name]):
             context.set_depths(depths(1))

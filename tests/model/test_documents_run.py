@@ -39,7 +39,6 @@ NOT_RUN = {
     "--ollama": "needs a server; tests/model/test_compare.py has it",
     "--install-completion": "writes to the files of the user's shell",
     "--html": "draws for seconds; the commands' own tests have it",
-    "--bias": "is refused on few rows; tests/model/test_calibrate.py has it",
     "learn": "is refused on few rows; tests/model/test_learn.py has it",
     "--part": "needs more shards than these files have; tests/model/test_label.py has it",
     "serve": "runs until it is stopped; tests/service has it",

@@ -83,13 +83,6 @@ def model(make_model: MakeModel) -> Iterator[NativeModel]:
         yield model
 
 
-def test_a_variable_switches_it_off(
-    model: NativeModel, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QCLS_VISIBLE_CELLS", "0")
-    assert open_context(model).why_no_visible_cells == "another kind of attention was asked for"
-
-
 def test_other_cells_and_where_cells_lie_do_not_matter(model: NativeModel, open_context: OpenContext) -> None:
     """To a bit: with thousands of others' cells in the cache, and with cells scattered among theirs."""
     random = np.random.default_rng(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from kernels.decodes import hidden_states as rows
 from kernels.decodes import largest_difference
-from kernels.variants import LANES, compare_variants, runs_code_for_75
+from kernels.variants import runs_code_for_75
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.model import OpenModels
-from qcls_gguf.native import NativeModel, WeightOrder, sees_cuda_gpu
+from qcls_gguf.native import NativeModel, sees_cuda_gpu
 from qcls_gguf.native.cuda_driver import first_cuda_device
 from qcls_gguf.native.kernel_steps import LANE_ORDER
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
+Pair = Callable[..., list[Classifier]]
 SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
 SIZES = (1, 2, 3, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 73, 81, 104, 112, 113, 129, 161, 225, 300, 512)
 LARGEST_OF_A_LAYER = 0.02
@@ -34,31 +36,29 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def pair(
-    path: Path, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch, **runtime: Any
-) -> tuple[Classifier, Classifier]:
-    """The model with its matrices in the file's order and in lane order."""
-    settings = {"n_gpu_layers": "all", "n_batch": 640, "state_cache": False, **runtime}
-    monkeypatch.setenv("QCLS_LANE_ORDER", "0")
-    plain = open_classifier(path, SPECS, **settings)
-    monkeypatch.setenv("QCLS_LANE_ORDER", "1")
-    lanes = open_classifier(path, SPECS, **settings)
-    assert plain.engine.model.facts.n_lane_ordered == 0
-    return plain, lanes
+@pytest.fixture
+def pair(open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """Opens a model with its matrices in the file's order and in lane order."""
+
+    def opened(path: Path, **runtime: Any) -> list[Classifier]:
+        both = []
+        for order in ("0", "1"):
+            monkeypatch.setenv(LANE_ORDER, order)
+            settings = {"n_gpu_layers": "all", "n_batch": 640, "state_cache": False, **runtime}
+            both.append(open_classifier(path, SPECS, **settings))
+        assert both[0].engine.model.facts.n_lane_ordered == 0
+        return both
+
+    return opened
 
 
 @pytest.mark.parametrize("weight_type", ["Q6_K", "Q8_0"])
 @pytest.mark.parametrize(("name", "shape"), SHAPES)
 def test_hidden_states_differ_by_rounding_alone(
-    name: str,
-    shape: dict[str, Any],
-    weight_type: str,
-    make_model: MakeModel,
-    open_classifier: OpenClassifier,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, shape: dict[str, Any], weight_type: str, make_model: MakeModel, pair: Pair
 ) -> None:
     path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
-    plain, lanes = pair(path, open_classifier, monkeypatch, n_batch=2176)
+    plain, lanes = pair(path, n_batch=2176)
     assert lanes.engine.model.facts.n_lane_ordered == (
         7 * lanes.engine.model.facts.n_layer if runs_code_for_75() else 0
     )
@@ -70,16 +70,11 @@ def test_hidden_states_differ_by_rounding_alone(
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
 @pytest.mark.parametrize(("name", "shape"), SHAPES)
 def test_batch_invariant_contexts_have_the_same_bits(
-    name: str,
-    shape: dict[str, Any],
-    weight_type: str,
-    make_model: MakeModel,
-    open_classifier: OpenClassifier,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, shape: dict[str, Any], weight_type: str, make_model: MakeModel, pair: Pair
 ) -> None:
     """There sums are added in an order that the matrix alone decides, and lane order does not change it."""
     path = make_model(name, weight_type=weight_type, head_type="Q6_K", **shape)
-    plain, lanes = pair(path, open_classifier, monkeypatch, batch_invariant=True)
+    plain, lanes = pair(path, batch_invariant=True)
     for n in (*SIZES, MANY):
         np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
 
@@ -106,52 +101,26 @@ def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
 
 
 def test_the_device_decides_where_nobody_else_does(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(LANE_ORDER, raising=False)
     device = first_cuda_device()
     path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
 
-    def share(order: WeightOrder) -> float:
-        with NativeModel(path, n_gpu_layers=-1, weight_order=order) as model:
+    def share(order: str | None) -> float:
+        monkeypatch.setenv(LANE_ORDER, order) if order else monkeypatch.delenv(LANE_ORDER, raising=False)
+        with NativeModel(path, n_gpu_layers=-1) as model:
             return model.facts.n_lane_ordered / (7 * model.facts.n_layer)
 
-    by_default = device is not None and device.capability == 75
-    assert share(WeightOrder.BY_DEVICE) == (runs_code_for_75() and by_default)
-    for value in ("0", "1"):
-        monkeypatch.setenv(LANE_ORDER, value)
-        assert share(WeightOrder.BY_DEVICE) == (runs_code_for_75() and value == "1")
-        assert share(WeightOrder.FILE) == 0
-        assert share(WeightOrder.LANES) == runs_code_for_75()
+    assert share(None) == (runs_code_for_75() and device is not None and device.capability == 75)
+    assert share("0") == 0
+    assert share("1") == runs_code_for_75()
     monkeypatch.setenv("QCLS_MMQ_DIRECT", "0")
-    assert share(WeightOrder.LANES) == 0
+    assert share("1") == 0
 
 
-def test_layers_on_the_cpu_stay_in_the_file_s_order(
-    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_on_the_cpu_stay_in_the_file_s_order(make_model: MakeModel, pair: Pair) -> None:
     path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
-    plain, lanes = pair(path, open_classifier, monkeypatch, n_gpu_layers=2)  # the head and the last layer
+    plain, lanes = pair(path, n_gpu_layers=2)  # the head and the last layer
     n_layer = lanes.engine.model.facts.n_layer
     assert lanes.engine.model.facts.n_lane_ordered < 7 * n_layer
     assert (lanes.engine.model.facts.n_lane_ordered > 0) == runs_code_for_75()
     for n in (1, 2, 9, 33, 130):
         assert largest_difference(rows(lanes, n), rows(plain, n)) < LARGEST_OF_A_LAYER, n
-
-
-@pytest.mark.parametrize("weight_type", ["Q4_K", "Q8_0"])
-def test_it_is_compared_on_a_second_loaded_model(
-    weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(LANE_ORDER, raising=False)
-    path = make_model("qwen3", weight_type=weight_type, head_type="Q6_K", **SHAPES[0][1])
-    classifier = open_classifier(path, SPECS, n_gpu_layers="all")
-    found = compare_variants(classifier, [2, 8, 9, 26, 33, 64, 104], 1)
-    if not runs_code_for_75():
-        assert found.left_out == "the card runs no code for 7.5"
-    elif weight_type == "Q4_K":
-        assert found.left_out == "no matrix on the card is of Q8_0 or Q6_K"
-    else:
-        assert found.left_out is None
-        rounding = max(size.rounding for size in found.sizes)
-        for size in found.sizes:
-            assert max(size.variants[LANES].differences) < 3 * rounding, size.n_tokens
-    assert len(classifier.engine.model.native.contexts) == 1

@@ -1,15 +1,17 @@
-"""Heads with a bias, a scale or a soft cap: what their tail is, and all scorings against stock logits."""
+"""All scorings against stock logits over the whole vocabulary, one label at a time, and what a head's tail is."""
 
 from __future__ import annotations
 
 import math
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier, OpenContext
+from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
 from oracle import Float32Array, Oracle, PromptSpec, decode_sequence
+from oracle_prompts import EXACT
 from random_models import ARCHS, WITH_ANOTHER_TAIL
 
 from qcls_gguf import Classifier, ModelError
@@ -20,12 +22,16 @@ from qcls_gguf.model.rows import HeadRows
 from qcls_gguf.native import HeadTail, NativeModel
 from qcls_gguf.score.tail import Tail
 
-EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 LARGEST = {"": 5e-5, "gelu": 2e-3}
 """Of scores and probabilities. Measured: 6.7e-6; 6.7e-4 with Gemma 4, whose GELUs ggml looks up in a table of F16."""
 GELU = ("phi2", "gemma2", "gemma3n", "gemma4")
 
+NO_TAIL = HeadTail(1, None, False)
 TAILS: dict[str, tuple[dict[str, Any], HeadTail]] = {
+    "qwen3": ({}, NO_TAIL),
+    "llama": ({"tied": True, "vocab": "spm", "add_bos": True}, NO_TAIL),
+    "lfm2": ({}, NO_TAIL),  # whose rows come back in the order of the plan, though llama.cpp computes them in another
+    "qwen35": ({}, NO_TAIL),
     "qwen2_bias": ({}, HeadTail(1, None, True)),
     "phi2": ({}, HeadTail(1, None, True)),
     "granite": ({}, HeadTail(1 / 1.5, None, False)),
@@ -54,7 +60,7 @@ PROMPTS = [
     PromptSpec(name=name, template=template.replace("{topic}", name), labels=labels, scoring=scoring)
     for name, template, scoring, labels in KINDS
 ]
-QUERIES = ("red dress for girl", "红色连衣裙 👗")
+QUERIES = ("red dress for girl", "", "红色连衣裙 👗 <|im_end|>")
 
 
 def softmax(values: list[float]) -> list[float]:
@@ -73,7 +79,8 @@ def wanted(oracle: Oracle, prompt: PromptSpec, query: str) -> tuple[list[float],
 
 
 def test_every_family_has_its_tail_here() -> None:
-    assert {name for name, spec in ARCHS.items() if spec.tail in ("bias", "scale", "softcap")} == TAILS.keys()
+    with_tail = {name for name, (_, tail) in TAILS.items() if tail != NO_TAIL}
+    assert {name for name, spec in ARCHS.items() if spec.tail in ("bias", "scale", "softcap")} == with_tail
 
 
 @pytest.mark.parametrize("name", TAILS)
@@ -97,11 +104,36 @@ def test_all_scorings_are_those_of_stock_logits(
                 near = [p for p in probabilities if p >= max(probabilities) - 2 * largest]
                 assert probabilities[prompt.labels.index(answer.label)] in near
                 if prompt.scoring not in EXACT_SCORINGS:
+                    assert answer.audit is None
                     continue
                 assert answer.audit is not None
-                joint = [sum(path) for path in oracle.joint(prompt, query)]
+                paths = oracle.joint(prompt, query)
+                joint, mean = [sum(path) for path in paths], [sum(path) / len(path) for path in paths]
                 np.testing.assert_allclose(answer.audit.joint, joint, rtol=0, atol=largest)
+                np.testing.assert_allclose(answer.audit.mean, mean, rtol=0, atol=largest)
                 assert answer.audit.label_mass == pytest.approx(sum(map(math.exp, joint)), abs=largest)
+
+
+def test_an_audit_answers_as_the_fast_scoring_does_and_adds_the_exact_ones(
+    make_model: MakeModel, write_config: WriteConfig
+) -> None:
+    specs = [replace(prompt, scoring="tree") for prompt in PROMPTS]
+    config = write_config(make_model(), specs, **EXACT)
+    with Classifier.from_config(config) as fast, Classifier.from_config(config, audit=True) as audit:
+        for query in QUERIES:
+            plain, audited = fast.classify(query), audit.classify(query)
+            assert audited.counts.n_decodes == 1
+            assert audited.counts.n_tokens_new > plain.counts.n_tokens_new
+            for before, after in zip(plain.results, audited.results, strict=True):
+                assert before.audit is None
+                assert after.audit is not None
+                assert after.label == before.label
+                scores = [[score.score for score in answer.scores] for answer in (before, after)]
+                np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=LARGEST[""])
+                by_joint = dict(zip(after.audit.joint, before.scores, strict=True))
+                assert after.audit.joint_label == by_joint[max(by_joint)].label
+                assert after.audit.changes == (after.audit.joint_label != after.label)
+                assert 0 < after.audit.label_mass <= 1
 
 
 def rows_of(model: NativeModel, open_context: OpenContext, tokens: list[int], **options: Any) -> Float32Array:
@@ -111,8 +143,10 @@ def rows_of(model: NativeModel, open_context: OpenContext, tokens: list[int], **
     return rows
 
 
-@pytest.mark.parametrize("head_type", ["F32", "Q6_K"])
-@pytest.mark.parametrize("name", ["phi2", "grok"])
+@pytest.mark.parametrize(
+    ("name", "head_type"),
+    [("qwen3", "Q8_0"), ("qwen3", "Q4_K"), *((name, kind) for name in ("phi2", "grok") for kind in ("F32", "Q6_K"))],
+)
 def test_rows_of_the_whole_vocabulary(
     name: str, head_type: str, make_model: MakeModel, open_context: OpenContext
 ) -> None:
@@ -166,8 +200,3 @@ def test_another_tail_is_refused_by_its_name(
         assert np.isfinite(logits).all()
     with pytest.raises(ModelError, match=why):
         open_classifier(path, PROMPTS)
-
-
-def test_a_head_without_a_tail_says_so(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    classifier: Classifier = open_classifier(make_model(), PROMPTS)
-    assert classifier.engine.context.head_tail == HeadTail(1.0, None, False)

@@ -25,7 +25,7 @@ from oracle_prompts import (
 )
 from random_hybrids import HYBRIDS as ALL
 
-from qcls_gguf import Classifier, DecodeError
+from qcls_gguf import Classifier, ConfigError, DecodeError
 from qcls_gguf.labelling.batches import BatchLabeller, most_with_states
 from qcls_gguf.model import Model
 from qcls_gguf.model.header import read_header
@@ -119,14 +119,6 @@ def test_separate_prompts_take_one_pass(name: str, make_model: MakeModel, open_c
     compared(path, prompts, classifier, ["red dress"])
 
 
-def test_a_pass_more_where_it_takes_less(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    prompts = prompts_of("separate", *TOPICS[:4])
-    prompts[2] = replace(prompts[2], template=prompts[2].template + " the label of it is")
-    counts = open_classifier(make_model("qwen35"), prompts).classify("red dress").counts
-    assert counts.n_decodes == 2
-    assert counts.n_tokens_new == open_classifier(make_model(), prompts).classify("red dress").counts.n_tokens_new
-
-
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_a_token_that_nobody_reads(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """Behind the shorter query of a batch, so that both take one pass."""
@@ -134,15 +126,6 @@ def test_a_token_that_nobody_reads(name: str, make_model: MakeModel, open_classi
     (results,) = compared(path, prompts, open_classifier(path, prompts, **EXACT), queries)
     plain = open_classifier(make_model(), prompts, **EXACT).classify_batch(queries)[0].counts
     assert (results[0].counts.n_decodes, results[0].counts.n_tokens_new) == (1, plain.n_tokens_new + 2)
-
-
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_joint_prompts_take_the_query_once(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    """In a pass of its own, before the passes of what differs between the prompts."""
-    classifier = open_classifier(make_model(name), prompts_of("joint", "category", "color", "user"), **EXACT)
-    short, long = (classifier.classify(query).counts for query in ("red dress", "red dress for boy girl"))
-    assert long.n_tokens_new - short.n_tokens_new == 3
-    assert short.n_decodes == long.n_decodes == 2
 
 
 def test_every_pass_finds_its_graph_built(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
@@ -211,15 +194,6 @@ def test_a_query_that_breaks_the_cached_prefix(
     assert scores_of(classifier, "red dress") == usual
 
 
-@pytest.mark.parametrize("template", ["query: {query}", "<|im_start|>{query}", "{query}"])
-def test_a_template_that_ends_in_its_slot(
-    template: str, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
-    path = make_model("qwen35")
-    prompts = [PromptSpec(name="a", template=template, labels=ONE_TOKEN), *prompts_of("joint", "item")]
-    compared(path, prompts, open_classifier(path, prompts, **EXACT), ["red dress"], ["x"], ["  "])
-
-
 def test_prompt_sets_at_run_time(
     make_model: MakeModel, open_classifier: OpenClassifier, write_config: WriteConfig
 ) -> None:
@@ -275,6 +249,12 @@ def test_a_state_is_not_cut_back_in_silence(make_model: MakeModel, open_context:
             context.trim(zero, two)
         context.trim(zero, zero)
         context.close()
+
+
+def test_settings_without_kernels_for_recurrent_layers(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    path = make_model("qwen35", weight_type="Q8_0", head_type="Q8_0")
+    with pytest.raises(ConfigError, match=r"runtime\.batch_invariant: recurrent layers, .* leave it out, max_batch 1"):
+        open_classifier(path, numbered_prompts(2, "joint"), batch_invariant=True)
 
 
 def test_64_prompts(make_model: MakeModel, open_classifier: OpenClassifier) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -125,16 +124,6 @@ def test_cells_do_not_run_out(make_model: MakeModel, open_classifier: OpenClassi
         assert assert_alike(kept, plain, f"x{turn}" + long + long + "x") > 2 * MOST_TOKENS  # the first ones are kept
     with pytest.raises(ConfigError, match=r"runtime.n_ctx.*kept queries \(576\)"):
         open_classifier(make_model(), SEPARATE, **options, kept_queries=3, n_ctx=needed - 1)
-
-
-def test_long_texts_behind_the_query(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    specs = [
-        replace(spec, template=spec.template.replace("\nlabel:", " it is" * 40 + "\nlabel:")) for spec in SEPARATE[:2]
-    ]
-    plain, kept = (open_classifier(make_model(), specs, kept_queries=n) for n in (0, 2))
-    for query in ("red", "blue jeans", "red dress", "red dress for", "red dress for girls"):
-        n_saved = assert_alike(kept, plain, query)
-    assert n_saved > 0
 
 
 def test_requests_find_the_graphs_of_the_start(make_model: MakeModel, open_classifier: OpenClassifier) -> None:

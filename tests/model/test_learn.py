@@ -159,13 +159,6 @@ def test_more_rows_than_memory_should_hold_are_refused(
     assert "90 labelled rows, at most 89 can be learnt from" in said
 
 
-def test_labels_outside_the_list_are_refused(config: Path, tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "rows.csv", [{"query": "a", "color": "pink"}])
-    code, record, said = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz")
-    assert (code, record) == (2, None)
-    assert "'pink' is no label of this prompt" in said
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_nothing(config: Path, tmp_path: Path) -> None:
     """While states are written into a file of their own."""

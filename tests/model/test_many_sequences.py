@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import re
 
+import nodes
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext
+from nodes import Float32Array, Node
 from oracle import decode_sequence
 
 from qcls_gguf.errors import DecodeError, PlanError
-from qcls_gguf.native import NativeContext, NativeModel, max_sequences
+from qcls_gguf.native import NativeContext, NativeModel, build_info
+
+Tokens = list[tuple[int, int, list[int]]]
+"""(token, position, sequences) of each"""
 
 
-def decode(context: NativeContext, tokens: list[tuple[int, int, list[int]]]) -> np.ndarray:
-    """Rows of tokens given as (token, position, sequences)."""
-    rows = np.empty((len(tokens), context.row_size), np.float32)
-    context.decode(
-        np.array([token for token, _, _ in tokens], np.int32),
-        np.array([pos for _, pos, _ in tokens], np.int32),
-        np.cumsum([0, *(len(seqs) for _, _, seqs in tokens)], dtype=np.int32),
-        np.array([seq for _, _, seqs in tokens for seq in seqs], np.int32),
-        np.ones(len(tokens), np.bool_),
-        rows,
-    )
-    return rows
+def decode(context: NativeContext, tokens: Tokens) -> Float32Array:
+    return nodes.decode(context, [Node(*each) for each in tokens])
 
 
 def test_a_thousand_sequences(model: NativeModel, open_context: OpenContext) -> None:
@@ -44,7 +39,7 @@ def test_a_thousand_sequences(model: NativeModel, open_context: OpenContext) -> 
 
 
 def test_no_more_sequences_than_the_limit(model: NativeModel, open_context: OpenContext) -> None:
-    n = max_sequences()
+    n = build_info().max_sequences
     sizes = {"n_ctx": 8192, "n_batch": n + 1, "n_outputs_max": n + 1}
     open_context(model, n_seq_max=n, **sizes).close()
     with pytest.raises(PlanError, match=re.escape(f"n_seq_max is {n + 1}: it must be between 1 and {n}")):
@@ -63,7 +58,7 @@ def test_no_more_sequences_than_the_limit(model: NativeModel, open_context: Open
     ids=["overlap", "gap", "decreasing", "unequal", "one empty"],
 )
 def test_what_is_no_tree_is_refused(
-    tokens: list[tuple[int, int, list[int]]], message: str, make_model: MakeModel, open_context: OpenContext
+    tokens: Tokens, message: str, make_model: MakeModel, open_context: OpenContext
 ) -> None:
     with NativeModel(make_model()) as model:
         context = open_context(model, flash_attn=False)

@@ -142,18 +142,6 @@ def test_a_small_batch_splits_even_one_query(make_model: MakeModel, open_classif
     np.testing.assert_allclose(plain_scores([split]), plain_scores([whole]), rtol=0, atol=LARGEST)
 
 
-def test_tree_scoring_of_distinct_first_tokens_is_first_token_scoring(
-    make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
-    tree = [replace(prompt, labels=("light blue", "red", "tank top", "jumper", "none")) for prompt in SEPARATE]
-    first = [replace(prompt, scoring="first_token") for prompt in tree]
-    by_tree, by_first = (open_classifier(make_model(), prompts).classify("red dress") for prompts in (tree, first))
-    assert by_tree.counts == by_first.counts
-    for one, other in zip(by_tree.results, by_first.results, strict=True):
-        assert [score.probability for score in one.scores] == [score.probability for score in other.scores]
-        assert abs(sum(score.probability for score in one.scores) - 1) < 1e-6
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext
+from nodes import Node, decode, random_tokens
 from oracle import Float32Array, decode_sequence
 from random_models import ARCHS
 
@@ -31,15 +32,10 @@ PLAIN = [name for name, spec in ARCHS.items() if spec.is_plain]
 REFUSED_AT_LOAD = {
     "qwen3_bidirectional": "bidirectional",
     "dream": "diffusion",
-    "bert": "bidirectional",
     "mamba": "recurrent",
     "plamo2": "architecture plamo2, of which llama.cpp stores the states of several sequences in the wrong places",
     "t5": "decoder-only",
 }
-
-
-def random_tokens(model: NativeModel, n: int, seed: int = 0) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(0, model.facts.n_vocab - 5, n)]
 
 
 def head_logits(path: Path, model: NativeModel, hidden: Float32Array) -> Float32Array:
@@ -49,7 +45,7 @@ def head_logits(path: Path, model: NativeModel, hidden: Float32Array) -> Float32
 
 def assert_head_gives_logits(path: Path, open_context: OpenContext, largest: float) -> None:
     with NativeModel(path) as model:
-        tokens = random_tokens(model, 24)
+        tokens = random_tokens(np.random.default_rng(0), model, 24)
         hidden, stock = open_context(model), open_context(model, hidden_only=False)
         found = head_logits(path, model, decode_sequence(hidden, tokens))
         wanted = decode_sequence(stock, tokens)
@@ -88,7 +84,7 @@ def test_a_model_that_cannot_branch_is_refused_at_load(name: str, why: str, make
 
 
 def test_only_flagged_tokens_come_back_in_order(model: NativeModel, open_context: OpenContext) -> None:
-    tokens = random_tokens(model, 40)
+    tokens = random_tokens(np.random.default_rng(0), model, 40)
     every = decode_sequence(open_context(model), tokens)
     for seed in range(5):
         output = np.random.default_rng(seed).random(40) < 0.3
@@ -110,25 +106,14 @@ def test_nothing_is_written_behind_the_flagged_rows(model: NativeModel, open_con
 def test_rows_of_a_tree_are_those_of_its_branches(model: NativeModel, open_context: OpenContext) -> None:
     """Two shared tokens, then three branches of different length whose tokens alternate, in sequences 5, 2 and 7."""
     shared, branches, seqs = [10, 20], [[30, 31, 32, 33], [40], [50, 51]], [5, 2, 7]
-    nodes = [(token, depth, seqs) for depth, token in enumerate(shared)]
+    nodes = [Node(token, depth, seqs) for depth, token in enumerate(shared)]
     for depth in range(4):
-        nodes += [
-            (branch[depth], 2 + depth, [seq]) for branch, seq in zip(branches, seqs, strict=True) if depth < len(branch)
-        ]
-    token, pos, owners = zip(*nodes, strict=True)
-    context = open_context(model)
-    rows = np.empty((len(nodes), context.row_size), np.float32)
-    context.decode(
-        np.array(token, np.int32),
-        np.array(pos, np.int32),
-        np.cumsum([0, *map(len, owners)], dtype=np.int32),
-        np.array([seq for some in owners for seq in some], np.int32),
-        np.ones(len(nodes), np.bool_),
-        rows,
-    )
+        owners = [(branch, seq) for branch, seq in zip(branches, seqs, strict=True) if depth < len(branch)]
+        nodes += [Node(branch[depth], 2 + depth, [seq]) for branch, seq in owners]
+    rows = decode(open_context(model), nodes)
     for branch, seq in zip(branches, seqs, strict=True):
         alone = decode_sequence(open_context(model), shared + branch)
-        mine = rows[[seq in some for some in owners]]
+        mine = rows[[seq in node.seqs for node in nodes]]
         np.testing.assert_allclose(mine, alone, rtol=0, atol=1e-4)
 
 
@@ -146,33 +131,13 @@ def test_rows_hardly_depend_on_the_batch_split(
     Flash attention on a CPU has a less precise kernel for a token alone (ggml-cpu/ops.cpp), and an F16 cache rounds
     keys that differ in the last bit to neighbours.
     """
-    tokens = random_tokens(model, 40)
+    tokens = random_tokens(np.random.default_rng(0), model, 40)
     whole = decode_sequence(open_context(model, **options), tokens)
     context, parts, start = open_context(model, **options), [], 0
     for size in sizes:
         parts.append(decode_sequence(context, tokens[start : start + size], start=start))
         start += size
     np.testing.assert_allclose(np.concatenate(parts), whole, rtol=0, atol=largest)
-
-
-def test_both_kinds_of_context_share_a_model(model: NativeModel, open_context: OpenContext) -> None:
-    tokens = random_tokens(model, 12)
-    stock, hidden = open_context(model, hidden_only=False), open_context(model)
-    logits, states = decode_sequence(stock, tokens), decode_sequence(hidden, tokens)
-    empty = np.zeros(1, np.int32)
-    for context, wanted in ((stock, logits), (hidden, states)):
-        context.trim(empty, empty)
-        assert (decode_sequence(context, tokens) == wanted).all()
-    assert stock.row_size == model.facts.n_vocab
-    assert hidden.row_size == model.facts.n_embd
-
-
-def test_a_decode_may_flag_nothing(model: NativeModel, open_context: OpenContext) -> None:
-    tokens = random_tokens(model, 12)
-    context = open_context(model)
-    assert decode_sequence(context, tokens[:11], output=np.zeros(11, np.bool_)).shape == (0, context.row_size)
-    last = decode_sequence(context, tokens[11:], start=11)
-    np.testing.assert_allclose(last, decode_sequence(open_context(model), tokens)[11:], rtol=0, atol=1e-4)
 
 
 def test_patches_hold_call_sites_and_public_headers_gain_enumerators_alone() -> None:

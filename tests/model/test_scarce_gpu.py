@@ -14,7 +14,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier, Config, Model, ModelError, OpenModels, load_config
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.engine.memory import shortage_on_gpus
+from qcls_gguf.engine.memory import many_states, shortage_on_gpus
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement
@@ -36,6 +36,10 @@ def test_what_is_said_where_memory_is_lacking() -> None:
     assert "1.2 GiB are free on the fullest of 2 GPUs beside 20 layers and 2 other open contexts: set" in text
     assert "kept_queries, or close the other contexts" in text
     assert "auto" not in text
+    assert many_states(1 << 19, 100) == ""
+    assert "the states of 1,400 sequences take 0.7 GiB: if memory is lacking, lower runtime.max" in many_states(
+        1 << 19, 1400
+    )
 
 
 @pytest.fixture

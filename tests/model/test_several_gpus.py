@@ -17,8 +17,8 @@ from qcls_gguf.engine.open import context_settings
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model.header import read_header
 from qcls_gguf.model.open import context_memory, open_vocabulary
-from qcls_gguf.model.placement import Placement, gpus, weights_of
-from qcls_gguf.native import ContextMemory, NativeContext, NativeModel, set_log
+from qcls_gguf.model.placement import gpus, weights_of
+from qcls_gguf.native import ContextMemory, NativeContext, NativeModel
 from qcls_gguf.native.context_settings import described
 
 pytestmark = pytest.mark.skipif(len(gpus()) < 2, reason="needs two GPUs")
@@ -29,24 +29,6 @@ PROMPTS = [
 QUERIES = ["red dress", "a long light blue shirt with green dots, for the summer", "b"]
 MIB = 1 << 20
 SIZES: dict[str, Any] = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
-
-
-def logged_buffers(path: Path, *share: int) -> set[str]:
-    """On which GPUs llama.cpp says that weights of a model are, as it loads it."""
-    lines: list[str] = []
-    set_log(lambda _level, text: lines.append(text))
-    try:
-        NativeModel(path, n_gpu_layers=-1, share=share).close()
-    finally:
-        set_log(None)
-    return {word for line in lines if "model buffer size" in line for word in line.split() if word.startswith("CUDA")}
-
-
-def test_one_gpu_has_all_layers_or_all_gpus_have_some(make_model: MakeModel) -> None:
-    path = make_model("qwen3", n_layer=8)
-    assert {name for name in logged_buffers(path, 1) if "Host" not in name} == {"CUDA0"}
-    assert {"CUDA0", "CUDA1"} <= logged_buffers(path)
-    assert {name for name in logged_buffers(path, 0, 1) if "Host" not in name} == {"CUDA1"}
 
 
 @pytest.mark.parametrize("share", [(5, 8), (1, 12), (12, 1), (7, 6), (0, 13), (4, 5)])
@@ -81,11 +63,6 @@ def test_a_divided_model_computes_the_same(name: str, make_model: MakeModel, ope
             np.testing.assert_array_equal(found, wanted)
         for context in both:
             context.close()
-
-
-def test_a_small_model_is_on_the_first_gpu() -> None:
-    with Classifier.from_config(load_config("fashion-8")) as classifier:
-        assert classifier.engine.model.placement == Placement((classifier.model.n_gpu_layers,))
 
 
 def probabilities(classifier: Classifier, query: str) -> list[float]:

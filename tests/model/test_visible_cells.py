@@ -132,23 +132,6 @@ def test_a_row_does_not_depend_on_other_cells_or_threads(
         context.close()
 
 
-@pytest.mark.parametrize("weight_type", ["F32", "Q8_0"])
-def test_a_row_hardly_depends_on_the_decode(weight_type: str, make_model: MakeModel, open_context: OpenContext) -> None:
-    """Attention is the same to a bit; products with matrices have kernels for some numbers of tokens. Measured on AVX2
-    and AVX-512: no difference between a sequence alone and four at a time, in turns or one after the other.
-    """
-    random = np.random.default_rng(3)
-    with NativeModel(make_model(weight_type=weight_type)) as model:
-        sequences = [random_tokens(random, model, 16) for _ in range(4)]
-        alone = decode_sequence(open_context(model, **PLAIN), sequences[2])
-        behind = [Node(token, pos, [seq]) for seq in range(4) for pos, token in enumerate(sequences[seq])]
-        in_turns = [Node(sequences[seq][pos], pos, [seq]) for pos in range(16) for seq in range(4)]
-        for nodes in (behind, in_turns):
-            rows = decode(open_context(model, **PLAIN), nodes)
-            mine = rows[[node.seqs == [2] for node in nodes]]
-            np.testing.assert_allclose(mine, alone, rtol=0, atol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_random_decodes_and_evictions(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
     """Alike in a context with llama.cpp's own attention."""

@@ -36,16 +36,6 @@ def test_prior_by_hand() -> None:
     assert np.exp(log_prior(np.array([[math.log(9) + 40, 40.0], [-7.0, -7.0]]))).tolist() == pytest.approx([0.7, 0.3])
 
 
-def test_bias_and_all_three_by_hand() -> None:
-    """The prior is taken off first, then the temperature divides, then the bias is added."""
-    bias = np.array([math.log(3), 0.0])
-    assert calibrated(logs(0.5, 0.5), bias=bias) == pytest.approx([0.75, 0.25])
-    # 0.8 : 0.2 less 0.2 : 0.8 is 16 : 1, its root 4 : 1, three times that 12 : 1
-    assert calibrated(logs(0.8, 0.2), prior=logs(0.2, 0.8), temperature=2.0, bias=bias) == pytest.approx(
-        [12 / 13, 1 / 13]
-    )
-
-
 @st.composite
 def prompts(draw: st.DrawFn) -> tuple[list[Adjustment], list[int], npt.NDArray[np.float32]]:
     """Adjustments of several prompts, not all neutral, where their labels lie, and scores of several queries."""

@@ -134,14 +134,7 @@ def test_an_audit_that_agrees_says_so_in_few_words() -> None:
     assert "audit: label mass 12.3%, joint and mean agree" in text
 
 
-def test_a_result_is_shown_on_a_line_and_is_a_row_of_a_table() -> None:
+def test_a_result_is_shown_on_a_line() -> None:
     assert repr(ANSWER) == (
         "Result('red dress': category=category label 2 70.0%, audience=audience label 0 75.0%; 7.50 ms)"
     )
-    assert ANSWER.to_frame_row() == {
-        "query": "red dress",
-        "category": "category label 2",
-        "category_probability": 0.7,
-        "audience": "audience label 0",
-        "audience_probability": 0.75,
-    }

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.engine.capacity import Limits, check_capacity, limits, pays_to_share, shapes
+from qcls_gguf.engine.capacity import Limits, check_capacity, limits, shapes
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import Weights, is_scarce, placement, room_bytes, weights_of
@@ -296,13 +296,6 @@ def test_each_gpu_keeps_memory_beside_weights(free_gib: tuple[float, ...], room_
 )
 def test_shapes(runtime: RuntimeConfig, n_gpu_layers: int, wanted: tuple[int, int]) -> None:
     assert shapes(runtime, n_gpu_layers) == wanted
-
-
-@pytest.mark.parametrize(
-    ("n_gpu_layers", "n_prefixes", "wanted"), [(0, 2, False), (0, 1, True), (37, 2, True), (1, 8, True)]
-)
-def test_callers_share_a_decode_where_it_pays(n_gpu_layers: int, n_prefixes: int, wanted: bool) -> None:
-    assert pays_to_share(n_gpu_layers, n_prefixes) == wanted
 
 
 def test_questions_get_room_beside_the_prompts() -> None:

@@ -90,13 +90,6 @@ def test_each_takes_the_slot_that_it_goes_on_from() -> None:
     assert [each.write_slot for each in ask(kept, [3, 3], [2, 2, 2, 3])] == [first[0], first[2]]
 
 
-def test_more_queries_than_slots() -> None:
-    kept = slots(2)
-    found = ask(kept, [0, 0], [0, 0], [1, 1], [2, 2])
-    assert [each.write_slot is not None for each in found] == [True, False, True, False]
-    assert [each.n_kept for each in ask(kept, [0, 0, 1], [1, 1, 1], [2, 2, 1], [0, 0, 2])] == [2, 2, 0, 2]
-
-
 def test_a_slot_counts_when_the_last_decode_of_its_query_is_made() -> None:
     kept = slots(1)
     ask(kept, [1, 1])

@@ -84,18 +84,6 @@ def test_padding_pays(paths: list[Path], pass_tokens: int, n_most: int) -> None:
     assert after.pos[: before.n_tokens].tolist() == before.pos.tolist()
 
 
-def test_tails_of_other_lengths_take_one_pass() -> None:
-    trie = build_trie(["a", "b"], [(1,), (2,)], 9, "first_token")
-    additions = [
-        Addition(trie=trie, root=Root(holder=9, n_cached=5), tokens=[1, 2, 3, *tail], fast_path=True)
-        for tail in ([4], [5, 6], [7, 8, 4])
-    ]
-    for pass_tokens, n_tokens, found in ((None, 20, (1, 9)), (3, 20, (2, 12)), (0, 20, (4, 9)), (3, 11, (3, 10))):
-        (decode,) = plan_decodes(additions, Capacity(n_seqs=4, n_tokens=n_tokens, n_rows=4, pass_tokens=pass_tokens))
-        assert (decode.n_passes, decode.plan.n_tokens) == found
-        assert decode.plan.output.sum() == 3
-
-
 def prompt(name: str, head: tuple[int, ...], tail: tuple[int, ...], before: str = "q") -> Prompt:
     trie = build_trie(["a", "b"], [(1,), (2,)], 9, "first_token")
     return Prompt(

@@ -125,25 +125,12 @@ def test_a_token_lists_exactly_the_leaves_below_it(forest: Forest) -> None:
         assert sorted(sequences(plan, i)) == below
 
 
-@PROPERTY
-@given(forests())
-def test_arrays_have_the_documented_types_and_shapes(forest: Forest) -> None:
-    tree, _ = forest.grow()
-    plan = finish(tree)
-    n = plan.n_tokens
-    for array in (plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.node_row):
-        assert array.dtype == np.int32
-        assert array.flags.c_contiguous
-    assert plan.output.dtype == np.bool_
-    assert {a.shape for a in (plan.token, plan.pos, plan.output, plan.node_row)} == {(n,)}
-    assert plan.seq_offset.shape == (n + 1,)
-    assert plan.seq_offset[0] == 0
-    assert (np.diff(plan.seq_offset) >= 1).all()
-    assert plan.seq_id.shape == (plan.seq_offset[-1],)
-    assert set(plan.seq_id.tolist()) == set(range(FIRST_SEQ, FIRST_SEQ + plan.n_leaves))
-    assert plan.n_leaves == tree.n_leaves() == len(forest.leaves())
-    with pytest.raises(PlanError, match=rf"^{plan.n_leaves} leaves need .*there are {plan.n_leaves - 1}$"):
-        tree.finish(range(plan.n_leaves - 1))
+def test_each_leaf_needs_a_sequence() -> None:
+    tree = TokenTree()
+    for token in (1, 2):
+        tree.add_path(tree.add_root(0), [token])
+    with pytest.raises(PlanError, match=r"^2 leaves need .*there are 1$"):
+        tree.finish(range(1))
 
 
 @PROPERTY

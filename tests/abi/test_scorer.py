@@ -1,9 +1,10 @@
-"""The scorer against probabilities worked by hand and against an obvious, slow mirror of its formulas."""
+"""The scorer and its arithmetic in C against probabilities worked by hand and a slow mirror of the formulas."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.errors import ScoreError
+from qcls_gguf.native import TrieScores
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
-from qcls_gguf.score import scorer as score
-from qcls_gguf.score.scorer import LabelScores, Scorer
+from qcls_gguf.score import scorer as scorer_module
+from qcls_gguf.score.scorer import LabelScores
 from qcls_gguf.score.tail import Tail
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
@@ -26,6 +28,7 @@ N_EMBD = 5
 Float32Array = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.intp]
 Path = tuple[int, ...]
+Scorer = partial(scorer_module.Scorer, arithmetic=TrieScores)
 Request = tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray]
 
 
@@ -123,17 +126,6 @@ def test_scores_equal_the_mirror(request_: Request) -> None:
     assert found.score.dtype == found.probability.dtype == np.float32
 
 
-def test_prompts_of_both_scorings_lie_side_by_side() -> None:
-    tries = [trie_of((0,), (1,)), trie_of((0,), (1,), (2,), scoring="first_token"), trie_of((0, 1), (0, 2))]
-    scorer = Scorer(tries, one_hot_rows())
-    hidden = logits({0: 1.0, 1: 1.0}, {0: 4.0, 1: 2.0, 2: 3.0}, {1: 0.0, 2: math.log(3.0)})
-    found = scores_of(tries, one_hot_rows(), hidden, rows([0, 1, 2]))
-    assert scorer.first == [0, 2, 5, 7]
-    assert scorer.n_positions == 3
-    half = math.log(0.5)
-    np.testing.assert_allclose(found.score, [[half, half, 4, 2, 3, math.log(0.25), math.log(0.75)]], rtol=1e-5)
-
-
 @pytest.mark.parametrize("scoring", ["tree", "first_token"])
 def test_large_logits_stay_finite(scoring: Scoring) -> None:
     trie = trie_of((0,), (1,), (2,), scoring=scoring)
@@ -167,7 +159,7 @@ def test_large_models_are_scored_node_by_node_with_the_same_bits(
     hidden = random.standard_normal((3 * n_queries, 64)).astype(np.float32)
     row = random.permutation(3 * n_queries).reshape(n_queries, 3)
     wanted = scores_of(tries, rows, hidden, row)
-    monkeypatch.setattr(score, "_COPIED_FLOATS", 0)
+    monkeypatch.setattr(scorer_module, "_COPIED_FLOATS", 0)
     found = scores_of(tries, rows, hidden, row)
     np.testing.assert_array_equal(found.score, wanted.score)
     np.testing.assert_array_equal(found.probability, wanted.probability)
