@@ -77,9 +77,20 @@ def joint_candidates(config: Config) -> list[Candidate]:
     Raises ConfigError, which says why, where no such text can be derived.
     """
     prompts = config.prompts
-    parts = _joint_parts(prompts)
+    if len(prompts) < 2:
+        raise ConfigError("there is only one prompt")
+    parts = shared_texts(prompts)
+    if not any(parts.own):
+        raise ConfigError("the prompts have one text already, up to their last words")
+    if silent := [prompt.name for prompt, own in zip(prompts, parts.own, strict=True) if not own]:
+        raise ConfigError(
+            f"prompts.{silent[0]} says nothing that the others do not say: a common text would leave nothing of it"
+        )
     lists = "\n".join([_HOW, *map(_list_line, prompts)])
-    own = "\n".join(f"{prompt.name}: {words}" for prompt, words in zip(prompts, parts.own, strict=True))
+    own = "\n".join(
+        words if words.startswith(f"{prompt.name}:") else f"{prompt.name}: {words}"
+        for prompt, words in zip(prompts, parts.own, strict=True)
+    )
     once = "what differs comes last, so that a query is read once"
     return [
         Candidate(
@@ -118,21 +129,6 @@ def shorter_cue(config: Config) -> Candidate | None:
 def _with_prompts(config: Config, prompts: Sequence[PromptConfig]) -> Config:
     """The configuration with other prompts, without what was fitted to the old ones."""
     return dataclasses.replace(config, prompts=tuple(prompts), calibration=None, heads=None, cascade=None)
-
-
-def _joint_parts(prompts: Sequence[PromptConfig]) -> SharedTexts:
-    """The parts of prompts that can get one text. Raises ConfigError, which says why they cannot."""
-    if len(prompts) < 2:
-        raise ConfigError("there is only one prompt")
-    parts = shared_texts(prompts)
-    if not any(parts.own):
-        raise ConfigError("the prompts have one text already, up to their last words")
-    if not all(parts.own):
-        name = next(prompt.name for prompt, own in zip(prompts, parts.own, strict=True) if not own)
-        raise ConfigError(
-            f"prompts.{name} says nothing that the others do not say: in a common text nothing would distinguish it"
-        )
-    return parts
 
 
 def _list_line(prompt: PromptConfig) -> str:

@@ -96,7 +96,6 @@ def _agreement(
         if prompt.name in row.labels
     ]
     return PromptAgreement(
-        n_agree=n_agree,
         agreement=n_agree / len(rows),
         agreement_ci=wilson(n_agree, len(rows)) or (0.0, 1.0),
         accuracy=sum(right) / len(right) if right else None,
@@ -139,17 +138,10 @@ def recommendation(compared: Sequence[CandidateRecord], limit: float) -> tuple[C
     None where no candidate is faster than the present configuration. compared: the present configuration first.
     """
     meeting = [each for each in compared[1:] if each.meets_limit]
-    if not meeting:
-        return (
-            None,
-            f"keep the present configuration: no candidate keeps {percent(limit)} of the answers in every prompt",
-        )
-    best = min(meeting, key=lambda each: each.time_share)
-    if best.time_share >= 1:
-        return (
-            None,
-            f"keep the present configuration: no candidate that keeps {percent(limit)} of the answers is faster",
-        )
+    best = min(meeting, key=lambda each: each.time_share, default=None)
+    if best is None or best.time_share >= 1:
+        what = "that keeps {} of the answers is faster" if meeting else "keeps {} of the answers in every prompt"
+        return None, f"keep the present configuration: no candidate {what.format(percent(limit))}"
     sure = (
         "every prompt's interval lies above the limit"
         if best.is_proven

@@ -75,17 +75,16 @@ def _changed(each: CandidateRecord, n_terminal: int | None = None) -> Table:
 
 
 def _candidate(each: CandidateRecord) -> Section:
-    stage = Paragraph("" if each.cascade is None else each.cascade.yaml, "code")
+    files = [each.yaml or "", *([each.cascade.yaml] if each.cascade else [])]
     return Section(
         title=each.name,
         parts=[
             Paragraph(f"{each.why}."),
             Section(title="Its other answers, the first of each prompt", parts=[_changed(each)], folded=True),
-            Section(title="The configuration", parts=[Paragraph(each.yaml or "", "code")], folded=True),
-            Section(title="Its first stage", parts=[stage], folded=True) if each.cascade else None,
+            Section(title="The configuration", parts=[Paragraph(file, "code") for file in files], folded=True),
         ],
         on_terminal=False,
-    )  # fmt: skip
+    )
 
 
 def _remarks(record: AdviceRecord) -> list[str]:

@@ -13,10 +13,8 @@ from ..score.result import ModelInfo
 class PromptAgreement(Record):
     """How often a prompt's answer is the present configuration's."""
 
-    n_agree: int
-    """rows with equal answers"""
     agreement: float
-    """their share of the compared rows"""
+    """share of the compared rows with equal answers"""
     agreement_ci: tuple[float, float]
     """its Wilson 95 % interval"""
     accuracy: float | None = left_out_if_none()

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import MakeModel, OpenClassifier
+from oracle import COLOR, PromptSpec
 from typer.testing import CliRunner, Result
 
+from qcls_gguf import Classifier
 from qcls_gguf.bench.records import BenchmarkRecord
+from qcls_gguf.bench.workloads import Workload, generated_queries, least_tokens, mixed_queries, send_in_turns
 from qcls_gguf.cli.app import app
+from qcls_gguf.native import NativeModel
 from qcls_gguf.system.timing import STAGES
 
 ROOT = Path(__file__).parents[2]
 SEPARATE, JOINT = (str(ROOT / "configs" / name) for name in ("fashion-8.yaml", "fashion-8-joint.yaml"))
-QUANTILES = ["min", "p50", "p90", "p99"]
 
 
 def bench(*arguments: object) -> Result:
@@ -29,69 +32,47 @@ def bench(*arguments: object) -> Result:
         return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
-@dataclass(frozen=True)
-class Written:
-    """What one run of the command wrote."""
-
-    record: dict[str, Any]
-    page: str
-    stderr: str
-
-
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    folder = tmp_path_factory.mktemp("bench")
-    html = folder / "report.html"
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """The record and the page of one run of the command."""
+    html = tmp_path_factory.mktemp("bench") / "report.html"
     done = bench(
         *("-c", SEPARATE, "-c", JOINT, "--query-tokens", 2, "--batch", 1, "--batch", 2, "-n", 3, "--warm-up", 1),
         *("--repeat", 2, "--format", "json", "--html", html, "--quiet"),
     )
     assert done.exit_code == 0, done.stderr
-    return Written(json.loads(done.stdout), html.read_text(), done.stderr)
+    assert done.stderr == ""
+    return json.loads(done.stdout), html.read_text()
 
 
-def test_a_record_has_every_part(written: Written) -> None:
-    record = written.record
+def test_a_record_and_its_page_have_the_numbers(written: tuple[dict[str, Any], str]) -> None:
+    record, page = written
     assert BenchmarkRecord.model_validate(record).to_dict() == record
-    assert written.stderr == ""
-    assert "No queries were given: these are made of words about clothes" in written.page
+    assert "No queries were given: these are made of words about clothes" in page
+    assert "http" not in page
     assert [each["name"] for each in record["workloads"]] == [
         f"{name}, 2 tokens, batch {batch}" for batch in (1, 2) for name in ("fashion-8", "fashion-8-joint")
     ]
     for each in record["classifiers"]:
-        assert each["n_prompts"] == 8
-        assert each["first_request_ms"] > 0
         for name in ("bytes_per_s", "operations_per_s", "weight_bytes", "n_weights_per_token", "n_weights_per_row"):
             assert 0 < each["roofline"][name] < math.inf
         assert each["roofline"]["method"]["matmul_type"] == "Q8_0"
-
-
-def test_a_workload_has_its_numbers(written: Written) -> None:
-    for each in written.record["workloads"]:
+    for each in record["workloads"]:
+        assert each["name"] in page
         assert each["n_requests"] == 6
         assert list(each["stage_ms"]) == list(STAGES)
         for times in (each["total_ms"], *each["stage_ms"].values()):
-            assert list(times) == QUANTILES
             assert list(times.values()) == sorted(times.values())
         assert each["total_ms"]["min"] >= sum(times["min"] for times in each["stage_ms"].values())
         assert each["tokens"]["least"] == each["tokens"]["new"]
         assert len(each["p50_runs_ms"]) == 2
-        assert each["p50_spread"] >= 0
         assert 0 <= each["graph_reuse_rate"] <= 1
         assert each["roofline_ratio"] == pytest.approx(each["total_ms"]["p50"] / each["roofline_ms"])
 
 
-def test_the_page_stands_alone(written: Written) -> None:
-    assert written.page.count("data:image/svg+xml;base64,") == 1  # stages
-    assert "http" not in written.page
-    for text in ("fashion-8-joint, 2 tokens, batch 2", "graphs reused"):
-        assert text in written.page
-
-
-def test_a_device_that_cannot_be_measured_leaves_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_cannot_be_measured_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe refuses; what was measured before is shown without a roofline."""
-    page = tmp_path / "report.html"
-    arguments = ["--query-tokens", "1", "-n", "1", "--repeat", "1", "--html", str(page), "--quiet"]
+    arguments = ["--query-tokens", "1", "-n", "1", "--repeat", "1", "--quiet"]
     monkeypatch.setattr("qcls_gguf.bench.roofline.COPY_BYTES", 1 << 37)
     done = CliRunner().invoke(app, ["bench", *arguments])
     assert done.exit_code == 0, done.stderr
@@ -99,7 +80,6 @@ def test_a_device_that_cannot_be_measured_leaves_the_rest(tmp_path: Path, monkey
     assert "not measured: probe: n_bytes is 137438953472: it must be between" in shown
     for text in ("fashion-8, 1 token, batch 1", "stages, p50 ms", "graphs reused", "p50/roofline"):
         assert text in shown
-    assert "not measured" in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -109,9 +89,7 @@ def test_a_device_that_cannot_be_measured_leaves_the_rest(tmp_path: Path, monkey
         (["--query-tokens", "257"], "max_query_tokens: 256"),
         (["--full"], "--full was removed: give -c mission"),
         (["--queries", "x.txt", "--html", "x.txt"], "--html x.txt: is the file of --queries: name another"),
-        (["--queries", "missing.txt"], "no such file"),
         (["--queries", "x", "--query-tokens", "2"], "both given"),
-        (["--html", "missing/report.html"], "--html missing/report.html: cannot be written"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(arguments: list[str], message: str) -> None:
@@ -136,3 +114,85 @@ def test_a_file_that_cannot_be_asked_is_refused(text: str, options: list[str], m
     done = bench("--queries", path, *options, "--quiet")
     assert done.exit_code == 2
     assert re.search(message, done.stderr)
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>", "light blue jump suit"]
+SPECS = [
+    COLOR,
+    PromptSpec(
+        name="item",
+        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:",
+        labels=("jump", "jumper", "none"),
+    ),
+    PromptSpec(
+        name="user",
+        template="<|im_start|>system\nanalyze the user<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:",
+        labels=("boy", "girl", "none"),
+    ),
+]
+
+
+@pytest.fixture
+def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classifier:
+    return open_classifier(make_model(), SPECS)
+
+
+def fragments(classifier: Classifier, query: str) -> list[list[int]]:
+    tokenizer = classifier.engine.model
+    return [tokenizer.tokenize(p.before + query + p.after, parse_special=False).tolist() for p in classifier.prompts]
+
+
+@pytest.mark.parametrize("queries", [*([query] for query in QUERIES), QUERIES[1:4], QUERIES[1:5]])
+def test_the_planner_feeds_the_least(queries: list[str], classifier: Classifier) -> None:
+    results = classifier.classify_batch(queries)
+    counts = results[0].counts
+    least = least_tokens(classifier.prompts, [fragments(classifier, query) for query in queries])
+    assert least <= counts.n_tokens_new
+    if counts.n_decodes == 1 and all(found.fast_path for each in results for found in each.results):
+        assert least == counts.n_tokens_new
+
+
+@pytest.mark.parametrize("kind", ["bpe", "spm"])
+@pytest.mark.parametrize("n_tokens", [1, 2, 5, 12, 40])
+def test_made_queries_have_so_many_tokens(kind: str, n_tokens: int, make_model: MakeModel) -> None:
+    with NativeModel(make_model("qwen3" if kind == "bpe" else "llama", vocab=kind)) as model:
+        found = generated_queries(model, n_tokens)
+        assert found == generated_queries(model, n_tokens)
+        assert len(set(found.queries)) == len(found.queries) >= 4
+        n_before = len(model.tokenize("query", parse_special=False))
+        for query in found.queries:
+            assert query == query.strip()
+            assert len(model.tokenize(f"query {query}", parse_special=False)) == n_before + n_tokens
+
+
+def test_mixed_queries_have_every_length_equally_often(make_model: MakeModel) -> None:
+    with NativeModel(make_model()) as model:
+        found = mixed_queries(model, range(2, 6))
+        assert found == mixed_queries(model, range(2, 6))
+        assert found.name == "2–5 tokens"
+        n_before = len(model.tokenize("query", parse_special=False))
+        lengths = [len(model.tokenize(f"query {query}", parse_special=False)) - n_before for query in found.queries]
+        assert {n: lengths.count(n) for n in set(lengths)} == dict.fromkeys(range(2, 6), 8)
+        assert lengths != sorted(lengths)
+        assert mixed_queries(model, range(3, 4)) == generated_queries(model, 3)
+
+
+def test_requests_are_sent_in_turns(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    real = classifier.classify_batch
+
+    def spy(queries: list[str]) -> Any:
+        asked.append(tuple(queries))
+        return real(queries)
+
+    monkeypatch.setattr(classifier, "classify_batch", spy)
+    sizes = [["a"], ["b"]], [["c", "d"]]
+    workloads = [Workload(config="c", classifier=classifier, queries="q", requests=r, least_tokens=1.0) for r in sizes]
+    workloads[0].warm_up(1)
+    done: list[int] = []
+    send_in_turns(workloads, 2, lambda: done.append(len(asked)))
+    assert asked == [("a",), ("a",), ("c", "d"), ("b",), ("c", "d")]
+    assert done == [2, 3, 4, 5]
+    assert [len(workload.total_ms) for workload in workloads] == [2, 2]

@@ -146,13 +146,6 @@ def test_the_command_for_a_model_of_the_hub_gets_as_far_as_asking_for_it(folder:
     assert "Qwen/Qwen3-8B-GGUF" in done.stderr
 
 
-def test_the_folder_that_is_exported_holds_llama_cpp() -> None:
-    (command,) = (command for block in blocks("console") for command in block.text.splitlines() if "export" in command)
-    line = f"PATH={BIN}:$PATH; {command[2:]}; ls $LLAMA_CPP_LIB_PATH"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
-    assert "libllama." in done.stdout, done.stderr
-
-
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.where)
 def test_python_examples_run(block: Block, folder: Path) -> None:
     """Each as a script of its own, with warnings as errors."""
@@ -163,14 +156,6 @@ def test_python_examples_run(block: Block, folder: Path) -> None:
     assert done.stderr == ""
     if block.output:
         check_output(block.output, done.stdout, "")
-
-
-def test_the_python_example_of_the_readme_says_what_its_comment_says(folder: Path) -> None:
-    (block,) = (block for block in blocks("python") if block.page == "README.md")
-    assert re.search(r"# \{'category': 'dress', 'audience': 'girl', …\}", block.text)
-    with Classifier.from_config("configs/fashion-8.yaml") as classifier:
-        labels = classifier.classify("red dress for girls").labels
-    assert str(labels).startswith("{'category': 'dress', 'audience': 'girl', ")
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ PLAIN = (
     "Which size is asked for (S, M)?\nText: {query}\nanswer:",
 )
 AFTER = (
-    "Text: {query}\nWhich colour is asked for?\nanswer:",
+    "Text: {query}\ncolour: Which one is asked for?\nanswer:",
     "Text: {query}\nWhich size is asked for?\nanswer:",
 )
 
@@ -47,12 +47,6 @@ def prompts(*texts: str, labels: tuple[str, ...] = ("red", "blue", "none")) -> C
 
 def texts(config: Config) -> list[str]:
     return [prompt.expanded_template for prompt in config.prompts]
-
-
-def test_what_a_prompt_says_after_the_query_comes_before_it_in_one_text() -> None:
-    assert texts(joint_candidates(prompts(*AFTER))[1].config)[0] == (
-        "colour: Which colour is asked for?\nsize: Which size is asked for?\nText: {query}\ncolour:"
-    )
 
 
 @pytest.mark.parametrize(
@@ -79,6 +73,7 @@ def test_one_text_for_the_eight_prompts_differs_from_the_written_one_in_its_inst
 
 
 def test_one_text_for_plain_prompts() -> None:
+    """What a prompt says after the query comes before it; what begins with its name has it once."""
     joint, own = joint_candidates(prompts(*PLAIN))
     head = (
         "For each attribute output exactly one label from its list.\ncolour: [red, blue, none]\nsize: [red, blue, none]"
@@ -87,6 +82,9 @@ def test_one_text_for_plain_prompts() -> None:
     assert texts(own.config)[1] == (
         "colour: Which colour is asked for (red, blue, none)?\nsize: Which size is asked for (S, M)?"
         "\nText: {query}\nsize:"
+    )
+    assert texts(joint_candidates(prompts(*AFTER))[1].config)[0] == (
+        "colour: Which one is asked for?\nsize: Which size is asked for?\nText: {query}\ncolour:"
     )
 
 
@@ -219,7 +217,7 @@ def candidate(name: str, ms: float, n_agree: int) -> CandidateRecord:
         name=name,
         n_tokens=ms,
         time_share=ms / 20,
-        prompts={"colour": PromptAgreement(n_agree=n_agree, agreement=agreement, agreement_ci=(low, high))},
+        prompts={"colour": PromptAgreement(agreement=agreement, agreement_ci=(low, high))},
         meets_limit=agreement >= 0.98,
         is_proven=low >= 0.98,
     )

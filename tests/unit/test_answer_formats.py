@@ -18,18 +18,9 @@ from qcls_gguf.report.run_record import RunRecord
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
 MODEL = ModelInfo(
-    path="m.gguf",
-    sha256="ab" * 32,
-    quantization="Q8_0",
-    description="qwen3 8.39M Q8_0",
-    size_bytes=1,
-    n_gpu_layers=0,
-    device="CPU",
-    llama_cpp_commit="c",
-    source_digest="d",
-    backend="CPU",
-    package_version="0",
-)
+    path="m.gguf", sha256="ab" * 32, quantization="Q8_0", description="qwen3 8.39M Q8_0", size_bytes=1, n_gpu_layers=0,
+    device="CPU", llama_cpp_commit="c", source_digest="d", backend="CPU", package_version="0",
+)  # fmt: skip
 LINES = [Line("red dress", None, 1), Line("", None, 2), Line("bad", "not UTF-8", 3)]
 
 
@@ -57,7 +48,8 @@ def printed(writer: AnswerWriter, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_labels_are_a_line_for_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_are_a_line_for_each_line_and_blank_ones_stand_among_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "(line 2 is blank)" in printed(Tables(3), capsys)
     assert printed(Labels(), capsys) == "category label 2\taudience label 0\n\n\n"
 
 
@@ -94,18 +86,10 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_a_blank_line_stands_among_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "(line 2 is blank)" in printed(Tables(3), capsys)
-
-
 AUDIT = Audit(
-    joint=(-1.0, -2.0, -3.0),
-    mean=(-1.0, -2.0, -3.0),
-    label_mass=0.123,
-    joint_label="category label 0",
-    mean_label="category label 2",
-    changes=True,
-)
+    joint=(-1.0, -2.0, -3.0), mean=(-1.0, -2.0, -3.0), label_mass=0.123, joint_label="category label 0",
+    mean_label="category label 2", changes=True,
+)  # fmt: skip
 
 
 def shown(answer: Result, width: int) -> list[str]:

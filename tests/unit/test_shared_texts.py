@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from documents import blocks
 
 from qcls_gguf import Config, ConfigError, PromptConfig, load_config
 from qcls_gguf.config.load import parse_config
 from qcls_gguf.config.resources import config_path
 from qcls_gguf.evaluation.robustness import with_order
-from qcls_gguf.prompts.chat import render_prompts
 
 COLOUR = {"name": "colour", "labels": ["red", "blue"]}
 SIZE = {"name": "size", "describe": "how large it is", "labels": ["small", "large"]}
@@ -49,11 +47,6 @@ def test_a_prompts_own_text_goes_before_the_common_one() -> None:
     assert (other.turns, other.cue) == ({"system": "S", "user": "{query}"}, "{name}:")
     (found,) = parsed(own, system="S").prompts
     assert not found.is_chat
-
-
-def test_python_and_http_have_the_slots_too() -> None:
-    prompts = [PromptConfig(name=n, prompt_template="{all_labels} {query}", labels=("x", "y")) for n in "ab"]
-    assert [p.template for p in Config(prompts=tuple(prompts)).prompts] == ["a: [x, y]\nb: [x, y] {query}"] * 2
 
 
 def test_labels_may_be_described() -> None:
@@ -92,7 +85,6 @@ def test_another_order_of_labels_takes_their_descriptions_along() -> None:
         ({"prompt_template": "none"}, "prompt_template: has 0 {query} slots: it needs exactly one"),
         ({"prompt_template": "{text}:"}, "prompt_template: has 0 {query} slots: did you mean {query} by {text}?"),
         ({"prompt_template": "{query}", "system": "a"}, "system: is given beside prompt_template, which is"),
-        ({"prompt_template": 1}, "prompt_template: 1 is a number, not text"),
         ({"prompt_template": "{describe} {query}"}, "prompts.colour.describe: is missing, and prompt_template has"),
         ({"user": "x"}, "user: has 0 {query} slots: it needs exactly one"),
         ({}, "prompts.colour.prompt_template: is missing: write the whole text, or write system and user"),
@@ -104,16 +96,10 @@ def test_a_common_text_that_cannot_be_used_is_told_once(top: dict[str, Any], mes
     assert "\n" not in found
 
 
-def test_mistakes_beside_a_wrong_common_text_are_told_too() -> None:
-    found = refused({"name": "a", "labels": ["x"]}, COLOUR, prompt_template="none")
-    assert [line.partition(":")[0] for line in found.splitlines()] == ["prompt_template", "prompts.a.labels"]
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
         ({"labels": {"x": "a", "y": 1}}, "labels.y: 1 is a number, not text: describe the label"),
-        ({"labels": {"x": "a"}}, "labels: ('x',) should have at least 2 items, not 1"),
         ({"labels": {"x": "a", "y": "b"}, "label_descriptions": ["a"]}, "label_descriptions: is given beside labels"),
         ({"label_descriptions": ["a"]}, "label_descriptions: has 1 texts for 2 labels"),
         (
@@ -142,16 +128,3 @@ def test_the_joint_configuration_is_what_it_was_written_in_full() -> None:
     lists = dict(re.findall(r"^(\w+): \[(.*)\]", common, re.MULTILINE))
     for prompt in prompts:
         assert lists[prompt.name].split(", ") == ["none", *prompt.labels[:-1]]
-
-
-def test_the_page_shows_what_a_common_text_becomes() -> None:
-    page = [block.text for block in blocks("yaml") if block.page == "docs/configuration.md"]
-    (short,) = (parse_config(text, folder=Path()) for text in page if "{all_labels}" in text)
-    (full,) = (parse_config(text, folder=Path()) for text in page if "category (what it is)" in text)
-
-    class Bare:
-        chat_template = None
-        bos_text = eos_text = ""
-
-    first = render_prompts(short.prompts, Bare(), short.model).prompts[0]
-    assert first.expanded_template == full.prompts[0].expanded_template
