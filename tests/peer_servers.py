@@ -137,15 +137,9 @@ class PeerServer:
         with self._lock:
             self._oracle.context.trim(np.zeros(1, np.int32), np.zeros(1, np.int32))
             last = log_softmax(decode_sequence(self._oracle.context, tokens)[-1].astype(np.float64))
-        found = []
-        for token in np.argsort(-last)[:n].tolist():
-            piece = model.piece(token)[0]
-            found.append(
-                {
-                    "id": token,
-                    "token": piece.decode(errors="replace"),
-                    "bytes": list(piece),
-                    "logprob": float(last[token]),
-                }
-            )
-        return found
+        tokens = np.argsort(-last)[:n].tolist()
+        return [{"id": token, **_entry(model.piece(token)[0], float(last[token]))} for token in tokens]
+
+
+def _entry(piece: bytes, log_prob: float) -> dict[str, Any]:
+    return {"token": piece.decode(errors="replace"), "bytes": list(piece), "logprob": log_prob}

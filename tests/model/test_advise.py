@@ -50,14 +50,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return Done(record=record, rows=rows, out=out, page=html.read_text(encoding="utf-8"), said=run.stderr)
 
 
-@pytest.fixture
-def few(tmp_path: Path) -> Path:
-    """A few labelled rows."""
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(HELD_OUT[:6]), encoding="utf-8")
-    return path
-
-
 def advised(**settings: Any) -> AdviceRecord:
     with ClassifierOpener() as opener:
         return advise(AdviceSettings(**{"min_agreement": LIMIT, **settings}), opener)
@@ -104,12 +96,12 @@ def test_what_it_writes_answers_as_it_said(done: Done) -> None:
     assert len(best.changed) == n_other
 
 
-def test_another_model_is_compared_and_what_cannot_be_opened_is_said(few: Path, tmp_path: Path) -> None:
+def test_another_model_is_compared_and_what_cannot_be_opened_is_said(done: Done, tmp_path: Path) -> None:
     small, nothing = (
         dataclasses.replace(MISSION, model=ModelConfig(path=path), path=path.with_suffix(".yaml"))
         for path in (ROOT / "models" / "fashion-tiny-Q4_K_M.gguf", tmp_path / "nothing.gguf")
     )
-    record = advised(config=MISSION, queries=few, also=(small, nothing))
+    record = advised(config=MISSION, queries=done.rows, also=(small, nothing))
     found = by_name(record)
     (note,) = record.notes
     assert note.startswith("nothing is not asked: ")
@@ -120,7 +112,7 @@ def test_another_model_is_compared_and_what_cannot_be_opened_is_said(few: Path, 
     assert "fashion-tiny-Q4_K_M.gguf" in (other.yaml or "")
     assert "accuracy" not in other.to_dict()
     with pytest.raises(ConfigError, match="`also` mission: is the name of another candidate: rename the file"):
-        advised(config=MISSION, queries=few, also=(MISSION, MISSION))
+        advised(config=MISSION, queries=done.rows, also=(MISSION, MISSION))
 
 
 def test_bad_rows_are_left_out_for_all_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -147,12 +139,12 @@ def test_files_without_rows_are_refused(tmp_path: Path) -> None:
             advised(config=MISSION, **rows)
 
 
-def test_one_prompt_has_no_common_text_and_other_candidates_are_compared(few: Path) -> None:
+def test_one_prompt_has_no_common_text_and_other_candidates_are_compared(done: Done) -> None:
     config = Config(prompts=MISSION.prompts[:1])
-    record = advised(config=config, queries=few, cascade=0.99)
+    record = advised(config=config, queries=done.rows, cascade=0.99)
     assert record.notes == (
         "no text for all prompts can be derived: there is only one prompt",
-        "no cascade: 6 rows are too few to prove an agreement of 99.00% with 95% confidence: 598 are needed at least, "
+        "no cascade: 20 rows are too few to prove an agreement of 99.00% with 95% confidence: 598 are needed at least, "
         "half of them to propose thresholds",
     )
     assert list(by_name(record)) == ["present", "short-cue"]

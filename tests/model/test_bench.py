@@ -119,18 +119,12 @@ def test_a_file_that_cannot_be_asked_is_refused(text: str, options: list[str], m
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>", "light blue jump suit"]
+ITEM = "<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
+USER = "<|im_start|>system\nanalyze the user<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:"
 SPECS = [
     COLOR,
-    PromptSpec(
-        name="item",
-        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:",
-        labels=("jump", "jumper", "none"),
-    ),
-    PromptSpec(
-        name="user",
-        template="<|im_start|>system\nanalyze the user<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:",
-        labels=("boy", "girl", "none"),
-    ),
+    PromptSpec(name="item", template=ITEM, labels=("jump", "jumper", "none")),
+    PromptSpec(name="user", template=USER, labels=("boy", "girl", "none")),
 ]
 
 

@@ -124,17 +124,15 @@ def test_classes_that_are_no_labels_are_refused(y: Any, reason: str) -> None:
         GgufClassifier("fashion-8", "category").fit(["a", "b"], y)
 
 
-@pytest.mark.parametrize(
-    ("texts", "reason"),
-    [
+def test_what_is_no_text_is_refused() -> None:
+    estimator = GgufClassifier("fashion-8", "category")
+    for texts, reason in (
         ("red dress", "X is one text: give a list of texts"),
         (["red dress", None], r"X\[1\]: None is NoneType, not text"),
         ([["red", "dress"]], r"X has the shape \(1, 2\)"),
-    ],
-)
-def test_what_is_no_text_is_refused(texts: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        GgufClassifier("fashion-8", "category").predict(texts)
+    ):
+        with pytest.raises(ValueError, match=reason):
+            estimator.predict(texts)
 
 
 def test_what_the_classifier_refuses_is_its_own_error() -> None:

@@ -147,18 +147,11 @@ def test_a_common_text_is_written_once() -> None:
     labels=st.lists(
         st.text(st.sampled_from("ab c:'#-1"), min_size=1).filter(str.strip), min_size=2, max_size=4, unique=True
     ),
-    confidence=st.one_of(st.none(), st.floats(0.1, 1)),
 )
-def test_any_text_survives_the_file(before: str, after: str, labels: list[str], confidence: float | None) -> None:
+def test_any_text_survives_the_file(before: str, after: str, labels: list[str]) -> None:
     config = Config(
         prompts=tuple(
-            PromptConfig(
-                name=name,
-                prompt_template=f"{before}{{query}}{after}{cue}",
-                labels=tuple(labels),
-                min_confidence=confidence,
-                fallback=None if confidence is None else "?",
-            )
+            PromptConfig(name=name, prompt_template=f"{before}{{query}}{after}{cue}", labels=tuple(labels))
             for name, cue in (("a", "\na:"), ("b", "\nb:"), ("c", ""))
         ),
         model=ModelConfig(path=Path("/models/x.gguf"), chat_variables={"a": True, "b": "x: y"}),

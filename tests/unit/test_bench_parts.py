@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.bench.records import ProbeMethod, SampleTimes
+from qcls_gguf.bench.records import ProbeMethod
 from qcls_gguf.bench.roofline import DeviceRates, Roofline, Weights, count_weights
 from qcls_gguf.bench.workloads import least_tokens
 from qcls_gguf.model.header import GgufHeader, Scalar, TensorInfo
@@ -19,15 +19,6 @@ from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.trie import build_trie
 
 F32, Q8_0 = 0, 8
-METHOD = ProbeMethod(
-    device="CPU",
-    n_threads=1,
-    copy_bytes=1,
-    copy_ms=SampleTimes(best=1, median=1),
-    matmul_type="Q8_0",
-    matmul_shape=(1, 1, 1),
-    matmul_ms=SampleTimes(best=1, median=1),
-)
 TENSORS = {
     "token_embd.weight": (10, 100, Q8_0),
     "output.weight": (10, 100, Q8_0),
@@ -91,7 +82,7 @@ def test_of_experts_the_used_share_counts(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_roofline_is_the_larger_of_the_two() -> None:
     found = Roofline(
         Weights(n_bytes=1_000_000, n_per_token=500_000, n_per_row=100_000, ggml_type=Q8_0),
-        DeviceRates(bytes_per_s=1e9, operations_per_s=1e10, method=METHOD),
+        DeviceRates(bytes_per_s=1e9, operations_per_s=1e10, method=ProbeMethod.model_construct()),
     )
     assert found.ms(n_tokens=20, n_rows=5) == pytest.approx(2.1)
     assert found.ms(n_tokens=1, n_rows=1) == pytest.approx(1.0)

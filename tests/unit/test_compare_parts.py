@@ -18,17 +18,8 @@ from qcls_gguf.prompts.trie import build_trie
 def prompt_of(paths: dict[str, tuple[int, ...]]) -> WorkloadPrompt:
     """A prompt whose labels have these tokens."""
     trie = build_trie(tuple(paths), tuple(paths.values()), -1, TREE, exact=True)
-    compiled = Prompt(
-        name="p",
-        labels=tuple(paths),
-        label_tokens=tuple(paths.values()),
-        trie=trie,
-        before="",
-        after="",
-        head=(),
-        stable=(),
-        tail=(9,),
-    )
+    texts = {"name": "p", "before": "", "after": "", "labels": tuple(paths), "label_tokens": tuple(paths.values())}
+    compiled = Prompt(**texts, trie=trie, head=(), stable=(), tail=(9,))  # type: ignore[arg-type]
     return WorkloadPrompt(compiled, "{query}")
 
 

@@ -11,14 +11,11 @@ import pytest
 from qcls_gguf.report.gpu import GpuState, gpu_state
 
 
-def test_without_the_package_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu_state() is None
-
-
 @pytest.mark.parametrize("visible", ["", "-1", "1000"])
 def test_a_process_that_sees_no_gpu_is_told_of_none(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_state() is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     assert gpu_state() is None
 
 

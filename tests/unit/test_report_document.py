@@ -58,8 +58,6 @@ def test_a_terminal_shows_the_parts_that_have_something_in_them() -> None:
         assert shown in text
     for left_out in ("A report", "Not measured", "nothing", "More", "b: 2", "squared error"):
         assert left_out not in text
-    short = Table(columns={"n": "d"}, rows=[[7], [8]], n_terminal=1)
-    assert on_terminal(Document(title="", parts=[short]), 100).split() == ["n", "7"]
 
 
 def test_a_page_shows_all_of_them_escaped() -> None:

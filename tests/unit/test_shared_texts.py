@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from qcls_gguf import Config, ConfigError, PromptConfig, load_config
+from qcls_gguf import Config, ConfigError, PromptConfig
 from qcls_gguf.config.load import parse_config
-from qcls_gguf.config.resources import config_path
-from qcls_gguf.evaluation.robustness import with_order
 
 COLOUR = {"name": "colour", "labels": ["red", "blue"]}
 SIZE = {"name": "size", "describe": "how large it is", "labels": ["small", "large"]}
@@ -71,14 +69,6 @@ def test_labels_may_be_described() -> None:
     assert empty.label_descriptions is None
 
 
-def test_another_order_of_labels_takes_their_descriptions_along() -> None:
-    prompt = {"name": "a", "labels": {"x": "ex", "y": None}}
-    config = parsed(prompt, prompt_template="{labels_described} {query}")
-    (found,) = with_order(config, {"a": [("y", "x")]}, 0).prompts
-    assert found.expanded_template == "- y\n- x: ex {query}"
-    assert found.labels == ("x", "y")
-
-
 @pytest.mark.parametrize(
     ("top", "message"),
     [
@@ -116,15 +106,3 @@ def test_descriptions_that_cannot_be_used_are_refused(prompt: dict[str, Any], me
 def test_a_label_that_spells_a_slot_is_refused_where_all_labels_are_shown() -> None:
     message = refused({**COLOUR, "labels": ["{name}", "x"]}, SIZE, prompt_template="{all_labels} {query}")
     assert message.startswith("prompts[0]: a text of it makes another {name} slot in place of {all_labels}")
-
-
-def test_the_joint_configuration_is_what_it_was_written_in_full() -> None:
-    text = config_path("fashion-8-joint").read_text(encoding="utf-8")
-    assert text.count("<|im_start|>") == 3
-    prompts = load_config(config_path("fashion-8-joint")).prompts
-    assert len(prompts) == 8
-    (common,) = {re.sub(r"[a-z]+:$", "", prompt.expanded_template) for prompt in prompts}
-    assert all(prompt.expanded_template == f"{common}{prompt.name}:" for prompt in prompts)
-    lists = dict(re.findall(r"^(\w+): \[(.*)\]", common, re.MULTILINE))
-    for prompt in prompts:
-        assert lists[prompt.name].split(", ") == ["none", *prompt.labels[:-1]]
