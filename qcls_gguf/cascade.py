@@ -108,6 +108,7 @@ def _result(
         results=tuple(answers),
         model=model,
         wait_ms=sum(call.wait_ms for call in calls),
+        n_chars_cut=max(call.n_chars_cut for call in calls),
     )
 
 
@@ -124,7 +125,7 @@ def stage_config(setting: CascadeStage, last: Config, place: str) -> Config:
     why = f"prompts.{unknown[0]} is no prompt of the configuration" if unknown else None
     if why := why or other_prompts(last.prompts, config.prompts):
         raise ConfigError(f"{place}: {setting.config}: {why}")
-    limits = {key: getattr(last.runtime, key) for key in ("max_query_tokens", "max_query_bytes", "max_waiting")}
+    limits = {key: getattr(last.runtime, key) for key in ("max_query_tokens", "long_queries", "max_waiting")}
     return replace(
         config,
         prompts=tuple(replace(prompt, min_confidence=None, fallback=None) for prompt in config.prompts),

@@ -219,6 +219,8 @@ class ModelOptions:
     try_model: bool | None = overriding("runtime.try_model", "--try-model/--no-try-model")
     n_gpu_layers: str | None = overriding("runtime.n_gpu_layers", "--n-gpu-layers -ngl")
     n_threads: str | None = overriding("runtime.n_threads", "--threads -t")
+    max_query_tokens: str | None = overriding("runtime.max_query_tokens", "--max-query-tokens")
+    long_queries: str | None = overriding("runtime.long_queries", "--long-queries", "what is done with longer queries")
 
     def settings(self, path: Path | None = None) -> Config:
         """The configuration of a path, else the given one, with what the options override. Raises ConfigError."""

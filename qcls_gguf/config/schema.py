@@ -27,6 +27,7 @@ Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
 QUANTISED_KV_TYPES: tuple[KvType, ...] = ("q8_0", "q4_0")
 QueryTokens = Literal["plain", "user_defined"]
+LongQueries = Literal["refuse", "head", "tail", "middle"]
 _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0009 has it
 _MAX_PROMPTS = 1000
 _MAX_STAGES = 4
@@ -129,9 +130,10 @@ class RuntimeConfig(Settings):
     kv_type: KvType = "f16"
     """the number type of the KV cache; q8_0 and q4_0 need flash attention"""
     max_query_tokens: Count = 256
-    """longer queries are refused"""
-    max_query_bytes: Count | Auto = "auto"
-    """queries of more bytes of UTF-8 are refused before they are tokenised; auto: 32 for each of max_query_tokens"""
+    """most tokens of a query; a query may also have 32 bytes of UTF-8 for each of them"""
+    long_queries: LongQueries = "refuse"
+    """what is done with longer queries; refuse: an error; head: their beginning is labelled; tail: their end; middle:
+    their beginning and end, with ` … ` for the middle"""
     query_tokens: QueryTokens = "plain"
     """what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: a token, if it was added to
     the vocabulary, such as </think>; control tokens stay text"""

@@ -9,6 +9,7 @@ use the engine.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
@@ -28,6 +29,7 @@ from ..plan.templates import Fragments, Templates
 from ..plan.tree import Int32Array
 from ..prompts.prompt_set import read_depths
 from ..score.result import Counts, ModelInfo, PromptResult, Result
+from .long_queries import LongQuery
 from .queue import Executor, Job
 from .sharing import TurnCost, measured_turn_cost
 
@@ -40,7 +42,8 @@ T = TypeVar("T")
 MAX_QUERIES = 10_000
 """Queries of one call, during which nobody else is answered."""
 _BYTES_A_TOKEN = 32
-"""For max_query_bytes: auto. Text has 3 to 6 bytes a token; only long runs of one character have more than 32."""
+"""A query may have so many for each of max_query_tokens, so that it is tokenised soon. Text has 3 to 6 bytes a token;
+only long runs of one character have more than 32."""
 _LONGEST_S = 1e9
 """the longest deadline"""
 _LEAST_NS = 250_000
@@ -57,6 +60,8 @@ class TokenizedItem(NamedTuple):
     query: str
     templates: Templates
     fragments: Fragments
+    n_chars_cut: int = 0
+    """characters of the query that the fragments lack"""
 
     @property
     def n_tokens(self) -> int:
@@ -72,8 +77,7 @@ class Core:
         self.engine = engine
         self.info = info
         self._runtime = runtime
-        most = runtime.max_query_bytes
-        self._max_query_bytes = runtime.max_query_tokens * _BYTES_A_TOKEN if most == "auto" else most
+        self._most_bytes = runtime.max_query_tokens * _BYTES_A_TOKEN
         self._planner = Planner(engine.capacity, engine.model.facts.n_ctx_train, engine.kept_queries)
         self._tokenize = engine.model.native.tokenize
         self._turn_cost: TurnCost | None = None
@@ -127,21 +131,37 @@ class Core:
     def tokenize(self, prompts: LoadedPrompts, query: str) -> TokenizedItem:
         """A query with the tokens of each distinct fragment of a set with the query in it.
 
-        Raises PlanError for a query with too many of them.
+        Of a query with too many tokens a part is tokenised, as runtime.long_queries says: the tokens are those of the
+        prompts with that part for the query. Raises PlanError if it says refuse.
         """
         if not prompts.is_open:
             raise DecodeError("this prompt set is closed: ask the classifier for it again")
-        found = []
-        most = self._runtime.max_query_tokens
+        how, most = self._runtime.long_queries, self._runtime.max_query_tokens
+        n_more = 1  # a text of any size is cut before it is tokenised
+        if how == "refuse" or len(query) <= self._most_bytes:
+            fragments, n_more = self._fragments(prompts, query)
+            if n_more <= 0:
+                return TokenizedItem(prompts, query, prompts.templates, fragments)
+        if how == "refuse":
+            raise PlanError(
+                f"the query has {most + n_more} tokens ({len(query)} characters), more than runtime.max_query_tokens: "
+                f"{most}: shorten it, raise the limit (`max_query_tokens`), or label a part of it (`long_queries`)"
+            )
+        long, n, n_kept = LongQuery(query, how, self.engine.model, self._most_bytes), most, 0
+        while n_more > 0:
+            text, n_kept = long.kept(n)
+            fragments, n_more = self._fragments(prompts, text)
+            n = max(0, n - n_more)
+        return TokenizedItem(prompts, query, prompts.templates, fragments, len(query) - n_kept)
+
+    def _fragments(self, prompts: LoadedPrompts, query: str) -> tuple[list[Int32Array], int]:
+        """(the tokens of each distinct fragment with a query, how many more than allowed the longest has)."""
+        found, n_more = [], -self._runtime.max_query_tokens
         for (before, after), n_empty in prompts.compiled.fragments.items():
             tokens = self._tokenize(before + query + after, parse_special=False)
-            if len(tokens) > n_empty + most:
-                raise PlanError(
-                    f"the query has {len(tokens) - n_empty} tokens ({len(query)} characters), more than "
-                    f"runtime.max_query_tokens: {most}: shorten it or raise the limit"
-                )
+            n_more = max(n_more, len(tokens) - n_empty - self._runtime.max_query_tokens)
             found.append(tokens)
-        return TokenizedItem(prompts, query, prompts.templates, found)
+        return found, n_more
 
     def counts(self, prompts: LoadedPrompts, query: str) -> Counts:
         """The counts of `ask` for a query that continues no kept one; computes nothing. Raises PlanError."""
@@ -154,7 +174,7 @@ class Core:
             raise PlanError(
                 f"{len(items)} queries in one call, at most {MAX_QUERIES} are answered: ask in several calls"
             )
-        most = self._max_query_bytes
+        most = self._most_bytes if self._runtime.long_queries == "refuse" else sys.maxsize
         for _, query in items:
             if not isinstance(query, str):
                 if _is_missing(query):
@@ -169,8 +189,9 @@ class Core:
                 ) from None
             if n > most:
                 raise PlanError(
-                    f"the query has {n} {unit}, more than runtime.max_query_bytes: {most} bytes: shorten it or raise "
-                    "the limit"
+                    f"the query has {n} {unit}, more than {most} bytes, {_BYTES_A_TOKEN} for each of "
+                    "runtime.max_query_tokens: shorten it, raise the limit (`max_query_tokens`), or label a part of it "
+                    "(`long_queries`)"
                 )
         if deadline_s is not None and not (isinstance(deadline_s, int | float) and abs(deadline_s) < _LONGEST_S):
             raise PlanError(
@@ -251,6 +272,7 @@ class Core:
                 results=answer,
                 model=self.info,
                 wait_ms=wait_ns / 1e6 if wait_ns > _LEAST_NS else 0.0,
+                n_chars_cut=each.n_chars_cut,
             )
             results.append(result)
         return results

@@ -187,7 +187,7 @@ class LoadedPrompts(Labeller):
                 prompts = self.compiled.prompts
                 self._fed = sum(len(each.tail) + len(each.trie.fed) for each in prompts), float(len(prompts))
         n_fixed, per_token = self._fed
-        return n_fixed + int(per_token * n_query_tokens(query))
+        return n_fixed + int(per_token * min(n_query_tokens(query), self.config.runtime.max_query_tokens))
 
     def likely_mistakes(self) -> tuple[LikelyMistake, ...]:
         """Likely mistakes in the prompts; see `warnings`."""

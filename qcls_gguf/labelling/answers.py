@@ -74,13 +74,16 @@ class Answers:
         """(n, n_prompts) of the most probable label"""
         self.scores = np.full((n, columns.ends[-1] if columns.keeps_scores else 0), np.nan)
         """(n, n_labels) every label's probability, prompt by prompt; (n, 0) where no column needs them"""
+        self.is_cut = np.zeros(n, bool)
+        """(n,) whether a part of the query was left out, because it was too long"""
         self.reasons: dict[int, str] = {}
         """why a query has no answer"""
         self.n_found = 0
         """of those with an answer, the number of which it was known before"""
 
-    def put(self, place: int, answer: Answer | str) -> None:
-        """Keep the answer to a query, or the reason why it has none."""
+    def put(self, place: int, answer: Answer | str, *, is_cut: bool = False) -> None:
+        """Keep the answer to a query or to a part of it (is_cut), or the reason why it has none."""
+        self.is_cut[place] = is_cut
         if isinstance(answer, str):
             self.reasons[place] = answer
             return

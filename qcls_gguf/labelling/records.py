@@ -73,6 +73,8 @@ class RowCounts(Record):
     """rows whose query is null or blank"""
     n_bad: int
     """rows that could not be labelled for another reason"""
+    n_cut: int = Field(default=0)
+    """of the rows with labels, the number whose query was too long, so that a part of it was labelled (long_queries)"""
     bad: tuple[BadInputRow, ...]
     """the first rows without labels"""
     prompts: tuple[PromptCounts, ...]
@@ -146,6 +148,7 @@ def shard_counts(
         n_labelled=n_rows - n_bad,
         n_null=n_null,
         n_bad=n_bad - n_null,
+        n_cut=int(answers.is_cut[queries.index[queries.index >= 0]].sum()),
         bad=tuple(BadInputRow(path=path, reason=reasons[row]) for row in sorted(reasons)[:_N_LISTED]),
         prompts=tuple(_prompt_counts(queries, answers)),
         seconds=seconds,
@@ -174,7 +177,7 @@ def _prompt_counts(queries: Queries, answers: Answers) -> Iterator[PromptCounts]
 
 def total_counts(shards: Sequence[RowCounts]) -> RowCounts:
     """What became of the rows of all shards, of which there is at least one."""
-    names = ("n_rows", "n_distinct", "n_found", "n_labelled", "n_null", "n_bad", "n_bytes")
+    names = ("n_rows", "n_distinct", "n_found", "n_labelled", "n_null", "n_bad", "n_cut", "n_bytes")
     return RowCounts(
         **{name: sum(getattr(each, name) for each in shards) for name in names},
         bad=tuple(islice(chain.from_iterable(each.bad for each in shards), _N_LISTED)),

@@ -38,9 +38,12 @@ def labelling_document(record: LabellingRecord) -> Document:
 
 def _facts(record: LabellingRecord) -> dict[str, str]:
     speed = record.speed
+    labelled = f"{record.n_labelled:,} labelled"
+    if record.n_cut:
+        labelled += f" ({record.n_cut:,} by a part of the query)"
     left_out = f", {record.n_null:,} null or blank, {record.n_bad:,} refused" if record.n_null + record.n_bad else ""
     found = {
-        "rows": f"{record.n_rows:,} of {counted(record.n_inputs, 'file')}: {record.n_labelled:,} labelled{left_out}",
+        "rows": f"{record.n_rows:,} of {counted(record.n_inputs, 'file')}: {labelled}{left_out}",
         "distinct": f"{record.n_distinct:,} queries, counted in each of {counted(record.n_shards, 'shard')}; "
         f"{record.n_found:,} of them known before",
         "output": f"{record.out}: {record.n_bytes / _MIB:,.1f} MiB",

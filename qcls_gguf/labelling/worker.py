@@ -193,7 +193,7 @@ class Worker:
             known = {place: cached[text] for place, text in enumerate(texts) if text in cached} | kept.found
             answers.n_found = n = len(known)
             for place, answer in known.items():
-                answers.put(place, answer)
+                answers.put(place, answer, is_cut=self._is_cut(texts[place]))
             n_rows, n_kept = task.shard.n_rows, int(np.isin(block.queries.index, list(kept.found)).sum())
             about = f"{task.input.path}: goes on after {n_kept:,} of {n_rows:,} rows" if n_kept else ""
             rows_per_query = n_rows / max(len(texts), 1)
@@ -211,12 +211,19 @@ class Worker:
                 for at, result in results:
                     if not isinstance(result, str):
                         found[missing[at]] = answer_of(result)
-                    answers.put(missing[at], found.get(missing[at]) or str(result))
+                        answers.put(missing[at], found[missing[at]], is_cut=result.n_chars_cut > 0)
+                    else:
+                        answers.put(missing[at], result)
                 kept.add(found)
                 if self._cache is not None and found:
                     self._cache.add({texts[place]: answer for place, answer in found.items()})
                 n = len(results)
                 yield Progress(n_queries=n, n_computed=n, n_rows=n * rows_per_query)
+
+    def _is_cut(self, text: str) -> bool:
+        """Whether only a part of a query that has an answer is labelled."""
+        refuses = self.classifier.config.runtime.long_queries == "refuse"
+        return not refuses and self.classifier.handle.tokenize(text).n_chars_cut > 0
 
     def _write(self, task: Task, block: Block, answers: Answers, began: float) -> Progress:
         format_ = self._settings.format or task.input.format
@@ -236,7 +243,7 @@ def _answers_digest(prompts: Labeller, config: Config) -> str:
     """A sha256 of all that answers depend on except the model: prompts, their calibration, what is a query, and the
     stages of a cascade, with their models.
     """
-    names = ("max_query_tokens", "max_query_bytes", "query_tokens", "kv_type")
+    names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type")
     settings = [[name, getattr(config.runtime, name)] for name in names]
     parts = [prompts.handle.compiled.digest, repr(prompts.adjustments), settings, repr(config.cascade)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

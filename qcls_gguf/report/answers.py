@@ -140,6 +140,7 @@ def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
     numbers = [
         *(counted(counts.n_decodes, "decode"), f"{counts.n_tokens_new} tokens new"),
         *(f"{counts.n_tokens_cached} cached", counted(counts.n_positions, "position")),
+        *([f"{counted(result.n_chars_cut, 'character')} of a long query left out"] if result.n_chars_cut else []),
         *(f"{counted(n, 'answer')} by {printable(stage)}" for stage, n in by_stage.items()),
     ]
     times = _GAP.join(f"{stage} {ms:.2f}" for stage, ms in result.stage_ms.items())

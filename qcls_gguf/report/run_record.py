@@ -67,6 +67,8 @@ class RunRecord(Record):
     """the model that answered, and the device that computed; in JSON lines only in the header line"""
     wait_ms: float
     """ms of waiting for other callers' requests, before total_ms"""
+    n_chars_cut: int | None = left_out_if_none()
+    """characters of the query that were left out, because it was too long; only where `long_queries` had it cut"""
     model_sha256: str | None = left_out_if_none()
     """sha256 of the model file; only in JSON lines"""
     line: int | None = left_out_if_none()

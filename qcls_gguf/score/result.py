@@ -147,6 +147,8 @@ class Result:
     model: ModelInfo
     wait_ms: float = 0.0
     """ms that the caller waited for other callers' requests, before the times above"""
+    n_chars_cut: int = 0
+    """characters of the query that were left out, because it was too long (runtime.long_queries)"""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -174,6 +176,7 @@ class Result:
             results=self.results,
             model=self.model,
             wait_ms=wait_ms,
+            n_chars_cut=self.n_chars_cut,
         )
 
     def __repr__(self) -> str:
@@ -193,8 +196,11 @@ class Result:
     def to_dict(self) -> JsonObject:
         """Plain values, as `qcls-gguf run` prints them as JSON.
 
-        A prompt has `audit` and `stage` only if they are not None, and `most_probable` only if it abstained.
+        `n_chars_cut` is there only if a part of the query was left out. A prompt has `audit` and `stage` only if they
+        are not None, and `most_probable` only if it abstained.
         """
         answer = asdict(replace(self, results=()))
+        if not self.n_chars_cut:
+            del answer["n_chars_cut"]
         answer["results"] = [result.to_dict() for result in self.results]
         return answer

@@ -54,6 +54,8 @@ class Exchange:
         self.n_queries = 0
         self.n_tokens = 0
         """that were fed"""
+        self.n_cut = 0
+        """queries of which a part was answered"""
         self.times: dict[str, float] = {}
         """milliseconds of each stage of its only query, or of its last one"""
         self.stages: dict[str, None] = {}
@@ -112,6 +114,7 @@ class Exchange:
         """Note the answer to a query."""
         self.n_queries += 1
         self.n_tokens += result.counts.n_tokens_new
+        self.n_cut += result.n_chars_cut > 0
         self.times = {"queue": result.wait_ms, **result.stage_ms, "inference": result.total_ms}
         self.stages.update({answer.stage: None for answer in result.results if answer.stage is not None})
 
@@ -128,6 +131,8 @@ class Exchange:
                 ("x-inference-time", f"{times['inference']:.3f}"),
                 ("x-compute-tokens", str(self.n_tokens)),
             ]
+        if self.n_cut:
+            headers.append(("x-queries-cut", str(self.n_cut)))
         if self.stages:
             headers.append(("x-stage", quote(", ".join(self.stages), safe=", ")))
         return [(name.encode(), value.encode()) for name, value in headers]

@@ -120,7 +120,7 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
     assert [line["line"] for line in (first, invalid, long, last)] == [1, 2, 3, 4]
     assert (first["query"], last["query"]) == ("one", "last")
     assert "not valid UTF-8" in invalid["error"]
-    assert "max_query_bytes: 8192" in long["error"]
+    assert "more than 8192 bytes" in long["error"]
     assert b"qcls-gguf: '\\xff\\xfe': line 2 is not valid UTF-8" in done.stderr
 
 

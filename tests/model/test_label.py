@@ -75,7 +75,7 @@ def test_parquet_keeps_types_and_order_and_gives_a_row_for_a_row(
     errors = {row["id"]: row["error"] for row in found.to_pylist() if row["error"]}
     assert errors[30] == "row 31: the query is null"
     assert errors[31] == "row 32: the query is blank"
-    assert "max_query_bytes" in errors[33]
+    assert "32 for each of runtime.max_query_tokens" in errors[33]
 
 
 def test_one_by_one_probabilities_are_those_of_classify(run: Run, classifier: Classifier, tmp_path: Path) -> None:

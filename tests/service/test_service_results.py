@@ -31,6 +31,14 @@ def test_clients_that_type_are_answered_from_kept_queries(tmp_path: Path) -> Non
                 assert [each["label"] for each in results] == [each.label for each in wanted]
 
 
+def test_a_part_of_a_long_query_is_answered_and_said(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"max_query_tokens": 8, "long_queries": "head"}
+    with Server(config=with_runtime(tmp_path, ROOT / "configs/mission.yaml", **settings)) as server:
+        long, short = server.classify(query="red dress " * 30), server.classify(query="red dress")
+        assert (long.status_code, long.headers["x-queries-cut"]) == (200, "1")
+        assert "x-queries-cut" not in short.headers
+
+
 def test_the_metrics_count_the_answers_of_each_stage(tmp_path: Path) -> None:
     with Server(config=write(tmp_path, joint(), {"category": 0.7, "audience": 0.6})) as server:
         answered: Counter[str] = Counter()

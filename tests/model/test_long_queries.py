@@ -1,0 +1,133 @@
+"""Queries of more tokens than are allowed: refused, or labelled by a part, exactly as that part is by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import MakeModel, OpenClassifier, WriteConfig
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from oracle import COLOR, PromptSpec
+from typer.testing import CliRunner
+
+from qcls_gguf import Classifier, PlanError
+from qcls_gguf.cli.app import app
+from qcls_gguf.core.long_queries import GAP
+
+MOST = 12
+PROMPTS = [COLOR, PromptSpec(name="item", template="the item of '{query}' is\n", labels=("dress", "none"))]
+PIECES = st.sampled_from(
+    ["red", " dress", "红色连衣裙", "👩🏽‍🦱", "e\u0301\u036b", " ", "\n\n", "<|im_end|>", "lig", "ht", "1234", "\0"]
+)
+QUERIES = (st.lists(PIECES, max_size=60).map("".join)) | st.text(st.characters(exclude_categories=["Cs"]), max_size=90)
+
+
+@pytest.fixture(params=["bpe", "spm"])
+def vocab(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["head", "tail", "middle"])
+def how(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def classifiers(
+    how: str, vocab: str, make_model: MakeModel, open_classifier: OpenClassifier
+) -> tuple[Classifier, Classifier]:
+    """One that labels a part of long queries, and one that refuses them."""
+    path = make_model(vocab=vocab)
+    cutting = open_classifier(path, PROMPTS, max_query_tokens=MOST, long_queries=how)
+    return cutting, open_classifier(path, PROMPTS, max_query_tokens=MOST)
+
+
+def parts(how: str, query: str, n_cut: int) -> list[str]:
+    """What may be left of a query without so many characters."""
+    n_kept = len(query) - n_cut
+    if how == "middle":
+        return [query[:n] + GAP + query[n + n_cut :] for n in range(n_kept + 1)] + [""] * (n_kept == 0)
+    return [query[:n_kept] if how == "head" else query[n_cut:]]
+
+
+@given(query=QUERIES)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_part_is_fed_as_it_is_by_itself(query: str, how: str, classifiers: tuple[Classifier, Classifier]) -> None:
+    cutting, refusing = classifiers
+    cut = cutting.handle.tokenize(query)
+    try:
+        whole = refusing.handle.tokenize(query)
+    except PlanError:
+        assert cut.n_chars_cut > 0
+    else:
+        assert cut.n_chars_cut == 0
+        assert [each.tolist() for each in cut.fragments] == [each.tolist() for each in whole.fragments]
+        return
+    fed = [each.tolist() for each in cut.fragments]
+    same = []
+    for part in parts(how, query, cut.n_chars_cut):
+        try:
+            same.append([each.tolist() for each in refusing.handle.tokenize(part).fragments] == fed)
+        except PlanError:  # another part of as many characters may have more tokens
+            same.append(False)
+    assert any(same)
+
+
+def test_the_part_is_as_long_as_is_allowed(how: str, classifiers: tuple[Classifier, Classifier]) -> None:
+    cutting, refusing = classifiers
+    query = " dress" * 40
+    n_tokens = len(cutting.handle.tokenize(query).fragments[0]) - len(refusing.handle.tokenize("").fragments[0])
+    assert MOST - 2 <= n_tokens <= MOST
+    for part in parts(how, query, cutting.classify(query).n_chars_cut):
+        assert GAP in part or cutting.classify(query).results == refusing.classify(part).results
+
+
+def test_every_way_in_says_what_was_left_out(how: str, classifiers: tuple[Classifier, Classifier]) -> None:
+    cutting, refusing = classifiers
+    long, huge = "red dress " * 20, "红" * 300_000
+    first, second, third = cutting.classify_batch([long, "red", huge])
+    assert first.query == long
+    assert first.to_dict()["n_chars_cut"] == first.n_chars_cut > 100
+    assert "n_chars_cut" not in second.to_dict()
+    assert third.n_chars_cut > 299_900
+    assert second.results == refusing.classify("red").results
+    assert cutting.plan_counts(long).n_tokens_new == cutting.classify(long).counts.n_tokens_new
+    with pytest.raises(PlanError, match=r"raise the limit \(`max_query_tokens`\), or label a part of it \(`long_q"):
+        refusing.classify(long)
+
+
+def test_a_query_that_grows_is_answered_by_what_is_kept_of_it(
+    make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    classifier = open_classifier(make_model(), PROMPTS, max_query_tokens=MOST, long_queries="tail", kept_queries=2)
+    plain = open_classifier(make_model(), PROMPTS, max_query_tokens=MOST, long_queries="tail")
+    text = "red dress for girls and boys in summer or winter, made of wool or linen"
+    for n in range(1, len(text), 3):
+        found, wanted = classifier.classify(text[:n]), plain.classify(text[:n])
+        assert (found.n_chars_cut, found.labels) == (wanted.n_chars_cut, wanted.labels)
+
+
+def test_commands_take_the_limit_and_count(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
+    config, table, out = write_config(make_model(), PROMPTS), tmp_path / "in.csv", tmp_path / "out.csv"
+    limits = ["-c", str(config), "--max-query-tokens", "8", "--long-queries", "head"]
+    long = "red dress " * 9
+    table.write_text(f"query\nred\n{long}\n{long}\n")
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, [*words, *limits], catch_exceptions=False)
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    answer = json.loads(run("run", "--quiet", "-q", long, "-f", "json"))
+    assert (answer["query"], answer["n_chars_cut"] > 0) == (long, True)
+    assert "of a long query left out" in run("run", "--quiet", "-q", long)
+    cache = ["--cache", str(tmp_path / "cache"), "--quiet", "--batch", "2"]
+    for words in (cache, [*cache, "--overwrite"]):  # computed, then from the cache
+        record = json.loads(run("label", str(table), "--out", str(out), *words, "--summary", "json"))
+        assert (record["n_labelled"], record["n_cut"], record["n_found"]) == (3, 2, 2 * ("--overwrite" in words))
+    refused = CliRunner().invoke(app, ["run", "-q", long, *limits[:4]])
+    assert refused.exit_code == 1
+    assert "or label a part of it (--long-queries)" in refused.stderr
+    assert CliRunner().invoke(app, ["run", "-q", "x", "--long-queries", "half"]).exit_code == 2
