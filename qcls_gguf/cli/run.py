@@ -18,6 +18,7 @@ from .terminal import EXIT_OTHER, classifier_opener, say, with_options
 if TYPE_CHECKING:
     from ..classifier import Classifier
     from ..report.answers import AnswerWriter
+    from ..score.result import Result
 
 
 Format = Literal["table", "json", "jsonl", "labels", "csv", "tsv"]
@@ -131,21 +132,28 @@ def _ask() -> Iterator[Line]:
 
 def _label(classifier: Classifier, queries: QueryOptions, writer: AnswerWriter, *, quiet: bool) -> bool:
     """Label and print queries as they come; returns whether any failed."""
-    counts = {"labelled": 0, "failed": 0, "blank": 0}
+    from ..report.suspicions import AnswerSample  # see app.py for why here
+
+    counts, sample = {"labelled": 0, "failed": 0, "blank": 0}, AnswerSample()
     began = perf_counter()
     try:
         for line in queries.lines():
-            counts[_answer(classifier, line, writer)] += 1
+            found = _answer(classifier, line, writer)
+            counts[found if isinstance(found, str) else "labelled"] += 1
+            if not isinstance(found, str):
+                sample.add(found)
     finally:
         writer.close()
     if queries.queries is not None and not quiet:
         others = "".join(f", {n:,} {what}" for what, n in counts.items() if n and what != "labelled")
         say(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s")
+        for why in sample.suspicions(classifier):
+            say(printable(why))
     return counts["failed"] > 0
 
 
-def _answer(classifier: Classifier, line: Line, writer: AnswerWriter) -> str:
-    """Label and print a query; returns what became of it."""
+def _answer(classifier: Classifier, line: Line, writer: AnswerWriter) -> Result | str:
+    """Label and print a query; returns what became of it, as a word where there is no result."""
     if line.number is not None and line.is_blank:
         writer.write(line, None)
         return "blank"
@@ -159,4 +167,4 @@ def _answer(classifier: Classifier, line: Line, writer: AnswerWriter) -> str:
         writer.write(line, str(e))
         return "failed"
     writer.write(line, result)
-    return "labelled"
+    return result

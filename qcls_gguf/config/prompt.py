@@ -30,6 +30,8 @@ MistakeKind = Literal[
 ]
 IgnoredKind = Literal["all", MistakeKind]
 CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
+NO_CONTENT = ("other", "others", "none", "unknown", "n/a")
+"""Labels that may be right for a query without content; they stand at the end of a list."""
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
 """What a prompt's text is made from."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import indent, wrap
 
 from ..config.load import parse_config
-from ..config.prompt import Prior
+from ..config.prompt import NO_CONTENT, Prior
 from ..config.resources import schema_path
 from ..config.words import shown
 from ..config.yaml_values import text_block, yaml_text
@@ -21,8 +21,6 @@ Label {about}. {how}
 _ONE = "Output exactly one label from the list.", "{name}: [{labels}]"
 _MANY = "For each attribute output exactly one label from its list.", "{all_labels}"
 _USER = "text: {query}"
-NO_CONTENT = ("other", "others", "none", "unknown", "n/a")
-"""labels that stand at the end of a list; they may be right for a text without content"""
 _COMMENT_CELLS = 100
 
 

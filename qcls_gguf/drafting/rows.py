@@ -10,12 +10,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from ..config.prompt import NO_CONTENT
 from ..config.words import ALIKE, counted, seen_as, shown
 from ..data.encoding import utf8_of
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns
 from ..data.rows import CsvFile, why_refused
 from ..errors import ConfigError
-from .draft import NO_CONTENT, DraftPrompt
+from .draft import DraftPrompt
 
 _QUERY_NAMES = ("query", "text", "title", "message", "sentence", "input", "question", "description", "name")
 _MOST_LABELS = 100

@@ -34,9 +34,9 @@ def label_files(
 ) -> LabellingRecord:
     """Label the rows of some files, or what earlier runs on the same output left of them.
 
-    on_progress: is told how far it has come, on_note what is done already and what was redone; both in words. Raises
-    ConfigError and what Classifier.from_config raises before anything is labelled, and QclsError where an input or the
-    output fails: what is done stays, and the same call goes on from there.
+    on_progress: is told how far it has come, on_note what is done already, and what is suspicious in the answers; both
+    in words. Raises ConfigError and what Classifier.from_config raises before anything is labelled, and QclsError where
+    an input or the output fails: what is done stays, and the same call goes on from there.
     """
     output = OutputFolder(settings.out, settings.format, settings.part)
     settings = replace(settings, folder=output.folder, format=output.format)
@@ -171,8 +171,11 @@ def _labelled(
         raise
     seconds = perf_counter() - began
     batch = so_far.batch or batch or 1
+    totals = output.finish(tasks, len(inputs), {**provenance, "batch": batch})
+    for why in worker.sample.suspicions(worker.classifier):
+        on_note(why)
     return LabellingRecord(
-        **dict(output.finish(tasks, len(inputs), {**provenance, "batch": batch})),
+        **dict(totals),
         out=str(settings.out),
         n_inputs=len(inputs),
         n_shards=len(tasks),

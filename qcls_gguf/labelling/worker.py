@@ -19,6 +19,7 @@ from ..core.handle import Labeller
 from ..data.queries import QUERY
 from ..data.rows import Format
 from ..opening import ClassifierOpener
+from ..report.suspicions import AnswerSample
 from .answers import Answer, AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
 from .blocks import Block, read_block
@@ -132,6 +133,8 @@ class Worker:
             self.digest = _answers_digest(self.classifier, self.classifier.config)
             """of all that answers depend on except the model"""
             self._digest = hashlib.sha256(f"{self.digest} {self.classifier.model.sha256}".encode()).hexdigest()
+            self.sample = AnswerSample()
+            """of the answers that were computed"""
             self._cache = None
             if settings.cache is not None:
                 self._cache = AnswerCache(settings.cache, self._digest, self.columns.ends[-1])
@@ -211,6 +214,7 @@ class Worker:
                 for at, result in results:
                     if not isinstance(result, str):
                         found[missing[at]] = answer_of(result)
+                        self.sample.add(result)
                         answers.put(missing[at], found[missing[at]], is_cut=result.n_chars_cut > 0)
                     else:
                         answers.put(missing[at], result)

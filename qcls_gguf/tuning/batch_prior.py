@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from ..config.calibration_file import calibration_text, prompt_hash
-from ..config.prompt import LikelyMistake
+from ..config.prompt import CONTENT_FREE_QUERIES, LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring
-from ..data.queries import read_queries
+from ..config.words import shown
+from ..data.queries import Line, read_queries
 from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener
-from ..report.document import TEXT, Document, Table
+from ..report.document import TEXT, Document, Paragraph, Table
 from ..report.files import check_writable
 from ..report.progress import OnProgress, counter
 from ..report.record import Record
@@ -28,6 +29,8 @@ from ..statistics import SMALLEST, FloatArray
 from .calibrate import prompts_to_fit
 
 LEAST_QUERIES = 50
+_SKEWED = 0.65
+"""of `steady`: chosen on three tasks of docs/real-models.md and tried on five"""
 
 
 class PromptPrior(Record):
@@ -41,6 +44,9 @@ class PromptPrior(Record):
     """by label, the share of the queries that it answers without the biases"""
     after: dict[str, float]
     """with them"""
+    steady: float | None
+    """share of the queries that the label which is answered most keeps under the content-free prior; from 0.65 on it is
+    likely right for most of them, and the biases harm; null for prompts without an answer cue, where it says nothing"""
 
 
 class BatchPriorRecord(Record):
@@ -97,9 +103,10 @@ def fit_batch_prior(
     prompts = prompts_to_fit(config, settings.names)
     plain = tuple(dataclasses.replace(prompt, min_confidence=None, fallback=None) for prompt in prompts)
     found: dict[str, list[list[float]]] = {prompt.name: [] for prompt in prompts}
-    on_query = counter(on_progress, "label", len(lines))
+    asked = [*lines, *map(Line, CONTENT_FREE_QUERIES)]
+    on_query = counter(on_progress, "label", len(asked))
     with opener.open(dataclasses.replace(config, prompts=plain, calibration=None, cascade=None)) as classifier:
-        for line in lines:
+        for line in asked:
             try:
                 answers = classifier.classify(line.text).results if line.error is None else ()
             except PlanError:  # too long
@@ -108,18 +115,27 @@ def fit_batch_prior(
                 found[answer.prompt].append([score.probability for score in answer.scores])
             on_query()
         model = classifier.model
-    n_queries = len(found[prompts[0].name])
+    n_queries = len(found[prompts[0].name]) - len(CONTENT_FREE_QUERIES)
     if n_queries < LEAST_QUERIES:
         raise ConfigError(f"`queries` {settings.queries}: has {n_queries} queries, a prior needs {LEAST_QUERIES}")
+    without_cue = {prompt.name for prompt in settings.config.prompts if prompt.is_chat and not prompt.cue}
     priors, entries = {}, {}
     for prompt in prompts:
-        p = np.array(found[prompt.name])
+        p, empty = np.split(np.array(found[prompt.name]), [n_queries])
         log_mean = np.log(np.maximum(p.mean(axis=0), SMALLEST))
         bias = np.round(settings.strength * (log_mean.mean() - log_mean), 6)
         answered = (p, p * np.exp(bias))
         before, after = (dict(zip(prompt.labels, _shares(each), strict=True)) for each in answered)
+        top = max(prompt.labels, key=lambda label: before[label])
+        steady = round(_shares(p / np.maximum(empty.mean(axis=0), SMALLEST))[prompt.labels.index(top)], 4)
         by_label = dict(zip(prompt.labels, bias.tolist(), strict=True))
-        priors[prompt.name] = PromptPrior(scoring=prompt.scoring, bias=by_label, before=before, after=after)
+        priors[prompt.name] = PromptPrior(
+            scoring=prompt.scoring,
+            bias=by_label,
+            before=before,
+            after=after,
+            steady=None if prompt.name in without_cue else steady,
+        )
         entries[prompt.name] = {
             "prompt_hash": prompt_hash(prompt),
             "scoring": prompt.scoring,
@@ -146,6 +162,17 @@ def _shares(p: FloatArray) -> list[float]:
     return shares
 
 
+def _skew(name: str, prior: PromptPrior) -> str | None:
+    """What is said where one label is likely right for most queries."""
+    if (prior.steady or 0) < _SKEWED:
+        return None
+    top = max(prior.before, key=lambda label: prior.before[label])
+    return (
+        f"{name}: {prior.before[top]:.0%} of the answers are {shown(top)}, and {prior.steady:.0%} without what the "
+        "prompt prefers whatever the query: it is likely right for most, and these biases harm: try labelled rows"
+    )
+
+
 def batch_prior_document(record: BatchPriorRecord) -> Document:
     """A row for each label: its bias, and how often it answers without and with the biases."""
     return Document(
@@ -160,6 +187,7 @@ def batch_prior_document(record: BatchPriorRecord) -> Document:
                 ],
                 note="If one label is right for most of the queries (80 % or more), leave the prior out: it makes "
                 "frequent labels rarer.",
-            )
+            ),
+            *(Paragraph(why, "warning") for why in map(_skew, record.prompts, record.prompts.values()) if why),
         ],
     )

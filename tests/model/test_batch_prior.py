@@ -13,7 +13,13 @@ from evaluations import run
 
 from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.tuning.batch_prior import BatchPriorRecord, BatchPriorSettings, fit_batch_prior
+from qcls_gguf.report.document import console
+from qcls_gguf.tuning.batch_prior import (
+    BatchPriorRecord,
+    BatchPriorSettings,
+    batch_prior_document,
+    fit_batch_prior,
+)
 
 QUERIES = [f"{word} {i}" for i in range(15) for word in ("red dress", "blue jeans", "coat", "girls shirt")]
 
@@ -33,9 +39,12 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
     record = json.loads(done.stdout)
     assert BatchPriorRecord.model_validate(record).to_dict() == record
     assert (record["n_queries"], record["n_left_out"], record["written"]) == (60, 1, str(out))
+    with (shown := console()).capture() as warnings_:
+        shown.print(batch_prior_document(BatchPriorRecord.model_validate(record)))
+    warnings = warnings_.get()
     config = load_config("mission")
     with Classifier.from_config(config) as classifier:
-        before = classifier.classify_batch(QUERIES)
+        before, without_content = map(classifier.classify_batch, (QUERIES, ["", "N/A", "[MASK]"]))
     with Classifier.from_config(replace(config, calibration=out)) as classifier:
         after = classifier.classify_batch(QUERIES)
     for number, prompt in enumerate(config.prompts):
@@ -48,6 +57,12 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
         np.testing.assert_allclose(bias, 0.8 * (np.log(p.mean(0)).mean() - np.log(p.mean(0))), atol=2e-3)
         expected = p * np.exp(bias)
         np.testing.assert_allclose(q, expected / expected.sum(axis=1, keepdims=True), atol=1e-4)
+        empty = np.array([[s.probability for s in each.results[number].scores] for each in without_content]).mean(
+            axis=0
+        )
+        top = np.bincount(p.argmax(axis=1)).argmax()
+        assert fit["steady"] == pytest.approx(((p / empty).argmax(axis=1) == top).mean(), abs=1e-4)
+        assert (f"{prompt.name}: " in warnings) == (fit["steady"] >= 0.65)
         assert q.mean(axis=0).std() < p.mean(axis=0).std(), "labels are more alike on the whole"
         for shares, results in ((fit["before"], before), (fit["after"], after)):
             answered = [result.results[number].label for result in results]
