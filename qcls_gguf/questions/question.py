@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,42 +72,24 @@ class Question:
 
 
 def compile_question(question: Question, forms: Forms, classifier: Classifier) -> PromptSet:
-    """The question as a prompt set. Raises ConfigError."""
+    """The question as a prompt set, whose texts stay text whatever they spell. Raises ConfigError."""
     instructions = question.instructions.strip() or _USUAL[question.kind]
     lines = "\n".join(
         _line(option) for option in question.options if question.kind != "predicate" or option.description
     )
 
-    def prompts(quote: Callable[[str], str]) -> list[PromptConfig]:
-        text = forms.text(question.kind, quote(instructions), quote(lines))
-        return [PromptConfig(name=_NAME, prompt_template=text, labels=tuple(each.label for each in question.options))]
-
-    return compile_quoted([instructions, lines], prompts, classifier, audit=question.audit)
-
-
-def compile_quoted(
-    texts: Sequence[str],
-    prompts: Callable[[Callable[[str], str]], list[PromptConfig]],
-    classifier: Classifier,
-    *,
-    audit: bool = False,
-) -> PromptSet:
-    """Prompts with texts of strangers in them, which stay text whatever they spell.
-
-    prompts(quote) makes them of the quoted texts; audit: whether their exact scores are wanted. Raises ConfigError.
-    """
     model = classifier.engine.model
-    quotes = Quotes(model, texts)
-    configs = prompts(quotes.quote)
-    originals = quotes.originals
-    n_tokens = max(len(model.tokenize(each.template.translate(originals), parse_special=False)) for each in configs)
+    quotes = Quotes(model, [instructions, lines])
+    text = forms.text(question.kind, quotes.quote(instructions), quotes.quote(lines))
+    n_tokens = len(model.tokenize(text.translate(quotes.originals), parse_special=False))
     if n_tokens > (n_most := classifier.engine.n_prefix_cells):
         raise CapacityError(
             f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
             "runtime.question_cells"
         )
-    compiled = compile_prompts(configs, QuotingVocabulary(model, originals), audit=audit)
-    return without_quotes(compiled, originals)
+    prompt = PromptConfig(name=_NAME, prompt_template=text, labels=tuple(each.label for each in question.options))
+    compiled = compile_prompts([prompt], QuotingVocabulary(model, quotes.originals), audit=question.audit)
+    return without_quotes(compiled, quotes.originals)
 
 
 def _line(option: Option) -> str:

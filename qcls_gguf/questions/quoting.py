@@ -30,7 +30,8 @@ class Quotes:
     def __init__(self, model: Model, texts: Iterable[str]) -> None:
         """texts: all that will be quoted."""
         self._model = model
-        self._taken = {character for text in texts for character in text if _FIRST <= ord(character) <= _LAST}
+        taken = {character for text in texts for character in text}
+        self._free = (each for each in map(chr, range(_FIRST, _LAST + 1)) if each not in taken)
         self._by_original: dict[str, str] = {}
 
     def quote(self, text: str) -> str:
@@ -42,24 +43,24 @@ class Quotes:
         return text
 
     def _first_special(self, text: str) -> str | None:
-        for token in self._model.tokenize(text, parse_special=True).tolist():
-            piece, is_special = self._model.piece(token)
-            spelt = piece.decode(errors="ignore")
-            if is_special and spelt and spelt in text:
-                return spelt
-        return None
+        spelt = (spelling(self._model, token) for token in self._model.tokenize(text, parse_special=True).tolist())
+        return next((each for each in spelt if each and each in text), None)
 
     def _stand_in(self, character: str) -> str:
         if character not in self._by_original:
-            free = next(chr(n) for n in range(_FIRST, _LAST + 1) if chr(n) not in self._taken)
-            self._taken.add(free)
-            self._by_original[character] = free
+            self._by_original[character] = next(self._free)
         return self._by_original[character]
 
     @property
     def originals(self) -> Mapping[int, str]:
         """For `str.translate`: what each character stands for."""
         return {ord(stand_in): original for original, stand_in in self._by_original.items()}
+
+
+def spelling(model: Model, token: int) -> str:
+    """How a special token is spelt; empty for any other."""
+    piece, is_special = model.piece(token)
+    return piece.decode(errors="ignore") if is_special else ""
 
 
 class QuotingVocabulary:
@@ -78,22 +79,13 @@ class QuotingVocabulary:
         meant = text.translate(self._originals)
         if meant == text or not parse_special:
             return self._model.tokenize(meant, parse_special=parse_special)
-        tokens: list[int] = []
-        rest = text
+        found = []
         for token in self._model.tokenize(text, parse_special=True).tolist():
-            piece, is_special = self._model.piece(token)
-            before, spelt, after = rest.partition(piece.decode(errors="ignore")) if is_special else (rest, "", "")
-            if spelt:
-                tokens += self._plain(before)
-                tokens.append(token)
-                rest = after
-        return np.array([*tokens, *self._plain(rest)], np.int32)
-
-    def _plain(self, text: str) -> list[int]:
-        if not text:
-            return []
-        found: list[int] = self._model.tokenize(text.translate(self._originals), parse_special=False).tolist()
-        return found
+            spelt = spelling(self._model, token)
+            if spelt and spelt in text:
+                before, _, text = text.partition(spelt)
+                found += [self.tokenize(before, parse_special=False), np.array([token], np.int32)]
+        return np.concatenate([*found, self.tokenize(text, parse_special=False)])
 
 
 def without_quotes(prompts: PromptSet, originals: Mapping[int, str]) -> PromptSet:

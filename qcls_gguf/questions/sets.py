@@ -94,7 +94,8 @@ class SetCache:
         finally:
             entry.n_users -= 1
             self._free()
-            if entry.n_users == 0 and is_exact(entry.loaded) and not is_exact(self._classifier.configured):
+            is_exact = entry.loaded.compiled.exact and not self._classifier.configured.compiled.exact
+            if entry.n_users == 0 and is_exact:
                 del self._entries[key]
                 self._tasks.start(self._close_exact(entry))
 
@@ -140,8 +141,3 @@ class SetCache:
     async def close(self) -> None:
         """Wait until no set is being made or closed; the sets end with their classifier."""
         await self._tasks.ended()
-
-
-def is_exact(loaded: LoadedPrompts) -> bool:
-    """Whether a prompt set makes every decode compute the model's head."""
-    return loaded.compiled.exact
