@@ -5,7 +5,7 @@
 
 Closed: each client asks again when it is answered. Open: requests come at random, RATE a second, whether or not those
 before are answered. It prints its `Tally` as a line of JSON. Every answer is compared with that of the same query
-alone; after the last request, so that nothing is late for it, but where there may be too many to keep (REQUESTS).
+alone; after the last request, so that nothing is late for it.
 """
 
 from __future__ import annotations
@@ -77,11 +77,9 @@ class _Client:
 
 
 class _Generator:
-    def __init__(self, port: int, *, keeps: bool) -> None:
-        """keeps: whether answers are compared at the end only."""
+    def __init__(self, port: int) -> None:
         self.tally = Tally()
         self._port = port
-        self._keeps = keeps
         self._kept: list[tuple[int, bytes]] = []
         self._requests = [_request(query) for query in QUERIES]
         self._right: list[dict[str, float]] = []
@@ -103,15 +101,7 @@ class _Generator:
         self.tally.statuses[str(status)] = self.tally.statuses.get(str(status), 0) + 1
         if status == 200:
             self.tally.ms.append(ms)
-            if self._keeps:
-                self._kept.append((which, body))
-            else:
-                self._compare(which, body)
-
-    def _compare(self, which: int, body: bytes) -> None:
-        found, right = _winners(body), self._right[which]
-        is_right = found.keys() == right.keys() and all(abs(found[key] - right[key]) < CLOSE for key in right)
-        self.tally.n_wrong += not is_right
+            self._kept.append((which, body))
 
     async def closed(self, n_clients: int, seconds: float, n_requests: int) -> None:
         began, n = perf_counter(), 0
@@ -150,7 +140,9 @@ class _Generator:
     def compare_kept(self) -> None:
         """Compare what was kept."""
         for which, body in self._kept:
-            self._compare(which, body)
+            found, right = _winners(body), self._right[which]
+            is_right = found.keys() == right.keys() and all(abs(found[key] - right[key]) < CLOSE for key in right)
+            self.tally.n_wrong += not is_right
 
 
 def _request(query: str) -> bytes:
@@ -166,7 +158,7 @@ def _winners(body: bytes) -> dict[str, float]:
 
 
 async def _main(port: str, how: str, many: str, seconds: str, *n_requests: str) -> None:
-    generator = _Generator(int(port), keeps=not n_requests)
+    generator = _Generator(int(port))
     await generator.learn()
     gc.disable()
     if how == "closed":

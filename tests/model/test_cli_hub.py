@@ -44,29 +44,6 @@ def test_a_model_of_the_hub_is_fetched_once_and_found_offline(tmp_path: Path) ->
     assert "Traceback" not in absent.stderr + missing.stderr
 
 
-def test_a_revision_is_kept_and_shown(tmp_path: Path) -> None:
-    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
-    repo = HubRepo(files={"Fashion-Q8_0.gguf": MODEL.read_bytes()})
-    repo.tags = {"v1": repo.commit}
-    repo.replace({"Fashion-Q8_0.gguf": b"no model"})
-    with HubServer(repos={"some/fashion": repo}) as hub:
-        environment["HF_ENDPOINT"] = hub.url
-
-        def inspect(name: str) -> subprocess.CompletedProcess[str]:
-            words = [COMMAND, "inspect", "-hf", name, "--n-gpu-layers", "0"]
-            return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-
-        done = inspect("some/fashion@v1:Q8_0")
-        listed = subprocess.run(
-            [COMMAND, "models", "--format", "json"], env=environment, capture_output=True, check=True
-        ).stdout
-        newest = inspect("some/fashion:Q8_0")
-    assert done.returncode == 0, done.stderr
-    assert f"/snapshots/{repo.tags['v1']}/Fashion-Q8_0.gguf" in done.stdout + done.stderr
-    assert "some/fashion@v1:Q8_0" in [each["name"] for each in json.loads(listed)["models"]]
-    assert "is not a GGUF file" in newest.stderr
-
-
 def test_a_model_of_ollamas_store_is_used_where_it_lies(tmp_path: Path) -> None:
     digest = hashlib.sha256(MODEL.read_bytes()).hexdigest()
     blob = tmp_path / "blobs" / f"sha256-{digest}"

@@ -9,8 +9,7 @@ from typing import Any
 import openai
 import pytest
 import typesafe_sdk
-import yaml
-from served import JSON, ROOT, Server
+from served import JSON, ROOT, Server, with_runtime
 from waiting import until
 
 from qcls_gguf import Classifier, PromptConfig
@@ -184,18 +183,12 @@ def test_what_does_not_fit_is_told_of_options_to_clients_and_of_settings_in_the_
     ("path", "body", "param"),
     [
         ("decisions", {"model": "m", "input": IMAGE, "questions": [choice()]}, "input[0].content[0]"),
-        ("decisions", {"model": "m", "input": "x", "questions": []}, "questions"),
         ("decisions", {"model": "m", "input": "x", "questions": [choice(values=("a", " "))]}, "questions[0]"),
         ("decisions", {"model": "m", "input": "x", "questions": [choice(), {"type": "box"}]}, "questions[1].type"),
         ("decisions", {"model": "m", "input": "word " * 400, "questions": [choice()]}, "input"),
         ("decisions", {"model": "m", "input": "x", "questions": [choice("long " * 5000)]}, "questions[0]"),
         ("systemone", {"state": "x", "questions": {"q": {"type": "noul"}}}, "q"),
         ("systemone", {"state": "x", "questions": {"q": {"type": "box", "instructions": "?"}}}, "q"),
-        (
-            "systemone",
-            {"state": "x", "questions": {"q": {"type": "noul", "instructions": "?"}}, "assets": {}},
-            "assets",
-        ),
     ],
 )
 def test_what_cannot_be_asked(server: Server, path: str, body: object, param: str) -> None:
@@ -231,9 +224,7 @@ def test_more_questions_than_the_cache_holds(server: Server) -> None:
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """With a small cache."""
-    tree = yaml.safe_load((ROOT / "configs/mission.yaml").read_text())
-    config = tmp_path_factory.mktemp("narrow") / "config.yaml"
-    config.write_text(yaml.safe_dump({**tree, "runtime": {"question_prefixes": 2}}))
+    config = with_runtime(tmp_path_factory.mktemp("narrow"), ROOT / "configs/mission.yaml", question_prefixes=2)
     with Server("--quiet", config=config) as server:
         yield server
 
