@@ -55,13 +55,6 @@ with Classifier.from_config(dataclasses.replace(config, runtime=runtime)) as cla
 libraries = str(library_folder())
 print(json.dumps({"variant": cpu_variant(), "libraries": libraries, "seconds": process_time(), "answers": answers}))
 """
-OPEN = """
-from qcls_gguf import Classifier, ModelError
-try:
-    Classifier.from_config()
-except ModelError as e:
-    print(e)
-"""
 Answers = list[dict[str, dict[str, float]]]
 """Of each query, of each prompt, the probability of each label."""
 
@@ -113,52 +106,21 @@ def link_with(package: Path, variant: Path, folder: Path) -> None:
 
 
 def refusal(python: str, model: str) -> str:
-    """What a build for another kind of processor says: the command before exit code 3, Python code in an exception."""
+    """What the command of a build for another kind of processor says before exit code 3."""
     script = Path(python).parent / "qcls-gguf"
     done = run([*command(python, model), str(script), "run", "--query", QUERIES[0]])
     said = [line for line in done.stderr.splitlines() if line.startswith("qcls-gguf: ")]
     if done.returncode != 3 or not said:
         sys.exit(f"{model}, a build for another processor: exit code {done.returncode}, wanted 3\n{done.stderr}")
-    raised = run([*command(python, model), "-c", OPEN])
-    if raised.returncode or f"qcls-gguf: {raised.stdout}" != f"{said[0]}\n":
-        sys.exit(f"{model}: Python code is not told what the command says: {raised.stdout}{raised.stderr}")
     return said[0]
 
 
-class Table:
-    """Rows as they come, of what was asked in what way, beside the answers here."""
-
-    def __init__(self, here: Answers) -> None:
-        self.wrong: list[str] = []
-        self._here = here
-        print("| processor | variant | labels that differ | probabilities differ by at most | seconds of CPU time |")
-        print("|---|---|---|---|---|", flush=True)
-
-    def add_variant(self, python: str, module: Path) -> None:
-        """With the variant of this library alone, where this processor can run it."""
-        package = module.parents[2]
-        with TemporaryDirectory() as folder:
-            link_with(package, module, Path(folder))
-            there = ask(python, None, Path(folder))
-        if there is None:
-            name = module.stem.removeprefix("libggml-cpu-")
-            print(f"| this one | {name} | this processor cannot run it | | |", flush=True)
-        else:
-            self._add("this one", there)
-
-    def add_model(self, python: str, model: str) -> None:
-        there = ask(python, model)
-        if there is None:
-            sys.exit(f"{model}: no variant runs there")
-        self._add(f"{model}, by qemu", there)
-
-    def _add(self, name: str, there: dict[str, Any]) -> None:
-        n_other, most = difference(self._here, there["answers"])
-        n_all = sum(len(answer) for answer in self._here)
-        row = f"| {name} | {there['variant']} | {n_other} of {n_all} | {most:.6f} | {there['seconds']:.0f} |"
-        print(row, flush=True)
-        if n_other or most > WITHIN:
-            self.wrong.append(row)
+def add_row(here: Answers, name: str, there: dict[str, Any]) -> bool:
+    """Print a row of what answered, beside the answers here. Returns whether they are the same."""
+    n_other, most = difference(here, there["answers"])
+    n_all = sum(len(answer) for answer in here)
+    print(f"| {name} | {there['variant']} | {n_other} of {n_all} | {most:.6f} | {there['seconds']:.0f} |", flush=True)
+    return n_other == 0 and most <= WITHIN
 
 
 def main(portable: str, native: str, *models: str) -> None:
@@ -168,13 +130,24 @@ def main(portable: str, native: str, *models: str) -> None:
     if here is None or here["variant"] is None:
         sys.exit(f"{portable}: its build is for one kind of processor: give one with a portable build")
     print(f"Beside what {here['variant']}, which is chosen here, answers:\n")
-    table = Table(here["answers"])
+    print("| processor | variant | labels that differ | probabilities differ by at most | seconds of CPU time |")
+    print("|---|---|---|---|---|", flush=True)
+    are_same = True
     for module in sorted(Path(here["libraries"]).glob("libggml-cpu-*")):
-        table.add_variant(portable, module)
+        with TemporaryDirectory() as folder:
+            link_with(module.parents[2], module, Path(folder))
+            there = ask(portable, None, Path(folder))
+        if there is None:
+            name = module.stem.removeprefix("libggml-cpu-")
+            print(f"| this one | {name} | this processor cannot run it | | |", flush=True)
+        else:
+            are_same &= add_row(here["answers"], "this one", there)
     for model in models or MODELS:
-        table.add_model(portable, model)
-    if table.wrong:
-        sys.exit("\nother answers than here:\n" + "\n".join(table.wrong))
+        if (there := ask(portable, model)) is None:
+            sys.exit(f"{model}: no variant runs there")
+        are_same &= add_row(here["answers"], f"{model}, by qemu", there)
+    if not are_same:
+        sys.exit("\nother answers than here: see the rows above")
     for model in FOREIGN:
         print(f"\nA build for this processor on {model}, exit code 3:\n{refusal(native, model)}", flush=True)
 

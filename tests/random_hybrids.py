@@ -1,6 +1,6 @@
 """Small random models with recurrent layers: their kinds, and the layers of Mamba 1 and 2 and short convolutions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from random_delta_nets import kimi_linear, qwen3next, qwen35
@@ -78,21 +78,27 @@ def _attention_in_odd_layers(t: RandomTensors, shape: Shape) -> list[int]:
     return n_head_kv
 
 
-def granite_hybrid(t: RandomTensors, shape: Shape) -> None:
-    """Mamba 2 in even layers, attention in odd ones, and Granite's scale of the logits."""
+def _layers_with_odd_attention(
+    t: RandomTensors, shape: Shape, recurrent: Callable[[RandomTensors, Shape, str], None]
+) -> None:
     n_head_kv = _attention_in_odd_layers(t, shape)
-    t.key("logit_scale", 1.5)
-    _mamba2_keys(t, shape, n_group=1)
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
         t.norm(f"{prefix}attn_norm", shape.n_embd)
         if n_head_kv[i]:
             attention(t, shape, prefix, n_head_kv=n_head_kv[i])
         else:
-            _mamba2_layer(t, shape, prefix, n_group=1)
+            recurrent(t, shape, prefix)
         t.norm(f"{prefix}ffn_norm", shape.n_embd)
         gated_ffn(t, shape, prefix)
     t.norm("output_norm", shape.n_embd)
+
+
+def granite_hybrid(t: RandomTensors, shape: Shape) -> None:
+    """Mamba 2 in even layers, attention in odd ones, and Granite's scale of the logits."""
+    t.key("logit_scale", 1.5)
+    _mamba2_keys(t, shape, n_group=1)
+    _layers_with_odd_attention(t, shape, partial(_mamba2_layer, n_group=1))
 
 
 def falcon_h1(t: RandomTensors, shape: Shape) -> None:
@@ -158,22 +164,16 @@ def _mamba2_layer(t: RandomTensors, shape: Shape, prefix: str, *, n_group: int) 
     t.matrix(f"{prefix}ssm_out", n_inner, shape.n_embd, gain=3.0)
 
 
+def _jamba_layer(t: RandomTensors, shape: Shape, prefix: str) -> None:
+    _mamba_layer(t, shape, prefix)
+    for name, n in (("dt", shape.n_embd // 16), ("b", 16), ("c", 16)):
+        t.norm(f"{prefix}ssm_{name}_norm", n)
+
+
 def jamba(t: RandomTensors, shape: Shape) -> None:
     """Mamba with norms of its parameters in even layers, attention without positions in odd ones."""
-    n_head_kv = _attention_in_odd_layers(t, shape)
     _mamba_keys(t, shape)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
-        if n_head_kv[i]:
-            attention(t, shape, prefix, n_head_kv=n_head_kv[i])
-        else:
-            _mamba_layer(t, shape, prefix)
-            for name, n in (("dt", shape.n_embd // 16), ("b", 16), ("c", 16)):
-                t.norm(f"{prefix}ssm_{name}_norm", n)
-        t.norm(f"{prefix}ffn_norm", shape.n_embd)
-        gated_ffn(t, shape, prefix)
-    t.norm("output_norm", shape.n_embd)
+    _layers_with_odd_attention(t, shape, _jamba_layer)
 
 
 def plamo2(t: RandomTensors, shape: Shape) -> None:

@@ -61,17 +61,6 @@ def test_rows_are_those_of_a_context_opened_with_the_tokens(
         assert (decode_again(context) == plain).all()
 
 
-def test_sequences_keep_their_cells(model: NativeModel, open_context: OpenContext) -> None:
-    found = []
-    for tokens in (NONE, label_tokens(3)):
-        context = open_context(model)
-        n_embd = context.row_size
-        decode_sequence(context, TOKENS)
-        context.set_label_tokens(tokens)
-        found.append(decode_sequence(context, [9], start=len(TOKENS))[:, :n_embd])
-    assert (found[0] == found[1]).all()
-
-
 def test_a_room_for_rows_of_the_former_size_is_refused(model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model)
     rows = np.zeros((1, context.row_size), np.float32)

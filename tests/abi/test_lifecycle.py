@@ -49,11 +49,9 @@ def test_a_closed_context_says_so(model: NativeModel, open_context: OpenContext)
     context = open_context(model)
     context.close()
     nothing = np.zeros(1, np.int32)
-    with pytest.raises(DecodeError, match="closed"):
-        decode_sequence(context, [1, 2])
-    with pytest.raises(DecodeError, match="closed"):
-        context.trim(nothing, nothing)
     calls: list[Callable[[], object]] = [
+        lambda: decode_sequence(context, [1, 2]),
+        lambda: context.trim(nothing, nothing),
         lambda: context.share(0, 1, 0, 1),
         lambda: context.set_label_tokens(nothing),
         lambda: context.keep_shapes(1),

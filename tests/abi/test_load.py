@@ -14,7 +14,6 @@ import gguf
 import pytest
 from conftest import MakeModel, OpenContext, RunPython
 from gguf_parts import finish
-from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf import __version__
 from qcls_gguf.errors import ModelError
@@ -99,32 +98,6 @@ def test_a_message_cannot_move_the_cursor(tmp_path: Path) -> None:
     assert any(r"\x1b[2J\x0aloaded \u202e\x9b1A': name a model of another family" in line for line in lines)
 
 
-def test_a_refusal_gives_its_reason_alone(make_model: MakeModel, open_context: OpenContext) -> None:
-    """Warnings that have nothing to do with it would hide the reason."""
-    with NativeModel(make_model(**WITH_ANOTHER_TAIL)) as model, pytest.raises(ModelError) as caught:
-        open_context(model)
-    assert "pooling_type" not in str(caught.value)
-    assert "compute buffer size" not in str(caught.value)
-
-
-def test_nothing_is_printed(make_model: MakeModel, run_python: RunPython) -> None:
-    code = """
-import sys
-from pathlib import Path
-from qcls_gguf.errors import ModelError
-from qcls_gguf.native import NativeContext, NativeModel, devices
-list(devices())
-with NativeModel(Path(sys.argv[1])) as model:
-    NativeContext(model, n_ctx=256, n_batch=64, n_seq_max=8, n_outputs_max=64, n_threads=1).close()
-try:
-    NativeModel(Path(sys.argv[1] + "-missing"))
-except ModelError:
-    print("fine")
-"""
-    done = run_python(code, make_model())
-    assert (done.stdout, done.stderr) == ("fine\n", "")
-
-
 def test_the_log_goes_where_it_is_sent(
     make_model: MakeModel,
     open_context: OpenContext,
@@ -175,13 +148,6 @@ NativeModel(Path(sys.argv[1])).close()
 print(len(lines))
 """
     assert run_python(code, make_model()).stdout == "1\n"
-
-
-def test_progress_rises_to_one(make_model: MakeModel) -> None:
-    seen: list[float] = []
-    NativeModel(make_model(), progress=seen.append).close()
-    assert seen == sorted(seen)
-    assert seen[-1] == 1.0
 
 
 @pytest.mark.parametrize("after", [0.0, 0.5])

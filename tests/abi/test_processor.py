@@ -1,20 +1,15 @@
-"""A build for another kind of processor says so: what it needs, what the processor has, and the refusal under qemu."""
+"""A build for another kind of processor says so: what it needs, and what the processor has (`make cpus`: refusals)."""
 
 from __future__ import annotations
 
 import platform
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from cpu_models import ENVIRONMENT, GET_QEMU, QEMU, command
 
 from qcls_gguf import ModelError
 from qcls_gguf.native import library_folder
-from qcls_gguf.native.device import cpu_variant
 from qcls_gguf.native.processor import check_processor, processor_text
 
 LIBRARY = library_folder() / "libqcls-processor.so"
@@ -51,23 +46,3 @@ def test_a_library_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "libqcls-processor.so").write_text("none")
     with pytest.raises(ModelError, match=r"libqcls-processor\.so cannot be loaded: .*: install the package again"):
         check_processor(tmp_path / "libqcls-processor.so")
-
-
-@on_x86
-@pytest.mark.skipif(shutil.which(QEMU) is None, reason=GET_QEMU)
-@pytest.mark.skipif(cpu_variant() is not None, reason="a portable build runs on any processor")
-def test_on_a_lesser_processor_the_command_says_what_is_missing() -> None:
-    """`make cpus` asks more models of processors, and has a portable build answer under them, which takes minutes."""
-    script = Path(sys.executable).parent / "qcls-gguf"
-    words = [*command(sys.executable, "Nehalem"), str(script), "--version"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)
-    assert done.returncode == 3
-    assert done.stdout == ""
-    wanted = re.search(
-        r"^qcls-gguf: .* was compiled for a processor with ([\w, ]+), which this one lacks: ", done.stderr
-    )
-    assert wanted
-    missing = wanted[1].split(", ")
-    assert "AVX" in missing
-    assert "SSE4_2" not in missing
-    assert set(missing) <= set(processor_text(LIBRARY, "qcls_processor_has").split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.config.scoring import Scoring
-from qcls_gguf.errors import ScoreError
+from qcls_gguf.errors import PlanError, ScoreError
 from qcls_gguf.native import TrieScores
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 from qcls_gguf.score import scorer as scorer_module
@@ -179,72 +180,26 @@ def test_one_scorer_for_requests_of_any_number_of_queries() -> None:
         check_against_mirror(tries, head, hidden, row, found)
 
 
-HEAD = {token: np.array(row, np.float32) for token, row in {1: (1, 2), 2: (-3, 0.5), 3: (0.25, 1)}.items()}
-BIAS = {1: 0.25, 2: -1.0, 3: 2.0}
+def layout(**changed: list[int]) -> dict[str, Any]:
+    arrays = {"node_start": [0, 2, 4], "label_start": [0, 1, 3], "label_edge": [0, 1, 3], **changed}
+    return {name: np.array(values, np.int32) for name, values in arrays.items()}
 
 
 @pytest.mark.parametrize(
-    "tail", [Tail(), Tail(scale=1 / 3), Tail(bias=BIAS), Tail(cap=2.0), Tail(scale=-2.0, cap=30.0, bias=BIAS)], ids=str
-)
-def test_the_tail_of_a_head_against_its_formula(tail: Tail) -> None:
-    hidden = np.array([[0.5, -1.5], [2, 3]], np.float32)
-    trie = trie_of((1,), (2,), (3,), scoring="first_token")
-    found = Scorer([trie], HEAD, tail=tail).score(hidden, rows([0, 0, 0], [1, 1, 1]))
-    for state, scores, probability in zip(hidden.tolist(), found.score, found.probability, strict=True):
-        products = [sum(h * w for h, w in zip(state, HEAD[token].tolist(), strict=True)) for token in (1, 2, 3)]
-        wanted = [(y + (BIAS[t] if tail.bias else 0)) * tail.scale for t, y in enumerate(products, 1)]
-        if tail.cap is not None:
-            wanted = [tail.cap * math.tanh(y / tail.cap) for y in wanted]
-        np.testing.assert_allclose(scores, wanted, rtol=1e-6)
-        np.testing.assert_allclose(probability, np.exp(wanted) / np.exp(wanted).sum(), rtol=1e-5)
-
-
-# At the prompt's end: a 0.2, b 0.5, anything else 0.3. Behind b: c 0.4, d 0.1, end 0.25, anything else 0.25.
-A, B, C, D = range(4)
-PROMPT_END, BEHIND_B = {A: 0.2, B: 0.5}, {C: 0.4, D: 0.1, END: 0.25}
-LOG_SUMS = 3.0, -7.0
-"""of the logits of each node: any values give the same probabilities"""
-
-
-def exact_scores(labels: Sequence[Path], scoring: Scoring, *, exact: bool = True) -> LabelScores:
-    """From hidden states that are their own logits, with the label tokens' logits and the log-sum-exp after them."""
-    trie = build_trie([str(path) for path in labels], labels, END, scoring, exact=exact)
-    hidden = []
-    for probabilities, log_sum in zip((PROMPT_END, BEHIND_B), LOG_SUMS, strict=True):
-        own = [math.log(probabilities.get(token, 1e-9)) + log_sum for token in range(N_TOKENS)]
-        hidden.append([*own, *own, log_sum] if exact else own)
-    nodes = rows([trie.read.index(edge.node) for edge in trie.edges])
-    scorer = Scorer([trie], one_hot_rows(), np.arange(N_TOKENS, dtype=np.int32) if exact else None)
-    return scorer.score(np.array(hidden, np.float32), nodes)
-
-
-HALF = math.sqrt(0.2)
-
-
-@pytest.mark.parametrize(
-    ("scoring", "labels", "scores", "probabilities"),
+    ("name", "values"),
     [
-        ("joint", [(A,), (B, C)], [0.2, 0.5 * 0.4], [0.5, 0.5]),
-        ("joint", [(B,), (B, C)], [0.5 * 0.25, 0.5 * 0.4], [0.125 / 0.325, 0.2 / 0.325]),
-        ("mean", [(A,), (B, C)], [0.2, HALF], [0.2 / (0.2 + HALF), HALF / (0.2 + HALF)]),
-        ("mean", [(B,), (B, C)], [math.sqrt(0.125), HALF], None),
-        ("tree", [(A,), (B, C)], [0.2 / 0.7, 0.5 / 0.7], [0.2 / 0.7, 0.5 / 0.7]),
-        ("tree", [(A,), (B, C), (B, D)], [0.2 / 0.7, 0.4 / 0.7, 0.1 / 0.7], [0.2 / 0.7, 0.4 / 0.7, 0.1 / 0.7]),
-        ("first_token", [(A,), (B, C)], [0.2 * math.exp(3), 0.5 * math.exp(3)], [0.2 / 0.7, 0.5 / 0.7]),
+        ("node_start", [1, 2, 4]),
+        ("node_start", [0, 2, 2]),
+        ("node_start", [0, 3, 1]),
+        ("label_start", [0, 1, 4]),
+        ("label_start", [0, 0, 3]),
+        ("label_edge", [0, 1, 4]),
+        ("label_edge", [0, -1, 3]),
     ],
 )
-def test_scorings_worked_by_hand(
-    scoring: Scoring, labels: list[Path], scores: list[float], probabilities: list[float] | None
-) -> None:
-    found = exact_scores(labels, scoring)
-    assert np.exp(found.score[0]) == pytest.approx(scores)
-    assert probabilities is None or found.probability[0] == pytest.approx(probabilities)
-
-
-def test_label_mass_is_what_the_labels_have_of_the_vocabulary() -> None:
-    labels = [(A,), (B, C), (B, D)]
-    found = exact_scores(labels, "tree").exact
-    assert found is not None
-    assert found.label_mass[0] == pytest.approx([0.2 + 0.5 * 0.4 + 0.5 * 0.1])
-    assert np.exp(found.joint[0]) == pytest.approx([0.2, 0.2, 0.05])
-    assert exact_scores(labels, "tree", exact=False).exact is None
+def test_a_layout_that_does_not_fit_is_refused(name: str, values: list[int]) -> None:
+    TrieScores(**layout())
+    with pytest.raises(PlanError, match="must"):
+        TrieScores(**layout(**{name: values}))
+    with pytest.raises(PlanError, match="int32"):
+        TrieScores(**{**layout(), name: layout()[name].astype(np.int64)})

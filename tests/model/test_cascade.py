@@ -112,7 +112,6 @@ def test_errors_and_limits_are_those_of_one_classifier(folder: Path) -> None:
         ("both", "cascade.model_sha256", "0" * 64, "fitted with the model of sha256 000000000000…, this one"),
         ("both", "cascade.stages.0.model_sha256", "0" * 64, r"stages\[0\]: its thresholds were fitted"),
         ("both", "prompts.0.temperature", 2.0, "threshold of prompt category was fitted to the prompt of"),
-        ("both", "prompts.1.labels", ["boy", "none"], "the threshold of prompt audience was fitted"),
         ("both", "cascade.stages.0.config", "none.yaml", r"stages\[0\].config: .*none.yaml"),
         (
             "both",
@@ -127,7 +126,6 @@ def test_errors_and_limits_are_those_of_one_classifier(folder: Path) -> None:
             r"cascade.stages\[0\]: the threshold of prompt \w+ was fitted",
         ),
         ("cheap", "prompts.1.labels", ["girl", "boy"], "cheap.yaml: prompts.audience has other labels than the"),
-        ("cheap", "prompts.1.name", "other", "cheap.yaml: has no prompt audience"),
     ],
 )
 def test_what_the_thresholds_were_not_fitted_to_is_refused(

@@ -116,15 +116,6 @@ def test_prefixes_need_cells(model: Model, open_context: OpenContext) -> None:
     np.testing.assert_allclose(row, wanted, rtol=0, atol=0.05)  # the cache rounds to F16
 
 
-def test_a_prefix_that_is_asked_for_again_is_not_decoded_again(model: Model, open_context: OpenContext) -> None:
-    engine = engine_of(model, open_context(model.native), [long_prefix(50)])
-    (held,) = engine.hold([long_prefix(30, seed=1)])
-    engine.release([held])
-    (again,) = engine.hold([long_prefix(30, seed=1)])
-    assert again is held
-    assert (again.n_users, len(engine.cache), engine.cache.n_cells) == (1, 2, 80)
-
-
 def test_restoring_keeps_what_is_used(model: Model, open_context: OpenContext) -> None:
     engine = engine_of(model, open_context(model.native, **EXACT), [long_prefix(20), long_prefix(30)])
     engine.hold([(*long_prefix(25), 7), (8, 9)])

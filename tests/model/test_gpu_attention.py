@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier, OpenContext
+from conftest import MakeModel, OpenClassifier, OpenContext, RunPython, WriteConfig
 from nodes import Float32Array, Node, check_cells_of_others, decode, random_decodes, random_tokens
-from oracle import PromptSpec, decode_sequence
+from oracle import COLOR, PromptSpec, decode_sequence
 
 from qcls_gguf.native import NativeModel, sees_cuda_gpu
 
@@ -129,3 +129,25 @@ def test_a_classifier_has_it_on_a_gpu(make_model: MakeModel, open_classifier: Op
     for options, reads_visible in (({}, True), ({"flash_attn": True}, False)):
         classifier = open_classifier(make_model(weight_type="Q8_0"), prompts, n_gpu_layers="all", **options)
         assert (classifier.engine.context.why_no_visible_cells is None) == reads_visible
+
+
+WITHOUT_LAYERS = """
+import os, sys
+if sys.argv[2] == "hidden":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+from qcls_gguf import Classifier
+with Classifier.from_config(sys.argv[1]) as classifier:
+    result = classifier.classify("red " * 60)
+print(result.counts.n_tokens_new > 60, result.model.device, [score.score for score in result.results[0].scores])
+"""
+
+
+@pytest.mark.parametrize("weight_type", ["F32", "Q8_0"])
+def test_without_layers_on_a_gpu_answers_are_those_of_a_machine_without_one(
+    weight_type: str, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+) -> None:
+    """llama.cpp would copy weights to the GPU for decodes of 32 tokens and more, and round otherwise there."""
+    config = write_config(make_model(weight_type=weight_type, n_embd=512, n_ff=1024), [COLOR], n_gpu_layers=0)
+    visible, hidden = (run_python(WITHOUT_LAYERS, config, kind) for kind in ("visible", "hidden"))
+    assert visible.stdout.startswith("True"), visible.stderr
+    assert visible.stdout == hidden.stdout

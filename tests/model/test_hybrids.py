@@ -13,11 +13,8 @@ from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
 from oracle import Oracle, PromptSpec, decode_sequence
 from oracle_prompts import (
     EXACT,
-    LARGEST,
     QUERIES,
-    TEMPLATES,
     TOPICS,
-    assert_same,
     compared,
     make_template,
     numbered_prompts,
@@ -255,17 +252,6 @@ def test_settings_without_kernels_for_recurrent_layers(make_model: MakeModel, op
     path = make_model("qwen35", weight_type="Q8_0", head_type="Q8_0")
     with pytest.raises(ConfigError, match=r"runtime\.batch_invariant: recurrent layers, .* leave it out, max_batch 1"):
         open_classifier(path, numbered_prompts(2, "joint"), batch_invariant=True)
-
-
-def test_64_prompts(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    """In a dozen passes; of every kind of template some are compared."""
-    path, prompts, query = make_model("qwen35"), numbered_prompts(64, *TEMPLATES), "red dress for girl"
-    result = open_classifier(path, prompts, **EXACT).classify(query)
-    some = [0, 13, 26, 63]
-    with Oracle(path, **EXACT) as oracle:
-        chosen = replace(result, results=tuple(result.results[i] for i in some))
-        assert_same(oracle, [prompts[i] for i in some], [chosen], [query], LARGEST)
-    assert result.counts.n_decodes > 3
 
 
 def test_eight_queries_of_which_some_are_as_long_as_may_be(

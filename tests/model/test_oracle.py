@@ -214,15 +214,10 @@ def test_short_rope_factors(
 
 
 def test_a_larger_cache_would_change_the_rope_factors(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    """What limits() refuses: the same tokens give other logits once the cache is larger, in such a model only."""
-    n_larger = CONTEXT_LENGTH + 256
+    """What limits() refuses: the same tokens give other logits once the cache is larger. Measured: by up to 6.7."""
+    n_larger, path = CONTEXT_LENGTH + 256, make_model("longrope")
     with pytest.raises(ConfigError, match=f"a cache of {n_larger} cells .* longer than {CONTEXT_LENGTH} tokens"):
-        open_classifier(make_model("longrope"), SEPARATE, n_ctx=n_larger)
-    assert open_classifier(make_model("llama"), SEPARATE, n_ctx=n_larger).classify("red dress").labels
-    differences = {}
-    for name in ("longrope", "llama"):
-        with Oracle(make_model(name), **EXACT) as small, Oracle(make_model(name), n_ctx=n_larger, **EXACT) as large:
-            tokens = small.rendered(SEPARATE[0].template, "red dress")
-            differences[name] = float(np.abs(small.logits(tokens) - large.logits(tokens)).max())
-    assert differences["longrope"] > 0.5  # measured: 6.7
-    assert differences["llama"] < 1e-5
+        open_classifier(path, SEPARATE, n_ctx=n_larger)
+    with Oracle(path, **EXACT) as small, Oracle(path, n_ctx=n_larger, **EXACT) as large:
+        tokens = small.rendered(SEPARATE[0].template, "red dress")
+        assert np.abs(small.logits(tokens) - large.logits(tokens)).max() > 0.5

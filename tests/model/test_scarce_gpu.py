@@ -79,29 +79,20 @@ def test_a_context_that_leaves_too_little_is_refused(config: Config, leave: Call
 
 
 def test_what_answers_goes_on_where_another_is_refused(config: Config, leave: Callable[[int], None]) -> None:
+    """On the same model, and on another one, as where a service reloads and the configuration has changed."""
     leave(100)
     config = replace(config, runtime=replace(config.runtime, n_gpu_layers="all"))
-    with Model.open(config.model, config.runtime) as model, Classifier.from_config(config, model=model) as first:
-        wanted = first.classify("red").labels
-        with pytest.raises(ModelError, match=r"beside 3 layers and 1 other open context: set .* close the other"):
-            Classifier.from_config(config, model=model)
-        assert first.classify("red").labels == wanted
-        assert len(model.native.contexts) == 1
-        first.close()
-        Classifier.from_config(config, model=model).close()
-
-
-def test_other_models_on_the_gpu_count(config: Config, leave: Callable[[int], None]) -> None:
-    """As where a service reloads, and the configuration names another model by now."""
-    leave(100)
-    config = replace(config, runtime=replace(config.runtime, n_gpu_layers="all"))
-    with Model.open(config.model, config.runtime) as first, Model.open(config.model, config.runtime) as second:
-        with (
-            Classifier.from_config(config, model=first),
-            pytest.raises(ModelError, match=r"a context would leave 100 MiB of a GPU free.* 1 other open context"),
-        ):
-            Classifier.from_config(config, model=second)
-        Classifier.from_config(config, model=second).close()
+    with Model.open(config.model, config.runtime) as model, Model.open(config.model, config.runtime) as other:
+        with Classifier.from_config(config, model=model) as first:
+            wanted = first.classify("red").labels
+            for each in (model, other):
+                why = r"leave 100 MiB of a GPU.* beside 3 layers and 1 other open context: set .* close the other"
+                with pytest.raises(ModelError, match=why):
+                    Classifier.from_config(config, model=each)
+                assert first.classify("red").labels == wanted
+            assert (len(model.native.contexts), len(other.native.contexts)) == (1, 0)
+        for each in (model, other):
+            Classifier.from_config(config, model=each).close()
 
 
 NO_MEMORY = """

@@ -15,7 +15,7 @@ from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine.capacity import Limits, check_capacity, limits, shapes
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
-from qcls_gguf.model.placement import Weights, is_scarce, placement, room_bytes, weights_of
+from qcls_gguf.model.placement import Weights, is_scarce, placement, weights_of
 from qcls_gguf.native import ContextMemory, Device
 from qcls_gguf.plan.growth import Capacity
 from qcls_gguf.prompts.compiled import Prompt
@@ -108,42 +108,9 @@ def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list
     assert len(prefixes) + max(n_leaves) <= found.n_seq_max <= MAX_SEQ
 
 
-def limits_of(n_ctx: int, n_batch: int, n_seq_max: int, n_outputs_max: int, n_leaf_seqs: int) -> Limits:
-    return Limits(
-        n_ctx=n_ctx, n_batch=n_batch, n_seq_max=n_seq_max, n_outputs_max=n_outputs_max, n_leaf_seqs=n_leaf_seqs
-    )
-
-
 LONG = prompt_of(n_head=200)
 MANY = prompt_of(labels=forks(40))
 ONE: dict[str, Any] = {"max_query_tokens": 1, "max_batch": 1}
-
-
-@pytest.mark.parametrize(
-    ("given_runtime", "prompts", "n_empty", "wanted"),
-    [
-        # fast: 4 - 3 + 8 + 6 + 1 and 2 - 2 + 8 + 5; slow: 10 + 4 + 8 + 6 + 1 and 20 + 2 + 8 + 5
-        (
-            {"max_query_tokens": 8, "max_batch": 1},
-            [
-                prompt_of(n_head=10, n_stable=3, n_tail=6, labels=LIGHT),
-                prompt_of(n_head=20, n_stable=2, n_tail=5, first=1),
-            ],
-            [4, 2],
-            limits_of(256, 35, 4, 4, 2),
-        ),
-        (ONE, [LONG, LONG], [0, 0], limits_of(512, 201, 3, 3, 2)),  # equal prefixes are held once
-        (ONE, [LONG, prompt_of(n_head=200, first=1)], [0, 0], limits_of(768, 201, 4, 4, 2)),
-        # the batch holds all that a full request reads
-        ({"max_query_tokens": 1, "max_batch": 4}, [MANY], [0], limits_of(256, 164, 161, 164, 160)),
-        # sequences are capped where one request could use more
-        ({"max_query_tokens": 1, "max_batch": 1000}, [MANY], [0], limits_of(512, 7 * 41, MAX_SEQ, 7 * 41, 255)),
-    ],
-)
-def test_limits_worked_by_hand(
-    given_runtime: dict[str, Any], prompts: list[Prompt], n_empty: list[int], wanted: Limits
-) -> None:
-    assert limits(runtime(**given_runtime), set_of(prompts, n_empty), 0) == wanted
 
 
 TWO = [prompt_of(n_head=20, n_tail=5), prompt_of(n_head=30, n_tail=5, first=1)]
@@ -213,9 +180,8 @@ def gpus_of(*free_gib: float) -> list[Device]:
     return [Device(kind="GPU", name="", free_bytes=free, total_bytes=free) for free in free_bytes]
 
 
-@pytest.mark.parametrize(
-    ("given_layers", "free_gib", "layers", "n_gpus"),
-    [
+PLACED: dict[bool, list[tuple[Layers, tuple[float, ...], int, int]]] = {
+    False: [
         # given ones are taken up to all
         *((1, (9,), 1, 1), (37, (9,), 37, 1), (38, (9,), 37, 1), (9, (), 0, 0), ("all", (), 0, 0), (0, (5, 5), 0, 0)),
         # automatic ones fit the free memory
@@ -227,29 +193,22 @@ def gpus_of(*free_gib: float) -> list[Device]:
         *(("all", (5, 5), 37, 1), ("all", (3, 1), 37, 2), ("all", (3,), 37, 1)),
         *((9, (2, 5), 9, 1), (10, (2, 5), 10, 2), ("auto", (1, 0.5), 0, 0)),
     ],
-)
-def test_layers_fit_the_free_memory(
-    given_layers: Layers, free_gib: tuple[float, ...], layers: int, n_gpus: int
-) -> None:
-    found = placement(RuntimeConfig(n_gpu_layers=given_layers), weights(4), gpus_of(*free_gib))
-    assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
-
-
-@pytest.mark.parametrize(
-    ("given_layers", "free_gib", "layers", "n_gpus"),
-    [
+    # 4 GiB of weights and as much of cache go where the layers go; 1 GiB of buffers and 0.5 are on each GPU
+    True: [
         *(("auto", (9.5,), 37, 1), ("auto", (9.4,), 36, 1), ("auto", (5.5,), 18, 1), ("auto", (1.5,), 0, 0)),
         *(("auto", (5.5, 5.5), 36, 2), ("auto", (5.5, 5.6), 37, 2), ("auto", (5.5, 1.2), 18, 1)),
         *(("all", (9.5, 80), 37, 1), ("all", (9.4, 80), 37, 2), ("all", (5,), 37, 1), (0, (80,), 0, 0)),
     ],
-)
-def test_layers_make_room_for_the_context_where_it_is_known(
-    given_layers: Layers, free_gib: tuple[float, ...], layers: int, n_gpus: int
-) -> None:
-    """4 GiB of weights and as much of cache go where the layers go; 1 GiB of buffers and 0.5 are on each GPU."""
-    context = ContextMemory(cache_bytes=4 * GIB, compute_bytes=GIB)
-    found = placement(RuntimeConfig(n_gpu_layers=given_layers), weights(4), gpus_of(*free_gib), context)
-    assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
+}
+"""Whether the context is known: layers that are asked for, GiB free on each GPU, layers and GPUs that are taken."""
+
+
+@pytest.mark.parametrize("is_known", PLACED)
+def test_layers_fit_the_free_memory(is_known: bool) -> None:
+    context = ContextMemory(cache_bytes=4 * GIB, compute_bytes=GIB) if is_known else None
+    for given_layers, free_gib, layers, n_gpus in PLACED[is_known]:
+        found = placement(RuntimeConfig(n_gpu_layers=given_layers), weights(4), gpus_of(*free_gib), context)
+        assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus), (given_layers, free_gib)
 
 
 def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
@@ -265,22 +224,13 @@ def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
     assert weights_of(tied, 1) == Weights(layer_bytes=(1,), head_bytes=1010)
 
 
-@pytest.mark.parametrize(
-    ("given_layers", "free_gib", "wanted"),
-    [
+def test_the_context_is_measured_where_layers_depend_on_it() -> None:
+    cases: list[tuple[Layers, tuple[float, ...], bool]] = [
         *(("auto", (15,), True), ("auto", (16,), False), ("auto", (15, 80), True), ("auto", (), False)),
         *(("all", (5,), False), ("all", (5, 5), True), (9, (5, 5), True), (0, (5, 5), False)),
-    ],
-)
-def test_the_context_is_measured_where_layers_depend_on_it(
-    given_layers: Layers, free_gib: tuple[float, ...], wanted: bool
-) -> None:
-    assert is_scarce(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, gpus_of(*free_gib)) == wanted
-
-
-@pytest.mark.parametrize(("free_gib", "room_gib"), [((), 0), ((3,), 2), ((3, 0.5, 2), 3)])
-def test_each_gpu_keeps_memory_beside_weights(free_gib: tuple[float, ...], room_gib: int) -> None:
-    assert room_bytes(gpus_of(*free_gib)) == room_gib * GIB
+    ]
+    for given_layers, free_gib, wanted in cases:
+        assert is_scarce(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, gpus_of(*free_gib)) == wanted
 
 
 @pytest.mark.parametrize(

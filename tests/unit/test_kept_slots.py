@@ -82,14 +82,6 @@ def test_what_is_read_is_there_and_no_slot_is_written_twice(
         cells.update(written)
 
 
-def test_each_takes_the_slot_that_it_goes_on_from() -> None:
-    kept = slots(3)
-    first = [each.write_slot for each in ask(kept, [0, 0, 0], [1, 1, 1], [2, 2, 2])]
-    assert [each.write_slot for each in ask(kept, [2, 2, 2, 2], [0, 0, 0, 0], [1, 1, 1, 1])] == [first[2], *first[:2]]
-    # a new query takes the slot that was used longest ago, of those that no query of its turn goes on from
-    assert [each.write_slot for each in ask(kept, [3, 3], [2, 2, 2, 3])] == [first[0], first[2]]
-
-
 def test_a_slot_counts_when_the_last_decode_of_its_query_is_made() -> None:
     kept = slots(1)
     ask(kept, [1, 1])

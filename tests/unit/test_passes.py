@@ -183,15 +183,11 @@ def found(n_prompts: int, pass_tokens: int, trie: LabelTrie = ONE_TOKEN, n_most:
     ("of", "wanted"),
     [
         # a common text is fed for each prompt where that costs less than a pass, here 11 tokens
-        ((2, 4), (2, 15)),
         ((2, 11), (2, 15)),
         ((2, 12), (1, 26)),
-        ((4, 32), (2, 19)),
-        ((4, 34), (1, 52)),
         ((2, 32, ONE_TOKEN, 25), (2, 15)),
         # a prompt is fed for each branch of its labels where that costs less; of SEVERAL one branch only is fed
         ((1, 4, SEVERAL), (1, 14)),
-        ((1, 4, THREE_LEAVES), (2, 16)),
         ((1, 32, THREE_LEAVES), (1, 42)),
         # all shared; the last two tokens of two prompts for each branch; all for each branch
         ((2, 4, THREE_LEAVES), (3, 21)),

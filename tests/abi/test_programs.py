@@ -1,0 +1,48 @@
+"""Programs in C++ that test code of the kernels without a GPU. QCLS_TEST_CXXFLAGS adds flags, such as sanitizers'."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+NATIVE = TESTS.parent / "qcls_gguf" / "native"
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+
+
+def output_of(program: Path, *sources: Path) -> list[str]:
+    """The lines that a program of these sources prints; it ends well, without errors."""
+    flags = f"-std=c++17 -O1 -D_GLIBCXX_ASSERTIONS {os.environ.get('QCLS_TEST_CXXFLAGS', '')}"
+    folders = [f"-I{NATIVE / name}" for name in ("llama", "shared")]
+    subprocess.run(["g++", *shlex.split(flags), *folders, *map(str, sources), "-o", str(program)], check=True)
+    run = subprocess.run([str(program)], check=False, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout
+    return run.stdout.splitlines()
+
+
+def test_lanes_find_what_blocks_hold(tmp_path: Path) -> None:
+    """Lane order is a permutation of a matrix's bytes: every byte once, there and back; and each lane's loads, by the
+    index functions that the CUDA kernels have, too.
+    """
+    assert output_of(tmp_path / "lane_order", TESTS / "lane_order.cpp") == [
+        "by default on 7.5 alone",
+        "q8_0: 32 rows of 272 bytes",
+        "q8_0: 96 rows of 816 bytes",
+        "q6_k: 32 rows of 210 bytes",
+        "q6_k: 96 rows of 630 bytes",
+        "q8_0, 2 groups a warp: 18432 fragments",
+        "q8_0, 4 groups a warp: 18432 fragments",
+        "q6_k, 2 groups a warp: 147456 values",
+        "q6_k, 4 groups a warp: 147456 values",
+    ]
+
+
+def test_each_token_sees_its_cells_once(tmp_path: Path) -> None:
+    """The lists of visible cells that a GPU reads, of random trees of sequences, with cells all over the cache."""
+    sources = TESTS / "visible_lists.cpp", NATIVE / "llama" / "visible_lists.cpp"
+    assert output_of(tmp_path / "visible_lists", *sources) == []
