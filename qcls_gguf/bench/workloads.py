@@ -117,7 +117,7 @@ def least_tokens(prompts: Sequence[Prompt], fragments: Iterable[Sequence[Sequenc
     read: set[tuple[int, ...]] = set()
     for query_fragments in fragments:
         for prompt, fragment in zip(prompts, query_fragments, strict=True):
-            ends = [(*prompt.head, *fragment, *prompt.tail)]
+            ends = [(*prompt.opening, *fragment, *prompt.closing)]
             for parent, token in prompt.trie.fed:
                 ends.append((*ends[parent], token))
             for node in prompt.trie.read:

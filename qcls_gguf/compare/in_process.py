@@ -71,7 +71,7 @@ class Stock(Method):
         inputs = self._workload.inputs(query)
         if self._cached:
             return inputs
-        starts = [[*prompt.compiled.head, *prompt.compiled.stable] for prompt in self._prompts]
+        starts = [[*prompt.compiled.opening, *prompt.compiled.stable] for prompt in self._prompts]
         return [(0, [*start[:n], *tokens]) for start, (n, tokens) in zip(starts, inputs, strict=True)]
 
     def ask(self, query: str, exact: bool = False) -> list[Answer]:

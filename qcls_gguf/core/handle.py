@@ -16,9 +16,9 @@ from ..plan.templates import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
 from ..score.adjustment import Adjustment
+from ..score.output import Output
 from ..score.result import Result
 from ..score.scorer import Answers, Scorer
-from ..score.tail import Tail
 from .core import MAX_QUERIES, Core, TokenizedItem
 
 _BYTES_PER_TOKEN = 4
@@ -142,13 +142,13 @@ class LoadedPrompts(Labeller):
         self.templates = Templates(
             compiled, [prefix.holder for prefix in held], engine.capacity, engine.model.facts.n_vocab
         )
-        tail = engine.context.head_tail
-        bias = engine.model.output_biases(tokens) if tail.has_bias else None
+        steps = engine.context.output_steps
+        bias = engine.model.output_biases(tokens) if steps.has_bias else None
         self.scorer = Scorer(
             [prompt.trie for prompt in compiled.prompts],
             engine.model.rows(tokens),
             core.label_tokens if compiled.exact else None,
-            tail=Tail(scale=tail.scale, cap=tail.cap, bias=bias),
+            output=Output(scale=steps.scale, cap=steps.cap, bias=bias),
             arithmetic=TrieScores,
         )
         self.answers = Answers(compiled.prompts, compiled.settings, self.scorer, compiled.heads)
@@ -185,7 +185,7 @@ class LoadedPrompts(Labeller):
                 self._fed = short[1], (long[1] - short[1]) / _N_LONG
             else:
                 prompts = self.compiled.prompts
-                self._fed = sum(len(each.tail) + len(each.trie.fed) for each in prompts), float(len(prompts))
+                self._fed = sum(len(each.closing) + len(each.trie.fed) for each in prompts), float(len(prompts))
         n_fixed, per_token = self._fed
         return n_fixed + int(per_token * min(n_query_tokens(query), self.config.runtime.max_query_tokens))
 

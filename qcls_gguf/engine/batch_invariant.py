@@ -1,8 +1,8 @@
 """Whether a query's results can be the same whatever else is in its decode (`runtime.batch_invariant`).
 
 This project's CUDA kernels must compute all products, because llama.cpp's split their sums by the number of tokens. So
-the conditions here are those of can_compute in native/cuda/mmq_direct_graph.cu. The head is multiplied only for exact
-scores. The C shim checks the conditions for attention.
+the conditions here are those of can_compute in native/cuda/mmq_direct_graph.cu. The output matrix is multiplied for
+exact scores only. The C shim checks the conditions for attention.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _COLUMNS_STEP = {8: 256, 12: 256, 14: 512}
 _ROWS_STEP = 32
 _MOST_ROWS = 26_112
 """of a layer's matrix: 4,096 tiles of 64 rows and 112 of a decode's 1,024 tokens"""
-_MOST_HEAD_ROWS = 262_144
-"""of the head, which is multiplied with at most 112 rows (qcls_context_params in native/src/qcls.h)"""
-_HEADS = ("output.weight", "token_embd.weight")
+_MOST_OUTPUT_ROWS = 262_144
+"""of the output matrix, which is multiplied with at most 112 rows (qcls_context_params in native/src/qcls.h)"""
+_OUTPUTS = ("output.weight", "token_embd.weight")
 
 
 def check_layers(tensors: Mapping[str, TensorInfo]) -> None:
@@ -29,12 +29,12 @@ def check_layers(tensors: Mapping[str, TensorInfo]) -> None:
             raise ConfigError(f"runtime.batch_invariant: {wrong}; without it, max_batch 1 keeps queries apart")
 
 
-def wrong_head(tensors: Mapping[str, TensorInfo]) -> str | None:
-    """Why exact scores, which need all rows of the head, are impossible; None if the kernels can compute the head.
+def wrong_output(tensors: Mapping[str, TensorInfo]) -> str | None:
+    """Why exact scores, which need all rows of the output matrix, are impossible; None if the kernels can compute it.
 
-    Other scores need only the rows of label tokens, which are multiplied on the CPU, whatever the head's type.
+    Other scores need only the rows of label tokens, which are multiplied on the CPU, whatever its type.
     """
-    wrong = _wrong_matrix(next(tensors[name] for name in _HEADS if name in tensors), _MOST_HEAD_ROWS)
+    wrong = _wrong_matrix(next(tensors[name] for name in _OUTPUTS if name in tensors), _MOST_OUTPUT_ROWS)
     return wrong and (
         f"runtime.batch_invariant: {wrong}, for exact scores: choose scoring: tree, or leave batch_invariant out; "
         "max_batch 1 keeps queries apart"

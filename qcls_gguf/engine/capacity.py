@@ -86,7 +86,7 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
     Raises CapacityError if that is more than the model was trained for; n_ctx_train <= 0: unknown.
     """
     whole = [
-        len(prompt.head) + n_empty + max_query_tokens + len(prompt.tail) + len(prompt.trie.fed)
+        len(prompt.opening) + n_empty + max_query_tokens + len(prompt.closing) + len(prompt.trie.fed)
         for prompt, n_empty in zip(prompts.prompts, prompts.n_empty, strict=True)
     ]
     for prompt, n in zip(prompts.prompts, whole, strict=True):
@@ -207,7 +207,7 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
             + runtime.max_query_tokens
             - len(prompt.stable)
             + (prompt.n_held_back or 0)
-            + len(prompt.tail)
+            + len(prompt.closing)
             + len(prompt.trie.fed)
             for prompt, n_empty in zip(prompts.prompts, prompts.n_empty, strict=True)
         )

@@ -209,7 +209,7 @@ class Engine:
         self._leaf_start[:] = 0
 
     def set_label_tokens(self, tokens: Int32Array) -> None:
-        """From now on every row holds, after the hidden state, the LM head's logits of these tokens and the log-sum-exp
+        """From now on every row holds, after the hidden state, the logits of these tokens and the log-sum-exp
         of all logits.
 
         tokens: (n,) int32; with none, rows hold hidden states only. Raises ConfigError for an engine whose rows must

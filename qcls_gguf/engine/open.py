@@ -13,7 +13,7 @@ from ..plan.kept_queries import KeptQueries
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.timing import Ledger
-from .batch_invariant import check_layers, wrong_head
+from .batch_invariant import check_layers, wrong_output
 from .capacity import Limits, limits
 from .cores import threads
 from .engine import Engine
@@ -162,7 +162,7 @@ def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:
         )
     tensors = model.tensors
     check_layers(tensors)
-    why_no_logits = wrong_head(tensors)
+    why_no_logits = wrong_output(tensors)
     if why_no_logits and prompts.exact:
         raise ConfigError(why_no_logits)
     return why_no_logits

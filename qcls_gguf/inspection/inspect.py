@@ -149,7 +149,7 @@ def fragment_tokens(prompt: Prompt, tokenizer: Tokenizer, query: str) -> list[in
 def new_tokens(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, list[int], list[int]]:
     """For an empty query: n_cached, the new tokens of the fragment, and those of the suffix after it."""
     n_cached, tokens = prompt.new_tokens(fragment_tokens(prompt, tokenizer, ""))
-    at = len(tokens) - len(prompt.tail)
+    at = len(tokens) - len(prompt.closing)
     return n_cached, tokens[:at], tokens[at:]
 
 

@@ -31,7 +31,7 @@ from .placement import (
     why_not_on_gpu,
     with_all_wanted,
 )
-from .rows import HeadRows
+from .rows import OutputRows
 from .trial import try_model
 from .vocabulary import Vocabulary
 
@@ -51,7 +51,7 @@ class Model(Vocabulary):
         """Use `open`."""
         super().__init__(file, placement, native, query_tokens)
         self._hashing = hashing
-        self._head = cache(lambda: HeadRows(file))
+        self._output_rows = cache(lambda: OutputRows(file))
 
     @classmethod
     def open(
@@ -107,17 +107,17 @@ class Model(Vocabulary):
         return self._hashing.identity()
 
     def rows(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
-        """The dequantised rows of the LM head of some tokens, each float32 of shape (n_embd,). Raises ModelError."""
-        return self._head().of(tokens)
+        """The output matrix's dequantised rows of some tokens, each float32 of shape (n_embd,). Raises ModelError."""
+        return self._output_rows().of(tokens)
 
     def output_biases(self, tokens: Iterable[int]) -> dict[int, float]:
-        """What a head with output.bias adds to the logits of some tokens. Raises ModelError."""
-        return self._head().biases(tokens)
+        """What output.bias, where there is one, adds to the logits of some tokens. Raises ModelError."""
+        return self._output_rows().biases(tokens)
 
     def close(self) -> None:
         """Free the weights, and the contexts that still use them first; may be called again."""
         self._hashing.stop()
-        self._head.cache_clear()  # and with it the file
+        self._output_rows.cache_clear()  # and with it the file
         super().close()
 
 

@@ -57,7 +57,7 @@ class Weights:
     """Bytes of a model's weights that can be on GPUs; what is read before the first layer stays on the CPU."""
 
     layer_bytes: tuple[int, ...]
-    head_bytes: int
+    output_bytes: int
 
     @property
     def n_layer(self) -> int:
@@ -71,14 +71,14 @@ class Weights:
 
 
 def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int) -> Weights:
-    """tensors: of all the model's files. A head that is the token embedding is on a GPU a second time."""
+    """tensors: of all the model's files. An output matrix that is the token embedding is on a GPU a second time."""
     layer_bytes = Counter[str]()
     for name, tensor in tensors.items():
         layer_bytes[".".join(name.split(".")[:2])] += tensor.n_bytes
-    head = ("output",) if "output.weight" in tensors else ("output", "token_embd.")
+    own = ("output",) if "output.weight" in tensors else ("output", "token_embd.")
     return Weights(
         layer_bytes=tuple(layer_bytes[f"blk.{n}"] for n in range(n_layer)),
-        head_bytes=sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(head)),
+        output_bytes=sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(own)),
     )
 
 
@@ -116,7 +116,7 @@ def placement(
     as much, and each GPU has compute buffers; None: not known.
 
     A request passes through the layers one after the other, so a second GPU makes it no faster: as few GPUs take the
-    layers as have room for them. `auto` fits layers to the free memory, after the head, which goes to a GPU first.
+    layers as have room for them. `auto` fits layers to the free memory, after the output matrix, which goes first.
     """
     reserve_bytes = RESERVE_BYTES if context is None else _SPARE_BYTES + context.compute_bytes
     rooms = [device.free_bytes - reserve_bytes for device in gpus]
@@ -124,7 +124,7 @@ def placement(
         return ON_CPU
     cache_bytes = (context.cache_bytes if context else 0) / weights.n_layer
     layers = weights.layer_bytes if len(rooms) > 1 else (weights.layers_bytes / weights.n_layer,) * weights.n_layer
-    sizes = [*(layer + cache_bytes for layer in layers), weights.head_bytes]
+    sizes = [*(layer + cache_bytes for layer in layers), weights.output_bytes]
     if runtime.n_gpu_layers == "auto":
         n = next((n for n in range(len(sizes), 1, -1) if _divided(sizes[-n:], rooms, 0)), 0)
     else:

@@ -1,4 +1,4 @@
-"""Rows of the LM head, and its bias, read from the model file.
+"""Rows of the output matrix, and its bias, read from the model file.
 
 llama.cpp may repack weights when it loads them, so that they can't be read back; the file has them as they are.
 """
@@ -22,21 +22,21 @@ from .identity import stamp_of
 Float32Array = npt.NDArray[np.float32]
 
 _KEPT_BYTES = 64 << 20
-"""Rows to keep: labels that requests bring may in time have every token, 2.3 GiB of an 8B model's head."""
+"""Rows to keep: labels that requests bring may in time have every token, 2.3 GiB of an 8B model's output matrix."""
 
 _CHANGED = "has changed since the model was opened: open it again"
 
 
-class HeadRows:
-    """The rows of one model's LM head; the last that were read are kept."""
+class OutputRows:
+    """The rows of one model's output matrix; the last that were read are kept."""
 
     def __init__(self, file: ModelFile) -> None:
-        """Raises ModelError where a model has no head, or the part with it is another file by now."""
-        head = _find(file, "output.weight") or _find(file, "token_embd.weight")  # where the two are tied
-        if head is None:
+        """Raises ModelError where a model has no such matrix, or the part with it is another file by now."""
+        matrix = _find(file, "output.weight") or _find(file, "token_embd.weight")  # where the two are tied
+        if matrix is None:
             raise ModelError(f"{file.path} has neither output.weight nor token_embd.weight: it is no language model")
         self._path = file.path
-        self._head = head
+        self._matrix = matrix
         self._bias_tensor = _find(file, "output.bias")
         self._bias: Float32Array | None = None
         self._rows: dict[int, Float32Array] = {}
@@ -44,12 +44,12 @@ class HeadRows:
     def of(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
         """The dequantised rows of some tokens, each float32 of shape (n_embd,).
 
-        Raises ModelError where the head has a type that cannot be dequantised, or a row is not finite.
+        Raises ModelError where the matrix has a type that cannot be dequantised, or a row is not finite.
         """
         tokens = list(tokens)
         kept = self._rows
         if missing := [token for token in tokens if token not in kept]:
-            if 4 * self._head.info.shape[0] * (len(kept) + len(missing)) > _KEPT_BYTES:
+            if 4 * self._matrix.info.shape[0] * (len(kept) + len(missing)) > _KEPT_BYTES:
                 missing, kept = tokens, {}
                 self._rows = kept  # another thread goes on with the former ones
             kept |= self._read(missing)
@@ -65,8 +65,8 @@ class HeadRows:
 
     def _read(self, tokens: Sequence[int]) -> dict[int, Float32Array]:
         # a file may name more of the four dimensions that ggml has, which are 1 then
-        n_embd, n_rows = self._head.info.shape[:2]
-        return dict(zip(tokens, self._head.values(tokens, n_rows).reshape(-1, n_embd), strict=True))
+        n_embd, n_rows = self._matrix.info.shape[:2]
+        return dict(zip(tokens, self._matrix.values(tokens, n_rows).reshape(-1, n_embd), strict=True))
 
 
 class _Tensor:

@@ -1,6 +1,6 @@
 """The compiled part: the patched llama.cpp and the C shim. This is the only package that uses ctypes."""
 
-from .context import Counters, HeadTail, NativeContext, n_contexts_on_gpus
+from .context import Counters, NativeContext, OutputSteps, n_contexts_on_gpus
 from .context_settings import ContextMemory, ContextSettings, measure_context
 from .device import Device, Probed, devices, probe_copy, probe_matmul, sees_cuda_gpu
 from .library import BuildInfo, build_info, library_folder, set_log
@@ -14,10 +14,10 @@ __all__ = [
     "ContextSettings",
     "Counters",
     "Device",
-    "HeadTail",
     "ModelFacts",
     "NativeContext",
     "NativeModel",
+    "OutputSteps",
     "Probed",
     "TrieScores",
     "build_info",

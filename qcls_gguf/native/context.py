@@ -49,9 +49,9 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadTail:
-    """How hidden states become logits: with h · w a product with a row of the head, b the token's output.bias where the
-    model adds it, and y = (h · w + b) · scale, the logit is y, or cap · tanh(y / cap)."""
+class OutputSteps:
+    """How hidden states become logits: with h · w a product with a row of the output matrix, b the token's output.bias
+    where the model adds it, and y = (h · w + b) · scale, the logit is y, or cap · tanh(y / cap)."""
 
     scale: float
     cap: float | None
@@ -109,14 +109,14 @@ class NativeContext:
         return self._row_size
 
     @property
-    def head_tail(self) -> HeadTail:
-        """The operations after the product with the head. Raises PlanError for a context whose rows are logits."""
+    def output_steps(self) -> OutputSteps:
+        """What follows the product with the output matrix. Raises PlanError for a context whose rows are logits."""
         facts = described(self.handle)
         if not facts.hidden_only:
-            raise PlanError("head_tail: rows of this context are logits")
+            raise PlanError("output_steps: rows of this context are logits")
         # with a cap, C's scale includes the 1 / cap inside tanh
         scale = float(np.float32(facts.scale * (facts.cap or 1.0)))
-        return HeadTail(scale, facts.cap or None, bool(facts.has_bias))
+        return OutputSteps(scale, facts.cap or None, bool(facts.has_bias))
 
     def set_label_tokens(self, tokens: Int32Array) -> None:
         """Add to the rows of a hidden-only context the values that exact scorings need.

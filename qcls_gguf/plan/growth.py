@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
-from .passes import Branches, Chains, chains_of, count_passes, leaf_padding
+from .passes import Chains, UnsharedTrees, chains_of, count_passes, leaf_padding
 from .tree import Int32Array, Plan, Root, TokenTree
 
 IndexArray = npt.NDArray[np.intp]
@@ -153,20 +153,20 @@ class _Growth:
         """The decode with the lowest cost in tokens; a pass costs pass_tokens. Chains of some levels may be fed once
         for each of their branches. n_most: the most tokens of the decode.
         """
-        branches = Branches(self._tree.parents)
-        n_passes, least = _cost(branches.chains, pass_tokens, n_most)
+        trees = UnsharedTrees(self._tree.parents)
+        n_passes, least = _cost(trees.chains, pass_tokens, n_most)
         best: list[int] | None = None
-        for levels in branches.ranges() if n_passes > 1 else ():
-            copies = branches.n_copies(levels)
-            n_tokens = branches.n_tokens(copies)
+        for levels in trees.level_ranges() if n_passes > 1 else ():
+            copies = trees.copies(levels)
+            n_tokens = trees.n_tokens(copies)
             if n_tokens > n_most or n_tokens + pass_tokens >= least:  # it would cost more even as a single pass
                 continue
-            n, cost = _cost(branches.unshared(copies), pass_tokens, n_most)
+            n, cost = _cost(trees.chains_of_copies(copies), pass_tokens, n_most)
             if cost < least:
                 best, n_passes, least = copies, n, cost
         tree, read = self._tree, self._read
         if best is not None:
-            tree, first = tree.copied(*branches.copied(best))
+            tree, first = tree.copied(*trees.nodes_of_copies(best))
             read = [first[node] for node in read]
         _pad(tree, pass_tokens, n_most)
         return self._decode(tree.finish(range(tree.n_leaves())), read, n_passes)

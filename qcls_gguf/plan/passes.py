@@ -128,7 +128,7 @@ def _best_length(leaves: Sequence[int], inner: Sequence[int], pass_tokens: int, 
     return best
 
 
-class Branches:
+class UnsharedTrees:
     """A tree, and the trees in which some of its chains are unshared: fed once for each of their branches.
 
     The level of a chain is the number of chains above it. A tree is unshared by levels.
@@ -145,13 +145,13 @@ class Branches:
                 self._above[child], self._level[child] = chain, self._level[chain] + 1
         self._n_levels = max(self._level, default=0)
 
-    def ranges(self) -> Iterator[range]:
+    def level_ranges(self) -> Iterator[range]:
         """The ranges of levels whose chains may be unshared together."""
         for start in range(self._n_levels):
             for stop in range(start + 1, self._n_levels + 1):
                 yield range(start, stop)
 
-    def n_copies(self, levels: range) -> list[int]:
+    def copies(self, levels: range) -> list[int]:
         """(n_chains,) how often each chain is fed if the chains of these levels are unshared."""
         copies = [1] * len(self._level)
         for chain in range(len(copies) - 1, -1, -1):
@@ -164,7 +164,7 @@ class Branches:
         """The number of nodes of the tree in which chain c is fed copies[c] times."""
         return sum(n * length for n, length in zip(copies, self.chains.length, strict=True))
 
-    def unshared(self, copies: Sequence[int]) -> Chains:
+    def chains_of_copies(self, copies: Sequence[int]) -> Chains:
         """The chains of the tree in which chain c is fed copies[c] times; a copy and its one branch are one chain."""
         chains = Chains(length=[], children=[], roots=[])
         of: list[list[int]] = [[] for _ in copies]  # the copies of each chain; the last one gets the next branch
@@ -179,7 +179,7 @@ class Branches:
             of[chain] = mine
         return chains
 
-    def copied(self, copies: Sequence[int]) -> tuple[list[int], list[int]]:
+    def nodes_of_copies(self, copies: Sequence[int]) -> tuple[list[int], list[int]]:
         """The tree in which chain c is fed copies[c] times, as (origin, parents): node i is a copy of origin[i] and
         grows from parents[i].
 

@@ -1,9 +1,9 @@
 """Templates to tokens: the fixed part of a prompt, the part that a query can change, and the tokens of each label.
 
 Special tokens split a text before it is tokenised, so a template falls into three parts that are tokenised on their
-own: `head` up to the last special token before the slot, the `fragment` that holds the query, and `tail` from the
+own: `opening` up to the last special token before the slot, the `fragment` that holds the query, and `closing` from the
 first special token after it. Only the fragment is tokenised per request, as plain text: a query that spells a special
-token stays text. Within the fragment the tokens before the slot that no query changes are cached with the head.
+token stays text. Within the fragment the tokens before the slot that no query changes are cached with the opening.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A compiled prompt. The rendered prompt's tokens are head + tokens of (before + query + after) + tail."""
+    """A compiled prompt. The rendered prompt's tokens are opening + tokens of (before + query + after) + closing."""
 
     name: str
     labels: tuple[str, ...]
@@ -67,10 +67,10 @@ class Prompt:
     trie: LabelTrie
     before: str
     after: str
-    head: tuple[int, ...]
+    opening: tuple[int, ...]
     stable: tuple[int, ...]
     """the first tokens of the fragment, which are the same for every usual query"""
-    tail: tuple[int, ...]
+    closing: tuple[int, ...]
     n_held_back: int | None = None
     """how many of the last fixed tokens are fed with each query instead of being cached, for models with recurrent
     states; None for others, whose keys and values can be used up to any token"""
@@ -78,7 +78,7 @@ class Prompt:
     @property
     def prefix(self) -> tuple[int, ...]:
         """The tokens that are cached at start-up."""
-        unchanged = self.head + self.stable
+        unchanged = self.opening + self.stable
         return unchanged[: len(unchanged) - (self.n_held_back or 0)]
 
     @property
@@ -98,16 +98,16 @@ class Prompt:
         n_stable = len(self.stable)
         if tuple(fragment_tokens[:n_stable]) != self.stable:
             n_stable = common_prefix(self.stable, fragment_tokens)
-        if n_stable < len(fragment_tokens) or self.tail:
-            return len(self.head) + n_stable, [*fragment_tokens[n_stable:], *self.tail]
+        if n_stable < len(fragment_tokens) or self.closing:
+            return len(self.opening) + n_stable, [*fragment_tokens[n_stable:], *self.closing]
         # no token is left to feed, but the hidden state of the prompt's last token is needed
-        tokens = [*self.head, *fragment_tokens]
+        tokens = [*self.opening, *fragment_tokens]
         if not tokens:
             raise self._is_empty()
         return len(tokens) - 1, tokens[-1:]
 
     def _new_tokens_after_state(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
-        prefix, whole = self.prefix, [*self.head, *fragment_tokens, *self.tail]
+        prefix, whole = self.prefix, [*self.opening, *fragment_tokens, *self.closing]
         if not whole:
             raise self._is_empty()
         n = len(prefix)
@@ -148,33 +148,33 @@ def compile_prompt(
     """
     before_slot, _, after_slot = template.partition(SLOT)
     try:
-        head_text, before = _split_at_last_special(tokenizer, before_slot)
-        after, tail_text = _split_at_first_special(tokenizer, after_slot)
+        opening_text, before = _split_at_last_special(tokenizer, before_slot)
+        after, closing_text = _split_at_first_special(tokenizer, after_slot)
     except UnicodeDecodeError:
         raise ConfigError(
             f"prompts.{name}: a control token of this model is a part of a character and splits one of the template: "
             "fetch the model file again, or write the template without that character"
         ) from None
-    head = tokenizer.tokenize(head_text, parse_special=True).tolist()
-    if bos >= 0 and head[:1] != [bos]:
-        head.insert(0, bos)
-    tail = tokenizer.tokenize(tail_text, parse_special=True).tolist()
+    opening = tokenizer.tokenize(opening_text, parse_special=True).tolist()
+    if bos >= 0 and opening[:1] != [bos]:
+        opening.insert(0, bos)
+    closing = tokenizer.tokenize(closing_text, parse_special=True).tolist()
 
     fragments = [tokenizer.tokenize(before + probe + after, parse_special=False).tolist() for probe in PROBES]
     n_stable = min(common_prefix(fragments[0], other) for other in fragments[1:])
     for probe, fragment in zip(PROBES, fragments, strict=True):
         whole = tokenizer.tokenize(template.replace(SLOT, probe), parse_special=True).tolist()
-        if [*head, *fragment, *tail][len(head) + len(fragment) + len(tail) - len(whole) :] == whole:
+        if [*opening, *fragment, *closing][len(opening) + len(fragment) + len(closing) - len(whole) :] == whole:
             continue
         raise ConfigError(
             f"prompts.{name}: this model's tokenizer changes the text beside its special tokens, so the prompt cannot "
             "be cached in parts; remove the white space beside the special tokens of the template"
         )
-    if tail_text:
-        endings = [_split_at_last_special(tokenizer, tail_text)[1]]
+    if closing_text:
+        endings = [_split_at_last_special(tokenizer, closing_text)[1]]
     else:
         endings = _endings(tokenizer, before, after, fragments)
-    begins_apart = bool(tail_text or after)
+    begins_apart = bool(closing_text or after)
     if learnt and not learnt.reads_labels:
         alone = [tokenizer.tokenize(label_prefix + label, parse_special=False).tolist() for label in labels]
         label_tokens = [tuple(tokens) for tokens in alone]
@@ -192,9 +192,9 @@ def compile_prompt(
         trie=trie,
         before=before,
         after=after,
-        head=tuple(head),
+        opening=tuple(opening),
         stable=tuple(fragments[0][:n_stable]),
-        tail=tuple(tail),
+        closing=tuple(closing),
     )
 
 

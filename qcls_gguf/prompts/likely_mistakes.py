@@ -139,7 +139,7 @@ def missing_beginning(case: _Case) -> _Found:
     if not bos or case.source.is_chat or not ("bos_token" in template or bos in template):
         return
     tokens: list[int] = case.model.tokenize(bos, parse_special=True).tolist()
-    if [*case.compiled.head[:1]] != tokens:
+    if [*case.compiled.opening[:1]] != tokens:
         what = f"does not begin with {bos}, as the model's chat template does: write it first, or write system and user"
         yield "beginning", "prompt_template", what
 

@@ -72,7 +72,7 @@ class PromptSet:
         """A sha256 of everything that the answers depend on except the model: tokens, tries, settings."""
         parts = [
             [
-                [prompt.head, prompt.before, prompt.after, prompt.stable, prompt.tail, prompt.n_held_back],
+                [prompt.opening, prompt.before, prompt.after, prompt.stable, prompt.closing, prompt.n_held_back],
                 [prompt.labels, prompt.label_tokens, prompt.trie.scoring, prompt.trie.fed, prompt.trie.label_edges],
                 [[edge.node, edge.token] for edge in prompt.trie.edges],
                 [repr(setting), head and head.digest],
@@ -187,7 +187,7 @@ def fed_alike(
     """
     tails: dict[tuple[tuple[int, ...], tuple[str, str]], list[tuple[int, ...]]] = {}
     for prompt in prompts:
-        tails.setdefault((prompt.prefix, prompt.fragment), []).append(prompt.tail)
+        tails.setdefault((prompt.prefix, prompt.fragment), []).append(prompt.closing)
     n_together = []
     for prompt in prompts:
         together = tails[prompt.prefix, prompt.fragment]

@@ -1,7 +1,7 @@
 """Hidden states and label rows to label scores and answers: pure numpy, one pass for all prompts and queries.
 
-With h the hidden state of a trie node and W[t] the head row of token t, an edge's logit is h · W[t], or what the tail
-of the model's head makes of it (tail.py).
+With h the hidden state of a trie node and W[t] the output matrix's row of token t, an edge's logit is h · W[t], or
+what the model makes of that (output.py).
 
 - `first_token`: a label's score is its edge's logit; its probability the softmax over the prompt's labels.
 - `tree`: a label's score is the sum over its edges of the log-softmax over the edge's siblings; its probability is
@@ -36,8 +36,8 @@ from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
 from .adjustment import Adjustment, Adjustments, softmax
 from .heads import head_scores
+from .output import NOT_FINITE, Output
 from .result import Audit, LabelScore, PromptResult
-from .tail import NOT_FINITE, Tail
 from .tries import TrieArithmetic
 
 Float32Array = npt.NDArray[np.float32]
@@ -82,12 +82,12 @@ class Scorer:
         rows: dict[int, Float32Array],
         label_tokens: Int32Array | None = None,
         *,
-        tail: Tail | None = None,
+        output: Output | None = None,
         arithmetic: Callable[[Int32Array, Int32Array, Int32Array], TrieArithmetic],
     ) -> None:
-        """rows[t] is the head row of token t, shape (n_embd,), for every token on an edge of the tries.
+        """rows[t] is the output matrix's row of token t, shape (n_embd,), for every token on an edge of the tries.
 
-        label_tokens: see `use_label_tokens`; tail: the operations that turn products into logits;
+        label_tokens: see `use_label_tokens`; output: what turns products into logits;
         arithmetic(node_start, label_start, label_edge): node i's edges are [node_start[i], node_start[i + 1]), label
         j's path label_edge[label_start[j] : label_start[j + 1]]; every node and label has an edge.
         """
@@ -110,10 +110,10 @@ class Scorer:
                 label_start.append(len(label_edge))
                 label_edge += [edge_base + edge for edge in edges]
             self.first.append(self.first[-1] + len(trie.label_edges))
-        tail = tail or Tail()
-        self._finish = tail.finish(tokens)
-        head = np.stack([rows[token] for token in tokens]).astype(np.float32)
-        self._edge_rows = tail.scaled(head)  # (n_edges, n_embd)
+        output = output or Output()
+        self._finish = output.finish(tokens)
+        own = np.stack([rows[token] for token in tokens]).astype(np.float32)
+        self._edge_rows = output.scaled(own)  # (n_edges, n_embd)
         is_small = self._edge_rows.size <= _COPIED_FLOATS
         self._copied = np.empty((1, *self._edge_rows.shape), np.float32) if is_small else None
         self._nodes = list(zip(node_start, [*node_start[1:], len(tokens)], strict=True))

@@ -18,8 +18,8 @@ from qcls_gguf.errors import PlanError, ScoreError
 from qcls_gguf.native import TrieScores
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 from qcls_gguf.score import scorer as scorer_module
+from qcls_gguf.score.output import Output
 from qcls_gguf.score.scorer import LabelScores
-from qcls_gguf.score.tail import Tail
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 END = 6
@@ -138,11 +138,11 @@ def test_large_logits_stay_finite(scoring: Scoring) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
 @pytest.mark.parametrize("scoring", ["tree", "first_token"])
-@pytest.mark.parametrize("tail", [Tail(), Tail(cap=2.0)], ids=str)
-def test_what_is_not_finite_is_refused(tail: Tail, scoring: Scoring, value: float) -> None:
+@pytest.mark.parametrize("output", [Output(), Output(cap=2.0)], ids=str)
+def test_what_is_not_finite_is_refused(output: Output, scoring: Scoring, value: float) -> None:
     """A cap hides no hidden state; 1e30 is finite, its logits are not."""
     head = {0: np.full(2, 1e30, np.float32), 1: np.zeros(2, np.float32)}
-    scorer = Scorer([trie_of((0,), (1,), scoring=scoring)], head, tail=tail)
+    scorer = Scorer([trie_of((0,), (1,), scoring=scoring)], head, output=output)
     with pytest.raises(ScoreError, match="not finite"):
         scorer.score(np.array([[1e-30, 1], [value, 1]], np.float32), rows([0, 0], [1, 1]))
 

@@ -17,7 +17,7 @@ from oracle import decode_sequence
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.model.files import ModelFile
-from qcls_gguf.model.rows import HeadRows
+from qcls_gguf.model.rows import OutputRows
 from qcls_gguf.native import NativeContext, NativeModel
 
 GOLDEN = np.load(Path(__file__).parent / "fashion-tiny.npz")
@@ -71,7 +71,7 @@ def test_stock_logits_are_those_of_transformers(model: NativeModel) -> None:
 
 
 def test_hidden_states_times_head_rows_are_those_of_transformers(model: NativeModel) -> None:
-    head = np.stack(list(HeadRows(ModelFile.read(embedded_model())).of(range(model.facts.n_vocab)).values()))
+    head = np.stack(list(OutputRows(ModelFile.read(embedded_model())).of(range(model.facts.n_vocab)).values()))
     last, after = rows(model, hidden_only=True)
     found = differences(last @ head.T, after @ head.T)
     assert all(found[name] <= LARGEST[name] for name in LARGEST), found

@@ -13,7 +13,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError, QclsError
 from qcls_gguf.model.files import ModelFile
-from qcls_gguf.model.rows import HeadRows
+from qcls_gguf.model.rows import OutputRows
 
 FIRST, LATER = [
     PromptSpec(name="a", template=f"the {word} of {{query}} is", labels=labels)
@@ -63,5 +63,5 @@ def test_a_file_that_is_written_to_is_told(model_file: Path, opened: tuple[Class
     with pytest.raises(QclsError, match=r"model\.gguf has changed since the model was opened: open it again"):
         classifier.prompt_set(later)
     with pytest.raises(ModelError, match="has changed since the model was opened"):
-        HeadRows(file_before)
-    HeadRows(ModelFile.read(model_file))
+        OutputRows(file_before)
+    OutputRows(ModelFile.read(model_file))

@@ -14,7 +14,7 @@ from gguf_parts import put_together, take_apart
 from hostile_rows import Row, sizes
 
 from qcls_gguf.model.files import ModelFile
-from qcls_gguf.model.rows import HeadRows
+from qcls_gguf.model.rows import OutputRows
 
 SCRIPT = Path(__file__).parents[1] / "mutated_models.py"
 
@@ -26,7 +26,7 @@ def test_a_head_that_names_more_dimensions_than_it_needs(make_model: MakeModel, 
     path = tmp_path / "four.gguf"
     path.write_bytes(put_together(file))
     np.testing.assert_array_equal(
-        HeadRows(ModelFile.read(path)).of([7])[7], HeadRows(ModelFile.read(make_model())).of([7])[7]
+        OutputRows(ModelFile.read(path)).of([7])[7], OutputRows(ModelFile.read(make_model())).of([7])[7]
     )
 
 

@@ -34,7 +34,7 @@ def tokens(classifier: Classifier, query: str) -> list[list[int]]:
     found = []
     for prompt in classifier.prompts:
         fragment = model.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist()
-        found.append([*prompt.head, *fragment, *prompt.tail])
+        found.append([*prompt.opening, *fragment, *prompt.closing])
     return found
 
 

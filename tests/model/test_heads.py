@@ -1,4 +1,4 @@
-"""All scorings against stock logits over the whole vocabulary, one label at a time, and what a head's tail is."""
+"""All scorings against stock logits over the whole vocabulary, one label at a time."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.model import rows
 from qcls_gguf.model.files import ModelFile
-from qcls_gguf.model.rows import HeadRows
-from qcls_gguf.native import HeadTail, NativeModel
-from qcls_gguf.score.tail import Tail
+from qcls_gguf.model.rows import OutputRows
+from qcls_gguf.native import NativeModel, OutputSteps
+from qcls_gguf.score.output import Output
 
 LARGEST = {"": 5e-5, "gelu": 2e-3}
 """Of scores and probabilities. Measured: 6.7e-6; 6.7e-4 with Gemma 4, whose GELUs ggml looks up in a table of F16."""
 GELU = ("phi2", "gemma2", "gemma3n", "gemma4")
 
-NO_TAIL = HeadTail(1, None, False)
-TAILS: dict[str, tuple[dict[str, Any], HeadTail]] = {
-    "qwen3": ({}, NO_TAIL),
-    "llama": ({"tied": True, "vocab": "spm", "add_bos": True}, NO_TAIL),
-    "lfm2": ({}, NO_TAIL),  # whose rows come back in the order of the plan, though llama.cpp computes them in another
-    "qwen35": ({}, NO_TAIL),
-    "qwen2_bias": ({}, HeadTail(1, None, True)),
-    "phi2": ({}, HeadTail(1, None, True)),
-    "granite": ({}, HeadTail(1 / 1.5, None, False)),
-    "granitehybrid": ({}, HeadTail(1 / 1.5, None, False)),
-    "minicpm": ({"n_embd": 512}, HeadTail(1 / 1.5, None, False)),
-    "minicpm_old": ({"n_embd": 512}, HeadTail(2, None, False)),
-    "minicpm3": ({"n_embd": 512}, HeadTail(0.5, None, False)),
-    "command-r": ({}, HeadTail(0.5, None, False)),
-    "cohere2": ({}, HeadTail(0.5, None, False)),
-    "gemma2": ({}, HeadTail(1, 3, False)),
-    "gemma3n": ({}, HeadTail(1, 30, False)),
-    "gemma4": ({}, HeadTail(1, 3, False)),
-    "grok": ({}, HeadTail(0.5, 3, False)),
+NO_STEPS = OutputSteps(1, None, False)
+STEPS: dict[str, tuple[dict[str, Any], OutputSteps]] = {
+    "qwen3": ({}, NO_STEPS),
+    "llama": ({"tied": True, "vocab": "spm", "add_bos": True}, NO_STEPS),
+    "lfm2": ({}, NO_STEPS),  # whose rows come back in the order of the plan, though llama.cpp computes them in another
+    "qwen35": ({}, NO_STEPS),
+    "qwen2_bias": ({}, OutputSteps(1, None, True)),
+    "phi2": ({}, OutputSteps(1, None, True)),
+    "granite": ({}, OutputSteps(1 / 1.5, None, False)),
+    "granitehybrid": ({}, OutputSteps(1 / 1.5, None, False)),
+    "minicpm": ({"n_embd": 512}, OutputSteps(1 / 1.5, None, False)),
+    "minicpm_old": ({"n_embd": 512}, OutputSteps(2, None, False)),
+    "minicpm3": ({"n_embd": 512}, OutputSteps(0.5, None, False)),
+    "command-r": ({}, OutputSteps(0.5, None, False)),
+    "cohere2": ({}, OutputSteps(0.5, None, False)),
+    "gemma2": ({}, OutputSteps(1, 3, False)),
+    "gemma3n": ({}, OutputSteps(1, 30, False)),
+    "gemma4": ({}, OutputSteps(1, 3, False)),
+    "grok": ({}, OutputSteps(0.5, 3, False)),
 }
 TEMPLATES = (
     "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:",
@@ -79,19 +79,19 @@ def wanted(oracle: Oracle, prompt: PromptSpec, query: str) -> tuple[list[float],
 
 
 def test_every_family_has_its_tail_here() -> None:
-    with_tail = {name for name, (_, tail) in TAILS.items() if tail != NO_TAIL}
+    with_tail = {name for name, (_, tail) in STEPS.items() if tail != NO_STEPS}
     assert {name for name, spec in ARCHS.items() if spec.tail in ("bias", "scale", "softcap")} == with_tail
 
 
-@pytest.mark.parametrize("name", TAILS)
+@pytest.mark.parametrize("name", STEPS)
 def test_all_scorings_are_those_of_stock_logits(
     name: str, make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
-    options, tail = TAILS[name]
+    options, tail = STEPS[name]
     path = make_model(name, **options)
     largest = LARGEST["gelu" if name in GELU else ""]
     classifier = open_classifier(path, PROMPTS, max_batch=len(QUERIES), n_batch=400, **EXACT)
-    found = classifier.engine.context.head_tail
+    found = classifier.engine.context.output_steps
     assert (found.cap, found.has_bias) == (tail.cap, tail.has_bias)
     assert found.scale == pytest.approx(tail.scale, rel=1e-6)
     results = classifier.classify_batch(QUERIES)
@@ -150,21 +150,21 @@ def rows_of(model: NativeModel, open_context: OpenContext, tokens: list[int], **
 def test_rows_of_the_whole_vocabulary(
     name: str, head_type: str, make_model: MakeModel, open_context: OpenContext
 ) -> None:
-    """Hidden states, rows and tail give stock logits; the graph's own label logits and log-sum-exp are stock's, too."""
+    """Hidden states, rows and steps give stock logits; the graph's label logits and log-sum-exp are stock's, too."""
     path = make_model(name, head_type=head_type)
     with NativeModel(path) as model:
         tokens, vocabulary = [int(token) for token in range(40, 64)], range(model.facts.n_vocab)
         context = open_context(model, **EXACT)
-        found = context.head_tail
+        found = context.output_steps
         context.close()
         hidden = rows_of(model, open_context, tokens)
         labels = np.array([3, 70, 256, 551], np.int32)
         both = rows_of(model, open_context, tokens, label_tokens=labels)
         logits = rows_of(model, open_context, tokens, hidden_only=False).astype(np.float64)
-    head = HeadRows(ModelFile.read(path))
-    tail = Tail(scale=found.scale, cap=found.cap, bias=head.biases(vocabulary) if found.has_bias else None)
-    mine = hidden @ tail.scaled(np.stack(list(head.of(vocabulary).values()))).T
-    if finish := tail.finish(vocabulary):
+    head = OutputRows(ModelFile.read(path))
+    output = Output(scale=found.scale, cap=found.cap, bias=head.biases(vocabulary) if found.has_bias else None)
+    mine = hidden @ output.scaled(np.stack(list(head.of(vocabulary).values()))).T
+    if finish := output.finish(vocabulary):
         finish(mine)
     # the graph quantises activations to multiply them with such a head
     np.testing.assert_allclose(mine, logits, rtol=0, atol=5e-5 if head_type == "F32" else 0.16)
@@ -177,7 +177,7 @@ def test_rows_of_the_whole_vocabulary(
 def test_rows_that_were_read_long_ago_are_not_kept(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests may bring ever other labels."""
     file = ModelFile.read(make_model())
-    head, all_rows = HeadRows(file), HeadRows(file).of(range(64))
+    head, all_rows = OutputRows(file), OutputRows(file).of(range(64))
     n_bytes = all_rows[0].nbytes
     monkeypatch.setattr(rows, "_KEPT_BYTES", 8 * n_bytes)
     former = weakref.ref(head.of([0])[0])

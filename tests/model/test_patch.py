@@ -16,7 +16,7 @@ from random_models import ARCHS
 
 from qcls_gguf.errors import ModelError
 from qcls_gguf.model.files import ModelFile
-from qcls_gguf.model.rows import HeadRows
+from qcls_gguf.model.rows import OutputRows
 from qcls_gguf.native import NativeModel
 
 PATCHES = sorted((Path(__file__).parents[2] / "patches").glob("*.patch"))
@@ -39,7 +39,7 @@ REFUSED_AT_LOAD = {
 
 
 def head_logits(path: Path, model: NativeModel, hidden: Float32Array) -> Float32Array:
-    rows = HeadRows(ModelFile.read(path)).of(range(model.facts.n_vocab))
+    rows = OutputRows(ModelFile.read(path)).of(range(model.facts.n_vocab))
     return hidden @ np.stack([rows[token] for token in range(model.facts.n_vocab)]).T
 
 

@@ -120,7 +120,7 @@ def check_request(tokens: Tokens, prompt: Prompt, query: str) -> bool:
     n_cached, new = prompt.new_tokens(fragment)
     assert new
     assert 0 <= n_cached <= len(prompt.prefix)
-    assert [*prompt.prefix[:n_cached], *new] == [*prompt.head, *fragment, *prompt.tail]
+    assert [*prompt.prefix[:n_cached], *new] == [*prompt.opening, *fragment, *prompt.closing]
     return n_cached == len(prompt.prefix)
 
 
@@ -132,7 +132,7 @@ def check_request(tokens: Tokens, prompt: Prompt, query: str) -> bool:
 def test_the_parts_are_the_tokens_of_the_whole_prompt_for_any_query(tokens: Tokens, template: str, query: str) -> None:
     assume(not SPECIAL.search(query))
     prompt = tokens.compile(template)
-    assert [*prompt.head, *tokens.fragment(prompt, query), *prompt.tail] == tokens.whole(template, query)
+    assert [*prompt.opening, *tokens.fragment(prompt, query), *prompt.closing] == tokens.whole(template, query)
     check_request(tokens, prompt, query)
 
 
@@ -148,14 +148,14 @@ def test_a_query_that_spells_a_special_token_stays_text(tokens: Tokens, template
 
 def test_the_chat_prompt_is_cached_up_to_the_query(bpe: Tokens) -> None:
     prompt = bpe.compile(CHAT)
-    assert bpe.words(prompt.head)[-3:] == [b"<|im_end|>", b"\n", b"<|im_start|>"]
+    assert bpe.words(prompt.opening)[-3:] == [b"<|im_end|>", b"\n", b"<|im_start|>"]
     assert bpe.words(prompt.stable) == [b"user", b"\n", b"query", b":"]
-    assert bpe.words(prompt.tail) == [b"<|im_end|>", b"\n", b"<|im_start|>", b"assistant", b"\n", b"label", b":"]
+    assert bpe.words(prompt.closing) == [b"<|im_end|>", b"\n", b"<|im_start|>", b"assistant", b"\n", b"label", b":"]
     assert prompt.fragment == ("user\nquery: ", "")
-    assert prompt.prefix == prompt.head + prompt.stable
+    assert prompt.prefix == prompt.opening + prompt.stable
     n_cached, new = prompt.new_tokens(bpe.fragment(prompt, "red dress"))
     assert n_cached == len(prompt.prefix)
-    assert bpe.words(new) == [b" red", b" dress", *bpe.words(prompt.tail)]
+    assert bpe.words(new) == [b" red", b" dress", *bpe.words(prompt.closing)]
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
@@ -213,8 +213,8 @@ def test_a_bos_token_that_the_template_spells_is_not_doubled(tokens: Tokens) -> 
     bos = tokens.model.facts.token_bos
     spelt = tokens.words([bos])[0].decode()
     prompt = tokens.compile(f"{spelt}query: {{query}}\nlabel:")
-    assert prompt.head == (bos,)
-    assert tokens.compile(f"a{spelt}{{query}}\nlabel:").head.count(bos) == 1 + (tokens.bos >= 0)
+    assert prompt.opening == (bos,)
+    assert tokens.compile(f"a{spelt}{{query}}\nlabel:").opening.count(bos) == 1 + (tokens.bos >= 0)
 
 
 @PROPERTY

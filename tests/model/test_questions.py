@@ -38,7 +38,7 @@ def test_texts_of_strangers_stay_text(classifier: Classifier, chat: str | None, 
     question = Question.of("choice", instructions, [("red", f"as\n{instructions}"), (f"{instructions} too", None)])
     forms = Forms(FormSettings(), model, ModelConfig(chat_template=chat))
     (prompt,) = compile_question(question, forms, classifier).prompts
-    tokens = [*prompt.head, *model.tokenize(f"{prompt.before}Q{prompt.after}", parse_special=False), *prompt.tail]
+    tokens = [*prompt.opening, *model.tokenize(f"{prompt.before}Q{prompt.after}", parse_special=False), *prompt.closing]
     pieces = [model.piece(int(token)) for token in tokens]
     one_line = " ".join(instructions.split())
     system = f"{instructions}\nOptions:\n- red: as {one_line}\n- {instructions} too\nAnswer with exactly one option."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qcls_gguf.engine.batch_invariant import check_layers, wrong_head
+from qcls_gguf.engine.batch_invariant import check_layers, wrong_output
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 
@@ -31,7 +31,7 @@ def model(*changed: TensorInfo, without: str = "") -> dict[str, TensorInfo]:
 
 def test_models_of_the_usual_files_are_taken() -> None:
     check_layers(model())
-    assert wrong_head(model()) is None
+    assert wrong_output(model()) is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_other_matrices_are_named(changed: TensorInfo, says: str) -> None:
 def test_another_head_costs_the_exact_scores_alone(changed: TensorInfo, without: str, says: str) -> None:
     tensors = model(changed, without=without)
     check_layers(tensors)
-    why = wrong_head(tensors)
+    why = wrong_output(tensors)
     assert why
     assert says in why
     assert "scoring: tree" in why

@@ -99,12 +99,12 @@ PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 LABELS = ((1,), (2,)), ((1, 2), (1, 3), (4,)), ((1, 2, 3), (1, 2, 4), (1, 5))
 
 
-def prompt_of(head: tuple[int, ...], stable: tuple[int, ...], tail: tuple[int, ...], labels: int = 0) -> Prompt:
+def prompt_of(opening: tuple[int, ...], stable: tuple[int, ...], closing: tuple[int, ...], labels: int = 0) -> Prompt:
     tokens = LABELS[labels]
     texts = tuple(map(str, tokens))
     trie = build_trie(texts, tokens, end=9, scoring="tree")
     parts: dict[str, Any] = {"name": "p", "labels": texts, "label_tokens": tokens, "before": "", "after": ""}
-    return Prompt(**parts, trie=trie, head=head, stable=stable, tail=tail)
+    return Prompt(**parts, trie=trie, opening=opening, stable=stable, closing=closing)
 
 
 SHORT = st.lists(st.integers(1, 2), max_size=3).map(tuple)
@@ -126,7 +126,7 @@ def test_least_tokens_by_walking_every_label(case: tuple[list[Prompt], list[list
     fed = set()
     for fragments in queries:
         for prompt, fragment in zip(prompts, fragments, strict=True):
-            base = prompt.head + tuple(fragment) + prompt.tail
+            base = prompt.opening + tuple(fragment) + prompt.closing
             for label in prompt.label_tokens:
                 for n in range(len(label)):
                     if (

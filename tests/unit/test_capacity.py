@@ -48,9 +48,9 @@ def prompt_of(
         trie=build_trie(texts, labels, -1, "tree"),
         before="",
         after="",
-        head=(first,) * n_head,
+        opening=(first,) * n_head,
         stable=(first,) * n_stable,
-        tail=(0,) * n_tail,
+        closing=(0,) * n_tail,
     )
 
 
@@ -98,8 +98,8 @@ def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list
     found = limits(config, set_of(prompts, n_empty), 0)
     prefixes = {prompt.prefix for prompt in prompts}
     n_query = [n + config.max_query_tokens for n in n_empty]
-    fast = sum(n - len(p.stable) + len(p.tail) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
-    slow = max(n + len(p.head) + len(p.tail) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
+    fast = sum(n - len(p.stable) + len(p.closing) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
+    slow = max(n + len(p.opening) + len(p.closing) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
     assert found.n_batch >= max(fast, slow)
     assert found.n_batch >= found.n_outputs_max >= found.n_seq_max
     assert found.n_ctx % 256 == 0
@@ -172,7 +172,7 @@ def test_a_cache_that_changes_the_rope_factors_is_refused() -> None:
 
 def weights(gib: int) -> Weights:
     """36 layers, and a head as large as one."""
-    return Weights(layer_bytes=(gib * GIB // 37,) * 36, head_bytes=gib * GIB // 37)
+    return Weights(layer_bytes=(gib * GIB // 37,) * 36, output_bytes=gib * GIB // 37)
 
 
 def gpus_of(*free_gib: float) -> list[Device]:
@@ -219,9 +219,9 @@ def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
         }
 
     untied = tensors(token_embd__weight=1000, blk__0__a=1, blk__1__a=2, output_norm__weight=10, output__weight=20)
-    assert weights_of(untied, 2) == Weights(layer_bytes=(1, 2), head_bytes=30)
+    assert weights_of(untied, 2) == Weights(layer_bytes=(1, 2), output_bytes=30)
     tied = tensors(token_embd__weight=1000, per_layer_token_embd__weight=5000, blk__0__a=1, output_norm__weight=10)
-    assert weights_of(tied, 1) == Weights(layer_bytes=(1,), head_bytes=1010)
+    assert weights_of(tied, 1) == Weights(layer_bytes=(1,), output_bytes=1010)
 
 
 def test_the_context_is_measured_where_layers_depend_on_it() -> None:

@@ -19,7 +19,7 @@ def prompt_of(paths: dict[str, tuple[int, ...]]) -> WorkloadPrompt:
     """A prompt whose labels have these tokens."""
     trie = build_trie(tuple(paths), tuple(paths.values()), -1, TREE, exact=True)
     texts = {"name": "p", "before": "", "after": "", "labels": tuple(paths), "label_tokens": tuple(paths.values())}
-    compiled = Prompt(**texts, trie=trie, head=(), stable=(), tail=(9,))  # type: ignore[arg-type]
+    compiled = Prompt(**texts, trie=trie, opening=(), stable=(), closing=(9,))  # type: ignore[arg-type]
     return WorkloadPrompt(compiled, "{query}")
 
 

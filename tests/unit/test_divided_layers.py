@@ -53,7 +53,7 @@ def test_no_share_exceeds_its_room_and_no_division_holds_more(
 ) -> None:
     sizes = [*(each + cache for each in layers), head]
     context = ContextMemory(cache_bytes=cache * len(layers), compute_bytes=compute)
-    weights = Weights(layer_bytes=tuple(layers), head_bytes=head)
+    weights = Weights(layer_bytes=tuple(layers), output_bytes=head)
     rooms = [each - SPARE - compute for each in free]
 
     def fitting(n: int) -> list[float]:
@@ -77,7 +77,7 @@ def test_no_share_exceeds_its_room_and_no_division_holds_more(
 
 def test_layers_that_fit_nowhere_are_divided_all_the_same() -> None:
     """As many as were asked for; llama.cpp then says that memory is lacking, if it really is."""
-    weights = Weights(layer_bytes=(100 * MIB,) * 20, head_bytes=100 * MIB)
+    weights = Weights(layer_bytes=(100 * MIB,) * 20, output_bytes=100 * MIB)
     context = ContextMemory(cache_bytes=0, compute_bytes=0)
     placed = placement(RuntimeConfig(n_gpu_layers="all"), weights, gpus_of(SPARE + 1000 * MIB, SPARE), context)
     assert placed == Placement((16, 5))
@@ -89,7 +89,7 @@ def test_layers_that_fit_nowhere_are_divided_all_the_same() -> None:
 )
 def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_layers: int, asked: list[int]) -> None:
     """Two layers and a head on one GPU; the cache takes as much as the layers, the buffers more if not all fit."""
-    weights = Weights(layer_bytes=(100 * MIB, 100 * MIB), head_bytes=50 * MIB)
+    weights = Weights(layer_bytes=(100 * MIB, 100 * MIB), output_bytes=50 * MIB)
     measured_with: list[int] = []
 
     def context_with(placed: Placement) -> ContextMemory:
@@ -97,7 +97,7 @@ def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_lay
         n_more = int(more * weights.layers_bytes) if placed.n_gpu_layers < 3 else 0
         return ContextMemory(cache_bytes=weights.layers_bytes, compute_bytes=MIB + n_more)
 
-    gpus = gpus_of(SPARE + MIB + weights.head_bytes + int(parts * weights.layers_bytes))
+    gpus = gpus_of(SPARE + MIB + weights.output_bytes + int(parts * weights.layers_bytes))
     placed, _ = fitted(RuntimeConfig(), weights, gpus, context_with)
     assert (placed.n_gpu_layers, measured_with) == (n_layers, asked)
 

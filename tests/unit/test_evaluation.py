@@ -49,7 +49,7 @@ def trie_prompt(name: str, *tokens: tuple[int, ...]) -> Prompt:
     labels = tuple("abc"[: len(tokens)])
     trie = build_trie(labels, tokens, -1, "tree")
     return Prompt(
-        name=name, labels=labels, label_tokens=tokens, trie=trie, before="", after="", head=(), stable=(), tail=()
+        name=name, labels=labels, label_tokens=tokens, trie=trie, before="", after="", opening=(), stable=(), closing=()
     )
 
 

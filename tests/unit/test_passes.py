@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.plan.growth import Addition, Capacity, plan_decodes
-from qcls_gguf.plan.passes import Branches, chains_of, count_passes, leaf_padding
+from qcls_gguf.plan.passes import UnsharedTrees, chains_of, count_passes, leaf_padding
 from qcls_gguf.plan.tree import Plan, Root, TokenTree
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import fed_alike
@@ -84,7 +84,7 @@ def test_padding_pays(paths: list[Path], pass_tokens: int, n_most: int) -> None:
     assert after.pos[: before.n_tokens].tolist() == before.pos.tolist()
 
 
-def prompt(name: str, head: tuple[int, ...], tail: tuple[int, ...], before: str = "q") -> Prompt:
+def prompt(name: str, opening: tuple[int, ...], closing: tuple[int, ...], before: str = "q") -> Prompt:
     trie = build_trie(["a", "b"], [(1,), (2,)], 9, "first_token")
     return Prompt(
         name=name,
@@ -93,9 +93,9 @@ def prompt(name: str, head: tuple[int, ...], tail: tuple[int, ...], before: str 
         trie=trie,
         before=before,
         after="",
-        head=head,
+        opening=opening,
         stable=(7,),
-        tail=tail,
+        closing=closing,
     )
 
 
@@ -124,7 +124,7 @@ def test_what_is_held_back_is_fed() -> None:
     assert broken.prefix == (1, 2, 7)
     assert broken.new_tokens([8]) == (0, [1, 2, 8, 3])
     assert broken.new_tokens([7]) == (3, [3])
-    assert replace(broken, tail=()).new_tokens([7]) == (0, [1, 2, 7])
+    assert replace(broken, closing=()).new_tokens([7]) == (0, [1, 2, 7])
 
 
 def path_to(plan: Plan, node: int) -> Path:
@@ -142,14 +142,14 @@ def test_leaves_and_what_is_read_stay(paths: list[Path]) -> None:
     tree, ends = tree_of(paths)
     before = tree.finish(range(tree.n_leaves()))
     leaves = sorted(path_to(before, node) for node in range(before.n_tokens) if tree.is_leaf(node))
-    branches = Branches(tree.parents)
-    ranges = [range(0), *branches.ranges()]
+    trees = UnsharedTrees(tree.parents)
+    ranges = [range(0), *trees.level_ranges()]
     for levels in ranges:
-        copies = branches.n_copies(levels)
-        copied, first = tree.copied(*branches.copied(copies))
+        copies = trees.copies(levels)
+        copied, first = tree.copied(*trees.nodes_of_copies(copies))
         after = copied.finish(range(copied.n_leaves()))
-        assert after.n_tokens == branches.n_tokens(copies)
-        chains = branches.unshared(copies)
+        assert after.n_tokens == trees.n_tokens(copies)
+        chains = trees.chains_of_copies(copies)
         assert sorted(chains.length) == sorted(chains_of(copied.parents)[0].length)
         assert count_passes(chains) == slow_passes(after)
         assert sorted(path_to(after, node) for node in range(after.n_tokens) if copied.is_leaf(node)) == leaves

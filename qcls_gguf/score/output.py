@@ -1,4 +1,4 @@
-"""A model's tail: the operations between the products of hidden states with head rows and the logits. Pure numpy."""
+"""From products of hidden states with rows of the output matrix to logits. Pure numpy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Float32Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
+class Output:
     """With h · W[t] the product for token t, y = (h · W[t] + bias[t]) · scale: the logit is y, or cap · tanh(y / cap).
 
     Gemma 2 caps, Granite divides, Command R multiplies, Phi-2 has a bias.
@@ -26,7 +26,7 @@ class Tail:
     """by token"""
 
     def scaled(self, rows: Float32Array) -> Float32Array:
-        """The head's rows, (n, n_embd), multiplied by the scale; `finish` takes the products with these."""
+        """Rows of the output matrix, (n, n_embd), multiplied by the scale; `finish` takes the products with these."""
         return rows if self.scale == 1 else rows * np.float32(self.scale)
 
     def finish(self, tokens: Sequence[int]) -> Finish | None:
