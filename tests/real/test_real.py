@@ -1,4 +1,4 @@
-"""Real weights: label log-probabilities against stock llama.cpp and F32 arithmetic, and answers far from chance."""
+"""Real weights: label log-probabilities against stock llama.cpp and F32 arithmetic."""
 
 from __future__ import annotations
 
@@ -81,9 +81,3 @@ def test_log_probabilities_are_those_of_the_weights(name: str, asked: str) -> No
         assert difference.mean() < LARGEST_MEAN
         assert difference.max() < LARGEST
         assert (ours.argmax(axis=1) != other.argmax(axis=1)).mean() <= MOST_OTHER_ANSWERS
-
-
-@pytest.mark.parametrize("wording", sweep.WORDINGS)
-def test_reviews_are_labelled_far_above_chance(wording: str) -> None:
-    found = {(cue, prior): each for cue, prior, each in sweep.figures(real_tasks()["film reviews"], wording)}
-    assert found["{name}:", "content free"].accuracy > 0.7  # measured 0.755 and 0.805; the majority has 0.57

