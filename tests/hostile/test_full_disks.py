@@ -26,7 +26,7 @@ COMMANDS = {
     "bench --html": ["bench", "-n", "2", "--warm-up", "1", "--repeat", "1", "--html"],
     "eval --html": ["eval", "--data", "rows.jsonl", "--scoring", "tree", "--html"],
     "init --out": ["init", "--labels", "a=x,y", "--force", "--out"],
-    "calibrate --out": ["calibrate", "--data", "rows.jsonl", "--bias", "--force", "--out"],
+    "calibrate --out": ["calibrate", "--data", "rows.jsonl", "--force", "--out"],
 }
 
 
@@ -99,7 +99,6 @@ def _run(command: list[str], folder: Path, path: Path, **options: Any) -> subpro
 @pytest.mark.parametrize(
     "name",
     [
-        "bench --out",
         "init --out",
         *(pytest.param(name, id=f"{name}, too", marks=pytest.mark.hostile) for name in COMMANDS),  # seconds each
     ],
