@@ -12,7 +12,7 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.load import config_tree
 from ..config.prompt import PromptConfig
-from ..config.resources import schema_path
+from ..config.resources import SCHEMA_LINE
 from ..config.schema import Config
 from ..config.words import counted
 from ..config.yaml_values import yaml_text
@@ -79,9 +79,8 @@ def compared_record(
 
 def written(config: Config, *comments: str) -> str:
     """A configuration as a file, with sentences above it; a cascade's first stage is in the same folder."""
-    lines = [f"yaml-language-server: $schema={schema_path().as_uri()}"]
-    lines += [line for comment in comments for line in wrap(comment, _COMMENT_CELLS)]
-    text = "".join(f"# {line}\n" for line in lines) + yaml_text(config_tree(config))
+    lines = [line for comment in comments for line in wrap(comment, _COMMENT_CELLS)]
+    text = SCHEMA_LINE + "".join(f"# {line}\n" for line in lines) + yaml_text(config_tree(config))
     return text.replace(f"config: {Path(STAGE_FILE).absolute()}", f"config: {STAGE_FILE}")
 
 

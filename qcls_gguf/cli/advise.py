@@ -63,6 +63,7 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
     from ..advising.comparison import STAGE_FILE
     from ..advising.document import advice_document
     from ..config.load import load_config
+    from ..report.files import write_schema
 
     write = chosen.write
     inputs = {"--data": chosen.data, "--queries": chosen.queries, "--config": model.config}
@@ -91,6 +92,8 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
             outputs.append(file_output("--write", beside, lambda: first.yaml))
         outputs.append(file_output("--write", write, lambda: text))
     show_record(record, reporting, advice_document(record), outputs)
+    if write and best is not None:
+        write_schema(write)
     if write and not reporting.quiet:
         done = f"written: {write}" if best is not None else "nothing written: nothing is recommended"
         say(printable_lines(done))

@@ -24,7 +24,7 @@ class DraftOptions:
     labels: list[str] = option("--labels NAME=LABEL,…", "A prompt and its labels; repeatable.")
     data: Path | None = option("--data -d FILE", "Labelled queries, CSV or JSON lines.")
     about: str = option("--about TEXT", "What the texts are, such as 'a support ticket'.", "a text")
-    model: Path | None = option(
+    model: str | None = option(
         "--model -m FILE|ollama:NAME[:TAG]|package:NAME", "A GGUF file, a model in Ollama's store or a Python package."
     )
     hf_repo: str | None = option("--hf-repo -hf USER/REPO[@REVISION][:QUANT]", "A model on the Hugging Face hub.")
@@ -58,7 +58,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     from ..drafting.models import fitting_model, given_model
     from ..drafting.rows import find_labels
     from ..evaluation.cues import cue_for_rows
-    from ..report.files import write_file
+    from ..report.files import write_file, write_schema
 
     data, out = chosen.data, chosen.out
     if chosen.cues and (data is None or chosen.model is None):
@@ -71,7 +71,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
         raise ConfigError("--query-column, --label-column and --ignore-columns are for --data, which is not given")
     check_outputs({"--out": out}, {"--data": data}, force=chosen.force)
     folder = out.absolute().parent
-    named = given_model(None if chosen.model is None else str(chosen.model), chosen.hf_repo, folder)
+    named = given_model(chosen.model, chosen.hf_repo, folder)
     model = named or fitting_model(chosen.family or Family.QWEN3)
     found: FoundLabels | None = None
     remarks: tuple[str, ...] = ()
@@ -90,8 +90,14 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
             cue, prior, why = cue_for_rows(config, data, columns, opener, on_progress)
         text = draft_text(replace(draft, cue=cue, prior=prior, why_cue=why), folder)
     write_file(out, text, "--out")
+    schema = write_schema(out)
     commands = [f"  {command}" for command in _next(out, data, found)]
-    for line in (f"wrote {out}", *(f"note: {with_options(remark)}" for remark in remarks), "next:", *commands):
+    for line in (
+        f"wrote {out}" + (f", and {schema.name}, by which editors check it" if schema else ""),
+        *(f"note: {with_options(remark)}" for remark in remarks),
+        "next:",
+        *commands,
+    ):
         say(line)
 
 

@@ -206,7 +206,7 @@ class ModelOptions:
         "The configuration (prompts, labels, model, runtime): a YAML file, or one that comes with the package: "
         f"{', '.join(config_names())}.",
     )
-    model: Path | None = overriding(
+    model: str | None = overriding(
         "model.path",
         "--model -m FILE|ollama:NAME[:TAG]|package:NAME",
         "a GGUF file, a model in Ollama's store or in a Python package",

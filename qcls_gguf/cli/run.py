@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from ..config.words import printable
-from ..data.queries import Line, check_source, read_queries
+from ..data.queries import Line, check_queries, read_queries
 from ..errors import ConfigError, QclsError
 from .options import GivenQueries, ScoredModelOptions, command, option
 from .terminal import EXIT_OTHER, classifier_opener, say, with_options
@@ -96,7 +96,7 @@ def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredMode
     qcls-gguf run --config my.yaml -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -ngl all
     """
     if queries.queries is not None:
-        check_source(queries.queries)
+        check_queries(queries.queries, queries.query_column)
     elif queries.query_column is not None:
         raise ConfigError("--query-column is for --queries, which is not given")
     if answers.top is not None and answers.format not in ("table", "json", "jsonl"):

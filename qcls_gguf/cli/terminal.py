@@ -207,13 +207,15 @@ def needs(feature: str, package: str, extra: str) -> None:
         raise ConfigError(f"{feature} needs {package}: pip install 'qcls-gguf[{extra}]'")
 
 
-def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool = True) -> None:
+def check_outputs(
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None], *, force: bool = True
+) -> None:
     """Raise ConfigError for a file that could not be written, before anything is computed; by options."""
     from ..report.files import check_writable
 
     if outputs.get("--html") is not None:
         needs("--html", "matplotlib", "report")
-    others = dict(inputs)
+    others = {name: None if path is None else Path(path) for name, path in inputs.items()}
     for name, path in outputs.items():
         if path is not None:
             check_writable(path, name, others, force=force)

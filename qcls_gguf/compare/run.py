@@ -132,7 +132,9 @@ def _checked_names(settings: ComparisonSettings) -> list[str]:
         raise ConfigError("`ollama` and `ollama_model` belong together: give both or neither")
     for name, url in (("llama_server", peers.llama_server), ("ollama", peers.ollama)):
         if url is not None and not is_url(url):
-            raise ConfigError(f"`{name}`: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
+            whole = f"http://{url}"
+            remedy = f"did you mean {whole}?" if is_url(whole) else "give one such as http://127.0.0.1:8080"
+            raise ConfigError(f"`{name}`: {url!r} is not a server's address: {remedy}")
     for name in settings.methods:
         if name in REMOVED:
             raise ConfigError(f"`method` {name}: was removed: {REMOVED[name]}")

@@ -12,6 +12,11 @@ EMBEDDED_MODEL = "fashion-tiny-Q8_0.gguf"
 DEFAULT_CONFIG = "fashion-8"
 """of the configurations that come with the package, the one that is used where none is named"""
 _SUFFIX = ".yaml"
+SCHEMA = "config.schema.json"
+SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
+"""begins a configuration that editors complete and check by the schema beside it"""
+EMBEDDED = "(embedded)"
+"""stands for the embedded model wherever models are named"""
 OLLAMA = "ollama:"
 """what a path begins with that is the name of a model of Ollama's; a file of such a name is given as ./ollama:NAME"""
 PACKAGE = "package:"
@@ -63,4 +68,4 @@ def config_path(name: str | Path) -> Path:
 
 def schema_path() -> Path:
     """The JSON Schema of a configuration, for editors."""
-    return _folder("configs") / "config.schema.json"
+    return _folder("configs") / SCHEMA

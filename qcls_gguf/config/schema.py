@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from ..errors import ConfigError
 from .prompt import CONTENT_FREE_QUERIES, IgnoredKind, PromptConfig
-from .resources import OLLAMA, PACKAGE
+from .resources import EMBEDDED, OLLAMA, PACKAGE
 from .rules import LISTED, Count, File, FilledText, Share, Size, Truth, Variables, distinct
 from .scoring import Scoring
 from .settings import Settings, given, refusal, settings
@@ -86,6 +86,8 @@ class ModelConfig(Settings):
             if isinstance(values, dict) and (name := str(values.get("path", ""))).startswith(beginning):
                 values = {other: value for other, value in values.items() if other != "path"}
                 values.setdefault(key, name.removeprefix(beginning))
+        if isinstance(values, dict) and str(values.get("path")) == EMBEDDED:
+            return {key: value for key, value in values.items() if key != "path"}
         return values
 
     @model_validator(mode="after")

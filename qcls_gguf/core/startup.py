@@ -14,6 +14,7 @@ from ..config.prompt import PromptConfig
 from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
 from ..engine.capacity import N_UNTIL_CAPTURED, shapes
+from ..engine.cores import OtherPrograms, threads
 from ..engine.engine import Engine
 from ..engine.memory import LEAST_FREE_BYTES
 from ..engine.open import open_engine, open_model
@@ -73,7 +74,7 @@ def start(
     audit: add exact scores to every answer. Raises ConfigError or ModelError, after closing what it opened.
     """
     check_gil()
-    ledger = Ledger(on_step)
+    ledger, others = Ledger(on_step), OtherPrograms()
     if config.runtime.n_gpu_layers != 0 and (step := driver_step()):
         ledger.step("GPU code", step)
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
@@ -101,6 +102,8 @@ def start(
         if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet, so the model is the cause
             raise ModelError(f"{opened.path}: {e}") from e
         raise
+    if opened.n_gpu_layers == 0 and (crowding := others.crowding(threads(config.runtime).n)):
+        ledger.step("CPUs", crowding)
     return started
 
 

@@ -47,6 +47,13 @@ def check_source(source: str) -> None:
         raise ConfigError(f"`queries` {source}: {what}")
 
 
+def check_queries(source: str, query_column: str | None) -> None:
+    """Raise ConfigError for an input that cannot be read, or a table without the column."""
+    check_source(source)
+    if os.path.isfile(source):
+        next(read_queries(source, query_column=query_column), None)
+
+
 def read_queries(source: str, *, blank: bool = False, query_column: str | None = None) -> Iterator[Line]:
     """The queries of a file, or of standard input for `-`, UTF-8 or UTF-16: a line each, without its line break.
 

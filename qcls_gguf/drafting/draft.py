@@ -9,7 +9,7 @@ from textwrap import indent, wrap
 
 from ..config.load import parse_config
 from ..config.prompt import NO_CONTENT, Prior
-from ..config.resources import schema_path
+from ..config.resources import SCHEMA_LINE
 from ..config.words import shown
 from ..config.yaml_values import text_block, yaml_text
 from ..errors import ConfigError
@@ -107,7 +107,7 @@ def _with_comment(text: str, comment: str, n_indent: int) -> str:
 def _heading(source: str) -> str:
     """The first lines: the schema, for editors, and where the file comes from."""
     where = shown(source, quoted=False)
-    return f"# yaml-language-server: $schema={schema_path().as_uri()}\n# Written by qcls-gguf init from {where}.\n"
+    return f"{SCHEMA_LINE}# Written by qcls-gguf init from {where}.\n"
 
 
 def _model_part(model: DraftModel) -> str:

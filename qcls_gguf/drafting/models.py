@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..config.resources import OLLAMA, PACKAGE
+from ..config.resources import EMBEDDED, OLLAMA, PACKAGE
 from ..config.words import shown
 from ..errors import ConfigError
 
@@ -100,10 +100,10 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
     from ..model.header import read_header  # here, so that a command's help, which lists families, starts quickly
 
     if path is not None:
-        is_name = path.startswith((OLLAMA, PACKAGE))
+        is_name = path.startswith((OLLAMA, PACKAGE)) or path == EMBEDDED
         file = Path(path).expanduser().absolute()
         if is_name:
-            file = find_model(ModelConfig(path=Path(path)), offline=True)
+            file = find_model(ModelConfig(path=path), offline=True)
         if any("\ud800" <= character <= "\udfff" for character in str(file)):
             raise ConfigError(
                 f"{shown(str(file))}: has bytes that are no UTF-8, which YAML cannot hold: rename it or give a link"
@@ -119,9 +119,10 @@ def _name_from(folder: Path | None, file: Path) -> str:
     if folder is None or not file.is_relative_to(folder):
         return str(file)
     name = str(file.relative_to(folder))
-    return (
-        str(file) if name.startswith(("~", OLLAMA, PACKAGE)) else name
-    )  # which a configuration takes for something else
+    if name.startswith("~"):  # a home folder, also with ./ before it
+        return str(file)
+    is_taken = name.startswith((OLLAMA, PACKAGE)) or name == EMBEDDED  # for something else
+    return f"./{name}" if is_taken else name
 
 
 def fitting_model(family: Family) -> DraftModel:

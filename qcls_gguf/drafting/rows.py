@@ -61,14 +61,16 @@ def find_labels(path: Path, query: str | None = None, columns: LabelledColumns =
 
 
 def _table(content: bytes) -> dict[str, list[str]]:
-    """The cells of each column, without those of rows that cannot be used."""
+    """The cells of each column. Raises ConfigError for the first row that cannot be used."""
     try:
         table = CsvFile(iter(StringIO(content.decode(), newline="")))
     except UnicodeDecodeError as e:
         raise ConfigError(f"is not valid UTF-8 at byte {e.start}: save it as UTF-8") from None
     cells: dict[str, list[str]] = {name: [] for name in table.header}
     for row in table:
-        if row.fields and row.problem is None:
+        if row.error:
+            raise ConfigError(row.error)
+        if row.fields:
             for name, cell in zip(table.header, row.fields, strict=True):
                 cells[name].append(cell.strip())
     return cells

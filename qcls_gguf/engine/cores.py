@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
 from ..system.control_groups import cpu_quota
+
+_LEAST_S = 0.05
+"""The system counts in hundredths of a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +50,52 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
     return Threads(n=n_free, why=f"{counted(n_cores, 'core')}{' less one' * (n_cores > 1)}")
 
 
+class OtherPrograms:
+    """How busy other programs keep the CPUs that this process may use, from a moment on."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        """root: where `proc` is looked for."""
+        self._root = root
+        self._began, self._busy, self._own = time.monotonic(), _busy_s(root), time.process_time()
+
+    def crowding(self, n_threads: int) -> str | None:
+        """What is to be said of so many threads, where other programs left fewer CPUs; None otherwise.
+
+        The threads of a decode wait for the slowest of them, so one that shares its CPU slows all. One thread has none
+        to wait for.
+        """
+        seconds, busy = time.monotonic() - self._began, _busy_s(self._root)
+        if n_threads == 1 or seconds < _LEAST_S or busy is None or self._busy is None:
+            return None
+        n_cpus = len(_usable())
+        n_busy = min(n_cpus, (busy - self._busy - (time.process_time() - self._own)) / seconds)
+        if n_threads + n_busy <= n_cpus + 0.5:
+            return None
+        return (
+            f"other programs kept {n_busy:.1f} of {n_cpus} CPUs busy meanwhile, so {n_threads} threads wait for each "
+            "other, and requests may take many times as long: set n_threads lower"
+        )
+
+
+def _busy_s(root: Path) -> float | None:
+    """Seconds that the CPUs which this process may use have worked; None where the system does not tell."""
+    names = {f"cpu{cpu}" for cpu in _usable()}
+    try:
+        lines = [line.split() for line in (root / "proc/stat").read_text().splitlines()]
+        times = [list(map(int, line[1:9])) for line in lines if line and line[0] in names]
+        # user, nice, system, idle, waiting for disks, interrupts, theirs, taken by other virtual machines
+        return sum(sum(each) - each[3] - each[4] for each in times) / os.sysconf("SC_CLK_TCK") if times else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _usable() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def physical_cores() -> int:
     """Physical cores that this process may use; hardware threads, if the system does not tell which share a core."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    usable = _usable()
     siblings = set()
     for cpu in usable:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")

@@ -17,7 +17,7 @@ class ModelOnDisk(Record):
     source: Source
     """where it was found: in this package, another Python package, Ollama's store, or the Hugging Face hub's cache"""
     name: str
-    """what `model` or, for the hub, `hf_repo` takes; empty for the embedded model"""
+    """what `model` or, for the hub, `hf_repo` takes"""
     path: str
     """the GGUF file, of a split model the first"""
     arch: str | None
@@ -77,7 +77,7 @@ def models_document(record: ModelsRecord) -> Document:
     columns = {**texts, "parameters": "", "GB": ".2f", f"fits {record.memory}": ""}
     rows = [
         [
-            *(model.name or "(embedded)", model.arch, model.quantization, abbreviated(model.n_parameters or 0)),
+            *(model.name, model.arch, model.quantization, abbreviated(model.n_parameters or 0)),
             *((model.size_bytes or 0) / 1e9, "yes" if model.fits else "no"),
         ]
         for model in record.models

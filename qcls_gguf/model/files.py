@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
-from ..config.resources import OLLAMA, PACKAGE, embedded_model
+from ..config.resources import EMBEDDED, OLLAMA, PACKAGE, embedded_model
 from ..config.schema import ModelConfig
 from ..errors import ModelError
 from .header import GgufHeader, TensorInfo, read_header
@@ -128,7 +128,7 @@ class LocalModel:
 
     source: Source
     name: str
-    """what a configuration's `path` or, for the hub, `hf_repo` takes; empty for the embedded model"""
+    """what a configuration's `path` or, for the hub, `hf_repo` takes"""
     path: Path
     file: ModelFile | None
     """none where it cannot be used"""
@@ -140,7 +140,7 @@ def local_models() -> Iterator[LocalModel]:
     """Every model found, the embedded one first. Files are looked at, not loaded."""
     found: list[tuple[Source, str, Path]] = []
     with suppress(ModelError):
-        found.append(("embedded", "", embedded_model()))
+        found.append(("embedded", EMBEDDED, embedded_model()))
     found += [("package", f"{PACKAGE}{name}", path) for name, path in packaged_models()]
     found += [("ollama", f"{OLLAMA}{name}", path) for name, path in installed()]
     found += [("hub", name, path) for name, path in cached_models()]

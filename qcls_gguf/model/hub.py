@@ -23,6 +23,7 @@ _COMPANIONS = ("mmproj", "mtp-", "eagle3-", "dflash-", "dspark-")
 _SPEC = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@:\s]+))?(?::(?P<quantization>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII
 )
+_ADDRESS = re.compile(r"(?:https?://)?[\w-]+(?:\.[\w-]+)+/(?P<spec>[^/]+/[^/?#]+)", re.ASCII)
 _FORM = "user/repo[@revision][:quantization]"
 
 
@@ -76,10 +77,13 @@ def parse_name(spec: str, quantization: str | None, revision: str | None) -> Hub
     """What `spec` asks for, with what is given beside it. Raises ConfigError for a text that is no such name."""
     found = _SPEC.fullmatch(spec)
     if found is None or found["repo"].lower().endswith(".gguf"):
-        raise ConfigError(
-            f"model {spec!r} is not of the form {_FORM}: take these from the address of its page; a file on this disk "
-            "is given as the model's `path`"
+        inside = _ADDRESS.match(spec)
+        remedy = (
+            f"did you mean {inside['spec']}?"
+            if inside and _SPEC.fullmatch(inside["spec"])
+            else ("take these from the address of its page; a file on this disk is given as the model's `path`")
         )
+        raise ConfigError(f"model {spec!r} is not of the form {_FORM}: {remedy}")
     if quantization == "":
         raise ConfigError("the quantization is empty: name one such as Q4_K_M, or leave it out")
     for what, given in (("quantization", quantization), ("revision", revision)):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.resources import SCHEMA, schema_path
 from ..errors import ConfigError, QclsError
 from ..system.folders import part_of, write_whole
 
@@ -50,6 +51,18 @@ def show_and_write(show: Callable[[], None], outputs: Sequence[Output]) -> None:
         raise QclsError("; ".join(failed))
     if left:
         raise left
+
+
+def write_schema(config: Path) -> Path | None:
+    """Put the JSON Schema, for editors, beside a configuration; None where a file of its name is there.
+
+    Raises QclsError where it cannot be written.
+    """
+    schema = config.with_name(SCHEMA)
+    if not config.is_file() or schema.exists():
+        return None
+    write_file(schema, schema_path().read_bytes(), "the schema")
+    return schema
 
 
 def write_file(path: Path, text: str | bytes, name: str) -> None:

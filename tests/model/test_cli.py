@@ -123,6 +123,7 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
     [
         (["--config", "missing.yaml"], 2, "missing.yaml: the configuration cannot be read"),
         (["--queries", "missing.txt"], 2, "--queries missing.txt: no such file"),
+        (["--queries", __file__, "--query-column", "sku", "-m", "no-such.gguf"], 2, "has no column 'sku'"),
         (["--model", "a.gguf", "--hf-repo", "b/c"], 2, "--model and --hf-repo are both given"),
         (["-ngl", "many"], 2, "--n-gpu-layers: 'many' should be a whole number, or 'auto' or 'all'"),
         (["--queries", ""], 2, ""),

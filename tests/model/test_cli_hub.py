@@ -63,7 +63,7 @@ def test_a_model_of_ollamas_store_is_used_where_it_lies(tmp_path: Path) -> None:
     model = json.loads(done.stdout)["model"]
     assert (model["path"], model["sha256"]) == (str(blob), digest)
     listed = json.loads(run("models", "--format", "json").stdout)
-    assert [found["name"] for found in listed["models"]] == ["", "ollama:fashion:latest"]
+    assert [found["name"] for found in listed["models"]] == ["(embedded)", "ollama:fashion:latest"]
     absent = run("run", "--model", "ollama:nosuch", "--query", "blue jeans")
     assert absent.returncode == 3
     assert "Ollama's store has no nosuch:latest: it has fashion:latest" in absent.stderr

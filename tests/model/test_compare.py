@@ -124,7 +124,7 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
         (["--method", "cappr"], 2, "--method cappr: was removed: its probabilities are those of our scoring `mean`"),
         (["--method", "nave"], 2, "--method nave: is not one of qcls, naive, prefix"),
         (["--ollama-model", "x"], 2, "--ollama and --ollama-model belong together"),
-        (["--ollama", "127.0.0.1:1", "--ollama-model", "x"], 2, "--ollama: '127.0.0.1:1' is not a server's add"),
+        (["--ollama", "127.0.0.1:1", "--ollama-model", "x"], 2, "server's address: did you mean http://127.0.0.1:1?"),
         (["--queries", os.devnull], 2, "there is no query to compare with"),
         (["--method", "qcls", "--query", "dress " * 300], 2, "more than runtime.max_query_tokens: 256"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from conftest import MakeModel
 from typer.testing import CliRunner
 
 from qcls_gguf import Classifier
-from qcls_gguf.cli.app import app
+from qcls_gguf.cli.app import app, schema_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +50,8 @@ def test_labels_to_a_configuration_that_labels(model: Path, tmp_path: Path, monk
     assert code == 0, said
     found = labels(tmp_path / "config.yaml", "where is my parcel")
     assert list(found) == ["topic", "who"]
+    schema = (tmp_path / "config.yaml").read_text().partition("\n")[0].partition("$schema=")[2]
+    assert json.loads((tmp_path / schema).read_bytes()) == json.loads(schema_text())
     assert found["who"] in ("boy", "girl")
     before = (tmp_path / "config.yaml").read_text()
     code, said = init(*options)

@@ -11,6 +11,7 @@ from qcls_gguf.data.labelled import LabelledColumns
 from qcls_gguf.drafting.draft import Draft, draft_text, labels_of
 from qcls_gguf.drafting.models import LARGEST_FIRST, DraftModel, Family, choose, fitting_model, given_model
 from qcls_gguf.drafting.rows import find_labels
+from qcls_gguf.model import find_model
 from qcls_gguf.report.environment import ModelRoom
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +120,12 @@ def test_json_lines_say_their_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "has no header"), ("query,x\n", "has no rows"), ("query,x\na,1\nb,2\n", "has no column of labels")],
+    [
+        ("", "has no header"),
+        ("query,x\n", "has no rows"),
+        ('query,x\n"a,1\nb,2\n', "line 2 is not valid CSV: .*close its quotes"),
+        ("query,x\na,1\nb,2\n", "has no column of labels"),
+    ],
 )
 def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
@@ -172,8 +178,11 @@ def test_a_model_below_the_configuration_is_named_from_there(tmp_path: Path) -> 
         (within, tmp_path, "models/小 model.gguf"),
         (within, tmp_path / "configs", within),
         (home, tmp_path, home),
-        (other, tmp_path, other),
+        (other, tmp_path, "./ollama:model.gguf"),
     ):
         model = given_model(path, None, folder)
         assert model is not None
         assert model.settings == {"path": named}
+        folder.mkdir(exist_ok=True)
+        config = loaded(draft_text(draft("a=p,q", model=model), folder), folder)
+        assert find_model(config.model, offline=True) == Path(path)

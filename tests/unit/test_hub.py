@@ -222,7 +222,9 @@ def test_a_quantisation_that_is_not_there(hub: HubServer, fetcher: Fetcher) -> N
     ("spec", "options", "words"),
     [
         ("Tiny-GGUF", {}, "user/repo[@revision][:quantization]: take these from"),
-        ("https://hub.example/user/repo", {}, "the address of its page"),
+        ("https://hub.example/user/repo/tree/main", {}, "did you mean user/repo?"),
+        ("hf.example/user/repo@v1:Q4", {}, "did you mean user/repo@v1:Q4?"),
+        ("user/repo/more", {}, "the address of its page"),
         ("models/tiny.gguf", {}, "given as the model's `path`"),
         ("user/repo:Q4_0", {"quantization": "Q8_0"}, "disagree"),
         ("user/re--po", {}, "not a valid name"),

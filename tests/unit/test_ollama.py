@@ -137,7 +137,8 @@ def test_the_models_of_the_machine_are_listed(store: Path, tmp_path: Path) -> No
     add_model(store, b"GGUF but no more", "registry.ollama.ai/library/broken/latest")
     record = models_record(model for model in local_models() if model.source in ("embedded", "ollama"))
     embedded, broken, fashion = record.models
-    assert (embedded.source, embedded.name, embedded.arch, embedded.quantization) == ("embedded", "", "qwen3", "Q8_0")
+    assert (embedded.source, embedded.name) == ("embedded", "(embedded)")
+    assert (embedded.arch, embedded.quantization) == ("qwen3", "Q8_0")
     assert (fashion.name, fashion.n_parameters, fashion.fits) == ("ollama:fashion:8m", embedded.n_parameters, True)
     assert fashion.size_bytes == embedded_model().stat().st_size
     assert (broken.name, broken.arch, broken.fits) == ("ollama:broken:latest", None, None)
@@ -146,6 +147,8 @@ def test_the_models_of_the_machine_are_listed(store: Path, tmp_path: Path) -> No
     assert isinstance(table, Table)
     rows = [row[0] for row in table.rows]
     assert rows == ["(embedded)", "ollama:fashion:8m"]
+    for name in rows:
+        assert find_model(ModelConfig(path=str(name)), offline=True).read_bytes() == embedded_model().read_bytes()
 
 
 def test_the_users_store_is_looked_for_without_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
