@@ -4,7 +4,7 @@
 11 MB). Matrices keep activations near unit size, so that logits spread over a few units and depend on the context.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,8 @@ def write_model(
     vocab: VocabKind = "bpe",
     add_bos: bool = False,
     control_tokens: Sequence[str] = (),
-    chat_template: str | None = None,
+    chat_template: str | list[dict[str, str]] | None = None,
+    keys: Mapping[str, float | str] | None = None,
     seed: int = 0,
 ) -> Path:
     """Write the model `ARCHS[name]` to `path` and return `path`.
@@ -57,7 +58,8 @@ def write_model(
     logits, `weight_type` of the other matrices: F32, F16, BF16, Q8_0, Q4_K, Q6_K. `n_embd` and `n_ff` are multiples of
     256. `heads` is (head size, query heads, key and value heads), for models of `decoder`; otherwise heads have 64
     values, and there are two query heads to a key. `n_vocab` pads the vocabulary with unused tokens.
-    `control_tokens` are added to the vocabulary, `chat_template` to the file.
+    `control_tokens` are added to the vocabulary, `chat_template` (or several with their names) and
+    `keys`, with the architecture before them, to the file.
     """
     spec = ARCHS[name]
     if tied is None:
@@ -85,6 +87,11 @@ def write_model(
         "attention.layer_norm_rms_epsilon": 1e-5,
     }.items():
         tensors.key(key, value)
+    for key, given in (keys or {}).items():
+        if isinstance(given, str):
+            writer.add_string(f"{writer.arch}.{key}", given)
+        else:
+            tensors.key(key, given)
     embedding_type = head_type if tied else None
     tensors.matrix("token_embd", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=embedding_type)
     if not tied:

@@ -12,8 +12,8 @@ from typing import Literal
 
 from gguf import GGUFWriter, TokenType
 
-VocabKind = Literal["bpe", "spm", "bpe-marks", "spm-marks", "bpe-joins", "spm-joins"]
-"""-marks: with user-defined tokens beside; -joins: whose rules join text to the control token JOINED"""
+VocabKind = Literal["bpe", "spm", "bpe-marks", "spm-marks", "bpe-joins", "spm-joins", "bpe-answers"]
+"""-answers: yes and no; -marks: with user-defined tokens; -joins: whose rules join text to the control token JOINED"""
 MARKS = ("<think>", "</think>", "<|go|>", "\n\n")
 JOINED = "<!@>"
 
@@ -84,6 +84,9 @@ def build_vocab(kind: VocabKind) -> Vocab:
     vocab = _build_bpe() if base == "bpe" else _build_spm()
     if extra == "marks":
         return vocab.extended(dict.fromkeys(MARKS, TokenType.USER_DEFINED))
+    if extra == "answers":
+        missing = {part: TokenType.NORMAL for part in ("ye", "yes", "no") if part not in vocab.tokens}
+        return vocab.extended(missing, merges=("y e", "ye s", "n o"))
     if extra == "joins":
         parts = {JOINED[:2]: TokenType.NORMAL, JOINED[:3]: TokenType.NORMAL, JOINED: TokenType.CONTROL}
         missing = {part: TokenType.NORMAL for part in JOINED if part not in vocab.tokens}

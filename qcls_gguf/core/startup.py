@@ -168,12 +168,12 @@ def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
 
 
 def _model_info(model: Model) -> ModelInfo:
-    build, identity = build_info(), model.identity()
+    build, identity, kind = build_info(), model.identity(), model.header.decision_kind
     return ModelInfo(
         path=str(model.path),
         sha256=identity.sha256,
         quantization=model.quantization,
-        description=model.facts.description,
+        description=model.facts.description + (f", a decision model ({kind})" if kind else ""),
         size_bytes=identity.size_bytes,
         n_gpu_layers=model.n_gpu_layers,
         device=model.device,

@@ -22,6 +22,8 @@ _N_SHAPES = 16
 """runtime.n_shapes: auto: the fewest graphs in all"""
 _MOST_TOKENS = 4096
 """runtime.n_batch: auto, unless one prompt needs more"""
+_DECISION_TOKENS = 1024
+"""runtime.n_batch: auto, at least, for a decision model"""
 _QUESTION_CELLS = 1024
 """runtime.question_cells: auto"""
 _QUESTION_PREFIXES = 16
@@ -121,12 +123,14 @@ def limits(
     n_ctx_train: int,
     n_ctx_short: int | None = None,
     state_bytes: int = 0,
+    decides: bool = False,
 ) -> Limits:
     """The context that a prompt set needs, with room for questions at run time.
 
     n_ctx_short: for a model with two sets of RoPE factors, the largest cache in cells with which llama.cpp uses the
     short factors (it looks at the size of the cache, not of a sequence: get_rope_factors in src/llama-model.cpp); None
     for other models. state_bytes: memory that recurrent layers need for each sequence, used or not; 0 without such.
+    decides: whether the model's template may put questions after their text, so that they are fed with every request.
 
     Raises ConfigError if a limit of the configuration, the model or llama.cpp is too small.
     """
@@ -136,7 +140,7 @@ def limits(
     n_kept_seqs = runtime.kept_queries * len(prefixes)
     n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved, n_kept_seqs)
     n_seqs = len(prefixes) + n_reserved + n_kept_seqs + n_leaf_seqs
-    n_least = max(*whole, n_seqs, n_outputs)
+    n_least = max(*whole, n_seqs, n_outputs, _DECISION_TOKENS if decides and runtime.n_batch == "auto" else 0)
     n_batch = _n_batch(runtime, prompts, n_least, max(whole), max(n_seqs, n_outputs))
     n_prefix = sum(map(len, prefixes))
     n_kept = cells_of(n_kept_seqs)

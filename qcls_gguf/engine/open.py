@@ -134,7 +134,8 @@ def _why_too_little(model: Model, runtime: RuntimeConfig, settings: ContextSetti
 def _size(model: Vocabulary, runtime: RuntimeConfig, prompts: PromptSet) -> Limits:
     if runtime.kept_queries:
         _check_kept_queries(runtime.kept_queries, model, prompts)
-    return limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, model.facts.state_bytes)
+    facts, decides = model.facts, model.header.decision_kind is not None
+    return limits(runtime, prompts, facts.n_ctx_train, model.n_ctx_short, facts.state_bytes, decides)
 
 
 def _settings(

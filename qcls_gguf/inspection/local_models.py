@@ -21,7 +21,8 @@ class ModelOnDisk(Record):
     path: str
     """the GGUF file, of a split model the first"""
     arch: str | None
-    """the architecture, such as qwen3; null, as all below, where the file cannot be used"""
+    """the architecture, such as qwen3, or `qwen3 (lev)` of a decision model; null, as all below, where the file cannot
+    be used"""
     n_parameters: int | None
     """its weights"""
     quantization: str | None
@@ -62,7 +63,7 @@ def _on_disk(model: LocalModel, weights_bytes: int) -> ModelOnDisk:
         source=model.source,
         name=model.name,
         path=str(model.path),
-        arch=file.header.arch if file else None,
+        arch=file.header.purpose if file else None,
         n_parameters=file.n_parameters if file else None,
         quantization=file.header.quantization if file else None,
         size_bytes=file.size_bytes if file else None,

@@ -45,6 +45,8 @@ _FILE_TYPES = dict(enumerate((
     *("MXFP4_MOE", "NVFP4", "Q1_0", "Q2_0"),
 ))) | {1024: "GUESSED"}  # fmt: skip
 """By the number that `general.file_type` has: the package gguf knows them, too, and takes 60 ms to import."""
+DECISION_KINDS = ("openjev", "lev", "nimble", "pplx-decider", "lfm2-d1")
+"""of models that were trained to decide: those that answer with a code, which are read here"""
 _RANKING = 4  # LLAMA_POOLING_TYPE_RANK in include/llama.h
 _OTHER_KINDS = (
     ("version https://git-lfs", "a git-lfs pointer that stands for the model: run `git lfs pull` in its folder"),
@@ -97,6 +99,17 @@ class GgufHeader:
         """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
         text = self.scalars.get("tokenizer.chat_template")
         return text if isinstance(text, str) and text.strip() else None
+
+    @property
+    def decision_kind(self) -> str | None:
+        """What a model that was trained to decide is of, such as `lev`; None for others."""
+        kind = self.scalars.get(f"{self.arch}.decision.type")
+        return None if kind is None else str(kind)
+
+    @property
+    def purpose(self) -> str:
+        """The architecture, with the kind of a decision model."""
+        return self.arch if self.decision_kind is None else f"{self.arch} ({self.decision_kind})"
 
     @property
     def may_have_states(self) -> bool:

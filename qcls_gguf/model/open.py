@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
+from ..config.words import shown
 from ..errors import ModelError
 from ..native import ContextMemory, ContextSettings, NativeModel, measure_context
 from ..system.timing import Ledger
 from .files import ModelFile, find_model
+from .header import DECISION_KINDS
 from .identity import Hashing, ModelIdentity
 from .ollama import digest_in_name
 from .placement import (
@@ -124,7 +126,13 @@ class Model(Vocabulary):
 def find_file(path: Path, ledger: Ledger) -> ModelFile:
     """Check the headers of a model that was found. Raises ModelError."""
     file = ModelFile.read(path)
-    ledger.step("find model", str(file.path))
+    kind = file.header.decision_kind
+    ledger.step("find model", str(file.path) if kind is None else f"{file.path}, a decision model ({kind})")
+    if kind not in (None, *DECISION_KINDS):
+        raise ModelError(
+            f"{file.path}: a decision model of kind {shown(kind)}, which has a head of its own: a llama-server from "
+            f"b11361 on may answer it; this version reads {', '.join(DECISION_KINDS)}"
+        )
     if what := file.header.other_purpose:
         warnings.warn(f"{file.path}: {what}: choose the model that it was made from", stacklevel=3)
     return file

@@ -117,15 +117,18 @@ def render_chat(template: str, turns: Mapping[str, str], *, bos: str, eos: str, 
     Raises ChatRefusalError if the template refuses the messages, ConfigError if it fails or exceeds a limit.
     """
     messages = [{"role": role, "content": text} for role, text in turns.items()]
-    values = {"tools": None, "documents": None, **variables}
+    own = {"messages": messages, "add_generation_prompt": True, "bos_token": bos, "eos_token": eos}
+    return render_template(template, {"tools": None, "documents": None, **variables, **own})
+
+
+def render_template(template: str, values: Mapping[str, Any]) -> str:
+    """The text of a template of the model's file with these values. Raises as render_chat does."""
     compiled = _compiled(template)
     parts: list[str] = []
     n_characters = 0
     try:
         with _bounded_steps():
-            for part in compiled.generate(
-                **values, messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos
-            ):
+            for part in compiled.generate(values):
                 n_characters += len(part)
                 if n_characters > _MAX_TEXT:
                     raise _TooMuchError(f"writes more than {_MAX_TEXT} characters")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
@@ -25,6 +26,17 @@ NAMED = "@"
 """what instructions begin with that name a configured prompt"""
 
 
+class JsonText(str):
+    """The text of a JSON value that is no text itself, such as a list."""
+
+    __slots__ = ()
+
+
+def json_value(text: str | None) -> Any:
+    """The value that a request had, of its text."""
+    return json.loads(text) if isinstance(text, JsonText) else text
+
+
 class Option(NamedTuple):
     """An answer to choose from."""
 
@@ -42,6 +54,10 @@ class Question:
     options: tuple[Option, ...]
     audit: bool = False
     """whether its exact scores are wanted"""
+    name: str = ""
+    """what the request calls it, where its prompt shows that"""
+    beside: tuple[Question, ...] = ()
+    """all questions of the request, where its prompt shows them"""
 
     @classmethod
     def predicate(
@@ -65,10 +81,15 @@ class Question:
         return text[1:] if text.startswith(NAMED) and len(text) > 1 and not text[1:2].isspace() else None
 
     @property
+    def texts(self) -> list[str]:
+        """All that its prompt shows of a request."""
+        own = [self.instructions, self.name, *(f"{each.label}{each.description or ''}" for each in self.options)]
+        return [*own, *(text for each in self.beside for text in each.texts)]
+
+    @property
     def n_bytes(self) -> int:
         """The size of its texts."""
-        texts = [self.instructions, *(f"{each.label}{each.description or ''}" for each in self.options)]
-        return sum(len(text.encode()) for text in texts)
+        return sum(len(text.encode()) for text in self.texts)
 
 
 def compile_question(question: Question, forms: Forms, classifier: Classifier) -> PromptSet:
@@ -77,19 +98,25 @@ def compile_question(question: Question, forms: Forms, classifier: Classifier) -
     lines = "\n".join(
         _line(option) for option in question.options if question.kind != "predicate" or option.description
     )
-
-    model = classifier.engine.model
-    quotes = Quotes(model, [instructions, lines])
+    quotes = Quotes(classifier.engine.model, [instructions, lines])
     text = forms.text(question.kind, quotes.quote(instructions), quotes.quote(lines))
-    n_tokens = len(model.tokenize(text.translate(quotes.originals), parse_special=False))
+    prompt = PromptConfig(name=_NAME, prompt_template=text, labels=tuple(each.label for each in question.options))
+    return compile_quoted([prompt], quotes, classifier, audit=question.audit)
+
+
+def compile_quoted(
+    prompts: Sequence[PromptConfig], quotes: Quotes, classifier: Classifier, *, audit: bool
+) -> PromptSet:
+    """Prompts with quoted texts in them. audit: whether their exact scores are wanted. Raises ConfigError."""
+    model, originals = classifier.engine.model, quotes.originals
+    n_tokens = max(len(model.tokenize(each.template.translate(originals), parse_special=False)) for each in prompts)
     if n_tokens > (n_most := classifier.engine.n_prefix_cells):
         raise CapacityError(
             f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
             "runtime.question_cells"
         )
-    prompt = PromptConfig(name=_NAME, prompt_template=text, labels=tuple(each.label for each in question.options))
-    compiled = compile_prompts([prompt], QuotingVocabulary(model, quotes.originals), audit=question.audit)
-    return without_quotes(compiled, quotes.originals)
+    compiled = compile_prompts(prompts, QuotingVocabulary(model, originals), audit=audit)
+    return without_quotes(compiled, originals)
 
 
 def _line(option: Option) -> str:

@@ -131,9 +131,10 @@ class Asker:
     async def _answered(self, asked: Questions, backend: Backend, exchange: Exchange) -> object:
         """The body of the answer to questions, some of which are asked at a time."""
         usage = Usage()
+        questions = backend.prepared(asked.questions)
         answers: list[Distribution | None] = []  # None: its scores cannot be computed
-        while len(answers) < len(asked.questions):
-            some = asked.questions[len(answers) : len(answers) + _AT_ONCE]
+        while len(answers) < len(questions):
+            some = questions[len(answers) : len(answers) + _AT_ONCE]
             answers += await self._some(some, backend, exchange, usage)
         for each, answer in zip(asked.questions, answers, strict=True):
             if answer is None and not asked.is_partial:
@@ -170,11 +171,11 @@ class Asker:
             results = await self._results(list(pairs.values()), backend, exchange, usage)
         for place, result in zip(pairs, results, strict=True):
             if result is not None:
-                (answer,) = result.results
-                by_label = {score.label: score.probability for score in answer.scores}
-                probabilities = [by_label[option.label] for option in questions[place].question.options]
+                answer = result.results[0]
                 mass = answer.audit.label_mass if answer.audit else None
-                answers[place] = Distribution(probabilities, mass, answer.stage)
+                answers[place] = Distribution(
+                    backend.probabilities(questions[place].question, result), mass, answer.stage
+                )
         return answers
 
     def _prompts(

@@ -15,11 +15,13 @@ from ..config.scoring import Scoring
 from ..core.handle import LoadedPrompts
 from ..model import Model
 from ..model.identity import Stamp
+from ..prompts.prompt_set import PromptSet
+from ..questions.decision import read_decision
 from ..questions.forms import Forms, FormSettings
 from ..questions.question import Question, compile_question
 from ..questions.sets import SetCache
 from ..score.result import Result
-from .dialect import Context, unknown_prompt
+from .dialect import Context, TextQuestion, unknown_prompt
 
 Pair = tuple[LoadedPrompts, str]
 
@@ -40,6 +42,7 @@ class Backend:
         self.created = int(time())
         self.window = classifier.config.runtime.max_batch
         """queries of one request that may wait at once"""
+        self.decision = read_decision(model)
         self._forms = Forms(forms, model, classifier.config.model)
         self._n_users = 0
         self._unused = asyncio.Event()
@@ -86,8 +89,34 @@ class Backend:
 
     def question(self, question: Question, waits_s: float) -> AbstractAsyncContextManager[LoadedPrompts]:
         """The prompt set of a question. waits_s: see SetCache.using. Entering it raises ConfigError, RefusedError."""
-        compiled = cache(lambda: compile_question(question, self._forms, self.classifier))
+
+        @cache
+        def compiled() -> PromptSet:
+            if self.decision is not None:
+                return self.decision.compile(question, self.classifier)
+            return compile_question(question, self._forms, self.classifier)
+
         return self.sets.using(question, lambda: self.classifier.prompt_set(compiled()), waits_s)
+
+    def prepared(self, questions: Sequence[TextQuestion]) -> Sequence[TextQuestion]:
+        """The questions of a request as this model is asked them."""
+        if self.decision is None:
+            return questions
+        own = [each for each in questions if each.question.configured is None]
+        named = {each.param.removeprefix("questions."): each.question for each in own}
+        prepared = dict(zip(own, self.decision.prepared(named), strict=True))
+        texts = {text: self.decision.state_text(text) for text in {each.text for each in own}}
+        return [
+            TextQuestion(question, texts[each.text], each.param) if (question := prepared.get(each)) else each
+            for each in questions
+        ]
+
+    def probabilities(self, question: Question, result: Result) -> list[float]:
+        """Of a question's options, from the answer of its prompt set."""
+        if self.decision is not None and question.configured is None:
+            return self.decision.probabilities(question, result.results)
+        by_label = {score.label: score.probability for score in result.results[0].scores}
+        return [by_label[option.label] for option in question.options]
 
     async def ask(self, pairs: Sequence[Pair], deadline_s: float) -> list[Result]:
         """The answers of prompt sets to queries, all from one turn. Raises QclsError."""

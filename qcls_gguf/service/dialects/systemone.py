@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from ...config.words import JsonObject
 from ...questions.distribution import Distribution
-from ...questions.question import Question
+from ...questions.question import JsonText, Question
 from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images, short_json
 from ..refusal import RefusedError
 from .openai_decisions import PATH as DECISIONS_PATH
@@ -72,7 +72,7 @@ class SystemOneRequest(QuestionsRequest):
 def _ask(request: SystemOneRequest, _: Context) -> Questions:
     if request.assets is not None:
         raise no_images("assets")
-    text = short_json(request.state)
+    text = _text(request.state)
     questions = []
     for name, each in request.questions.items():
         param = f"questions.{name}"
@@ -102,12 +102,16 @@ def _question(given: AnyQuestion, param: str, audit: bool) -> Question:
             options = [(label, _told(told)) for label, told in given.criteria.items()]
             return Question.of("choice", instructions, options, audit=audit)
         case SystemOneScore():
-            levels = [(short_json(told), None) for told in given.criteria]
+            levels = [(_text(told), None) for told in given.criteria]
             return Question.of("score", instructions, levels, audit=audit)
 
 
 def _told(told: Told | None) -> str | None:
-    return None if told is None else short_json(told)
+    return None if told is None else _text(told)
+
+
+def _text(told: Told) -> str:
+    return told if isinstance(told, str) else JsonText(short_json(told))
 
 
 def _answer(given: AnyQuestion, found: Distribution) -> dict[str, object]:

@@ -1,0 +1,259 @@
+"""Models that were trained to decide: what their files say of it, and how they are asked and read.
+
+Such a file has the key `<arch>.decision.type`, a template by the name `systemone` that writes a question with its state
+and options, and temperatures. The kinds here answer with a code that the template puts before each option, such as a
+letter. Rules: llama.cpp, tools/server/server-decision.cpp (b11361).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, product
+from string import ascii_letters, ascii_lowercase, ascii_uppercase
+from typing import Any
+
+import numpy as np
+
+from ..classifier import Classifier
+from ..config.prompt import PromptConfig
+from ..config.template import SLOT
+from ..errors import ConfigError, ModelError
+from ..model import Model
+from ..model.header import DECISION_KINDS
+from ..prompts.chat_template import render_template
+from ..prompts.prompt_set import PromptSet
+from ..score.result import PromptResult
+from .question import JsonText, Question, compile_quoted, json_value
+from .quoting import Quotes
+
+OPENJEV, LEV, NIMBLE, PPLX, LFM2 = DECISION_KINDS
+_TYPES = {"choice": "choice", "predicate": "noul", "score": "score"}
+_WORDS = {"true": ("yes", "Yes", "YES"), "false": ("no", "No", "NO")}
+_N_RATINGS = 9
+"""of lev's answer to a yes-or-no question: from certainly no to certainly yes"""
+_MOST_CODES = 255
+_STATE = "\U0010fffd"
+"""stands for the state while a template is rendered"""
+_ODD_TEXT = ' "a\\\n '
+_ANY = Question.of("choice", "?", (("a", None), ("b", None)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    key: str
+    description: Any
+    codes: tuple[str, ...]
+    """the texts that mean it, each one token; the template shows the first"""
+
+
+@dataclass(frozen=True)
+class DecisionReader:
+    """How one file is asked and read."""
+
+    kind: str
+    template: str
+    temperatures: Mapping[str, float]
+    """by the type of a question, or that and a range of numbers of options, as in `choice.3_5`"""
+    model: Model
+
+    def prepared(self, questions: Mapping[str, Question]) -> list[Question]:
+        """The questions of a request, by name, with what their prompts show: names and, for one kind, all of them."""
+        named = [replace(each, name=name) for name, each in questions.items()]
+        return [replace(each, beside=tuple(named)) for each in named] if self.kind == NIMBLE else named
+
+    def compile(self, question: Question, classifier: Classifier) -> PromptSet:
+        """The question as a prompt set, of a prompt for each order of its options. Raises ConfigError."""
+        quotes = Quotes(self.model, question.texts)
+        prompts = [
+            PromptConfig(
+                name=f"question{index or ''}",
+                prompt_template=self._rendered(question, order, _STATE, quotes.quote).replace(_STATE, SLOT),
+                labels=tuple(chain.from_iterable(option.codes for option in self._read(question, order))),
+                label_prefix="",
+            )
+            for index, order in enumerate(self._orders(question))
+        ]
+        return compile_quoted(prompts, quotes, classifier, audit=question.audit)
+
+    def state_text(self, state: str) -> str:
+        """What the template writes for a state, whatever is asked: texts usually as they are, other values as JSON."""
+        return state if self._keeps_texts and not isinstance(state, JsonText) else self._written(state)
+
+    @cached_property
+    def _keeps_texts(self) -> bool:
+        return self._written(_ODD_TEXT) == _ODD_TEXT
+
+    def _written(self, state: str) -> str:
+        before, _, after = self._rendered(_ANY, 1, _STATE, str).partition(_STATE)
+        return self._rendered(_ANY, 1, json_value(state), str).removeprefix(before).removesuffix(after)
+
+    def probabilities(self, question: Question, results: Sequence[PromptResult]) -> list[float]:
+        """Of the question's options, from the answers of its prompts."""
+        temperature = self._temperature(question)
+        orders = self._orders(question)
+        found = np.zeros(len(self._read(question, 1)))
+        for order, result in zip(orders, results, strict=True):
+            by_code = {score.label: score.probability for score in result.scores}
+            scores = [max(by_code[code] for code in option.codes) for option in self._read(question, order)]
+            powers = np.array(scores) ** (1 / temperature)
+            found += (powers / powers.sum())[::order] / len(orders)
+        if question.kind != "predicate":
+            return [float(each) for each in found]
+        yes = found @ np.linspace(0, 1, _N_RATINGS) if self.kind == LEV else found[self._keys(question).index("true")]
+        return [float(yes), float(1 - yes)]
+
+    def _orders(self, question: Question) -> tuple[int, ...]:
+        """1: the options as given, -1: reversed."""
+        return (1, -1) if self.kind == LEV and question.kind == "choice" and len(question.options) > 1 else (1,)
+
+    def _keys(self, question: Question) -> list[str]:
+        if question.kind == "predicate":
+            return ["true", "false"] if self.kind in (OPENJEV, LFM2) else ["false", "true"]
+        if question.kind == "score":
+            return [str(index) for index in range(len(question.options))]
+        return [option.label for option in question.options]
+
+    def _options(self, question: Question, order: int) -> list[_Option]:
+        """What the template shows."""
+        keys = self._keys(question)[::order]
+        if question.kind == "score":
+            descriptions = [json_value(option.description or option.label) for option in question.options]
+        else:
+            descriptions = [json_value(option.description) for option in question.options]
+        if question.kind == "predicate" and keys[0] == "false":
+            descriptions.reverse()
+        codes = self._codes(question, keys)
+        return [_Option(*each) for each in zip(keys, descriptions[::order], codes, strict=True)]
+
+    def _read(self, question: Question, order: int) -> list[_Option]:
+        """What the answer is read from."""
+        if self.kind == LEV and question.kind == "predicate":
+            return [_Option(str(n), None, (code,)) for n, code in enumerate(self._single(_codes(), _N_RATINGS))]
+        return self._options(question, order)
+
+    def _codes(self, question: Question, keys: Sequence[str]) -> list[tuple[str, ...]]:
+        if self.kind == LFM2:
+            return self._groups(question, keys)
+        codes = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _codes()
+        return [(code,) for code in self._single(codes, len(keys))]
+
+    def _single(self, codes: Iterable[str], n: int) -> list[str]:
+        """The first n codes that are a token each."""
+        found = [code for code in codes if self._token(code) is not None][: min(n, _MOST_CODES)]
+        if len(found) < n:
+            raise ConfigError(f"has {n} options, and this model has codes for {len(found)}: give fewer")
+        return found
+
+    def _token(self, text: str) -> int | None:
+        tokens = self.model.tokenize(text, parse_special=False).tolist()
+        return tokens[0] if len(tokens) == 1 else None
+
+    def _groups(self, question: Question, keys: Sequence[str]) -> list[tuple[str, ...]]:
+        """Codes of lfm2-d1: an option has its own letter, a letter, a number, or another that is a token and free."""
+        if question.kind != "choice":
+            return [self._forms(_WORDS.get(key, (key,)), key) for key in keys]
+        n = len(keys)
+        if all(len(key) == 1 and key in ascii_letters for key in keys):
+            wanted = list(keys)
+        else:
+            wanted = list(ascii_uppercase[:n]) if n <= 26 else [f"{index:02}" for index in range(n)]
+        hundred = [f"{index:02}" for index in range(100)]
+        numbers = [f"#{index}" for index in range(200)]
+        pool = [*ascii_uppercase, *hundred, *ascii_lowercase, *numbers, *_pairs()]
+        used: set[int] = set()
+        groups: list[tuple[str, ...]] = []
+        for code in wanted:
+            for each in (code, *pool):
+                token = self._token(each)
+                if token is not None and token not in used:
+                    used.add(token)
+                    spaced = self._token(f" {each}")
+                    groups.append((each, f" {each}") if spaced not in (None, token) else (each,))
+                    break
+            else:
+                raise ConfigError(f"has {n} options, and this model has codes for {len(groups)}: give fewer")
+        return groups
+
+    def _forms(self, forms: Sequence[str], key: str) -> tuple[str, ...]:
+        by_token = {self._token(form): form for form in reversed(forms)}
+        found = tuple(form for form in forms if (token := self._token(form)) is not None and by_token[token] == form)
+        if not found:
+            raise ConfigError(f"{key!r} is not a token of this model: a question of 2 to 10 levels has one for each")
+        return found
+
+    def _temperature(self, question: Question) -> float:
+        n = len(question.options)
+        if self.kind == LEV:
+            size = "small" if n <= 8 else "mid" if n <= 26 else "large"
+        else:
+            size = "2" if n <= 2 else "3_5" if n <= 5 else "6_10" if n <= 10 else "11"
+        name = _TYPES[question.kind]
+        return self.temperatures.get(f"{name}.{size}", self.temperatures.get(name, 1.0))
+
+    def _rendered(self, question: Question, order: int, state: object, quote: Callable[[str], str]) -> str:
+        values = self._shown(question, order) | {"state": state, "images": []}
+        if question.beside:
+            values["questions"] = [self._shown(each, 1) for each in question.beside]
+        values = _mapped(values, quote) | {"state": state}
+        text = render_template(self.template, _sorted(values) if self.kind == LEV else values)
+        if state is _STATE and text.count(_STATE) != 1:
+            raise ConfigError(f"the model's systemone template shows the state {text.count(_STATE)} times, not once")
+        return text
+
+    def _shown(self, question: Question, order: int) -> dict[str, Any]:
+        options: list[dict[str, Any]] = [
+            {"key": each.key, "description": each.description}
+            | ({} if self.kind == OPENJEV else {"label": each.codes[0]})
+            for each in self._options(question, order)
+        ]
+        if self.kind == LFM2 and question.kind != "choice":  # the codes are forms of the keys
+            options = [option | {"label": option["key"]} for option in options]
+        instructions = json_value(question.instructions)
+        return {"id": question.name, "type": _TYPES[question.kind], "instructions": instructions, "options": options}
+
+
+def read_decision(model: Model) -> DecisionReader | None:
+    """How a decision model is asked, None for other models. Raises ModelError for a kind that is not read."""
+    kind = model.header.decision_kind
+    if kind is None:
+        return None
+    scalars = model.header.scalars
+    template = scalars.get("tokenizer.chat_template.systemone")
+    if not isinstance(template, str):
+        raise ModelError(f"{model.path}: a decision model of kind {kind} without its template `systemone`")
+    begin = f"{model.header.arch}.decision.temperature."
+    temperatures = {key.removeprefix(begin): value for key, value in scalars.items() if key.startswith(begin)}
+    for key, value in temperatures.items():
+        if not isinstance(value, float) or not value > 0:
+            raise ModelError(f"{model.path}: {begin}{key} is {value}, and a temperature is above 0")
+    return DecisionReader(kind, template, temperatures, model)  # type: ignore[arg-type]
+
+
+def _codes() -> list[str]:
+    return [*ascii_uppercase, *_pairs()]
+
+
+def _pairs() -> list[str]:
+    return ["".join(pair) for pair in product(ascii_uppercase, repeat=2)]
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with all of its texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_mapped(each, change) for each in value]
+    if isinstance(value, dict):
+        return {change(key): _mapped(each, change) for key, each in value.items()}
+    return value
+
+
+def _sorted(value: Any) -> Any:
+    """A JSON value with the keys of all objects in order."""
+    if isinstance(value, list):
+        return [_sorted(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return value

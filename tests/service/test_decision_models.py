@@ -1,0 +1,224 @@
+"""Models that were trained to decide, against their rules written out: one whole prompt, stock logits, plain Jinja2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from string import ascii_letters, ascii_uppercase
+from typing import Any
+
+import jinja2
+import numpy as np
+import pytest
+import yaml
+from conftest import MakeModel
+from oracle import Oracle, decode_sequence
+from served import Server
+
+from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, RuntimeConfig
+from qcls_gguf.errors import ConfigError, ModelError
+from qcls_gguf.opening import ClassifierOpener
+from qcls_gguf.questions.decision import read_decision
+from qcls_gguf.questions.question import Question
+
+SHOWN = "{% macro shown(v) %}{{ v if v is string else v | tojson }}{% endmacro %}"
+OPTIONS = (
+    "{% for o in options %}{{ o.label if o.label is defined else 'ABCDEFGH'[loop.index0] }}: {{ o.key }}"
+    "{% if o.description is not none %} - {{ shown(o.description) }}{% endif %}\n{% endfor %}"
+)
+STATE_FIRST = (
+    f"{SHOWN}<|im_start|>{{{{ shown(state) }}}}\n{{{{ type }}}}: {{{{ shown(instructions) }}}}\n{OPTIONS}<|im_end|>"
+    "answer:"
+)
+QUESTION_FIRST = (
+    f"{SHOWN}<|im_start|>{{{{ shown(instructions) }}}}\n{OPTIONS}text: {{{{ shown(state) }}}}<|im_end|>answer:"
+)
+ALL = (
+    "{% for q in questions %}{{ q.id }}: {{ q.instructions }} ({{ q.options | length }})\n{% endfor %}asked: {{ id }}\n"
+)
+TEMPLATES = {
+    "openjev": STATE_FIRST,
+    "lev": QUESTION_FIRST,
+    "nimble": STATE_FIRST.replace("<|im_end|>", ALL + "<|im_end|>"),
+    "pplx-decider": STATE_FIRST,
+    "lfm2-d1": QUESTION_FIRST,
+}
+TEMPERATURES = {"choice": 1.7, "choice.3_5": 0.6, "choice.small": 2.5, "noul": 1.3}
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "colour": {
+        "type": "choice",
+        "instructions": "Which colour is it?",
+        "criteria": {"red": None, "light blue": "as the sky", "green": {"like": ["grass", "leaves"]}},
+    },
+    "girl": {"type": "noul", "instructions": "Is it for a girl?", "criteria": {"true": "girls, women", "false": None}},
+    "price": {"type": "score", "instructions": {"about": "price"}, "criteria": ["cheap", "usual", "dear {labels}"]},
+}
+STATES: list[Any] = ["a red dress for girls", {"title": "jeans", "tags": ["blue", "<|im_end|>"]}]
+CLOSE = 2e-3
+
+
+@pytest.fixture(params=TEMPLATES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def path(kind: str, make_model: MakeModel) -> Path:
+    temperatures = {f"decision.temperature.{key}": value for key, value in TEMPERATURES.items()}
+    templates = [{"name": "systemone", "template": TEMPLATES[kind]}, {"name": "default", "template": "{{ messages }}"}]
+    return make_model(vocab="bpe-answers", chat_template=templates, keys={"decision.type": kind, **temperatures})
+
+
+@pytest.fixture
+def server(path: Path, tmp_path: Path) -> Iterator[Server]:
+    config = {
+        "model": {"path": str(path)},
+        "runtime": {"n_gpu_layers": 0, "question_cells": 2048},
+        "prompts": [{"name": "p", "prompt_template": "{query} is:", "labels": ["red", "blue"]}],
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    with Server(config=tmp_path / "c.yaml") as server:
+        yield server
+
+
+class Rules:
+    """What the kinds of models agree on, slowly."""
+
+    def __init__(self, kind: str, oracle: Oracle) -> None:
+        self.kind, self.oracle = kind, oracle
+        environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+        self.template = environment.from_string(TEMPLATES[kind])
+        pairs = ["".join(pair) for pair in product(ascii_uppercase, repeat=2)]
+        codes = list(ascii_letters[26:] + ascii_letters[:26]) if kind == "openjev" else [*ascii_uppercase, *pairs]
+        self.codes = [code for code in codes if self.token(code) is not None]
+
+    def token(self, text: str) -> int | None:
+        tokens = self.oracle.model.tokenize(text, parse_special=False).tolist()
+        return tokens[0] if len(tokens) == 1 else None
+
+    def options(self, question: dict[str, Any]) -> list[tuple[str, Any]]:
+        criteria = question["criteria"]
+        if question["type"] == "choice":
+            return list(criteria.items())
+        if question["type"] == "score":
+            return [(str(index), level) for index, level in enumerate(criteria)]
+        keys = ("true", "false") if self.kind in ("openjev", "lfm2-d1") else ("false", "true")
+        return [(key, criteria[key]) for key in keys]
+
+    def shown(self, question: dict[str, Any], options: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = [{"key": key, "description": description} for key, description in options]
+        for index, option in enumerate(found):
+            if self.kind == "lfm2-d1" and question["type"] != "choice":
+                option["label"] = option["key"]
+            elif self.kind != "openjev":
+                option["label"] = self.codes[index]
+        return found
+
+    def groups(self, question: dict[str, Any]) -> list[list[int]]:
+        n = len(question["criteria"])
+        if self.kind != "lfm2-d1":
+            n = 9 if self.kind == "lev" and question["type"] == "noul" else n
+            texts = [[code] for code in self.codes[:n]]
+        elif question["type"] == "choice":
+            texts = [[code, f" {code}"] for code in self.codes[:n]]
+        elif question["type"] == "score":
+            texts = [[str(index)] for index in range(n)]
+        else:
+            texts = [["yes", "Yes", "YES"], ["no", "No", "NO"]]
+        return [[token for text in group if (token := self.token(text)) is not None] for group in texts]
+
+    def temperature(self, question: dict[str, Any]) -> float:
+        bucket = "small" if self.kind == "lev" else "2" if question["type"] == "noul" else "3_5"
+        return TEMPERATURES.get(f"{question['type']}.{bucket}", TEMPERATURES.get(question["type"], 1.0))
+
+    def answer(self, name: str, state: Any) -> list[float]:
+        """The options' probabilities; of a yes-or-no question that of yes."""
+        question = QUESTIONS[name]
+        options = self.options(question)
+        orders = [options, options[::-1]] if self.kind == "lev" and question["type"] == "choice" else [options]
+        everything = [
+            {"id": each, "instructions": q["instructions"], "options": self.options(q)} for each, q in QUESTIONS.items()
+        ]
+        found = []
+        for order in orders:
+            text = self.template.render(
+                id=name,
+                type=question["type"],
+                instructions=question["instructions"],
+                state="{query}",
+                options=self.shown(question, order),
+                questions=everything,
+            )
+            tokens = self.oracle.rendered(
+                text, state if isinstance(state, str) else json.dumps(state, sort_keys=self.kind == "lev")
+            )
+            self.oracle.context.clear()
+            logits = decode_sequence(self.oracle.context, tokens)[-1].astype(np.float64)
+            scores = np.array([max(logits[token] for token in group) for group in self.groups(question)])
+            powers = np.exp((scores - scores.max()) / self.temperature(question))
+            found.append(powers / powers.sum())
+        mean = np.mean([each[::-1] if index else each for index, each in enumerate(found)], axis=0)
+        if question["type"] != "noul":
+            return [float(each) for each in mean]
+        if self.kind == "lev":
+            return [float(sum(p * i / 8 for i, p in enumerate(mean)))]
+        return [float(mean[[key for key, _ in options].index("true")])]
+
+
+def test_answers_follow_the_rules_of_its_kind(kind: str, path: Path, server: Server) -> None:
+    with Oracle(path) as oracle:
+        rules = Rules(kind, oracle)
+        for state in STATES:
+            response = server.http.post("/v1/systemone", json={"state": state, "questions": QUESTIONS})
+            assert response.status_code == 200, response.text
+            answers = response.json()["answers"]
+            for name, answer in answers.items():
+                got = [answer["noul"]] if answer["type"] == "noul" else [*answer["probabilities"].values()]
+                np.testing.assert_allclose(got, rules.answer(name, state), atol=CLOSE, err_msg=f"{name} {state}")
+
+
+def config(path: Path) -> Config:
+    return Config(
+        prompts=(PromptConfig(name="p", prompt_template="{query} is:", labels=("red", "blue")),),
+        model=ModelConfig(path=path),
+        runtime=RuntimeConfig(n_gpu_layers=0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "template", "what"),
+    [
+        ({"decision.type": "kev"}, STATE_FIRST, "decision model of kind 'kev', which has a head of its own"),
+        ({"decision.type": "lev"}, None, "without its template `systemone`"),
+        ({"decision.type": "lev", "decision.temperature.choice": 0.0}, STATE_FIRST, "choice is 0.0"),
+    ],
+)
+def test_a_file_that_cannot_be_asked_is_refused(
+    keys: dict[str, Any], template: str | None, what: str, make_model: MakeModel
+) -> None:
+    templates = [
+        {"name": "default", "template": "x"},
+        *([{"name": "systemone", "template": template}] if template else []),
+    ]
+    path = make_model(vocab="bpe-answers", chat_template=templates, keys=keys)
+    with pytest.raises(ModelError, match=what), ClassifierOpener() as opener:
+        read_decision(opener.model_of(config(path)))
+
+
+def test_what_does_not_fit_a_model_is_refused(make_model: MakeModel) -> None:
+    path = make_model(
+        vocab="bpe-answers",
+        chat_template=[{"name": "default", "template": "x"}, {"name": "systemone", "template": STATE_FIRST * 2}],
+        keys={"decision.type": "openjev"},
+    )
+    many = Question.of("choice", "Which?", ((f"option {index}", None) for index in range(53)))
+    with Classifier.from_config(config(path)) as classifier:
+        reader = read_decision(classifier.core.engine.model)
+        assert reader is not None
+        with pytest.raises(ConfigError, match="has 53 options, and this model has codes for 52"):
+            reader.compile(many, classifier)
+        with pytest.raises(ConfigError, match="shows the state 2 times"):
+            reader.compile(Question.predicate("Is it?"), classifier)
