@@ -106,9 +106,9 @@ def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int
     for prompt, n in zip(prompts.prompts, whole, strict=True):
         trie = prompt.trie
         for what, needs, holds, setting in (
-            ("label branches", trie.n_leaves, capacity.n_seqs, "n_seq_max"),
+            ("label branches", trie.n_leaves, capacity.n_seqs, "max_batch"),
             ("tokens", n, capacity.n_tokens, "n_batch"),
-            ("hidden states", len(trie.read), capacity.n_rows, "n_seq_max"),
+            ("hidden states", len(trie.read), capacity.n_rows, "max_batch"),
         ):
             if needs > holds:
                 raise CapacityError(
