@@ -94,7 +94,7 @@ def some_of(loaded: LoadedPrompts, names: Sequence[str]) -> LoadedPrompts:
     def load() -> LoadedPrompts:
         held = core.engine.hold(prompts.prefixes)
         added = add(core, prompts, held, sources=prompts.settings, config=loaded.config)
-        added.is_staged = True
+        added.is_staged = loaded.is_staged
         added.answers.adjust(adjustments)
         return added
 

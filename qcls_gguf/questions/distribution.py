@@ -14,11 +14,19 @@ class Distribution:
     """the probability that lies on the options at all; only where the question is audited"""
     stage: str | None = None
     """the stage of a cascade that gave the answer"""
+    depth: int | None = None
+    """the layers after which a learnt head read the hidden state that the answer is of"""
 
     @property
     def extra(self) -> dict[str, float | str]:
-        """What an answer has beside what its API defines: of an audit under SGLang's name for it, and the stage."""
-        given = {"x_label_mass": self.label_mass, "x_stage": self.stage}
+        """What an answer has beside what its API defines: of an audit under SGLang's name for it, stage and head."""
+        scored_by = None if self.depth is None else "head"
+        given = {
+            "x_label_mass": self.label_mass,
+            "x_stage": self.stage,
+            "x_scored_by": scored_by,
+            "x_depth": self.depth,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
     @property

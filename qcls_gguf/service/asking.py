@@ -173,9 +173,8 @@ class Asker:
             if result is not None:
                 answer = result.results[0]
                 mass = answer.audit.label_mass if answer.audit else None
-                answers[place] = Distribution(
-                    backend.probabilities(questions[place].question, result), mass, answer.stage
-                )
+                probabilities = backend.probabilities(questions[place].question, result)
+                answers[place] = Distribution(probabilities, mass, answer.stage, answer.depth)
         return answers
 
     def _prompts(
@@ -252,5 +251,5 @@ async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> 
 
 
 def json_bytes(value: object) -> bytes:
-    """JSON in UTF-8; a Result as `Result.to_dict` has it, several times faster."""
+    """JSON in UTF-8; an answer as `PromptResult.to_dict` has it."""
     return orjson.dumps(value, default=PromptResult.to_dict)  # whose tuples are what orjson does not know of a Result

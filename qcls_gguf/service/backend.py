@@ -13,6 +13,7 @@ from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
 from ..core.handle import LoadedPrompts
+from ..core.loading import some_of
 from ..model import Model
 from ..model.identity import Stamp
 from ..prompts.prompt_set import PromptSet
@@ -66,24 +67,29 @@ class Backend:
     ) -> AbstractAsyncContextManager[LoadedPrompts]:
         """The configured prompts, or a set of some of them, perhaps with another scoring or with exact scores.
 
-        Of a cascade these two are the last stage's. names: None for all. Raises RefusedError (404) for a name that is
-        not configured.
+        Of a cascade these two are the last stage's. Another scoring is that of the labels' texts, without calibration
+        and heads. names: None for all. Raises RefusedError (404) for a name that is not configured.
         """
         for index, name in enumerate(names or ()):
             if name not in self.prompts:
                 raise unknown_prompt(name, self.prompts, f"prompts[{index}]")
         asked = tuple(self.prompts) if names is None else tuple(name for name in self.prompts if name in names)
-        if not audit and all(scoring in (None, self.prompts[name].scoring) for name in asked):
+        is_other = any(scoring not in (None, self.prompts[name].scoring) for name in asked)
+        if not audit and not is_other:
             if asked == tuple(self.prompts):
                 return nullcontext(self.classifier.configured)
             return self.sets.using(("configured", asked), lambda: self.classifier.some(asked))
 
         def make() -> LoadedPrompts:
-            prompts = tuple(self.prompts[name] for name in asked)
-            if scoring is not None:
-                prompts = tuple(dataclasses.replace(prompt, scoring=scoring) for prompt in prompts)
-            config = dataclasses.replace(self.classifier.config, prompts=prompts)
-            return self.classifier.prompt_set(config, audit=audit)
+            config = self.classifier.config
+            if scoring is not None and is_other:
+                prompts = tuple(dataclasses.replace(self.prompts[name], scoring=scoring) for name in asked)
+                config = dataclasses.replace(config, prompts=prompts, calibration=None, heads=None)
+                return self.classifier.prompt_set(config, audit=audit)
+            with self.classifier.prompt_set(
+                config, audit=audit
+            ) as every:  # files of fits and heads are for all of them
+                return some_of(every, asked)
 
         return self.sets.using(("configured", asked, scoring, audit), make)
 

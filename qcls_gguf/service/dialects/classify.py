@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from ...report.run_record import RunRecord
 from ...score.result import Result
 from ..dialect import Context, Dialect, Strict, Texts
 from ..refusal import RefusedError
+
+_FIELDS = tuple(each.name for each in fields(Result))
 
 
 class _Classify(Strict):
@@ -59,15 +62,20 @@ class ClassifyAnswers(BaseModel):
     answers: list[RunRecord | FailedQuery]
 
 
+def _record(result: Result) -> dict[str, object]:
+    """As `Result.to_dict` has it; counts, model and answers become JSON as they are, which is several times faster."""
+    return {name: getattr(result, name) for name in _FIELDS if name != "n_chars_cut" or result.n_chars_cut}
+
+
 def _ask(request: ClassifyRequest | ClassifyLine, _: Context) -> Texts:
     texts = partial(Texts, prompts=request.prompts, scoring=request.scoring, audit=request.audit)
     queries = request.queries if isinstance(request, ClassifyRequest) else None
     if queries is None:
-        return texts(texts=[request.query or ""], param="query", answer=lambda results: results[0])
+        return texts(texts=[request.query or ""], param="query", answer=lambda results: _record(results[0]))
 
     def answer(results: list[Result | RefusedError]) -> object:
         return {"answers": [
-            {"query": query, "error": each.message} if isinstance(each, RefusedError) else each
+            {"query": query, "error": each.message} if isinstance(each, RefusedError) else _record(each)
             for query, each in zip(queries, results, strict=True)
         ]}  # fmt: skip
 
