@@ -11,7 +11,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,8 +31,6 @@ from .words import hint
 
 Float32Array = npt.NDArray[np.float32]
 
-FORMAT = 1
-"""of the file; others are refused"""
 MOST_BYTES = 1 << 28
 """Larger files are refused, as are files whose parts are larger together."""
 _ABOUT = "about"
@@ -108,6 +106,7 @@ class _About(Settings):
     """The JSON text of the file."""
 
     format: Literal[1]
+    """others are refused"""
     package_version: Text
     model_sha256: Text
     n_layer: Count
@@ -143,30 +142,27 @@ def heads_content(
     model_sha256: str, n_layer: int, n_embd: int, heads: Mapping[str, tuple[PromptConfig, Head]]
 ) -> bytes:
     """The content of a heads file; heads: by prompt, with the prompt's configuration."""
-    prompts = {
-        name: {
-            "hash": head_hash(prompt, head),
-            "labels": prompt.labels,
-            "depth": head.depth,
-            "scale": head.scale,
-            "text": head.text,
-        }
-        for name, (prompt, head) in heads.items()
-    }
-    about = {
-        "format": FORMAT,
-        "package_version": __version__,
-        "model_sha256": model_sha256,
-        "n_layer": n_layer,
-        "n_embd": n_embd,
-        "prompts": prompts,
-    }
-    arrays: dict[str, Any] = {_ABOUT: np.frombuffer(json.dumps(about, ensure_ascii=False).encode(), np.uint8)}
+    about = _About(
+        format=1,
+        package_version=__version__,
+        model_sha256=model_sha256,
+        n_layer=n_layer,
+        n_embd=n_embd,
+        prompts={name: _entry(prompt, head) for name, (prompt, head) in heads.items()},
+    )
+    text = json.dumps(asdict(about), ensure_ascii=False)
+    arrays: dict[str, Any] = {_ABOUT: np.frombuffer(text.encode(), np.uint8)}
     for index, (_, head) in enumerate(heads.values()):
         arrays |= {f"weight{index}": head.weight, f"bias{index}": head.bias}
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **arrays)
     return content.getvalue()
+
+
+def _entry(prompt: PromptConfig, head: Head) -> _Entry:
+    return _Entry(
+        hash=head_hash(prompt, head), labels=prompt.labels, depth=head.depth, scale=head.scale, text=head.text
+    )
 
 
 def _read(path: Path, prompts: Mapping[str, PromptConfig]) -> Heads:

@@ -53,13 +53,11 @@ def _checked_variables(value: Any) -> JsonObject:
     if not isinstance(value, dict):
         raise refusal(f"expected names and values, got {kind_of(value)}")
     for name, found in value.items():
-        text = shown(name, quoted=False)
-        if not isinstance(name, str) or not name.isidentifier():
-            raise refusal("is no name that a template can ask for: use letters, digits and _", text)
-        if name in OWN_VARIABLES:
-            raise refusal("is set by the program: leave it out", text)
+        if not isinstance(name, str) or not name.isidentifier() or name in OWN_VARIABLES:
+            what = f"is no name for a variable: use letters, digits and _, but not {', '.join(OWN_VARIABLES)}"
+            raise refusal(what, shown(name, quoted=False))
         if not isinstance(found, str | int | float):
-            raise refusal(f"{shown(found)} is {kind_of(found)}: give a text, a number, true or false", text)
+            raise refusal(f"{shown(found)} is {kind_of(found)}: give a text, a number, true or false", name)
     return value
 
 

@@ -5,12 +5,10 @@ All functions but `inspect_classifier` and `show_prompts` compute with compiled 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import groupby
 
 from ..classifier import Classifier
-from ..config.prompt import PromptConfig
 from ..config.template import SLOT
 from ..config.words import hint
 from ..engine.engine import MAX_SEQ
@@ -19,11 +17,9 @@ from ..native.device import instruction_sets
 from ..plan.templates import Templates
 from ..plan.tree import TokenTree
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
-from ..score.adjustment import Adjustment, FloatArray
 from ..score.result import Counts
 from .records import (
     Added,
-    Answering,
     ContextSizes,
     Inspection,
     LabelTokens,
@@ -81,22 +77,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         request=request,
         longest=longest_query(templates, config.runtime.max_query_tokens),
         prompts=inspect_prompts(prompts, tokenizer),
-        answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
         warnings=classifier.warnings,
-    )
-
-
-def _answering(setting: PromptConfig, prompt: Prompt, adjustment: Adjustment) -> Answering:
-    def by_label(values: FloatArray | None) -> dict[str, float] | None:
-        return None if values is None else dict(zip(prompt.labels, values.tolist(), strict=True))
-
-    return Answering(
-        prompt=prompt.name,
-        temperature=adjustment.temperature,
-        prior=by_label(adjustment.prior),
-        bias=by_label(adjustment.bias),
-        min_confidence=setting.min_confidence,
-        fallback=setting.fallback,
     )
 
 
@@ -195,17 +176,9 @@ def query_copies(templates: Templates) -> int | None:
 
 
 def longest_query(templates: Templates, n_most: int) -> LongestQuery | None:
-    """What a request with a query of n_most tokens takes, and how long a query may be for one decode."""
+    """What a request with a query of n_most tokens takes."""
     size = templates.size_of_query(n_most)
-    if size is None:
-        return None
-
-    def takes_several(n: int) -> bool:
-        size = templates.size_of_query(n)
-        return size is not None and size[0] > 1
-
-    n_one_decode = bisect_left(range(n_most + 1), True, key=takes_several) - 1
-    return LongestQuery(n_query_tokens=n_most, n_tokens=size[1], n_decodes=size[0], n_one_decode=n_one_decode)
+    return LongestQuery(n_query_tokens=n_most, n_tokens=size[1], n_decodes=size[0]) if size else None
 
 
 def ended_labels(prompt: Prompt) -> list[tuple[int, ...]]:

@@ -89,23 +89,6 @@ class PromptInspection(Record):
     trie: TrieNode
 
 
-class Answering(Record):
-    """How a prompt's scores become its probabilities and its answer."""
-
-    prompt: str
-    """the prompt's name"""
-    temperature: float
-    """what the scores are divided by; 1 changes nothing"""
-    prior: dict[str, float] | None
-    """by label, as computed from content-free queries"""
-    bias: dict[str, float] | None
-    """by label, as calibrated"""
-    min_confidence: float | None
-    """null: the prompt never abstains"""
-    fallback: str | None
-    """the answer where the best label is less probable than min_confidence"""
-
-
 class Request(Record):
     """What a request with an empty query feeds for all prompts together."""
 
@@ -143,8 +126,6 @@ class LongestQuery(Record):
     """that the request feeds"""
     n_decodes: int
     """of the request"""
-    n_one_decode: int
-    """tokens of the longest query that takes one decode; -1 where an empty one takes several"""
 
 
 class Sequences(Record):
@@ -204,8 +185,6 @@ class Inspection(Record):
     """null where prompts with one cached prefix have other texts around the query, so that lengths alone do not tell"""
     prompts: tuple[PromptInspection, ...]
     """in the order of the configuration"""
-    answering: tuple[Answering, ...]
-    """by prompt"""
     warnings: tuple[LikelyMistake, ...]
     """what is likely a mistake in the prompts"""
 

@@ -14,7 +14,6 @@ from ..config.words import MAX_LISTED, counted, printable, printable_lines
 from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured
 from .records import (
-    Answering,
     Inspection,
     PromptInspection,
     ShownPart,
@@ -32,7 +31,7 @@ def inspection_view(inspection: Inspection) -> Group:
     """The whole, a row for each prompt, the label tries and warnings."""
     return Group(
         Document(title="", parts=[Facts(_facts(inspection)), _prompts(inspection)]),
-        *map(_prompt_tree, inspection.prompts[:MAX_LISTED], inspection.answering),
+        *map(_prompt_tree, inspection.prompts[:MAX_LISTED]),
         Text(_more(len(inspection.prompts), "prompt")),
         _warnings(inspection.warnings),
     )
@@ -60,9 +59,6 @@ def _facts(inspection: Inspection) -> dict[str, str]:
     most = "depends on its tokens"
     if longest is not None:
         most = f"{longest.n_query_tokens} tokens: {longest.n_tokens} fed in {counted(longest.n_decodes, 'decode')}"
-        if longest.n_decodes > 1:
-            one = longest.n_one_decode
-            most += "; an empty one takes several" if one < 0 else f"; up to {one} tokens take one decode"
     return {
         "model": f"{Path(model.path).name}, {model.description}, {model.device}{weights}",
         "CPU code": " ".join(inspection.instruction_sets) or "no special instruction set",
@@ -123,23 +119,10 @@ def _listed(names: Sequence[str], one: str = "prompt") -> str:
     return ", ".join(filter(None, [*names[:MAX_LISTED], _more(len(names), one)]))
 
 
-def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
+def _prompt_tree(prompt: PromptInspection) -> Tree:
     tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
     tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
-    if text := _answering(answering):
-        tree.add(Text(printable(f"answer {text}"), style="dim"))
     return _with_labels(tree, prompt.trie)
-
-
-def _answering(answering: Answering) -> str:
-    """What is done to a prompt's scores and its answer; empty where nothing is."""
-    parts = [] if answering.temperature == 1 else [f"temperature {answering.temperature:.3g}"]
-    for name, values in (("prior", answering.prior), ("bias", answering.bias)):
-        if values is not None:
-            parts.append(f"{name} {min(values.values()):+.2f} to {max(values.values()):+.2f}")
-    if answering.min_confidence is not None and answering.fallback is not None:
-        parts.append(f"below {answering.min_confidence:g}: {answering.fallback}")
-    return ", ".join(parts)
 
 
 def _with_labels(tree: Tree, node: TrieNode) -> Tree:

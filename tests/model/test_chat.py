@@ -144,18 +144,6 @@ def test_a_file_without_a_template_is_refused_with_the_remedy(make_model: MakeMo
         classifier.prompt_set([CHAT])
 
 
-def test_the_start_says_whose_template_it_is_and_what_it_refuses(make_model: MakeModel) -> None:
-    gemma = CHATS["gemma"]
-    path = make_model("llama", chat_template=gemma.template, control_tokens=gemma.control_tokens, add_bos=True)
-    steps: dict[str, str] = {}
-    config = Config(prompts=(CHAT,), model=ModelConfig(path=path))
-    with Classifier.from_config(config, on_step=lambda name, what, ms: steps.update({name: what})):
-        pass
-    assert steps["chat template"] == (
-        "the file's own, 1 prompt; it takes no system turn, so the system text begins the user's: color"
-    )
-
-
 def test_tools_take_such_prompts(chat_model: Path, tmp_path: Path) -> None:
     """calibrate, eval with other label orders, compare: as with the same prompts written in full."""
     config = {

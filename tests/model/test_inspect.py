@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from io import StringIO
 
 import pytest
 import yaml
-from calibrations import changed
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from evaluations import ROOT, run
 from oracle import COLOR, PromptSpec
 from rich.console import Console
 
 from qcls_gguf import Classifier, PlanError
-from qcls_gguf.cli.app import app
 from qcls_gguf.config.load import parse_config
 from qcls_gguf.inspection.inspect import inspect_classifier
 from qcls_gguf.inspection.records import Inspection, TrieNode
@@ -108,10 +105,6 @@ def test_the_longest_query_is_planned_as_it_is_asked(
     counts = classifier.plan_counts(query_of(classifier, 30))
     assert (longest.n_query_tokens, longest.n_tokens, longest.n_decodes) == (30, counts.n_tokens_new, counts.n_decodes)
     assert longest.n_decodes == n_decodes
-    assert -1 <= longest.n_one_decode <= 30
-    for n in {0, longest.n_one_decode, longest.n_one_decode + 1, 30}:
-        if 0 <= n <= 30:
-            assert (classifier.plan_counts(query_of(classifier, n)).n_decodes == 1) == (n <= longest.n_one_decode)
 
 
 def query_of(classifier: Classifier, n_tokens: int) -> str:
@@ -148,27 +141,6 @@ def test_a_model_with_states_feeds_again_what_spares_a_decode(
     assert request.pass_tokens == pass_tokens
     rows = render(found)
     assert (f", again or to fill up {request.n_tokens_more} (" in rows) == (request.n_tokens_more > 0)
-
-
-def test_the_calibration_is_the_one_that_answers(
-    make_model: MakeModel, write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = changed(write_config(make_model(), PROMPTS), prompt="color", temperature=2.5, prior="content_free")
-    path = changed(path, prompt="item", min_confidence=0.99, fallback="ask")
-    with Classifier.from_config(path) as classifier:
-        color, item = inspect_classifier(classifier).answering
-        scores = classifier.classify("red dress").results[0].scores
-    assert (color.prompt, color.temperature, color.bias, color.min_confidence) == ("color", 2.5, None, None)
-    assert (item.prompt, item.temperature, item.prior, item.min_confidence, item.fallback) == (
-        "item", 1.0, None, 0.99, "ask",
-    )  # fmt: skip
-    assert color.prior is not None
-    power = [math.exp((score.score - color.prior[score.label]) / color.temperature) for score in scores]
-    assert [score.probability for score in scores] == pytest.approx([p / sum(power) for p in power], abs=1e-5)
-    assert not app(["inspect", "--quiet", "--config", str(path)], standalone_mode=False)
-    shown = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"answer temperature 2.5, prior -[0-9.]+ to -[0-9.]+ ", shown)
-    assert "answer below 0.99: ask" in shown
 
 
 def test_the_table_shows_prompts_and_tries() -> None:

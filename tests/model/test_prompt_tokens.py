@@ -146,18 +146,6 @@ def test_a_query_that_spells_a_special_token_stays_text(tokens: Tokens, template
         check_request(tokens, prompt, query)
 
 
-def test_the_chat_prompt_is_cached_up_to_the_query(bpe: Tokens) -> None:
-    prompt = bpe.compile(CHAT)
-    assert bpe.words(prompt.opening)[-3:] == [b"<|im_end|>", b"\n", b"<|im_start|>"]
-    assert bpe.words(prompt.stable) == [b"user", b"\n", b"query", b":"]
-    assert bpe.words(prompt.closing) == [b"<|im_end|>", b"\n", b"<|im_start|>", b"assistant", b"\n", b"label", b":"]
-    assert prompt.fragment == ("user\nquery: ", "")
-    assert prompt.prefix == prompt.opening + prompt.stable
-    n_cached, new = prompt.new_tokens(bpe.fragment(prompt, "red dress"))
-    assert n_cached == len(prompt.prefix)
-    assert bpe.words(new) == [b" red", b" dress", *bpe.words(prompt.closing)]
-
-
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
 def test_ordinary_queries_take_the_fast_path(tokens: Tokens, template: str) -> None:
     prompt = tokens.compile(template)
@@ -185,14 +173,6 @@ def test_a_query_that_merges_with_the_cached_text_takes_the_slow_path(
     assert n_cached == len(prompt.prefix) - 1
     assert tokens.words(new)[0] == merged
     assert [*prompt.prefix[:n_cached], *new] == tokens.whole(template, query)
-
-
-def test_a_query_that_changes_the_first_token_feeds_the_fragment_anew(bpe: Tokens) -> None:
-    prompt = bpe.compile("<|im_start|>lab{query}\nlabel:")
-    assert bpe.words(prompt.prefix) == [b"<|im_start|>", b"lab"]
-    n_cached, new = prompt.new_tokens(bpe.fragment(prompt, "el"))
-    assert n_cached == 1
-    assert bpe.words(new) == [b"label", b"\n", b"label", b":"]
 
 
 def test_the_last_token_is_fed_where_an_empty_query_adds_none(tokens: Tokens) -> None:
@@ -251,13 +231,6 @@ def test_long_lists_of_labels_are_tokenised_a_few_times_whatever_their_number(to
 
     for labels in ([f"x{n}" for n in range(400)], [f"a-{n}-b" for n in range(400)]):
         assert n_characters(labels) < 1.2 * n_characters(labels[:100])  # characters for each label
-
-
-def test_the_label_prefix_is_part_of_the_label(bpe: Tokens) -> None:
-    prompt = bpe.compile(CHAT, ["dress", "tee"], label_prefix=" other ")
-    assert [bpe.words(found) for found in prompt.label_tokens] == [[b" other", b" dress"], [b" other", b" tee"]]
-    bare = bpe.compile(CHAT, ["system", "user"], label_prefix="")
-    assert [bpe.words(found) for found in bare.label_tokens] == [[b"system"], [b"user"]]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import MakeModel, OpenClassifier, WriteConfig
+from conftest import MakeModel, OpenClassifier
 from gguf_parts import File, put_together, take_apart
 from oracle import PromptSpec
 
@@ -16,19 +14,6 @@ from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 
 PROMPTS = [PromptSpec(name="colour", template="the colour of {query} is", labels=("red", "light blue"))]
 UINT16, INT32 = 2, 5
-START = """
-import os, sys
-from pathlib import Path
-maps = []
-def note(event, found):
-    if event == "mmap.__new__":
-        maps.append(Path(os.readlink(f"/proc/self/fd/{found[0]}")).name)
-sys.addaudithook(note)
-from qcls_gguf import Classifier
-with Classifier.from_config(sys.argv[1]) as classifier:
-    classifier.classify("red dress")
-print(*maps)
-"""
 
 
 @pytest.fixture
@@ -63,12 +48,6 @@ def test_a_split_model_answers_as_the_whole_one(
     whole, split = (open_classifier(path, PROMPTS) for path in (make_model(), parts[0]))
     assert split.classify("red dress").results == whole.classify("red dress").results
     assert split.engine.model.tensors.keys() == whole.engine.model.tensors.keys()
-
-
-def test_the_header_of_each_part_is_read_once(parts: tuple[Path, Path], write_config: WriteConfig) -> None:
-    config = write_config(parts[0], PROMPTS)
-    done = subprocess.run([sys.executable, "-c", START, str(config)], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [path.name for path in parts]
 
 
 def test_layers_of_every_part_are_checked_for_batch_invariance(

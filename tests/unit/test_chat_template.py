@@ -221,8 +221,8 @@ def test_a_name_that_spells_a_slot_is_refused_where_it_is_shown() -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"a b": 1}, "model.chat_variables.a b: is no name that a template can ask for"),
-        ({"messages": 1}, "model.chat_variables.messages: is set by the program: leave it out"),
+        ({"a b": 1}, "model.chat_variables.a b: is no name for a variable: use letters, digits and _"),
+        ({"messages": 1}, "model.chat_variables.messages: is no name for a variable"),
         ({"a": [1]}, "model.chat_variables.a: [1] is a list: give a text, a number, true or false"),
         ([1], "model.chat_variables: expected names and values, got a list"),
     ],

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from documents import ROOT
 
 from qcls_gguf.model import gpu_code
 from qcls_gguf.model.gpu_code import driver_step, running_code
@@ -88,24 +86,3 @@ def test_the_driver_is_asked_as_its_header_says(tmp_path: Path) -> None:
     device = first_cuda_device(str(tmp_path / "libdriver.so"))
     assert device is not None
     assert (device.capability, device.driver) == (86, 13000)
-
-
-def test_the_build_says_what_its_architectures_mean(tmp_path: Path) -> None:
-    wanted: dict[str, list[str]] = {
-        "75": [],
-        "all": [],
-        "75;80;120": ["code for 12.0 has", "QCLS_MMQ_DIRECT=1"],
-        "100-real;120": ["code for 10.0 and 12.0 has", "CUDAARCHS=75 has them on", "A T4 (7.5) cannot"],
-    }
-    script = tmp_path / "judge.cmake"
-    lines = [f'include("{ROOT}/qcls_gguf/native/cuda/architectures.cmake")']
-    for architectures in wanted:
-        lines += [f"set(list {architectures})", "qcls_judge_architectures(text ${list})", 'message("${text}")']
-    script.write_text("\n".join(lines))
-    cmake = Path(sys.executable).parent / "cmake"
-    said = subprocess.run([cmake, "-P", script], capture_output=True, text=True, check=True).stderr.split("\n")[:-1]
-    assert len(said) == len(wanted)
-    for text, parts in zip(said, wanted.values(), strict=True):
-        assert bool(text) == bool(parts)
-        for part in parts:
-            assert part in text

@@ -75,18 +75,6 @@ def test_prefix_and_added_tokens(words: Words) -> None:
     assert item.fast_path
 
 
-def test_the_longest_shared_beginning_names_all_that_have_it(words: Words) -> None:
-    templates = {"a": "one two three {query} x", "b": "one two {query} x", "c": "one two three four {query} x"}
-    found = inspect_prompts([compiled(words, name, text, ITEMS) for name, text in templates.items()], words)
-    assert [(prompt.prefix.n_shared, prompt.prefix.shared_with) for prompt in found] == [
-        (3, ("c",)),
-        (2, ("a", "c")),
-        (3, ("a",)),
-    ]
-    (alone,) = inspect_prompts([compiled(words, "a", templates["a"], ITEMS)], words)
-    assert (alone.prefix.n_shared, alone.prefix.shared_with) == (0, ())
-
-
 def test_label_tokens_and_trie(words: Words) -> None:
     (prompt,) = inspect_prompts([compiled(words, "p", ITEM, ("wool", "wool blend", "all season", "red"))], words)
     assert [[token.text for token in label.tokens] for label in prompt.labels] == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import subprocess
 import sys
@@ -42,24 +41,3 @@ def test_the_build_tells_its_progress_and_shows_the_end_of_its_log_where_it_fail
     assert lines[-1].startswith("failed in ")
     assert "the compiler's last words" in done.stderr
     assert f"all of it: {tmp_path / 'build' / 'install.log'}" in done.stderr
-
-
-def test_a_second_build_in_the_folder_waits(tmp_path: Path) -> None:
-    (tmp_path / "vendor").mkdir()
-    shutil.copy(INSTALL, tmp_path / "vendor")
-    (tmp_path / "build").mkdir()
-    log = tmp_path / "build" / "install.log"
-    log.write_text("of the first build")
-    with (tmp_path / "build" / "install.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = subprocess.Popen(
-            [sys.executable, "vendor/install.py"],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert waiting.stdout is not None
-        assert waiting.stdout.readline() == "waiting for another build in this folder …\n"
-        assert log.read_text() == "of the first build"
-    assert "failed in" in waiting.communicate()[0]  # there is nothing to build

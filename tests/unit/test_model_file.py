@@ -80,21 +80,6 @@ def test_a_large_file_is_hashed_once(large: Path, cache: Path) -> None:
     assert [entry.name for entry in cache.parent.iterdir()] == ["sha256.json"]
 
 
-def test_a_changed_file_is_hashed_again(large: Path) -> None:
-    before = identify([large])
-    found = large.stat()
-    with large.open("r+b") as file:
-        file.write(b"changed")
-    os.utime(large, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
-    after, read = hashed(large)
-    assert read
-    assert after.sha256 == sha256(large) != before.sha256
-    with large.open("ab") as file:
-        file.write(b"longer")
-    os.utime(large, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
-    assert hashed(large)[1]
-
-
 def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path: Path) -> None:
     """As two models of one shape where all files have one time: in images that can be built again bit by bit."""
     os.utime(large, ns=(0, 0))
@@ -126,15 +111,6 @@ def test_a_damaged_cache_is_ignored_and_written_anew(large: Path, cache: Path, d
     cache.write_bytes(damage.replace(b"PATH", key.encode()).replace(b"FILES", json.dumps(entry["files"]).encode()))
     assert hashed(large) == (identity, True)
     assert hashed(large) == (identity, False)
-
-
-def test_the_cache_stays_small(large: Path, cache: Path) -> None:
-    cache.parent.mkdir(parents=True)
-    cache.write_text(json.dumps({f"/old/{number}": {} for number in range(1000)}))
-    identify([large])
-    entries = list(json.loads(cache.read_bytes()))
-    assert len(entries) == 256
-    assert entries[-1] == str(large)
 
 
 def test_a_file_that_grows_while_it_is_hashed(large: Path, cache: Path) -> None:
