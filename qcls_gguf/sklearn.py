@@ -1,4 +1,5 @@
-"""A scikit-learn estimator that needs no training: it labels texts by one prompt of a configuration. Extra `sklearn`.
+"""A scikit-learn estimator that labels texts by one prompt of a configuration, and learns a head from labelled ones
+where that is better (docs/learn.md). It answers without any. Extra `sklearn`.
 
 Estimators of a process with the same configuration and prompt share one open classifier. The first `fit`, `predict` or
 `predict_proba` opens it; creating, cloning, pickling and unpickling an estimator opens nothing. A classifier is closed
@@ -11,8 +12,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -30,9 +34,13 @@ except ImportError as e:
     raise ImportError("qcls_gguf.sklearn needs scikit-learn: pip install 'qcls-gguf[sklearn]'") from e
 
 from .classifier import Classifier
+from .config.heads_file import Head, heads_content
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import Config
+from .config.schema import Config, raw_config
+from .config.scoring import TREE
 from .config.words import shown
+from .data.labelled import LabelledQuery
+from .learning.learn import LearntPrompt, learn_heads, why_not
 from .opening import with_one_prompt
 
 __all__ = ["GgufClassifier", "close_all", "open_classifiers"]
@@ -54,6 +62,12 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         GgufClassifier("fashion-8", "category").predict(["red dress", "blue jeans"])
     """
 
+    learnt_: LearntPrompt | None = None
+    """what `fit` learnt from y, and why a head answers or none does; None where y has too few rows, or lacks labels"""
+    _rows: Sequence[tuple[str, int]] = ()
+    _head: Head | None = None
+    _headed: tuple[_Shared, Classifier] | None = None
+
     def __init__(
         self,
         config: str | Path | Config = DEFAULT_CONFIG,
@@ -72,15 +86,17 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes = classes
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
-        """Open the classifier, check X and y, and record the classes; nothing is learnt.
+        """Open the classifier, check X and y, record the classes, and learn a head from y, as `qcls-gguf learn` does.
 
         y: labels of the prompt, or integers for them (see `classes`), as VotingClassifier and cross_val_predict pass
-        them to their estimators. Answers are among the classes in y; without y, among all labels. Raises ValueError if
-        X has anything but texts or y other classes, and what Classifier.from_config raises.
+        them to their estimators. Answers are among the classes in y; without y, among all labels. A head answers only
+        where it is proven better than the labels' texts; `learnt_` says so. Raises ValueError if X has anything but
+        texts or y other classes, and what Classifier.from_config raises.
         """
         texts = _texts(X)
         if not texts:
             raise ValueError("X is empty: 0 samples, at least 1 is needed")
+        self._head, self._headed, self.learnt_, self._rows = None, None, None, ()
         labels = self._opened().labels
         if y is None:
             self._fitted = _all_classes(labels)
@@ -91,9 +107,64 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         if not len(y):
             raise ValueError("y is empty: give the label of at least one text, or leave y out for all labels")
-        classes = np.unique(y)
-        self._fitted = classes, self._columns(classes, labels)
+        classes, numbers = np.unique(y, return_inverse=True)
+        columns = self._columns(classes, labels)
+        self._fitted = classes, columns
+        self._rows = list(zip(texts, columns[numbers].tolist(), strict=True))
+        self._learn()
         return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
+        """Add labelled texts to those of earlier calls, and learn anew from all of them; see `fit`.
+
+        classes: all that y will ever have; needed in the first call only, and there if y lacks some.
+        """
+        texts = _texts(X)
+        check_consistent_length(texts, y)
+        earlier = self._fitted[0] if self._rows else np.unique(y if classes is None else classes)
+        if unknown := [each for each in np.unique(y).tolist() if each not in earlier]:
+            raise ValueError(f"y: {shown(unknown[0])}: no class of the first call, which has {earlier.tolist()}")
+        columns = self._columns(earlier, self._opened().labels)
+        self._fitted = earlier, columns
+        own = columns[np.searchsorted(earlier, np.asarray(y))]
+        self._rows = [*self._rows, *zip(texts, own.tolist(), strict=True)]
+        self._learn()
+        return self
+
+    def _learn(self) -> None:
+        """Learn a head from all rows, where they are enough."""
+        self._head = self._headed = self.learnt_ = None
+        classifier = self._opened().classifier
+        (prompt,) = classifier.config.prompts
+        labels = [prompt.labels[label] for _, label in self._rows]
+        if why_not(prompt, Counter(labels), len(labels)):
+            return
+        rows = [
+            LabelledQuery(line=line, query=text, labels={prompt.name: (label,)})
+            for line, ((text, _), label) in enumerate(zip(self._rows, labels, strict=True), 1)
+        ]
+        raw = raw_config(classifier.config, TREE)
+        with Classifier.from_config(raw, model=classifier.engine.model, audit=True) as asked:
+            learnt = learn_heads(asked, asked.configured, [prompt], rows)
+        self.learnt_ = learnt.prompts[prompt.name]
+        if prompt.name in learnt.heads:
+            self._head = learnt.heads[prompt.name][1]
+
+    def _answering(self) -> Classifier:
+        """The classifier that answers: the shared one, or one of the same model with the learnt head."""
+        shared = self._opened()
+        if self._head is None:
+            return shared.classifier
+        if self._headed is None or self._headed[0] is not shared:
+            base = shared.classifier
+            facts, (prompt,) = base.engine.model.facts, base.config.prompts
+            heads = {prompt.name: (prompt, self._head)}
+            with TemporaryDirectory(prefix="qcls-learn-") as folder:
+                path = Path(folder, "heads.npz")
+                path.write_bytes(heads_content(base.model.sha256, facts.n_layer, facts.n_embd, heads))
+                config = replace(base.config, heads=path, calibration=None, cascade=None)
+                self._headed = shared, Classifier.from_config(config, model=base.engine.model)
+        return self._headed[1]
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
@@ -118,8 +189,9 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         distinct = list(dict.fromkeys(texts))
         rows = {text: row for row, text in enumerate(distinct)}
         found = np.empty((len(distinct), len(shared.labels)))
+        answering = self._answering()
         for first in range(0, len(distinct), _CHUNK):
-            results = shared.classifier.classify_batch(distinct[first : first + _CHUNK])
+            results = answering.classify_batch(distinct[first : first + _CHUNK])
             for row, result in enumerate(results, first):
                 found[row] = [score.probability for score in result.results[0].scores]
         probabilities = found[[rows[text] for text in texts]][:, columns]
@@ -175,11 +247,11 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return os.getpid(), self.config, self.prompt
 
     def __getstate__(self) -> JsonObject:
-        """Everything but the open classifier, for copies and pickles."""
-        return {key: value for key, value in super().__getstate__().items() if key != "_shared"}
+        """Everything but open classifiers, for copies and pickles."""
+        return {key: value for key, value in super().__getstate__().items() if key not in ("_shared", "_headed")}
 
     def __sklearn_is_fitted__(self) -> bool:
-        """True: there is nothing to learn."""
+        """True: it answers without a fit."""
         return True
 
     def __sklearn_tags__(self) -> Any:

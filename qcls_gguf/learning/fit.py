@@ -180,11 +180,16 @@ def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int) -> F
     return best
 
 
-def held_out(candidates: Sequence[Candidate], label: IntArray, n_labels: int, seed: int = 0) -> FloatArray:
-    """(n, n_labels) log-probabilities of each row by a head that was chosen and fitted without the row's fold."""
+def held_out(
+    candidates: Sequence[Candidate], label: IntArray, n_labels: int, seed: int = 0, every: int = 1
+) -> FloatArray:
+    """(n, n_labels) log-probabilities of each row by a head that was chosen and fitted without the row's fold.
+
+    every: of the other folds only every so many-th row of each label is learnt from.
+    """
     found = np.empty((len(label), n_labels))
     for fold in folds(label, seed):
-        others = np.setdiff1d(np.arange(len(label)), fold)
+        others = _by_label(label, np.setdiff1d(np.arange(len(label)), fold), seed)[::every]
         head = choose([each.rows(others) for each in candidates], label[others], n_labels).head
         (read,) = [each for each in candidates if _is_of(head, each)]
         own = np.zeros((len(fold), n_labels)) if read.scores is None else read.scores[fold]
@@ -199,9 +204,14 @@ def _is_of(head: Head, candidate: Candidate) -> bool:
 
 def folds(label: IntArray, seed: int = 0) -> list[IntArray]:
     """The rows of N_FOLDS folds, each label spread over them."""
-    mixed = np.random.default_rng(seed).permutation(len(label))
-    by_label = mixed[np.argsort(label[mixed], kind="stable")]
+    by_label = _by_label(label, np.arange(len(label)), seed)
     return [by_label[first::N_FOLDS] for first in range(N_FOLDS)]
+
+
+def _by_label(label: IntArray, rows: IntArray, seed: int) -> IntArray:
+    """Rows in the order of their labels, those of a label mixed."""
+    mixed = np.random.default_rng(seed).permutation(rows)
+    return mixed[np.argsort(label[mixed], kind="stable")]
 
 
 def sign_test(n_better: int, n_worse: int) -> float:

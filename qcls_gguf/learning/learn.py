@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..classifier import Classifier
 from ..config.heads_file import Head, heads_content
 from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.schema import Config, raw_config
 from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
 from ..config.words import MAX_LISTED, counted, hint, shown
+from ..core.handle import LoadedPrompts
 from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
-from ..errors import ConfigError
+from ..errors import CapacityError, ConfigError
 from ..evaluation.passes import ScoreTable, Truth, not_applicable, refused_queries, score_tables, truth_of
 from ..evaluation.records import DataRecord
 from ..opening import ClassifierOpener
@@ -29,11 +31,15 @@ from ..report.record import Record
 from ..score.result import ModelInfo
 from ..statistics import BoolArray, FloatArray, accepted_probability, calibration_error, log_losses, wilson
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out, sign_test
-from .passes import States, common_text, read_states, tried_depths
+from .passes import common_text, read_states, tried_depths
 
 Texts = Literal["own", "common", "both"]
 COMMON_TEXT = f"Text: {SLOT}"
 _LEAST_ROWS = 2 * N_FOLDS
+_CURVE = (4, 2)
+"""The learning curve has heads of every so many-th row."""
+_WORTH_POINTS = 1.0
+"""More rows are worth it where the second half of them brought so much accuracy."""
 _MOST_CELLS = 4_000_000
 """Rows times labels, which are fitted some 200 times at each depth."""
 
@@ -64,6 +70,8 @@ class LearntPrompt(Record):
     """by that scoring"""
     learnt: Measured | None
     """by heads chosen and fitted without a row's fold; null where none was fitted"""
+    curve: dict[int, float]
+    """the accuracy of such heads by the number of rows that each was learnt from: a quarter, half, all of the others"""
     p: float | None
     """of the sign test: the probability of so many rows that only the heads answer rightly, if they were no better"""
     kept: bool
@@ -141,33 +149,25 @@ def learn(
     _refuse(settings, data, data.bad)
     chosen = [prompt for prompt in config.prompts if not settings.names or prompt.name in settings.names]
     config = replace(config, prompts=tuple(chosen))
-    with tempfile.TemporaryDirectory(prefix="qcls-learn-") as folder:
-        with opener.open(raw_config(config, TREE), audit=True) as classifier:
-            bad = sorted([*data.bad, *refused_queries(classifier, data.rows)], key=lambda row: row.line)
-            _refuse(settings, data, bad)
-            lines = {row.line for row in bad}
-            names = {prompt.name for prompt in chosen}
-            rows = [row for row in data.rows if row.line not in lines and names & row.labels.keys()]
-            depths = tried_depths(classifier, settings.depths)
-            on_row = counter(on_progress, "read the prompts", len(rows))
-            scores, own = read_states(classifier, classifier.configured, rows, depths, Path(folder, "own.npy"), on_row)
-            common = None
-            if settings.texts != "own":
-                with classifier.prompt_set(common_text(classifier, settings.common)) as loaded:
-                    on_row = counter(on_progress, "read the common text", len(rows))
-                    path = Path(folder, "common.npy")
-                    common = read_states(classifier, loaded, rows, depths, path, on_row)[1]
-            tables = score_tables(classifier.prompts, scores)
-            truths = [truth_of(prompt, rows) for prompt in classifier.prompts]
-            model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
-        found: dict[str, LearntPrompt] = {}
-        heads: dict[str, tuple[PromptConfig, Head]] = {}
-        for index, (prompt, truth) in enumerate(zip(chosen, truths, strict=True)):
-            candidates = _candidates(settings, prompt, truth, tables[prompt.name], index, own, common)
-            found[prompt.name], head = _learnt(settings, prompt, truth, tables[prompt.name], candidates, depths[-1])
-            if head is not None:
-                heads[prompt.name] = prompt, head
-            on_progress("fit", len(found), len(chosen))
+    with opener.open(raw_config(config, TREE), audit=True) as classifier:
+        bad = sorted([*data.bad, *refused_queries(classifier, data.rows)], key=lambda row: row.line)
+        _refuse(settings, data, bad)
+        lines = {row.line for row in bad}
+        names = {prompt.name for prompt in chosen}
+        rows = [row for row in data.rows if row.line not in lines and names & row.labels.keys()]
+        learnt = learn_heads(
+            classifier,
+            classifier.configured,
+            chosen,
+            rows,
+            texts=settings.texts,
+            common=settings.common,
+            depths=settings.depths,
+            seed=settings.seed,
+            on_progress=on_progress,
+        )
+        model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
+    heads, depths = learnt.heads, learnt.depths
     record = LearnRecord(
         data=DataRecord(
             path=str(data.path), sha256=data.sha256, n_rows=len(rows), n_bad=len(bad), bad=tuple(bad[:MAX_LISTED])
@@ -178,9 +178,73 @@ def learn(
         n_layer=depths[-1],
         depths=depths,
         n_contradictions=_n_contradictions(rows),
-        prompts=found,
+        prompts=learnt.prompts,
     )
     return record, heads_content(model.sha256, depths[-1], n_embd, heads) if heads else None
+
+
+class LearntHeads(NamedTuple):
+    """What was learnt for some prompts."""
+
+    prompts: dict[str, LearntPrompt]
+    """by name"""
+    heads: dict[str, tuple[PromptConfig, Head]]
+    """by name, those that are worth having"""
+    depths: tuple[int, ...]
+    """that were tried"""
+
+
+def learn_heads(
+    classifier: Classifier,
+    loaded: LoadedPrompts,
+    prompts: Sequence[PromptConfig],
+    rows: Sequence[LabelledQuery],
+    *,
+    texts: Texts = "both",
+    common: str = COMMON_TEXT,
+    depths: tuple[int, ...] = (),
+    seed: int = 0,
+    on_progress: OnProgress = lambda part, done, total: None,
+) -> LearntHeads:
+    """Learn a head for each prompt from labelled queries; see LearnSettings.
+
+    loaded: the handle of these prompts by `raw_config`, with exact scores. Raises as `read_states` does.
+    """
+    tried = tried_depths(classifier, depths)
+    with tempfile.TemporaryDirectory(prefix="qcls-learn-") as folder:
+        on_row = counter(on_progress, "read the prompts", len(rows))
+        scores, own = read_states(classifier, loaded, rows, tried, Path(folder, "own.npy"), on_row)
+        of_common = None
+        if texts != "own":
+            try:
+                text = classifier.prompt_set(common_text(classifier, common))
+            except CapacityError:  # a longer text than the prompts'
+                if texts == "common":
+                    raise
+            else:
+                with text:
+                    on_row = counter(on_progress, "read the common text", len(rows))
+                    of_common = read_states(classifier, text, rows, tried, Path(folder, "common.npy"), on_row)[1]
+        tables = score_tables(loaded.prompts, scores)
+        found: dict[str, LearntPrompt] = {}
+        heads: dict[str, tuple[PromptConfig, Head]] = {}
+        for index, prompt in enumerate(prompts):
+            truth, table = truth_of(loaded.prompts[index], rows), tables[prompt.name]
+            candidates = []  # cheapest first: fewer layers, then the text that other prompts read as well
+            for place, depth in enumerate(tried):
+                if of_common is not None:
+                    states = of_common.values[0, place][truth.index]
+                    candidates.append(Candidate(depth=depth, states=states, text=common))
+                if texts != "common":
+                    candidates.append(Candidate(depth=depth, states=own.values[index, place][truth.index]))
+            if texts != "common":
+                label_scores = table.by_scoring[prompt.scoring][truth.index]
+                candidates.append(Candidate(depth=tried[-1], states=candidates[-1].states, scores=label_scores))
+            found[prompt.name], head = _learnt(prompt, truth, table, candidates, seed)
+            if head is not None:
+                heads[prompt.name] = prompt, head
+            on_progress("fit", len(found), len(prompts))
+    return LearntHeads(found, heads, tried)
 
 
 def _check(settings: LearnSettings) -> None:
@@ -201,36 +265,8 @@ def _refuse(settings: LearnSettings, data: Labelled, bad: Sequence[BadRow]) -> N
         raise refusal(settings.data, bad, n_rows)
 
 
-def _candidates(
-    settings: LearnSettings,
-    prompt: PromptConfig,
-    truth: Truth,
-    table: ScoreTable,
-    index: int,
-    own: States,
-    common: States | None,
-) -> list[Candidate]:
-    """What a prompt's head may read, cheapest first: fewer layers, then the text that other prompts read as well."""
-    found = []
-    for place, depth in enumerate(own.depths):
-        if common is not None:
-            states = common.values[0, place][truth.index]
-            found.append(Candidate(depth=depth, states=states, text=settings.common))
-        if settings.texts != "common":
-            found.append(Candidate(depth=depth, states=own.values[index, place][truth.index]))
-    if settings.texts != "common":
-        scores = table.by_scoring[prompt.scoring][truth.index]
-        found.append(Candidate(depth=own.depths[-1], states=found[-1].states, scores=scores))
-    return found
-
-
 def _learnt(
-    settings: LearnSettings,
-    prompt: PromptConfig,
-    truth: Truth,
-    table: ScoreTable,
-    candidates: Sequence[Candidate],
-    n_layer: int,
+    prompt: PromptConfig, truth: Truth, table: ScoreTable, candidates: Sequence[Candidate], seed: int
 ) -> tuple[LearntPrompt, Head | None]:
     """What was learnt for a prompt, and its head if that is better than its labels' texts."""
     n, n_labels = truth.accepted.shape
@@ -240,10 +276,17 @@ def _learnt(
     right = {scoring: _right(p, truth.accepted) for scoring, p in by_scoring.items()}
     scoring = max(scorings, key=lambda each: int(right[each].sum()))
     learnt = p_value = head = None
-    reason = _why_not(prompt, counts, n)
+    curve: dict[int, float] = {}
+    reason = why_not(prompt, counts, n)
     if reason is None:
-        p = np.exp(held_out(candidates, truth.first, n_labels, settings.seed))
+        for every in _CURVE:
+            n_learnt = len(range(0, n - n // N_FOLDS, every))
+            if n_learnt >= 2 * n_labels:
+                p = np.exp(held_out(candidates, truth.first, n_labels, seed, every))
+                curve[n_learnt] = float(_right(p, truth.accepted).mean())
+        p = np.exp(held_out(candidates, truth.first, n_labels, seed))
         learnt, by_head = _measured(p, truth.accepted), _right(p, truth.accepted)
+        curve[n - n // N_FOLDS] = learnt.accuracy
         p_value = sign_test(int((by_head & ~right[scoring]).sum()), int((right[scoring] & ~by_head).sum()))
         head = choose(candidates, truth.first, n_labels).head
         gain = 100 * (by_head.mean() - right[scoring].mean())
@@ -257,6 +300,7 @@ def _learnt(
         scoring=scoring,
         zero_shot=_measured(by_scoring[scoring], truth.accepted),
         learnt=learnt,
+        curve=curve,
         p=p_value,
         kept=kept,
         depth=head.depth if head else None,
@@ -267,7 +311,7 @@ def _learnt(
     return found, head if kept else None
 
 
-def _why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
+def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
     """Why nothing can be learnt for a prompt; None where it can be tried."""
     if prompt.temperature is not None or prompt.prior != "none":
         return "the configuration gives it a temperature or a prior, which a head replaces: remove that first"
@@ -324,11 +368,31 @@ def learn_document(record: LearnRecord) -> Document:
         "prompt": TEXT, "rows": "d", "labels' texts": ">", "learnt": ">", "log-loss": ".3f", "learnt log-loss": ".3f",
         "ECE": ".3f", "learnt ECE": ".3f", f"layers of {record.n_layer}": "d",
     }  # fmt: skip
+    curves = [[name, *_curve(each.curve)] for name, each in record.prompts.items() if len(each.curve) > 1]
+    curve = Table(
+        title="Learning curve",
+        columns={"prompt": TEXT, "rows learnt from": TEXT, "accuracy": TEXT, "more rows": TEXT},
+        rows=curves,
+    )
     twice = record.n_contradictions
     notes = [Paragraph(f"{counted(twice, 'query', 'queries')} with different labels in several rows", "warning")]
     return Document(
-        title="Heads", parts=[Table(columns=columns, rows=rows), Facts(verdicts), *(notes if twice else [])]
+        title="Heads",
+        parts=[
+            Table(columns=columns, rows=rows),
+            Facts(verdicts),
+            *([curve] if curves else []),
+            *(notes if twice else []),
+        ],
     )
+
+
+def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
+    """Numbers of rows, the accuracies of heads learnt from so many, and whether more rows are worth it."""
+    accuracies = list(curve.values())
+    gain = 100 * (accuracies[-1] - accuracies[-2])
+    verdict = f"{'worth it' if gain >= _WORTH_POINTS else 'hardly'}: the second half brought {gain:+.1f} points"
+    return " ".join(map(str, curve)), " ".join(f"{each:.1%}" for each in accuracies), verdict
 
 
 def _accuracy(measured: Measured) -> str:

@@ -37,6 +37,9 @@ class OfNumbers(GgufClassifier):
     def fit(self, X: Any, y: Any = None) -> Any:  # noqa: N803
         return super().fit(_as_texts(X), y)
 
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Any:  # noqa: N803
+        return super().partial_fit(_as_texts(X), y, classes)
+
     def predict_proba(self, X: Any) -> Any:  # noqa: N803
         return super().predict_proba(_as_texts(X))
 
@@ -60,6 +63,7 @@ DIFFER = {
     "check_n_features_in": NO_FEATURES,
     "check_n_features_in_after_fitting": NO_FEATURES,
     "check_classifiers_train": NO_FEATURES,
+    "check_estimators_partial_fit_n_features": NO_FEATURES,
 }
 
 
@@ -179,3 +183,43 @@ def test_meta_estimators() -> None:
     assert probabilities == pytest.approx(whole.predict_proba(texts), abs=1e-3)
     calibrated = CalibratedClassifierCV(model, cv=StratifiedKFold(2), ensemble=False).fit(texts, labels)
     assert calibrated.score(texts, labels) > 0.8
+
+
+COLOURS = ("red", "blue", "small")
+OF_COLOURS = PromptConfig(name="colour", prompt_template="Item: {query}\nAnswer:", labels=("first", "second", "third"))
+
+
+def coloured(n: int, seed: int) -> tuple[list[str], list[str]]:
+    """Texts whose colour tells the label, which its own text does not."""
+    rng = np.random.default_rng(seed)
+    which = [i % 3 for i in range(n)]
+    items = rng.choice(["dress", "coat", "skirt", "jeans"], n)
+    texts = [f"{COLOURS[i]} {item} {rng.integers(100)}" for i, item in zip(which, items, strict=True)]
+    return texts, [OF_COLOURS.labels[i] for i in which]
+
+
+def test_a_head_is_learnt_where_it_is_proven_better() -> None:
+    texts, labels = coloured(90, 0)
+    new, wanted = coloured(60, 1)
+    config = Config(prompts=(OF_COLOURS,), runtime=RuntimeConfig(n_threads=1))
+    zero_shot = GgufClassifier(config).fit(texts)
+    few = GgufClassifier(config).fit(texts[:9], labels[:9])
+    assert few.learnt_ is None
+    np.testing.assert_array_equal(few.predict_proba(new), zero_shot.predict_proba(new))
+    learnt = clone(few).fit(texts, labels)
+    assert learnt.learnt_ is not None
+    assert learnt.learnt_.kept
+    assert list(learnt.learnt_.curve) == [18, 36, 72]
+    assert learnt.score(new, wanted) > max(0.8, zero_shot.score(new, wanted))
+    again = pickle.loads(pickle.dumps(learnt))
+    np.testing.assert_array_equal(again.predict_proba(new), learnt.predict_proba(new))
+    in_parts = GgufClassifier(config).partial_fit(texts[:6], labels[:6]).partial_fit(texts[6:], labels[6:])
+    np.testing.assert_array_equal(in_parts.predict(new), learnt.predict(new))
+    with pytest.raises(ValueError, match="y: 'fourth': no class of the first call, which has"):
+        in_parts.partial_fit(["a"], ["fourth"])
+    unsure = GgufClassifier(config).fit(texts, np.random.default_rng(2).permutation(labels))  # which nothing tells
+    assert unsure.learnt_ is not None
+    assert "no proof" in unsure.learnt_.reason
+    np.testing.assert_array_equal(unsure.predict_proba(new), zero_shot.predict_proba(new))
+    close_all()
+    assert learnt.score(new, wanted) > 0.8
