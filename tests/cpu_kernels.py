@@ -12,7 +12,7 @@ from pathlib import Path
 from qcls_gguf.native import library_folder
 
 NATIVE = Path(__file__).parents[1] / "qcls_gguf" / "native"
-_CPUINFO = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni"}
+_CPUINFO = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16"}
 """Names of the compiler's, and other names of the same in /proc/cpuinfo."""
 
 
@@ -26,9 +26,9 @@ def why_not(flags: str) -> str | None:
 
 
 def compiled_kernel(name: str, folder: Path, flags: str) -> ctypes.CDLL:
-    """native/cpu/NAME.cpp and tests/NAME.cpp as a library. QCLS_TEST_CXXFLAGS adds flags, such as sanitizers'."""
+    """native/cpu/*NAME.cpp and tests/NAME.cpp as a library. QCLS_TEST_CXXFLAGS adds flags, such as sanitizers'."""
     path = folder / f"{name}.so"
-    sources = [Path(__file__).parent / f"{name}.cpp", NATIVE / "cpu" / f"{name}.cpp"]
+    sources = [Path(__file__).parent / f"{name}.cpp", *(NATIVE / "cpu").glob(f"*{name}.cpp")]
     options = shlex.split(f"-std=c++17 -O2 -shared -fPIC {flags} {os.environ.get('QCLS_TEST_CXXFLAGS', '')}")
     subprocess.run(["g++", *options, f"-I{NATIVE / 'shared'}", *map(str, sources), "-o", str(path)], check=True)
     return ctypes.CDLL(str(path))

@@ -2,9 +2,11 @@
 #include "products.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 using kernels_fn = const qcls::product_kernels * (*) (const char *);
+using float_kernels_fn = const qcls::float_kernels * (*) (const char *);
 
 // out[c][r]: rows of weights as a file has them, times columns x[c][n_values]; the rows in pieces of `piece` at most.
 // Returns the bytes of the layout; 0, with nothing done, where there are no kernels, or none for this shape.
@@ -29,4 +31,19 @@ extern "C" size_t compute_products(kernels_fn find, const char * type, const uin
     }
     free(laid_out);
     return size;
+}
+
+// The same for weights that are floats. Returns their bytes.
+extern "C" size_t compute_float_products(float_kernels_fn find, const char * type, const uint8_t * weights, int64_t n_rows,
+    int64_t n_values, const float * x, int64_t n_columns, int64_t piece, float * out) {
+    const qcls::float_kernels * kernels = find(type);
+    std::vector<float> packed(kernels->packed_size(n_values, n_columns) / sizeof(float));
+    for (int64_t c = 0; c < n_columns; ++c) {
+        kernels->pack(x + c * n_values, n_values, packed.data() + c * kernels->vector_floats, n_columns);
+    }
+    for (int64_t first = 0; first < n_rows; first += piece) {
+        const int64_t end = first + piece < n_rows ? first + piece : n_rows;
+        kernels->multiply(weights, n_values, first, end, packed.data(), n_columns, out, n_rows);
+    }
+    return (strcmp(type, "f32") == 0 ? 4 : 2) * n_rows * n_values;
 }

@@ -1,4 +1,4 @@
-"""The CPU's products with quantised weights, on plain arrays, in every variant that runs here."""
+"""The CPU's products, on plain arrays, in every variant that runs here."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from cpu_kernels import built_library, compiled_kernel, why_not
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize, quantize
 
 Float32Array = npt.NDArray[np.float32]
-Products = Callable[..., Float32Array | None]
+Products = Callable[..., Float32Array]
 
 VARIANTS = {
     "AVX-512": "-mavx512f -mavx512bw -mavx512vnni -mfma -mf16c",
     "AVX2 VNNI": "-mavx2 -mavxvnni -mfma -mf16c",
+    "AVX-512 BF16": "-mavx512f -mavx512bf16",
     "AVX2": "-mavx2 -mfma -mf16c",
+    "plain": "",
 }
 """What the kernels are written for, and the compiler's flags for it."""
+FOR_FLOATS = "AVX-512 BF16", "plain"
+"""Those that only the weights that are floats have."""
 TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K"]
+FLOATS = ["F32", "F16", "BF16"]
 HALVES = {"Q4_1": 2, "Q5_1": 2, "Q4_K": 2, "Q5_K": 2}
 """Scales of 16 bits in a block, at its beginning; of other types one, of Q6_K at its end."""
 PRECISIONS = ["fast", "usual", "fine"]
@@ -32,7 +37,7 @@ LARGEST_ERROR = 1e-4
 
 @pytest.fixture(scope="module", params=["built", *VARIANTS])
 def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Products:
-    """`products(type, weights, x, piece=…, precision=…)`: (columns, rows), or None where the variant has no kernels."""
+    """`products(type, weights, x, piece=…, precision=…)`: (columns, rows); skips where a build has no such kernels."""
     variant: str = request.param
     flags = VARIANTS.get(variant, "")
     if reason := why_not(flags):
@@ -41,29 +46,37 @@ def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     own = built_library() if variant == "built" else compiled
     compute = compiled.compute_products
     compute.argtypes = [c_void_p, c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int64, c_void_p]
-    compute.restype = c_size_t
-    find = ctypes.cast(own.qcls_product_kernels, c_void_p)
+    compute_floats = compiled.compute_float_products
+    compute_floats.argtypes = [c_void_p, c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p]
+    compute.restype = compute_floats.restype = c_size_t
+    find, find_floats = (ctypes.cast(each, c_void_p) for each in (own.qcls_product_kernels, own.qcls_float_kernels))
 
     def run(
         name: str, weights: npt.NDArray[np.uint8], x: Float32Array, *, piece: int = 1 << 20, precision: str = "usual"
-    ) -> Float32Array | None:
-        name = name[:-1].lower() + name[-1] if name.endswith("_K") else name.lower()
+    ) -> Float32Array:
+        type_name = (name[:-1].lower() + name[-1] if name.endswith("_K") else name.lower()).encode()
         out = np.full((len(x), len(weights)), 7, np.float32)
-        shape = len(weights), x.shape[1]
-        which = PRECISIONS.index(precision), piece
-        size = compute(find, name.encode(), weights.ctypes.data, *shape, x.ctypes.data, len(x), *which, out.ctypes.data)
-        assert size <= 1.05 * weights.nbytes, "the layout takes more memory than the file"
-        return out if size else None
+        matrix = weights.ctypes.data, len(weights), x.shape[1], x.ctypes.data, len(x)
+        if name in FLOATS:
+            assert compute_floats(find_floats, type_name, *matrix, piece, out.ctypes.data) == weights.nbytes
+            return out
+        if variant in FOR_FLOATS:
+            pytest.skip("a variant for floats")
+        size = compute(find, type_name, *matrix, PRECISIONS.index(precision), piece, out.ctypes.data)
+        if not size and variant == "built":
+            pytest.skip("the library was built for a processor without such products")
+        assert 0 < size <= 1.05 * weights.nbytes, "the layout takes more memory than the file, or there is none"
+        return out
 
-    if run("Q8_0", np.zeros((16, 34), np.uint8), np.zeros((1, 32), np.float32)) is None:
-        assert variant == "built"
-        pytest.skip("the library was built for a processor without such products")
     return run
 
 
 def random_weights(name: str, n_rows: int, n_values: int, seed: int = 0) -> npt.NDArray[np.uint8]:
-    """Random bytes, but for the scales: any code and any small scale occurs."""
+    """Random bytes, but for the scales: any code and any small scale occurs; floats are normal."""
     random = np.random.default_rng(seed)
+    if name in FLOATS:
+        values = random.normal(size=(n_rows, n_values)).astype(np.float32)
+        return quantize(values, GGMLQuantizationType[name]).view(np.uint8)
     block_values, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     blocks = random.integers(256, size=(n_rows, n_values // block_values, block_bytes), dtype=np.uint8)
     n_halves = HALVES.get(name, 1)
@@ -82,7 +95,7 @@ def whole_activations(n_columns: int, n_values: int, seed: int = 1) -> Float32Ar
     return (values * powers).reshape(n_columns, n_values).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", [*TYPES, *FLOATS])
 @pytest.mark.parametrize("n_rows", [16, 48, 96])
 def test_products_are_those_of_the_dequantised_weights(products: Products, name: str, n_rows: int) -> None:
     weights = random_weights(name, n_rows, 512)
@@ -92,19 +105,31 @@ def test_products_are_those_of_the_dequantised_weights(products: Products, name:
     bound = LARGEST_ERROR * (np.abs(x).astype(np.float64) @ np.abs(exact).T)
     for n_columns in COLUMNS:
         found = products(name, weights, x[:n_columns])
-        assert found is not None
         assert (np.abs(found - right[:n_columns]) <= bound[:n_columns]).all(), n_columns
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (31, 33), (37, 100), (130, 1031)])
+@pytest.mark.parametrize("name", FLOATS)
+def test_weights_that_are_floats_may_have_any_shape(products: Products, name: str, shape: tuple[int, int]) -> None:
+    n_rows, n_values = shape
+    weights = random_weights(name, n_rows, n_values)
+    exact = dequantize(weights, GGMLQuantizationType[name]).astype(np.float64).reshape(shape)
+    x = np.random.default_rng(4).integers(-127, 128, size=(130, n_values)).astype(np.float32)
+    bound = LARGEST_ERROR * (np.abs(x).astype(np.float64) @ np.abs(exact).T)
+    for n_columns in (1, 3, 130):
+        found = products(name, weights, x[:n_columns])
+        assert (np.abs(found - x[:n_columns].astype(np.float64) @ exact.T) <= bound[:n_columns]).all()
+        np.testing.assert_array_equal(found, products(name, weights, x[:n_columns], piece=32))
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", [*TYPES, *FLOATS])
 def test_a_result_depends_on_its_row_and_column_alone(products: Products, name: str, precision: str) -> None:
     random = np.random.default_rng(2)
     weights = random_weights(name, 96, 768)
     x = random.normal(size=(max(COLUMNS), 768)).astype(np.float32)
     x[random.random(size=x.shape) < 0.01] *= 30  # so that some blocks have a rest
     whole = products(name, weights, x, precision=precision)
-    assert whole is not None
     for n_columns in COLUMNS:
         first = int(random.integers(max(COLUMNS) - n_columns + 1))
         part = products(name, weights, x[first : first + n_columns], precision=precision)
@@ -127,7 +152,6 @@ def test_activations_are_quantised_to_8_bits_and_the_rest_to_8_more(
     x[7, :32] = 0
     x[20:, 40] *= 1000
     found = products("Q8_0", weights.reshape(64, -1), x, precision=precision)
-    assert found is not None
     half_steps = np.abs(x.reshape(50, 2, 32)).max(axis=2) / 254 * 1.001
     least = {"fast": np.inf, "usual": 1.5 * half_steps.mean(axis=1, keepdims=True), "fine": 0}
     has_rest = half_steps > least[precision]
@@ -137,25 +161,25 @@ def test_activations_are_quantised_to_8_bits_and_the_rest_to_8_more(
     assert (error[:, 0] > 0).any()
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", [*TYPES, *FLOATS])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_spoils_its_column_and_no_other(products: Products, name: str, bad: float) -> None:
     weights = random_weights(name, 32, 512)
     x = whole_activations(9, 512)
     x[4, 300] = bad
     found = products(name, weights, x)
-    assert found is not None
     assert np.isfinite(np.delete(found, 4, axis=0)).all()
     assert not np.isfinite(found[4]).any()
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_a_scale_that_is_no_number_spoils_its_row_and_no_other(products: Products, name: str) -> None:
+@pytest.mark.parametrize("name", [*TYPES, *FLOATS])
+def test_a_scale_or_weight_that_is_no_number_spoils_its_row_and_no_other(products: Products, name: str) -> None:
     weights = random_weights(name, 32, 512)
     block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]][1]
     place = block_bytes - 2 if name == "Q6_K" else 0
-    weights[11, place : place + 2] = np.frombuffer(np.float16(np.nan).tobytes(), np.uint8)
+    weights[11, place : place + 2] = 255  # in any of the formats
+    if name == "F32":
+        weights[11, :4] = 255
     found = products(name, weights, whole_activations(9, 512))
-    assert found is not None
     assert np.isfinite(np.delete(found, 11, axis=1)).all()
     assert np.isnan(found[:, 11]).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext
 from nodes import random_tokens
-from oracle import decode_sequence
+from oracle import Float32Array, decode_sequence
 
 from qcls_gguf.native import NativeModel, set_log
 from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, environment
@@ -43,16 +43,33 @@ def test_near_llama_cpp_and_equal_in_every_decode(
     with stock, ours:
         if not is_ours:
             pytest.skip("this processor has no such products")
-        tokens = random_tokens(np.random.default_rng(0), ours, 64)
+        tokens = random_tokens(np.random.default_rng(0), ours, max(LENGTHS))
         of_stock = open_context(stock, flash_attn=False)
         wanted = decode_sequence(of_stock, tokens, seq=1)
         of_stock.close()
-        rows = []
-        for n_threads in (1, 3):
-            for n in LENGTHS:
-                context = open_context(ours, n_threads=n_threads, flash_attn=False)
-                rows.append(decode_sequence(context, tokens[:n], seq=1))
-                context.close()
+        rows = rows_of_decodes(ours, open_context)
     assert np.sqrt(np.mean((rows[-1] - wanted) ** 2)) < LARGEST_DIFFERENCE
     for found in rows:
         np.testing.assert_array_equal(found, rows[-1][: len(found)])
+
+
+@pytest.mark.parametrize("weight_type", ["F32", "F16", "BF16"])
+def test_weights_that_are_floats_give_the_same_in_every_decode(
+    weight_type: str, make_model: MakeModel, open_context: OpenContext
+) -> None:
+    with NativeModel(make_model(weight_type=weight_type, n_embd=512, n_ff=768)) as model:
+        rows = rows_of_decodes(model, open_context)
+    for found in rows:
+        np.testing.assert_array_equal(found, rows[-1][: len(found)])
+
+
+def rows_of_decodes(model: NativeModel, open_context: OpenContext) -> list[Float32Array]:
+    """Hidden states of a text's first tokens, decoded alone and with those after them, by 1 and by 3 threads."""
+    tokens = random_tokens(np.random.default_rng(0), model, max(LENGTHS))
+    rows = []
+    for n_threads in (1, 3):
+        for n in LENGTHS:
+            context = open_context(model, n_threads=n_threads, flash_attn=False)
+            rows.append(decode_sequence(context, tokens[:n], seq=1))
+            context.close()
+    return rows

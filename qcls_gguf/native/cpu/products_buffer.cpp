@@ -1,4 +1,5 @@
-// Weights are laid out when they are put into a buffer of this type, and multiplied where ggml asks its extra buffer types.
+// Quantised weights are laid out when they are put into a buffer of this type. All are multiplied where ggml asks its extra
+// buffer types, floats from the buffer that they are in.
 #include "products_buffer.h"
 
 #include "products.h"
@@ -62,6 +63,71 @@ bool is_here(const ggml_tensor * weights) {
     return weights->buffer && weights->buffer->buft == products_buffer_type();
 }
 
+bool is_switched_off() {
+    const char * value = getenv("QCLS_CPU_PRODUCTS");
+    return value && strcmp(value, "0") == 0;
+}
+
+// The kernels for weights that are floats; NULL if the product is not of a model's matrix, or not for them.
+const float_kernels * float_kernels_of(const ggml_tensor * op) {
+    static const bool are_off = is_switched_off();
+    const ggml_tensor * weights = op->src[0];
+    const ggml_tensor * x = op->src[1];
+    const bool fits = !are_off && op->op == GGML_OP_MUL_MAT && ggml_get_op_params_i32(op, 1) == GGML_HINT_NONE &&
+        weights->buffer && ggml_backend_buffer_get_usage(weights->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+        ggml_is_contiguous(weights) && weights->ne[2] * weights->ne[3] == 1 && x->type == GGML_TYPE_F32 &&
+        x->nb[0] == sizeof(float) && ggml_is_contiguous(op);
+    return fits ? qcls_float_kernels(ggml_type_name(weights->type)) : nullptr;
+}
+
+// Calls compute(first, end) for the rows of a matrix, a multiple of `step` at a time. Whoever is free takes the next rows:
+// sums do not depend on how rows are divided. `params`' counter is 0.
+template <typename F>
+void in_pieces(const ggml_compute_params * params, int64_t n_rows, int64_t step, int64_t row_products, F && compute) {
+    const int64_t n_steps = std::max<int64_t>(1, piece_products / (step * row_products));
+    const int64_t n_piece_rows = step * (params->nth == 1 ? n_rows / step + 1 : n_steps);
+    for (;;) {
+        const int64_t first = ggml_threadpool_chunk_add(params->threadpool, 1) * n_piece_rows;
+        if (first >= n_rows) {
+            return;
+        }
+        compute(first, std::min(n_rows, first + n_piece_rows));
+    }
+}
+
+class float_traits : public ggml::cpu::tensor_traits {
+    bool work_size(int, const ggml_tensor * op, size_t & size) override {
+        size = float_kernels_of(op)->packed_size(op->src[0]->ne[0], ggml_nrows(op->src[1]));
+        return true;
+    }
+
+    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
+        const ggml_tensor * weights = op->src[0];
+        const ggml_tensor * x = op->src[1];
+        const float_kernels * kernels = float_kernels_of(op);
+        const int64_t n_values = weights->ne[0];
+        const int64_t n_rows = weights->ne[1];
+        const int64_t n_columns = ggml_nrows(x);
+        float * packed = (float *) params->wdata;
+        GGML_ASSERT(params->wsize >= kernels->packed_size(n_values, n_columns));
+
+        const ggml_tensor * before = params->before;
+        if (!before || before->src[1] != x || float_kernels_of(before) != kernels) {
+            for (int64_t c = params->ith; c < n_columns; c += params->nth) {
+                kernels->pack(row_of(x, c), n_values, packed + c * kernels->vector_floats, n_columns);
+            }
+        }
+        if (params->ith == 0) {
+            ggml_threadpool_chunk_set(params->threadpool, 0);
+        }
+        ggml_barrier(params->threadpool);
+        in_pieces(params, n_rows, kernels->row_multiple, n_values * n_columns, [&](int64_t first, int64_t end) {
+            kernels->multiply(weights->data, n_values, first, end, packed, n_columns, (float *) op->data, n_rows);
+        });
+        return true;
+    }
+};
+
 class products_traits : public ggml::cpu::tensor_traits {
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
         size = activations_size(op->src[1]);
@@ -90,25 +156,13 @@ class products_traits : public ggml::cpu::tensor_traits {
         }
         ggml_barrier(params->threadpool);
 
-        // Whoever is free takes the next rows. Sums do not depend on how rows are divided.
-        const int64_t step = 2 * kernels->row_multiple;
-        const int64_t n_steps = std::max<int64_t>(1, piece_products / (step * n_values * n_columns));
-        const int64_t n_piece_rows = step * (params->nth == 1 ? n_rows / step + 1 : n_steps);
-        for (;;) {
-            const int64_t first = ggml_threadpool_chunk_add(params->threadpool, 1) * n_piece_rows;
-            if (first >= n_rows) {
-                return true;
-            }
-            kernels->multiply((const uint8_t *) weights->data, n_rows, n_values, first,
-                std::min(n_rows, first + n_piece_rows), activations, n_columns, (float *) op->data, n_rows);
-        }
+        in_pieces(params, n_rows, 2 * kernels->row_multiple, n_values * n_columns, [&](int64_t first, int64_t end) {
+            kernels->multiply((const uint8_t *) weights->data, n_rows, n_values, first, end, activations, n_columns,
+                (float *) op->data, n_rows);
+        });
+        return true;
     }
 };
-
-bool is_switched_off() {
-    const char * value = getenv("QCLS_CPU_PRODUCTS");
-    return value && strcmp(value, "0") == 0;
-}
 
 class products_buffers : public ggml::cpu::extra_buffer_type {
     bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) override {
@@ -124,8 +178,15 @@ class products_buffers : public ggml::cpu::extra_buffer_type {
     }
 
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
-        static products_traits traits;
-        return op->op == GGML_OP_MUL_MAT && is_here(op->src[0]) ? &traits : nullptr;
+        static products_traits of_layouts;
+        static float_traits of_floats;
+        if (op->op != GGML_OP_MUL_MAT) {
+            return nullptr;
+        }
+        if (is_here(op->src[0])) {
+            return &of_layouts;
+        }
+        return float_kernels_of(op) ? &of_floats : nullptr;
     }
 };
 

@@ -1,4 +1,4 @@
-// Vectors of floats for attention.cpp: AVX-512, AVX2, or plain C++ that compilers turn into what the machine has.
+// Vectors of floats for attention.cpp and float_products.cpp: AVX-512, AVX2, or plain C++ that compilers turn into what the machine has.
 // Chosen when compiled, for ggml-cpu is built for one kind of machine. Included once: everything here is local to it.
 #ifndef QCLS_SIMD_H
 #define QCLS_SIMD_H
@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
+#include <utility>
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
 // GCC's own header trips them wherever it is inlined
@@ -22,6 +24,9 @@ namespace {
 struct fp16 {
     uint16_t bits;
 };
+struct bf16 {
+    uint16_t bits;  // the upper half of a float's
+};
 
 #if defined(__AVX512F__)
 
@@ -34,6 +39,10 @@ constexpr int max_rows = 4;  // that a kernel computes at once: with 4 vectors e
 inline vec all(float x) { return {_mm512_set1_ps(x)}; }
 inline vec load(const float * p) { return {_mm512_loadu_ps(p)}; }
 inline vec load(const fp16 * p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p))}; }
+inline vec load(const bf16 * p) {
+    const __m512i widened = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(widened, 16))};
+}
 inline void store(float * p, vec a) { _mm512_storeu_ps(p, a.v); }
 inline vec add(vec a, vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline vec mul(vec a, vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -83,6 +92,24 @@ template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out
     }
 }
 
+// Lanes in fours: of each four, lane j of vector i becomes lane i of vector j.
+inline void transpose_fours(vec (&a)[4]) {
+    const __m512 low = _mm512_unpacklo_ps(a[0].v, a[1].v);
+    const __m512 high = _mm512_unpackhi_ps(a[0].v, a[1].v);
+    const __m512 low2 = _mm512_unpacklo_ps(a[2].v, a[3].v);
+    const __m512 high2 = _mm512_unpackhi_ps(a[2].v, a[3].v);
+    a[0].v = _mm512_shuffle_ps(low, low2, 0x44);
+    a[1].v = _mm512_shuffle_ps(low, low2, 0xee);
+    a[2].v = _mm512_shuffle_ps(high, high2, 0x44);
+    a[3].v = _mm512_shuffle_ps(high, high2, 0xee);
+}
+// lane i of each four in all of its lanes
+template <int i> inline vec spread(vec a) { return {_mm512_permute_ps(a.v, i * 0x55)}; }
+inline void store_sum_of_fours(float * p, vec a) {
+    const __m512 halves = _mm512_add_ps(a.v, _mm512_shuffle_f32x4(a.v, a.v, 0x4e));
+    _mm_storeu_ps(p, _mm512_castps512_ps128(_mm512_add_ps(halves, _mm512_shuffle_f32x4(halves, halves, 0xb1))));
+}
+
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 struct vec {
@@ -94,6 +121,10 @@ constexpr int max_rows = 2;
 inline vec all(float x) { return {_mm256_set1_ps(x)}; }
 inline vec load(const float * p) { return {_mm256_loadu_ps(p)}; }
 inline vec load(const fp16 * p) { return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p))}; }
+inline vec load(const bf16 * p) {
+    const __m256i widened = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(widened, 16))};
+}
 inline void store(float * p, vec a) { _mm256_storeu_ps(p, a.v); }
 inline vec add(vec a, vec b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline vec mul(vec a, vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
@@ -121,6 +152,21 @@ template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out
     }
 }
 
+inline void transpose_fours(vec (&a)[4]) {
+    const __m256 low = _mm256_unpacklo_ps(a[0].v, a[1].v);
+    const __m256 high = _mm256_unpackhi_ps(a[0].v, a[1].v);
+    const __m256 low2 = _mm256_unpacklo_ps(a[2].v, a[3].v);
+    const __m256 high2 = _mm256_unpackhi_ps(a[2].v, a[3].v);
+    a[0].v = _mm256_shuffle_ps(low, low2, 0x44);
+    a[1].v = _mm256_shuffle_ps(low, low2, 0xee);
+    a[2].v = _mm256_shuffle_ps(high, high2, 0x44);
+    a[3].v = _mm256_shuffle_ps(high, high2, 0xee);
+}
+template <int i> inline vec spread(vec a) { return {_mm256_permute_ps(a.v, i * 0x55)}; }
+inline void store_sum_of_fours(float * p, vec a) {
+    _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1)));
+}
+
 #else
 
 constexpr int n_lanes = 8;
@@ -143,6 +189,7 @@ inline float as_float(fp16 x) {
     const uint32_t no_number = placed >= 31u << 23 ? 255u << 23 : 0;  // infinite, or not a number
     return as_float(bits | no_number | (uint32_t) (x.bits & 0x8000) << 16);
 }
+inline float as_float(bf16 x) { return as_float((uint32_t) x.bits << 16); }
 inline float as_float(float x) { return x; }
 template <typename F> inline vec each(F && f) {
     vec r;
@@ -185,6 +232,22 @@ template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out
             const float * v = a[r][c].v;
             out[r][c] = ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
         }
+    }
+}
+
+inline void transpose_fours(vec (&a)[4]) {
+    for (int four = 0; four < n_lanes; four += 4) {
+        for (int i = 0; i < 4; ++i) {
+            for (int j = 0; j < i; ++j) {
+                std::swap(a[i].v[four + j], a[j].v[four + i]);
+            }
+        }
+    }
+}
+template <int i> inline vec spread(vec a) { return each([&](int lane) { return a.v[lane / 4 * 4 + i]; }); }
+inline void store_sum_of_fours(float * p, vec a) {
+    for (int i = 0; i < 4; ++i) {
+        p[i] = a.v[i] + a.v[4 + i];
     }
 }
 

@@ -39,10 +39,24 @@ struct product_kernels {
         const activation_block * activations, int64_t n_columns, float * out, int64_t out_stride);
 };
 
+// One type of weights that are floats, of any number of rows and values, read as a file has them. Activations stay F32,
+// or become BF16 where the processor multiplies BF16.
+struct float_kernels {
+    const char * type;
+    int32_t row_multiple;   // that many rows at a time are fastest
+    int32_t vector_floats;
+    size_t (*packed_size)(int64_t n_values, int64_t n_columns);  // of the activations, in bytes
+    // Column c of n_columns, to packed + c * vector_floats.
+    void (*pack)(const float * row, int64_t n_values, float * packed, int64_t n_columns);
+    void (*multiply)(const void * weights, int64_t n_values, int64_t first, int64_t end, const float * packed,
+        int64_t n_columns, float * out, int64_t out_stride);  // as product_kernels::multiply, of any rows
+};
+
 }  // namespace qcls
 
 // NULL where there are none for the type, or for the processor that this was compiled for. Named so for tests, which
 // load the library.
 extern "C" const qcls::product_kernels * qcls_product_kernels(const char * type);
+extern "C" const qcls::float_kernels * qcls_float_kernels(const char * type);
 
 #endif
