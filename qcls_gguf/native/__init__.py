@@ -2,7 +2,7 @@
 
 from .context import Counters, NativeContext, OutputSteps, n_contexts_on_gpus
 from .context_settings import ContextMemory, ContextSettings, measure_context
-from .device import Device, Probed, devices, probe_copy, probe_matmul, sees_cuda_gpu
+from .device import Device, Probed, devices, probe_copy, probe_matmul, probe_multiply, probe_read, sees_cuda_gpu
 from .library import BuildInfo, build_info, library_folder, set_log
 from .model import ModelFacts, NativeModel
 from .tensor_types import dequantised, type_block
@@ -28,6 +28,8 @@ __all__ = [
     "n_contexts_on_gpus",
     "probe_copy",
     "probe_matmul",
+    "probe_multiply",
+    "probe_read",
     "sees_cuda_gpu",
     "set_log",
     "type_block",

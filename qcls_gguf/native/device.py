@@ -14,7 +14,7 @@ from .library import build_info, library
 
 _KINDS: tuple[Literal["CPU", "GPU", "iGPU", "other"], ...] = ("CPU", "GPU", "iGPU", "other")
 _CPU = -1  # index of the processor
-_PRODUCT = 1  # qcls_operation_kind
+_PRODUCT, _MULTIPLY, _READ = 1, 2, 3  # qcls_operation_kind
 _NO_INSTRUCTIONS = {"ACCELERATE", "CPU_HBM", "KLEIDIAI", "LLAMAFILE", "OPENMP", "REPACK"}
 """Features that ggml lists but that are no instruction sets: libraries, threading, layouts of weights."""
 
@@ -109,6 +109,28 @@ def probe_matmul(
         budget_s=budget_s,
     )
     return _measured(product)
+
+
+def probe_multiply(device: int, *, n_threads: int, ggml_type: int, budget_s: float) -> Probed:
+    """Do 10^9 operations on a CPU's registers, by the instructions that products of a ggml type use.
+
+    A multiplication and an addition are two operations. Raises as `probe_copy`; DecodeError also where those products
+    are not this project's.
+    """
+    return _measured(
+        abi.Operation(
+            kind=_MULTIPLY,
+            device=device,
+            n_threads=n_threads,
+            weight_type=int32(ggml_type, "ggml_type"),
+            budget_s=budget_s,
+        )
+    )
+
+
+def probe_read(device: int, *, n_threads: int, n_bytes: int, budget_s: float) -> Probed:
+    """Read n_bytes of a CPU's memory once; raises as `probe_copy`."""
+    return _measured(abi.Operation(kind=_READ, device=device, n_threads=n_threads, n_bytes=n_bytes, budget_s=budget_s))
 
 
 def _measured(operation: abi.Operation) -> Probed:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf.errors import PlanError
-from qcls_gguf.native import devices, probe_copy, probe_matmul
+from qcls_gguf.errors import DecodeError, PlanError
+from qcls_gguf.native import devices, probe_copy, probe_matmul, probe_multiply, probe_read
 
 CPU = len(list(devices())) - 1
 MATMUL: dict[str, Any] = {
@@ -27,6 +27,26 @@ def test_a_copy_takes_a_time() -> None:
 def test_a_product_with_weights_of_every_kind_takes_a_time(ggml_type: int) -> None:
     found = probe_matmul(CPU, **{**MATMUL, "ggml_type": ggml_type})
     assert 0 < found.best_s <= found.median_s < math.inf
+
+
+@pytest.mark.parametrize("ggml_type", [0, 1, 30], ids=["F32", "F16", "BF16"])
+def test_multiplications_on_registers_take_a_time(ggml_type: int) -> None:
+    found = probe_multiply(CPU, n_threads=2, ggml_type=ggml_type, budget_s=0.01)
+    assert 0 < found.best_s <= found.median_s < math.inf
+
+
+def test_reading_takes_a_time() -> None:
+    found = probe_read(CPU, n_threads=3, n_bytes=(1 << 20) + 5, budget_s=0.01)
+    assert 0 < found.best_s <= found.median_s < math.inf
+
+
+def test_types_without_products_of_ours_and_sizes_out_of_range_are_refused() -> None:
+    with pytest.raises(DecodeError, match="no products of q2_K"):
+        probe_multiply(CPU, n_threads=1, ggml_type=10, budget_s=0)
+    with pytest.raises(PlanError, match="ggml type 99"):
+        probe_multiply(CPU, n_threads=1, ggml_type=99, budget_s=0)
+    with pytest.raises(PlanError, match="n_bytes"):
+        probe_read(CPU, n_threads=1, n_bytes=3, budget_s=0)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ constexpr int groups_at_once = 2;  // of n_lanes rows: their weights of 32 colum
 using bytes = __m512i;
 using floats = __m512;
 
+QCLS_INLINE void in_register(bytes & a) { asm volatile("" : "+v"(a)); }
 QCLS_INLINE bytes load_bytes(const uint8_t * p) { return _mm512_loadu_si512(p); }
 QCLS_INLINE bytes all_bytes(uint8_t x) { return _mm512_set1_epi8((char) x); }
 QCLS_INLINE bytes all_words(int32_t x) { return _mm512_set1_epi32(x); }
@@ -65,6 +66,7 @@ constexpr int groups_at_once = 1;
 using bytes = __m256i;
 using floats = __m256;
 
+QCLS_INLINE void in_register(bytes & a) { asm volatile("" : "+x"(a)); }
 QCLS_INLINE bytes load_bytes(const uint8_t * p) { return _mm256_loadu_si256((const __m256i *) p); }
 QCLS_INLINE bytes all_bytes(uint8_t x) { return _mm256_set1_epi8((char) x); }
 QCLS_INLINE bytes all_words(int32_t x) { return _mm256_set1_epi32(x); }

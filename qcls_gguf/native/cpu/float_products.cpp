@@ -131,8 +131,24 @@ template <typename K> void pack(const float * row, int64_t n_values, float * out
     }
 }
 
+template <typename K> double multiply_registers(int64_t n) {
+    vec sums[qcls::n_register_sums] = {};
+    vec weights = all(0.5f);
+    const vec x = all(0.25f);
+    for (int64_t i = 0; i < n; ++i) {
+        for (vec & sum : sums) {
+            in_register(weights);  // and not known to be what it was
+            sum = K::product_plus(weights, x, sum);
+        }
+    }
+    for (vec & sum : sums) {
+        in_register(sum);
+    }
+    return 2.0 * K::n_values * qcls::n_register_sums * (double) n;
+}
+
 template <typename K> constexpr qcls::float_kernels kernels_of(const char * type) {
-    return {type, 4 * n_fours, n_lanes, packed_size<K>, pack<K>, multiply<K>};
+    return {type, 4 * n_fours, n_lanes, packed_size<K>, pack<K>, multiply<K>, multiply_registers<K>};
 }
 
 constexpr qcls::float_kernels all_kernels[] = {

@@ -204,8 +204,24 @@ void quantise(const float * row, int64_t n_values, qcls::precision wanted, activ
     }
 }
 
+double multiply_registers(int64_t n) {
+    bytes sums[qcls::n_register_sums] = {};
+    bytes weights = all_bytes(3);
+    const bytes x = all_bytes(5);
+    for (int64_t i = 0; i < n; ++i) {
+        for (bytes & sum : sums) {
+            in_register(weights);  // and not known to be what it was
+            sum = add_products(sum, weights, x);
+        }
+    }
+    for (bytes & sum : sums) {
+        in_register(sum);
+    }
+    return 2.0 * 4 * n_lanes * qcls::n_register_sums * (double) n;
+}
+
 template <typename T> constexpr qcls::product_kernels kernels_of() {
-    return {T::name, n_lanes, T::block_values, layout_size<T>, lay_out<T>, quantise, multiply<T>};
+    return {T::name, n_lanes, T::block_values, layout_size<T>, lay_out<T>, quantise, multiply<T>, multiply_registers};
 }
 
 constexpr qcls::product_kernels all_kernels[] = {

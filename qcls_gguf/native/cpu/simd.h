@@ -36,6 +36,7 @@ struct vec {
 constexpr int n_lanes = 16;
 constexpr int max_rows = 4;  // that a kernel computes at once: with 4 vectors each they fit the 32 registers
 
+inline void in_register(vec & a) { asm volatile("" : "+v"(a.v)); }
 inline vec all(float x) { return {_mm512_set1_ps(x)}; }
 inline vec load(const float * p) { return {_mm512_loadu_ps(p)}; }
 inline vec load(const fp16 * p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p))}; }
@@ -118,6 +119,7 @@ struct vec {
 constexpr int n_lanes = 8;
 constexpr int max_rows = 2;
 
+inline void in_register(vec & a) { asm volatile("" : "+x"(a.v)); }
 inline vec all(float x) { return {_mm256_set1_ps(x)}; }
 inline vec load(const float * p) { return {_mm256_loadu_ps(p)}; }
 inline vec load(const fp16 * p) { return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p))}; }
@@ -198,6 +200,7 @@ template <typename F> inline vec each(F && f) {
     }
     return r;
 }
+inline void in_register(vec & a) { asm volatile("" : "+m"(a.v)); }
 inline vec all(float x) { return each([&](int) { return x; }); }
 template <typename T> inline vec load(const T * p) { return each([&](int i) { return as_float(p[i]); }); }
 inline void store(float * p, vec a) { memcpy(p, a.v, sizeof(a.v)); }

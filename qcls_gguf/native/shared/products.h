@@ -21,6 +21,8 @@ struct activation_block {
 // a multiple of their row's mean, which is where a few large values make the steps of the others too wide; all.
 enum class precision { fast, usual, fine };
 
+constexpr int n_register_sums = 12;  // of multiply_registers(): none waits for another, and all registers hold them
+
 // One type of weights. A matrix is [n_rows][n_values]; n_rows is a multiple of `row_multiple`, n_values of
 // `value_multiple`, and its layout starts at a multiple of 64 bytes.
 struct product_kernels {
@@ -37,6 +39,7 @@ struct product_kernels {
     // A result depends on its row and its column alone, to the bit, and on one build.
     void (*multiply)(const uint8_t * laid_out, int64_t n_rows, int64_t n_values, int64_t first, int64_t end,
         const activation_block * activations, int64_t n_columns, float * out, int64_t out_stride);
+    double (*multiply_registers)(int64_t n);  // see cpu_functions.h
 };
 
 // One type of weights that are floats, of any number of rows and values, read as a file has them. Activations stay F32,
@@ -50,6 +53,7 @@ struct float_kernels {
     void (*pack)(const float * row, int64_t n_values, float * packed, int64_t n_columns);
     void (*multiply)(const void * weights, int64_t n_values, int64_t first, int64_t end, const float * packed,
         int64_t n_columns, float * out, int64_t out_stride);  // as product_kernels::multiply, of any rows
+    double (*multiply_registers)(int64_t n);
 };
 
 }  // namespace qcls

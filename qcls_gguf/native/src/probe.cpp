@@ -1,5 +1,5 @@
-// Measures a device's peak rates: of copying memory, and of multiplying by a matrix of weights. It uses only the public
-// ggml-backend API, so that the operations are those of a model's graph.
+// Measures a device's peak rates. Copies and products use only the public ggml-backend API, so that they are those of a
+// model's graph; multiplications and reads are loops in the CPU backend.
 #include "shim.h"
 
 #include "ggml-alloc.h"
@@ -7,9 +7,12 @@
 #include "ggml-cpp.h"
 #include "ggml.h"
 
+#include "cpu_functions.h"
+
 #include <array>
 #include <random>
 #include <stdexcept>
+#include <thread>
 
 namespace {
 
@@ -21,11 +24,22 @@ ggml_context_ptr new_context() {
     return ggml_context_ptr(ggml_init(params));
 }
 
+struct joined_threads {
+    std::vector<std::thread> threads;
+
+    ~joined_threads() {
+        for (std::thread & thread : threads) {
+            thread.join();
+        }
+    }
+};
+
 struct probe {
     ggml_backend_dev_t device;
     ggml_backend_ptr backend;
+    int32_t n_threads;
 
-    probe(int32_t index, int32_t n_threads) {
+    probe(int32_t index, int32_t n_threads) : n_threads(n_threads) {
         start_llama();
         if (index < 0 || (size_t) index >= ggml_backend_dev_count()) {
             throw bad_argument("probe: there is no device " + std::to_string(index));
@@ -45,6 +59,21 @@ struct probe {
         }
     }
 
+    // The median and the least of samples; each is run(n), whose seconds are returned, and takes its share of the time.
+    template <typename Run> static qcls_seconds sampled(double budget_s, double most, Run && run) {
+        const double one = run(1);
+        const int64_t n = (int64_t) std::clamp(budget_s / n_samples / one, 1.0, most);
+        std::array<double, n_samples> sample;
+        for (double & s : sample) {
+            s = run(n) / (double) n;
+        }
+        std::sort(sample.begin(), sample.end());
+        qcls_seconds found = {};
+        found.best = sample.front();
+        found.median = sample[n_samples / 2];
+        return found;
+    }
+
     double seconds_of(ggml_cgraph * graph, int64_t n) {
         const int64_t start = ggml_time_us();
         for (int64_t i = 0; i < n; ++i) {
@@ -56,20 +85,35 @@ struct probe {
         return 1e-6 * (double) std::max<int64_t>(1, ggml_time_us() - start);
     }
 
-    // A sample consists of so many computations, enqueued together, that it takes its share of the time.
+    // A sample consists of computations that are enqueued together.
     qcls_seconds measure(ggml_cgraph * graph, double budget_s) {
         seconds_of(graph, 3);  // loads kernels, and lets CUDA capture the graph
-        const double one = seconds_of(graph, 1);
-        const int64_t n = (int64_t) std::clamp(budget_s / n_samples / one, 1.0, 4096.0);
-        std::array<double, n_samples> sample;
-        for (double & s : sample) {
-            s = seconds_of(graph, n) / (double) n;
+        return sampled(budget_s, 4096, [&](int64_t n) { return seconds_of(graph, n); });
+    }
+
+    // A function of the CPU backend.
+    void * function(const char * name) const {
+        void * found = nullptr;
+        if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) {
+            found = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), name);
         }
-        std::sort(sample.begin(), sample.end());
-        qcls_seconds found = {};
-        found.best = sample.front();
-        found.median = sample[n_samples / 2];
+        if (!found) {
+            throw std::runtime_error("probe: only a CPU can be asked for this");
+        }
         return found;
+    }
+
+    // Seconds in which all threads have called work(i_thread).
+    template <typename Work> double seconds_of_threads(Work && work) const {
+        const int64_t start = ggml_time_us();
+        {
+            joined_threads others;
+            for (int32_t i = 1; i < n_threads; ++i) {
+                others.threads.emplace_back(work, i);
+            }
+            work(0);
+        }
+        return 1e-6 * (double) std::max<int64_t>(1, ggml_time_us() - start);
     }
 
     // The buffer type that llama.cpp uses for such weights: one that repacks them, if the device has one for this product.
@@ -136,10 +180,45 @@ ggml_type weight_type_of(int32_t number) {
     return type;
 }
 
-qcls_seconds measure_copy(const qcls_operation & wanted) {
-    if (wanted.n_bytes < 4 || wanted.n_bytes > (int64_t) 1 << 36) {
-        throw bad_argument("probe: n_bytes is " + std::to_string(wanted.n_bytes) + ": it must be between 4 and 2^36");
+void check_bytes(int64_t n_bytes) {
+    if (n_bytes < 4 || n_bytes > (int64_t) 1 << 36) {
+        throw bad_argument("probe: n_bytes is " + std::to_string(n_bytes) + ": it must be between 4 and 2^36");
     }
+}
+
+qcls_seconds measure_multiplications(const qcls_operation & wanted) {
+    const char * type = ggml_type_name(weight_type_of(wanted.weight_type));
+    const probe p(wanted.device, wanted.n_threads);
+    const auto multiply = (qcls_multiply_registers_fn) p.function("qcls_multiply_registers");
+    constexpr int64_t n_short = 10000;
+    const double operations = multiply(type, n_short) * wanted.n_threads;
+    if (operations == 0) {
+        throw std::runtime_error(std::string("probe: this CPU has no products of ") + type + " of this project's");
+    }
+    const int64_t n_each = (int64_t) (1e9 / operations * n_short) + 1;
+    return probe::sampled(wanted.budget_s, 4096, [&](int64_t n) {
+        return p.seconds_of_threads([&](int32_t) { multiply(type, n * n_each); });
+    });
+}
+
+qcls_seconds measure_reading(const qcls_operation & wanted) {
+    check_bytes(wanted.n_bytes);
+    const probe p(wanted.device, wanted.n_threads);
+    const auto read = (qcls_read_memory_fn) p.function("qcls_read_memory");
+    const std::vector<char> memory(wanted.n_bytes, 1);
+    const int64_t share = (wanted.n_bytes / wanted.n_threads + 63) / 64 * 64;
+    return probe::sampled(wanted.budget_s, 4096, [&](int64_t n) {
+        return p.seconds_of_threads([&](int32_t i) {
+            const int64_t first = std::min(wanted.n_bytes, i * share);
+            for (int64_t pass = 0; pass < n; ++pass) {
+                read(memory.data() + first, std::min(share, wanted.n_bytes - first));
+            }
+        });
+    });
+}
+
+qcls_seconds measure_copy(const qcls_operation & wanted) {
+    check_bytes(wanted.n_bytes);
     probe p(wanted.device, wanted.n_threads);
     const ggml_context_ptr context = new_context();
     ggml_tensor * source = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, wanted.n_bytes / 4);
@@ -187,9 +266,11 @@ int32_t qcls_device_measure(const qcls_operation * operation, qcls_seconds * sec
             throw bad_argument("probe: budget_s is " + std::to_string(wanted.budget_s) + ": it must not be negative");
         }
         switch (wanted.kind) {
-            case QCLS_COPY:    *seconds = measure_copy(wanted); break;
+            case QCLS_COPY: *seconds = measure_copy(wanted); break;
             case QCLS_PRODUCT: *seconds = measure_product(wanted); break;
-            default: throw bad_argument("probe: kind is " + std::to_string(wanted.kind) + ": it must be 0 or 1");
+            case QCLS_MULTIPLY: *seconds = measure_multiplications(wanted); break;
+            case QCLS_READ: *seconds = measure_reading(wanted); break;
+            default: throw bad_argument("probe: kind is " + std::to_string(wanted.kind) + ": it must be 0 to 3");
         }
     });
 }

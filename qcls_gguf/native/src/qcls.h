@@ -92,21 +92,23 @@ typedef struct qcls_device {
 QCLS_API int32_t qcls_device_describe(int32_t index, qcls_device * device, qcls_error * error);
 
 typedef enum qcls_operation_kind {
-    QCLS_COPY = 0,   /* n_bytes of memory are read once and written once; twice as much is needed */
-    QCLS_PRODUCT = 1 /* weights (n_inner, n_rows) times n_columns columns of F32: 2 * n_inner * n_rows * n_columns
-                        operations */
+    QCLS_COPY = 0,     /* n_bytes of memory are read once and written once; twice as much is needed */
+    QCLS_PRODUCT = 1,  /* weights (n_inner, n_rows) times n_columns columns of F32: 2 * n_inner * n_rows * n_columns
+                          operations */
+    QCLS_MULTIPLY = 2, /* of a CPU: 10^9 operations on registers, by the instructions that products of weight_type use */
+    QCLS_READ = 3      /* of a CPU: n_bytes of memory are read once */
 } qcls_operation_kind;
 
 /* An operation to measure. */
 typedef struct qcls_operation {
     int32_t kind;        /* a qcls_operation_kind */
     int32_t device;      /* index of the device */
-    int32_t n_threads;   /* required, 1 to 512; matters on a CPU */
-    int32_t weight_type; /* of a product: a ggml_type that weights can have; 0: F32 */
+    int32_t n_threads;   /* required, 1 to 512; matters on a CPU, where they share the operation */
+    int32_t weight_type; /* but to copy or read: a ggml_type that weights can have; 0: F32 */
     int32_t n_inner;     /* of a product: required, 1 to 65536, whole blocks of the type: the length of a row */
     int32_t n_rows;      /* of a product: required, 1 to 65536: rows of weights */
     int32_t n_columns;   /* of a product: required, 1 to 65536 */
-    int64_t n_bytes;     /* of a copy: required, 4 to 2^36 */
+    int64_t n_bytes;     /* to copy or read: required, 4 to 2^36 */
     double budget_s;     /* seconds to spend on all samples, about; 0: each sample is one operation */
 } qcls_operation;
 
@@ -116,7 +118,8 @@ typedef struct qcls_seconds {
     double median; /* of the five */
 } qcls_seconds;
 
-/* Measures what a device can do at best. QCLS_DECODE_FAILED where it cannot do the operation. */
+/* Measures what a device can do at best. QCLS_DECODE_FAILED where it cannot do the operation, as GPUs QCLS_MULTIPLY and
+ * QCLS_READ, and a CPU QCLS_MULTIPLY for a type whose products are not this project's. */
 QCLS_API int32_t qcls_device_measure(const qcls_operation * operation, qcls_seconds * seconds, qcls_error * error);
 
 /* --- models ------------------------------------------------------------------------------------------------------- *
