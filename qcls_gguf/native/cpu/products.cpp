@@ -13,6 +13,8 @@ using qcls::activation_block;
 constexpr float rest_above = 1.5f;      // times the mean scale: see README.md for what other values cost and gain
 constexpr int max_tile_columns = 128;  // their sums stay in the first cache
 
+constexpr int bytes_ahead = 288;       // of a row of the file, while it is laid out
+
 template <typename T> constexpr int64_t step_bytes = T::n_bits * step_values / 8 * n_lanes;
 template <typename T> constexpr int64_t block_scale_bytes = (2 * T::n_halves + T::n_small) * n_lanes;
 
@@ -35,12 +37,13 @@ template <int n_bits> void pack(const uint8_t * codes, uint8_t * out) {
         out[i] = (codes[i] & 15) | codes[i + 16] << 4;
     }
     if constexpr (n_bits == 5) {
-        for (int i = 0; i < 4; ++i) {
-            out[16 + i] = 0;
-            for (int j = 0; j < n_quads; ++j) {
-                out[16 + i] |= codes[4 * j + i] >> 4 << j;
-            }
+        uint32_t fifth = 0;
+        for (int j = 0; j < n_quads; ++j) {
+            uint32_t quad;
+            memcpy(&quad, codes + 4 * j, sizeof(quad));
+            fifth |= (quad >> 4 & 0x01010101) << j;
         }
+        memcpy(out + 16, &fifth, sizeof(fifth));
     }
     if constexpr (n_bits == 6) {
         for (int i = 0; i < 8; ++i) {
@@ -57,6 +60,9 @@ template <typename T> void lay_out(const uint8_t * file_rows, int64_t n_rows, in
         for (int64_t b = 0; b < n_blocks; ++b) {
             for (int lane = 0; lane < n_lanes; ++lane) {
                 const uint8_t * block = file_rows + ((row + lane) * n_blocks + b) * T::block_bytes;
+                for (int i = 0; i < T::block_bytes; i += 64) {  // of so many rows' blocks none comes in time by itself
+                    __builtin_prefetch(block + bytes_ahead + i);
+                }
 #pragma GCC unroll 8  // with `part` a constant it takes half the time
                 for (int part = 0; part < n_parts; ++part) {
                     uint8_t codes[32];
