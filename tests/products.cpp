@@ -47,3 +47,31 @@ extern "C" size_t compute_float_products(float_kernels_fn find, const char * typ
     }
     return (strcmp(type, "f32") == 0 ? 4 : 2) * n_rows * n_values;
 }
+
+#ifdef QCLS_PROGRAM
+#include <cstdio>
+
+// For processors that are emulated: TYPE ROWS VALUES COLUMNS PRECISION PIECE, the weights' bytes and the columns on
+// standard input; the products, or nothing where there are no such kernels, on standard output.
+int main(int, char ** arguments) {
+    const char * type = arguments[1];
+    const int64_t n_rows = atoll(arguments[2]);
+    const int64_t n_values = atoll(arguments[3]);
+    const int64_t n_columns = atoll(arguments[4]);
+    std::vector<uint8_t> input;
+    for (int c = getchar(); c != EOF; c = getchar()) {
+        input.push_back((uint8_t) c);
+    }
+    std::vector<float> x(n_columns * n_values);
+    std::vector<float> out(n_columns * n_rows);
+    const size_t x_bytes = x.size() * sizeof(float);
+    memcpy(x.data(), input.data() + input.size() - x_bytes, x_bytes);
+    const int64_t piece = atoll(arguments[6]);
+    const size_t size = qcls_float_kernels(type)
+        ? compute_float_products(qcls_float_kernels, type, input.data(), n_rows, n_values, x.data(), n_columns, piece,
+              out.data())
+        : compute_products(qcls_product_kernels, type, input.data(), n_rows, n_values, x.data(), n_columns,
+              atoi(arguments[5]), piece, out.data());
+    return size && fwrite(out.data(), sizeof(float), out.size(), stdout) == out.size() ? 0 : 1;
+}
+#endif

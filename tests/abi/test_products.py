@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_void_p
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cpu_kernels import built_library, compiled_kernel, why_not
+from cpu_kernels import NATIVE, built_library, compiled_kernel, why_not
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize, quantize
 
 Float32Array = npt.NDArray[np.float32]
@@ -54,7 +57,7 @@ def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     def run(
         name: str, weights: npt.NDArray[np.uint8], x: Float32Array, *, piece: int = 1 << 20, precision: str = "usual"
     ) -> Float32Array:
-        type_name = (name[:-1].lower() + name[-1] if name.endswith("_K") else name.lower()).encode()
+        type_name = ggml_name(name).encode()
         out = np.full((len(x), len(weights)), 7, np.float32)
         matrix = weights.ctypes.data, len(weights), x.shape[1], x.ctypes.data, len(x)
         if name in FLOATS:
@@ -95,17 +98,61 @@ def whole_activations(n_columns: int, n_values: int, seed: int = 1) -> Float32Ar
     return (values * powers).reshape(n_columns, n_values).astype(np.float32)
 
 
+@pytest.fixture(scope="module")
+def neon_products(tmp_path_factory: pytest.TempPathFactory) -> Products:
+    """The same of the code for NEON with dotprod, under qemu."""
+    compiler, qemu = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+    if not compiler or not qemu:
+        pytest.skip("needs g++-aarch64-linux-gnu and qemu-user")
+    program = tmp_path_factory.mktemp("neon") / "products"
+    sources = [Path(__file__).parents[1] / "products.cpp", *(NATIVE / "cpu").glob("*products.cpp")]
+    options = ["-std=c++17", "-O2", "-march=armv8.2-a+dotprod", "-static", "-DQCLS_PROGRAM", f"-I{NATIVE / 'shared'}"]
+    subprocess.run([compiler, *options, *map(str, sources), "-o", str(program)], check=True)
+
+    def run(
+        name: str, weights: npt.NDArray[np.uint8], x: Float32Array, *, piece: int = 1 << 20, precision: str = "usual"
+    ) -> Float32Array:
+        numbers = len(weights), x.shape[1], len(x), PRECISIONS.index(precision), piece
+        command = [qemu, str(program), ggml_name(name), *map(str, numbers)]
+        done = subprocess.run(command, input=weights.tobytes() + x.tobytes(), capture_output=True, check=True)
+        return np.frombuffer(done.stdout, np.float32).reshape(len(x), len(weights))
+
+    return run
+
+
+def ggml_name(name: str) -> str:
+    """Of a type, as ggml spells it."""
+    return name[:-1].lower() + name[-1] if name.endswith("_K") else name.lower()
+
+
 @pytest.mark.parametrize("name", [*TYPES, *FLOATS])
 @pytest.mark.parametrize("n_rows", [16, 48, 96])
 def test_products_are_those_of_the_dequantised_weights(products: Products, name: str, n_rows: int) -> None:
+    compare_with_dequantised(products, name, n_rows, COLUMNS)
+
+
+@pytest.mark.parametrize("name", [*TYPES, *FLOATS])
+def test_products_by_neon_are_right_and_depend_on_row_and_column_alone(neon_products: Products, name: str) -> None:
+    whole = compare_with_dequantised(neon_products, name, 44, [1, 7, 131])
+    weights, x = random_weights(name, 44, 512), whole_activations(131, 512)
+    np.testing.assert_array_equal(neon_products(name, weights, x[5:11], piece=8), whole[5:11])
+    x[4, 300] = np.nan
+    found = neon_products(name, weights, x[:9], precision="fine")
+    assert np.isfinite(np.delete(found, 4, axis=0)).all()
+    assert np.isnan(found[4]).all()
+
+
+def compare_with_dequantised(products: Products, name: str, n_rows: int, columns: Sequence[int]) -> Float32Array:
+    """Compare with exact products; returns those of the last number of columns."""
     weights = random_weights(name, n_rows, 512)
     exact = dequantize(weights, GGMLQuantizationType[name]).astype(np.float64)
-    x = whole_activations(max(COLUMNS), 512)
+    x = whole_activations(max(columns), 512)
     right = x.astype(np.float64) @ exact.T
     bound = LARGEST_ERROR * (np.abs(x).astype(np.float64) @ np.abs(exact).T)
-    for n_columns in COLUMNS:
+    for n_columns in columns:
         found = products(name, weights, x[:n_columns])
         assert (np.abs(found - right[:n_columns]) <= bound[:n_columns]).all(), n_columns
+    return found
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 7), (31, 33), (37, 100), (130, 1031)])

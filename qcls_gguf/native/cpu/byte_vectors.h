@@ -1,5 +1,5 @@
-// Vectors of bytes and floats for products: AVX-512 with VNNI, AVX2 with and without VNNI. Chosen when compiled, for
-// ggml-cpu is built for one kind of processor. Included once: everything here is local to it.
+// Vectors of bytes and floats for products: AVX-512 with VNNI, AVX2 with and without VNNI, NEON with dotprod. Chosen when
+// compiled, for ggml-cpu is built for one kind of processor. Included once: everything here is local to it.
 #ifndef QCLS_BYTE_VECTORS_H
 #define QCLS_BYTE_VECTORS_H
 
@@ -10,6 +10,8 @@
 #define QCLS_HAS_PRODUCTS 512
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define QCLS_HAS_PRODUCTS 256
+#elif defined(__ARM_NEON) && defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+#define QCLS_HAS_PRODUCTS 128
 #endif
 
 #ifdef QCLS_HAS_PRODUCTS
@@ -18,7 +20,11 @@
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#if QCLS_HAS_PRODUCTS == 128
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 
 #define QCLS_INLINE inline __attribute__((always_inline))
 
@@ -58,7 +64,7 @@ QCLS_INLINE floats product(floats a, floats b) { return _mm512_mul_ps(a, b); }
 QCLS_INLINE floats product_plus(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
 QCLS_INLINE floats minus_product(floats a, floats b, floats c) { return _mm512_fnmadd_ps(a, b, c); }
 
-#else
+#elif QCLS_HAS_PRODUCTS == 256
 
 constexpr int n_lanes = 8;
 constexpr int groups_at_once = 1;
@@ -99,11 +105,78 @@ QCLS_INLINE floats product(floats a, floats b) { return _mm256_mul_ps(a, b); }
 QCLS_INLINE floats product_plus(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
 QCLS_INLINE floats minus_product(floats a, floats b, floats c) { return _mm256_fnmadd_ps(a, b, c); }
 
+#else
+
+constexpr int n_lanes = 4;
+constexpr int groups_at_once = 2;
+
+using bytes = uint8x16_t;
+using floats = float32x4_t;
+
+QCLS_INLINE bytes of_words(int32x4_t a) { return vreinterpretq_u8_s32(a); }
+QCLS_INLINE int32x4_t words_of(bytes a) { return vreinterpretq_s32_u8(a); }
+QCLS_INLINE void in_register(bytes & a) { asm volatile("" : "+w"(a)); }
+QCLS_INLINE bytes load_bytes(const uint8_t * p) { return vld1q_u8(p); }
+QCLS_INLINE bytes all_bytes(uint8_t x) { return vdupq_n_u8(x); }
+QCLS_INLINE bytes all_words(int32_t x) { return of_words(vdupq_n_s32(x)); }
+QCLS_INLINE bytes table_of(const uint8_t * p) { return vld1q_u8(p); }
+QCLS_INLINE bytes looked_up(bytes table, bytes index) { return vqtbl1q_u8(table, index); }
+QCLS_INLINE bytes masked(bytes a, bytes mask) { return vandq_u8(a, mask); }
+QCLS_INLINE bytes merged(bytes a, bytes b, bytes mask) { return vorrq_u8(a, vandq_u8(b, mask)); }
+QCLS_INLINE bytes sum(bytes a, bytes b) { return vaddq_u8(a, b); }
+QCLS_INLINE bytes sum_of_words(bytes a, bytes b) { return of_words(vaddq_s32(words_of(a), words_of(b))); }
+template <int n> QCLS_INLINE bytes shifted_right(bytes a) { return vshrq_n_u8(a, n); }
+template <int n> QCLS_INLINE bytes shifted_left(bytes a) { return vshlq_n_u8(a, n); }
+// weights up to 127, or with a sign
+QCLS_INLINE bytes add_products(bytes to, bytes weights, bytes x) {
+    return of_words(vdotq_s32(words_of(to), vreinterpretq_s8_u8(weights), vreinterpretq_s8_u8(x)));
+}
+
+QCLS_INLINE floats all_floats(float x) { return vdupq_n_f32(x); }
+QCLS_INLINE floats load_floats(const float * p) { return vld1q_f32(p); }
+QCLS_INLINE void store_floats(float * p, floats a) { vst1q_f32(p, a); }
+QCLS_INLINE floats converted(bytes words) { return vcvtq_f32_s32(words_of(words)); }
+QCLS_INLINE floats halves_at(const uint8_t * p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
+QCLS_INLINE bytes widened(const uint8_t * p) {
+    return of_words((int32x4_t) {p[0], p[1], p[2], p[3]});
+}
+QCLS_INLINE bytes widened(const int8_t * p) {
+    return of_words((int32x4_t) {p[0], p[1], p[2], p[3]});
+}
+QCLS_INLINE floats product(floats a, floats b) { return vmulq_f32(a, b); }
+QCLS_INLINE floats product_plus(floats a, floats b, floats c) { return vfmaq_f32(c, a, b); }
+QCLS_INLINE floats minus_product(floats a, floats b, floats c) { return vfmsq_f32(c, a, b); }
+
 #endif
 
 // 32 floats, quantised: q[i] is the nearest whole number to values[i] * 127 / largest, the largest magnitude among them;
 // `sums` are those of q's halves. Something that is not a number is larger than all, and spoils nothing but `largest`.
 QCLS_INLINE float quantise_32(const float * values, int8_t * q, int32_t * sums) {
+#if QCLS_HAS_PRODUCTS == 128
+    uint32x4_t magnitudes = vdupq_n_u32(0);
+    for (int i = 0; i < 32; i += 4) {
+        // as integers, magnitudes are in the order of the floats, and what is not a number is above them all
+        const uint32x4_t magnitude = vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(values + i)));
+        magnitudes = vmaxq_u32(magnitudes, magnitude);
+    }
+    const uint32_t most = vmaxvq_u32(magnitudes);
+    float largest;
+    memcpy(&largest, &most, sizeof(largest));
+    const float inverse = largest > 0 ? 127 / largest : 0;
+    for (int half = 0; half < 2; ++half) {
+        int16x8_t eights[2];
+        for (int i = 0; i < 2; ++i) {
+            const float * eight = values + 16 * half + 8 * i;
+            const int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(eight), inverse));
+            const int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(eight + 4), inverse));
+            eights[i] = vcombine_s16(vqmovn_s32(low), vqmovn_s32(high));
+        }
+        const int8x16_t sixteen = vcombine_s8(vqmovn_s16(eights[0]), vqmovn_s16(eights[1]));
+        vst1q_s8(q + 16 * half, sixteen);
+        sums[half] = vaddlvq_s8(sixteen);
+    }
+    return largest;
+#else
     __m256 v[4];
     __m256i magnitudes = _mm256_setzero_si256();
     for (int i = 0; i < 4; ++i) {
@@ -131,19 +204,27 @@ QCLS_INLINE float quantise_32(const float * values, int8_t * q, int32_t * sums) 
     sums[0] = _mm256_extract_epi32(halves, 0) - 16 * 128;
     sums[1] = _mm256_extract_epi32(halves, 4) - 16 * 128;
     return largest;
+#endif
 }
 
-// Weights that have a sign are kept with 128 added, and what that adds to a sum is where the sum starts. Without VNNI
+// Weights that have a sign are kept with `zero` added, and what that adds to a sum is where the sum starts. Without VNNI
 // such weights are too large for add_products(): there the sign goes to the activations.
+#if QCLS_HAS_PRODUCTS == 128
+constexpr uint8_t zero = 0;
+QCLS_INLINE bytes start_of_signed(int32_t) { return all_words(0); }
+QCLS_INLINE bytes add_signed_products(bytes to, bytes weights, bytes x) { return add_products(to, weights, x); }
+#else
+constexpr uint8_t zero = 128;
 #if QCLS_HAS_PRODUCTS == 512 || defined(__AVXVNNI__)
 QCLS_INLINE bytes start_of_signed(int32_t start) { return all_words(start); }
 QCLS_INLINE bytes add_signed_products(bytes to, bytes weights, bytes x) { return add_products(to, weights, x); }
 #else
 QCLS_INLINE bytes start_of_signed(int32_t) { return all_words(0); }
 QCLS_INLINE bytes add_signed_products(bytes to, bytes weights, bytes x) {
-    const bytes with_sign = _mm256_xor_si256(weights, all_bytes(128));
+    const bytes with_sign = _mm256_xor_si256(weights, all_bytes(zero));
     return add_products(to, _mm256_abs_epi8(with_sign), _mm256_sign_epi8(x, with_sign));
 }
+#endif
 #endif
 
 }  // namespace

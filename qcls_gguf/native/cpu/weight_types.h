@@ -20,7 +20,7 @@ namespace {
 constexpr int step_values = 32;
 constexpr int n_quads = 8;
 
-// 32 values of n_lanes rows: row r's value is scale * (code - 128) or, of a type with minima, scale * code - minimum.
+// 32 values of n_lanes rows: row r's value is scale * (code - zero) or, of a type with minima, scale * code - minimum.
 struct step {
     bytes quads[n_quads];
     floats scale[2];  // of the first and the second 16 values, or one of all
@@ -57,8 +57,18 @@ QCLS_INLINE void add_two_bits(const uint8_t * values, bytes (&quads)[n_quads]) {
         quads[j + 6] = merged(quads[j + 6], shifted_right<2>(high), bits);
     }
 }
-QCLS_INLINE void look_up(const uint8_t * table, bytes (&quads)[n_quads]) {
-    const bytes of = table_of(table);
+struct sixteen {
+    uint8_t values[16];
+};
+constexpr sixteen with_zero(const int (&values)[16]) {
+    sixteen table = {};
+    for (int i = 0; i < 16; ++i) {
+        table.values[i] = (uint8_t) (zero + values[i]);
+    }
+    return table;
+}
+QCLS_INLINE void look_up(const sixteen & table, bytes (&quads)[n_quads]) {
+    const bytes of = table_of(table.values);
     for (bytes & quad : quads) {
         quad = looked_up(of, quad);
     }
@@ -109,7 +119,7 @@ struct q8_0 : simple_type<8, false> {
     static constexpr const char * name = "q8_0";
     static void codes(const uint8_t * block, int, uint8_t * out) {
         for (int i = 0; i < 32; ++i) {
-            out[i] = block[2 + i] ^ 128;
+            out[i] = block[2 + i] ^ zero;
         }
     }
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
@@ -122,7 +132,7 @@ struct q8_0 : simple_type<8, false> {
 
 struct q4_0 : simple_type<4, false> {
     static constexpr const char * name = "q4_0";
-    static constexpr uint8_t table[16] = {120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135};
+    static constexpr sixteen table = with_zero({-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7});
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
         unpack_nibbles(values, to.quads);
         look_up(table, to.quads);
@@ -132,8 +142,8 @@ struct q4_0 : simple_type<4, false> {
 
 struct iq4_nl : simple_type<4, false> {
     static constexpr const char * name = "iq4_nl";
-    // 128 + (-127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113)
-    static constexpr uint8_t table[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+    static constexpr sixteen table =
+        with_zero({-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113});
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
         unpack_nibbles(values, to.quads);
         look_up(table, to.quads);
@@ -154,7 +164,7 @@ struct q5_0 : simple_type<5, false> {
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
         unpack_nibbles(values, to.quads);
         add_fifth_bits(values, to.quads);
-        add_to_all(128 - 16, to.quads);
+        add_to_all((uint8_t) (zero - 16), to.quads);
         unpack_scales(scales, to);
     }
 };
@@ -235,7 +245,7 @@ struct q6_k {
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
         unpack_nibbles(values, to.quads);
         add_two_bits(values, to.quads);
-        add_to_all(128 - 32, to.quads);
+        add_to_all((uint8_t) (zero - 32), to.quads);
         const floats d = halves_at(scales);
         const int8_t * small = (const int8_t *) scales + 2 * n_lanes + 2 * part * n_lanes;
         to.scale[0] = product(d, converted(widened(small)));
