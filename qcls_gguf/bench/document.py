@@ -48,15 +48,15 @@ def document(record: BenchmarkRecord) -> Document:
             Table(
                 columns={
                     **{"total ms": TEXT, **dict.fromkeys(("min", "p50", "p90", "p99"), measured), "spread": ".1%"},
-                    **{"roofline": measured, "p50/roofline": measured},
+                    **{"roofline": measured, "utilisation": ".0%"},
                 },
                 rows=[
-                    [each.name, *_values(each.total_ms), each.p50_spread, each.roofline_ms, each.roofline_ratio]
+                    [each.name, *_values(each.total_ms), each.p50_spread, each.roofline_ms, _utilisation(each)]
                     for each in workloads
                 ],
                 note="Spread: the largest less the smallest p50 of the repetitions, by their median. Roofline: what "
                 "the decode would take if nothing but reading the weights, or nothing but multiplying by them, took "
-                "time.",
+                "time. Utilisation: the roofline's part of p50.",
             ),
             Figure("stages of the workloads", (9.5, 1.2 + 0.26 * len(workloads)), partial(_draw_stages, workloads)),
             Table(
@@ -147,13 +147,29 @@ def _gpu_text(gpu: GpuState | None) -> str:
     return f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz{held}"
 
 
+def _utilisation(workload: WorkloadRecord) -> float | None:
+    return None if workload.roofline_ratio is None else 1 / workload.roofline_ratio
+
+
 def _roofline_text(roofline: RooflineRecord) -> str:
     method = roofline.method
     if method is None or roofline.bytes_per_s is None or roofline.operations_per_s is None:
         return f"not measured: {roofline.error}"
-    return (
-        f"{roofline.weight_bytes / 1e6:.1f} MB of weights at {roofline.bytes_per_s / 1e9:.1f} GB/s (copy), or their "
-        f"products at {roofline.operations_per_s / 1e9:.0f} G operations/s ({method.matmul_type}, "
-        f"{' × '.join(map(str, method.matmul_shape))}), the larger; without attention, norms, launches and the "
-        "host's work"
+    operations = (
+        f"{method.weight_type}, {' × '.join(map(str, method.product_shape))}"
+        if method.product_shape
+        else f"the multiplications of {method.weight_type} products on registers"
     )
+    bytes_per_s, operations_per_s = method.bytes_per_s_of_one, method.operations_per_s_of_one
+    return (
+        f"{roofline.weight_bytes / 1e6:.1f} MB of weights at {_giga(roofline.bytes_per_s)}B/s "
+        f"({'reads' if bytes_per_s else 'copy'}), or their products at {_giga(roofline.operations_per_s)} operations/s "
+        f"({operations}), the larger; "
+        + (f"one thread {_giga(bytes_per_s)}B/s; " if bytes_per_s else "")
+        + (f"one thread {_giga(operations_per_s)} operations/s; " if operations_per_s else "")
+        + "without attention, norms, launches and the host's work"
+    )
+
+
+def _giga(per_s: float) -> str:
+    return f"{per_s / 1e9:.3g} G"

@@ -23,7 +23,7 @@ class Quantiles(Record):
 
 
 class SampleTimes(Record):
-    """Times of the five samples of a probe, in ms."""
+    """Times of the samples of a probe, in ms: five, of reads and multiplications fifty."""
 
     best: float
     """the shortest"""
@@ -32,29 +32,33 @@ class SampleTimes(Record):
 
 
 class ProbeMethod(Record):
-    """How a device was probed."""
+    """How a device was probed: a GPU by a copy and a product; a CPU by reads and by multiplications on registers."""
 
     device: str
     """its name"""
     n_threads: int
     """CPU threads"""
-    copy_bytes: int
-    """bytes that were copied, each read once and written once"""
-    copy_ms: SampleTimes
-    matmul_type: str
-    """the weights' type, such as Q4_K"""
-    matmul_shape: tuple[int, int, int]
-    """inner dimension, rows and columns of the product"""
-    matmul_ms: SampleTimes
+    memory_bytes: int
+    """bytes that were read once, of a copy also written once"""
+    memory_ms: SampleTimes
+    weight_type: str
+    """of the product, or whose products use these multiplications, such as Q4_K"""
+    product_shape: tuple[int, int, int] | None
+    """inner dimension, rows and columns of the product; null: 10^9 operations on registers"""
+    operations_ms: SampleTimes
+    bytes_per_s_of_one: float | None
+    """what one thread of the CPU reads; null of GPUs, as is the next"""
+    operations_per_s_of_one: float | None
+    """of one thread; null also where it was a product"""
 
 
 class RooflineRecord(Record):
     """The least time of a decode: its weights read once, or its multiplications, whichever takes longer."""
 
     bytes_per_s: float | None
-    """bandwidth of a copy; null where the device could not be probed, as are the next and `method`"""
+    """bandwidth; null where the device could not be probed, as are the next and `method`"""
     operations_per_s: float | None
-    """of a matrix product"""
+    """of multiplying by weights: a multiplication and an addition are two"""
     weight_bytes: int
     """weights that a decode reads"""
     n_weights_per_token: int

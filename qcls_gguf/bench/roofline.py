@@ -2,11 +2,13 @@
 
 least_s = max(bytes of the weights it reads / measured bytes_per_s, 2 * weights * tokens / measured operations_per_s)
 
-The bandwidth is that of a copy far larger than the caches, counted as read and written; the operations are those of a
-product of 4096 x 4096 weights of the model's dominant type with 512 columns; of five samples the best. Left out: the
+On a GPU, the bandwidth is that of a copy far larger than the caches, counted as read and written, and the operations
+are those of a product of 4096 x 4096 weights of the model's dominant type with 512 columns. On a CPU, the bandwidth is
+that of reading as much, and the operations are what the instructions of that type's products reach on registers alone;
+where those products are llama.cpp's, a product is measured there, too. The best sample counts. Left out: the
 attention and its cache, norms, activations, launches, the host's work, and that smaller matrices and fewer columns
 multiply more slowly. So it is below what can be reached, with two exceptions: weights that fit the caches may be read
-faster than the copy suggests, and of layers split between GPU and CPU all count as the GPU's.
+faster than memory, and of layers split between GPU and CPU all count as the GPU's.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from dataclasses import dataclass
 import gguf
 
 from ..classifier import Classifier
+from ..errors import DecodeError
 from ..model.header import GgufHeader, TensorInfo
-from ..native import devices, probe_copy, probe_matmul
+from ..native import Probed, devices, probe_copy, probe_matmul, probe_multiply, probe_read
 from ..prompts.prompt_set import read_depths
 from .records import ProbeMethod, RooflineRecord, SampleTimes
 
@@ -113,8 +116,43 @@ def probe_device(index: int, *, n_threads: int, ggml_type: int) -> DeviceRates:
 
     Raises DecodeError where it cannot be measured, for example for want of memory.
     """
-    copy = probe_copy(index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
-    product = probe_matmul(
+    device = list(devices())[index]
+    is_cpu = device.kind == "CPU"
+    if is_cpu:
+        memory = probe_read(index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
+        read_by_one = probe_read(index, n_threads=1, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
+    else:
+        memory = probe_copy(index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
+    multiplied = _multiplications(index, (n_threads, 1), ggml_type) if is_cpu else None
+    shape = None if multiplied else (PROBE_SIDE, PROBE_SIDE, PROBE_COLUMNS)
+    operations = multiplied[0] if multiplied else _product(index, n_threads, ggml_type)
+    return DeviceRates(
+        bytes_per_s=(1 if is_cpu else 2) * COPY_BYTES / memory.best_s,
+        operations_per_s=(2 * math.prod(shape) if shape else 1e9) / operations.best_s,
+        method=ProbeMethod(
+            device=device.name,
+            n_threads=n_threads,
+            memory_bytes=COPY_BYTES,
+            memory_ms=_in_ms(memory),
+            weight_type=gguf.GGMLQuantizationType(ggml_type).name,
+            product_shape=shape,
+            operations_ms=_in_ms(operations),
+            bytes_per_s_of_one=COPY_BYTES / read_by_one.best_s if is_cpu else None,
+            operations_per_s_of_one=1e9 / multiplied[1].best_s if multiplied else None,
+        ),
+    )
+
+
+def _multiplications(index: int, n_threads: tuple[int, ...], ggml_type: int) -> list[Probed] | None:
+    """10^9 operations on a CPU's registers, by each number of threads; None where the products are llama.cpp's."""
+    try:
+        return [probe_multiply(index, n_threads=n, ggml_type=ggml_type, budget_s=BUDGET_S) for n in n_threads]
+    except DecodeError:
+        return None
+
+
+def _product(index: int, n_threads: int, ggml_type: int) -> Probed:
+    return probe_matmul(
         index,
         n_threads=n_threads,
         ggml_type=ggml_type,
@@ -123,19 +161,10 @@ def probe_device(index: int, *, n_threads: int, ggml_type: int) -> DeviceRates:
         n_columns=PROBE_COLUMNS,
         budget_s=BUDGET_S,
     )
-    return DeviceRates(
-        bytes_per_s=2 * COPY_BYTES / copy.best_s,
-        operations_per_s=2 * PROBE_SIDE * PROBE_SIDE * PROBE_COLUMNS / product.best_s,
-        method=ProbeMethod(
-            device=list(devices())[index].name,
-            n_threads=n_threads,
-            copy_bytes=COPY_BYTES,
-            copy_ms=SampleTimes(best=1e3 * copy.best_s, median=1e3 * copy.median_s),
-            matmul_type=gguf.GGMLQuantizationType(ggml_type).name,
-            matmul_shape=(PROBE_SIDE, PROBE_SIDE, PROBE_COLUMNS),
-            matmul_ms=SampleTimes(best=1e3 * product.best_s, median=1e3 * product.median_s),
-        ),
-    )
+
+
+def _in_ms(probed: Probed) -> SampleTimes:
+    return SampleTimes(best=1e3 * probed.best_s, median=1e3 * probed.median_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,13 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     qcls-gguf bench --queries queries.txt --format json
     qcls-gguf bench -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -n 20 --html report.html
 
-    The roofline of a decode is the larger of two times: reading its weights once at the bandwidth of a copy; and 2
-    operations for each weight and each token of the smallest possible plan, at the speed of a product of 4096 × 4096
-    weights of the model's type with 512 columns. The token embeddings do not count, nor the head if no logits are
-    computed; of the last layer after its attention, and of the head, only the rows that are read count. Both rates are
-    measured after the requests, on the same device and threads. Attention, norms, launches and the host's work are not
-    included.
+    The roofline of a decode is the larger of two times: reading its weights once; and 2 operations for each weight and
+    each token of the smallest possible plan. The rates of a GPU are those of a copy and of a product of 4096 × 4096
+    weights of the model's type with 512 columns; those of a CPU what its threads read of memory, and what the
+    instructions of that type's products reach on registers alone. Utilisation is the roofline's part of p50. The token
+    embeddings do not count, nor the head if no logits are computed; of the last layer after its attention, and of the
+    head, only the rows that are read count. Both rates are measured after the requests, on the same device and threads.
+    Attention, norms, launches and the host's work are not included.
 
     JSON is one object; docs/records.md describes its fields. Exit codes are those of run.
     """

@@ -36,7 +36,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """Seconds of one operation on a device: of five samples the best and the median."""
+    """Seconds of one operation on a device: of its samples the best and the median."""
 
     best_s: float
     median_s: float

@@ -56,7 +56,10 @@ def test_a_record_and_its_page_have_the_numbers(written: tuple[dict[str, Any], s
     for each in record["classifiers"]:
         for name in ("bytes_per_s", "operations_per_s", "weight_bytes", "n_weights_per_token", "n_weights_per_row"):
             assert 0 < each["roofline"][name] < math.inf
-        assert each["roofline"]["method"]["matmul_type"] == "Q8_0"
+        method = each["roofline"]["method"]
+        assert method["weight_type"] == "Q8_0"
+        assert method["bytes_per_s_of_one"] > 0
+        assert (method["operations_per_s_of_one"] is None) == (method["product_shape"] is not None)
     for each in record["workloads"]:
         assert each["name"] in page
         assert each["n_requests"] == 6
@@ -78,7 +81,7 @@ def test_a_device_that_cannot_be_measured_leaves_the_rest(monkeypatch: pytest.Mo
     assert done.exit_code == 0, done.stderr
     shown = " ".join(done.stdout.split())
     assert "not measured: probe: n_bytes is 137438953472: it must be between" in shown
-    for text in ("fashion-8, 1 token, batch 1", "stages, p50 ms", "graphs reused", "p50/roofline"):
+    for text in ("fashion-8, 1 token, batch 1", "stages, p50 ms", "graphs reused", "utilisation"):
         assert text in shown
 
 

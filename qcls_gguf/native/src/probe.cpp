@@ -17,6 +17,7 @@
 namespace {
 
 constexpr int n_samples = 5;
+constexpr int n_loop_samples = 50;  // of loops in the CPU backend: the shorter one is, the likelier nobody else computes
 constexpr int n_random_rows = 64;  // distinct rows of weights; the others repeat them, because quantising is slow
 
 ggml_context_ptr new_context() {
@@ -60,9 +61,9 @@ struct probe {
     }
 
     // The median and the least of samples; each is run(n), whose seconds are returned, and takes its share of the time.
-    template <typename Run> static qcls_seconds sampled(double budget_s, double most, Run && run) {
+    template <int n_samples, typename Run> static qcls_seconds sampled(double budget_s, Run && run) {
         const double one = run(1);
-        const int64_t n = (int64_t) std::clamp(budget_s / n_samples / one, 1.0, most);
+        const int64_t n = (int64_t) std::clamp(budget_s / n_samples / one, 1.0, 4096.0);
         std::array<double, n_samples> sample;
         for (double & s : sample) {
             s = run(n) / (double) n;
@@ -88,7 +89,7 @@ struct probe {
     // A sample consists of computations that are enqueued together.
     qcls_seconds measure(ggml_cgraph * graph, double budget_s) {
         seconds_of(graph, 3);  // loads kernels, and lets CUDA capture the graph
-        return sampled(budget_s, 4096, [&](int64_t n) { return seconds_of(graph, n); });
+        return sampled<n_samples>(budget_s, [&](int64_t n) { return seconds_of(graph, n); });
     }
 
     // A function of the CPU backend.
@@ -196,7 +197,7 @@ qcls_seconds measure_multiplications(const qcls_operation & wanted) {
         throw std::runtime_error(std::string("probe: this CPU has no products of ") + type + " of this project's");
     }
     const int64_t n_each = (int64_t) (1e9 / operations * n_short) + 1;
-    return probe::sampled(wanted.budget_s, 4096, [&](int64_t n) {
+    return probe::sampled<n_loop_samples>(wanted.budget_s, [&](int64_t n) {
         return p.seconds_of_threads([&](int32_t) { multiply(type, n * n_each); });
     });
 }
@@ -207,7 +208,7 @@ qcls_seconds measure_reading(const qcls_operation & wanted) {
     const auto read = (qcls_read_memory_fn) p.function("qcls_read_memory");
     const std::vector<char> memory(wanted.n_bytes, 1);
     const int64_t share = (wanted.n_bytes / wanted.n_threads + 63) / 64 * 64;
-    return probe::sampled(wanted.budget_s, 4096, [&](int64_t n) {
+    return probe::sampled<n_loop_samples>(wanted.budget_s, [&](int64_t n) {
         return p.seconds_of_threads([&](int32_t i) {
             const int64_t first = std::min(wanted.n_bytes, i * share);
             for (int64_t pass = 0; pass < n; ++pass) {

@@ -114,8 +114,8 @@ typedef struct qcls_operation {
 
 /* Seconds of one operation. */
 typedef struct qcls_seconds {
-    double best;   /* the least of five samples */
-    double median; /* of the five */
+    double best;   /* the least of five samples, to multiply or read of fifty */
+    double median; /* of these */
 } qcls_seconds;
 
 /* Measures what a device can do at best. QCLS_DECODE_FAILED where it cannot do the operation, as GPUs QCLS_MULTIPLY and
