@@ -27,6 +27,7 @@ Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
 QUANTISED_KV_TYPES: tuple[KvType, ...] = ("q8_0", "q4_0")
 QueryTokens = Literal["plain", "user_defined"]
+CpuActivations = Literal["fast", "default", "fine"]
 LongQueries = Literal["refuse", "head", "tail", "middle"]
 _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0009 has it
 _MAX_PROMPTS = 1000
@@ -141,6 +142,9 @@ class RuntimeConfig(Settings):
     the vocabulary, such as </think>; control tokens stay text"""
     max_batch: Count = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
+    cpu_activations: CpuActivations = "default"
+    """how finely activations are rounded for products with quantised weights on a CPU; fast: to 8 bits; default: to 16
+    where 8 leave most of the error; fine: to 16, at one and a half times the time"""
     batch_invariant: Truth = False
     """an answer does not depend, to the last bit, on who shares its decode; on NVIDIA GPUs, slower"""
     state_cache: Truth = True
@@ -155,6 +159,11 @@ class RuntimeConfig(Settings):
     n_shapes: Size | Auto = "auto"
     """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 at least; on a
     CPU fewer where their buffers would exceed 128 MiB"""
+
+    @property
+    def of_model(self) -> tuple[QueryTokens, CpuActivations]:
+        """The settings with which a model is opened: classifiers that share one have the same."""
+        return self.query_tokens, self.cpu_activations
 
     @classmethod
     def _place(cls, values: JsonObject) -> str:

@@ -84,10 +84,11 @@ def start(
         heads = read_heads(config, calibration)
     models = model if isinstance(model, OpenModels) else OpenModels(offline=offline, on_load=on_load)
     opened = model if isinstance(model, Model) else open_model(config, models, audit=audit, ledger=ledger)
-    if opened.query_tokens != config.runtime.query_tokens:
+    if opened.opened_with != config.runtime.of_model:
+        wanted, found = (", ".join(words) for words in (config.runtime.of_model, opened.opened_with))
         raise ConfigError(
-            f"runtime.query_tokens: {config.runtime.query_tokens}, and the open model was opened with "
-            f"{opened.query_tokens}: open it with the same"
+            f"runtime.query_tokens and cpu_activations: {wanted}, and the open model was opened with {found}: "
+            "open it with the same"
         )
     try:
         sources = config.prompts

@@ -203,6 +203,7 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> S
     depends_on = {
         "tokens": prefix_digest(dict.fromkeys(wanted)),
         "kv_type": runtime.kv_type,
+        "cpu_activations": runtime.cpu_activations,
         "end_depth": engine.end_depth,
         "flash_attn": runtime.flash_attn,
         "visible_cells": engine.context.why_no_visible_cells is None,

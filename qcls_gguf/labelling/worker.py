@@ -247,7 +247,7 @@ def _answers_digest(prompts: Labeller, config: Config) -> str:
     """A sha256 of all that answers depend on except the model: prompts, their calibration, what is a query, and the
     stages of a cascade, with their models.
     """
-    names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type")
+    names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type", "cpu_activations")
     settings = [[name, getattr(config.runtime, name)] for name in names]
     parts = [prompts.handle.compiled.digest, repr(prompts.adjustments), settings, repr(config.cascade)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
+from ..config.schema import Config, ModelConfig, RuntimeConfig
 from ..config.words import shown
 from ..errors import ModelError
 from ..native import ContextMemory, ContextSettings, NativeModel, measure_context
@@ -48,10 +48,10 @@ class Model(Vocabulary):
     """
 
     def __init__(
-        self, file: ModelFile, placement: Placement, native: NativeModel, query_tokens: QueryTokens, hashing: Hashing
+        self, file: ModelFile, placement: Placement, native: NativeModel, runtime: RuntimeConfig, hashing: Hashing
     ) -> None:
         """Use `open`."""
-        super().__init__(file, placement, native, query_tokens)
+        super().__init__(file, placement, native, runtime)
         self._hashing = hashing
         self._output_rows = cache(lambda: OutputRows(file))
 
@@ -87,7 +87,7 @@ class Model(Vocabulary):
         where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
         lanes = f", {weights_text(native.facts.n_lane_ordered)}" if native.facts.n_lane_ordered else ""
         ledger.step("load model", f"{native.facts.description}, {where}{lanes}")
-        return cls(file, placed, native, runtime.query_tokens, hashing)
+        return cls(file, placed, native, runtime, hashing)
 
     @property
     def is_all_on_gpu(self) -> bool:
@@ -145,7 +145,7 @@ def open_vocabulary(file: ModelFile, runtime: RuntimeConfig, ledger: Ledger | No
     weights, found = weights_of(file.tensors, file.header.n_layer), gpus()
     _try(file, placement(runtime, weights, found), runtime, ledger or Ledger())
     wanted = with_all_wanted(runtime, weights, found)
-    return Vocabulary(file, wanted, _load(file, wanted, runtime, without_weights=True), runtime.query_tokens)
+    return Vocabulary(file, wanted, _load(file, wanted, runtime, without_weights=True), runtime)
 
 
 def depends_on_context(file: ModelFile, runtime: RuntimeConfig) -> bool:
@@ -204,6 +204,7 @@ def _load(
         progress=on_load,
         user_defined=runtime is not None and runtime.query_tokens == "user_defined",
         without_weights=without_weights,
+        cpu_activations=runtime.cpu_activations if runtime else "default",
     )
 
 
@@ -214,7 +215,7 @@ class OpenModels:
         self._offline = offline
         self._on_load = on_load
         self._paths: dict[ModelConfig, Path] = {}
-        self._models: dict[tuple[Path, int | str, QueryTokens], Model] = {}
+        self._models: dict[tuple[Path, int | str, tuple[str, ...]], Model] = {}
 
     def get(self, config: Config) -> Model | None:
         """The model of a configuration if it is open. Raises ConfigError or ModelError."""
@@ -257,9 +258,9 @@ class OpenModels:
             self._paths[config.model] = find_model(config.model, offline=self._offline)
         return self._paths[config.model]
 
-    def _key(self, config: Config) -> tuple[Path, int | str, QueryTokens]:
+    def _key(self, config: Config) -> tuple[Path, int | str, tuple[str, ...]]:
         path, runtime = self.path_of(config).resolve(), config.runtime
-        return path, runtime.n_gpu_layers, runtime.query_tokens
+        return path, runtime.n_gpu_layers, runtime.of_model
 
     def __len__(self) -> int:
         return len(self._models)

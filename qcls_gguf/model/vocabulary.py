@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ..config.schema import QueryTokens
+from ..config.schema import RuntimeConfig
 from ..native import NativeModel
 from .files import ModelFile
 from .header import TensorInfo
@@ -19,7 +19,7 @@ Int32Array = npt.NDArray[np.int32]
 class Vocabulary:
     """A model's file, opened without its weights: what compiles prompts and measures contexts, in any thread."""
 
-    def __init__(self, file: ModelFile, placement: Placement, native: NativeModel, query_tokens: QueryTokens) -> None:
+    def __init__(self, file: ModelFile, placement: Placement, native: NativeModel, runtime: RuntimeConfig) -> None:
         """Use `open_vocabulary`."""
         self.file = file
         self.path = file.path
@@ -27,7 +27,7 @@ class Vocabulary:
         self.placement = placement
         self.native = native
         self.facts = native.facts
-        self.query_tokens = query_tokens
+        self.opened_with = runtime.of_model
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:

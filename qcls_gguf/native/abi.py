@@ -134,7 +134,7 @@ class ModelParams(Struct):
         *_each(c_int32, "n_gpu_layers", "weight_order"),
         ("share", c_void_p),
         ("n_gpus", c_int64),
-        ("without_weights", c_int32),
+        *_each(c_int32, "without_weights", "cpu_activations"),
         ("progress", PROGRESS_FUNCTION),
         ("user", c_void_p),
     ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from ..config.schema import CpuActivations
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
 from ..system.threads import start
@@ -83,6 +84,7 @@ class NativeModel:
         progress: Callable[[float], object] | None = None,
         user_defined: bool = False,
         without_weights: bool = False,
+        cpu_activations: CpuActivations = "default",
     ) -> None:
         """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them.
 
@@ -90,7 +92,8 @@ class NativeModel:
         the output layer being the last one; (1,): all on the first GPU; none: llama.cpp divides them among all GPUs.
         progress(fraction) may raise an error, which ends the load. user_defined: text that spells a token which was
         added to the vocabulary, such as </think>, becomes that token in plain text, too. without_weights: load all but
-        the weights, which is enough for facts, the tokenizer and `measure_context`. Raises ModelError.
+        the weights, which is enough for facts, the tokenizer and `measure_context`. cpu_activations: see
+        RuntimeConfig. Raises ModelError.
         """
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._room = _Room()
@@ -101,6 +104,7 @@ class NativeModel:
             share=shares.ctypes.data,
             n_gpus=shares.size,
             without_weights=int(without_weights),
+            cpu_activations=("default", "fast", "fine").index(cpu_activations),
         )
         handle = _load(path, params, progress)
         self.without_weights = without_weights

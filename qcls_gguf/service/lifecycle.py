@@ -133,7 +133,7 @@ class Lifecycle:
                 old is not None
                 and old.stamp == stamp
                 and old.classifier.config.runtime.n_gpu_layers == runtime.n_gpu_layers
-                and old.model.query_tokens == runtime.query_tokens
+                and old.model.opened_with == runtime.of_model
             ):
                 model = old.model
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from conftest import MakeModel, OpenContext
 from nodes import random_tokens
 from oracle import Float32Array, decode_sequence
 
+from qcls_gguf.config.schema import CpuActivations
 from qcls_gguf.native import NativeModel, set_log
 from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, environment
 
@@ -51,6 +53,23 @@ def test_near_llama_cpp_and_equal_in_every_decode(
     assert np.sqrt(np.mean((rows[-1] - wanted) ** 2)) < LARGEST_DIFFERENCE
     for found in rows:
         np.testing.assert_array_equal(found, rows[-1][: len(found)])
+
+
+def test_finer_activations_are_nearer(make_model: MakeModel, open_context: OpenContext) -> None:
+    """Models that are open beside each other, each with its precision."""
+    path = make_model(weight_type="Q4_1", n_embd=512, n_ff=768)
+    if not layouts_of(path, "1")[1]:
+        pytest.skip("this processor has no such products")
+    words: tuple[CpuActivations, ...] = "fast", "default", "fine"
+    with ExitStack() as stack:
+        models = [stack.enter_context(NativeModel(path, cpu_activations=word)) for word in words]
+        rows = []
+        for model in models:
+            context = open_context(model, flash_attn=False)
+            rows.append(decode_sequence(context, random_tokens(np.random.default_rng(0), model, 31), seq=1))
+            context.close()
+    fast, default, fine = rows
+    assert 0 < np.linalg.norm(default - fine) < np.linalg.norm(fast - fine)
 
 
 @pytest.mark.parametrize("weight_type", ["F32", "F16", "BF16"])

@@ -2,6 +2,7 @@
 
 #include "attention.h"
 #include "products.h"
+#include "products_buffer.h"
 
 #include <cstring>
 
@@ -32,6 +33,9 @@ extern "C" void * qcls_cpu_function(const char * name) {
     }
     if (strcmp(name, "qcls_multiply_registers") == 0) {
         return (void *) (qcls_multiply_registers_fn) multiply_registers;
+    }
+    if (strcmp(name, "qcls_set_activations") == 0) {
+        return (void *) (qcls_set_activations_fn) qcls::set_activations;
     }
     return strcmp(name, "qcls_read_memory") == 0 ? (void *) (qcls_read_memory_fn) read_memory : nullptr;
 }

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 
 namespace qcls {
 namespace {
@@ -40,22 +39,17 @@ const float * row_of(const ggml_tensor * x, int64_t i) {
     return (const float *) ((const char *) x->data + i1 * x->nb[1] + i2 * x->nb[2] + i3 * x->nb[3]);
 }
 
-precision wanted_precision() {
-    static const precision wanted = [] {
-        const char * value = getenv("QCLS_CPU_ACTIVATIONS");
-        const std::string name = value ? value : "";
-        return name == "fast" ? precision::fast : name == "fine" ? precision::fine : precision::usual;
-    }();
-    return wanted;
-}
+// Of the weights that this thread loads. Weights refer to theirs.
+thread_local precision loading = precision::usual;
+precision precisions[] = {precision::usual, precision::fast, precision::fine};
 
 // This thread's share of the columns.
-void quantise_share(
-    const product_kernels & kernels, const ggml_tensor * x, int i_thread, int n_threads, activation_block * out) {
+void quantise_share(const product_kernels & kernels, const ggml_tensor * x, precision wanted, int i_thread,
+    int n_threads, activation_block * out) {
     const int64_t n_columns = ggml_nrows(x);
     activation_block * rests = out + n_activations(x);
     for (int64_t c = i_thread; c < n_columns; c += n_threads) {
-        kernels.quantise(row_of(x, c), x->ne[0], wanted_precision(), out + c, rests + c, n_columns);
+        kernels.quantise(row_of(x, c), x->ne[0], wanted, out + c, rests + c, n_columns);
     }
 }
 
@@ -149,7 +143,7 @@ class products_traits : public ggml::cpu::tensor_traits {
         // Of the same activations, such as those of Q, K and V, the product before left them quantised.
         const ggml_tensor * before = params->before;
         if (!before || before->op != GGML_OP_MUL_MAT || before->src[1] != x || !is_here(before->src[0])) {
-            quantise_share(*kernels, x, params->ith, params->nth, activations);
+            quantise_share(*kernels, x, *(const precision *) weights->extra, params->ith, params->nth, activations);
         }
         if (params->ith == 0) {
             ggml_threadpool_chunk_set(params->threadpool, 0);
@@ -196,6 +190,11 @@ void put(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t 
     kernels->lay_out((const uint8_t *) data, tensor->ne[1], tensor->ne[0], (uint8_t *) tensor->data);
 }
 
+ggml_status take_precision(ggml_backend_buffer_t, ggml_tensor * tensor) {
+    tensor->extra = &precisions[(int) loading];
+    return GGML_STATUS_SUCCESS;
+}
+
 const char * buffer_type_name(ggml_backend_buffer_type_t) { return "CPU_QCLS"; }
 
 size_t buffer_alignment(ggml_backend_buffer_type_t) { return alignment; }
@@ -209,6 +208,7 @@ ggml_backend_buffer_t allocated(ggml_backend_buffer_type_t type, size_t size) {
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
     if (buffer) {
         buffer->buft = type;
+        buffer->iface.init_tensor = take_precision;
         buffer->iface.set_tensor = put;
         buffer->iface.get_tensor = nullptr;
         buffer->iface.cpy_tensor = nullptr;
@@ -217,6 +217,8 @@ ggml_backend_buffer_t allocated(ggml_backend_buffer_type_t type, size_t size) {
 }
 
 }  // namespace
+
+void set_activations(int32_t wanted) { loading = precisions[wanted]; }
 
 ggml_backend_buffer_type_t products_buffer_type() {
     static ggml_backend_buffer_type type = {

@@ -10,6 +10,9 @@ namespace qcls {
 // use it.
 ggml_backend_buffer_type_t products_buffer_type();
 
+// See cpu_functions.h.
+void set_activations(int32_t precision);
+
 }  // namespace qcls
 
 #endif

@@ -16,4 +16,8 @@ using qcls_multiply_registers_fn = double (*)(const char * type, int64_t n);
 // "qcls_read_memory": reads n_bytes once. Returns something that depends on all of them.
 using qcls_read_memory_fn = uint64_t (*)(const void * memory, size_t n_bytes);
 
+// "qcls_set_activations": quantised weights that this thread loads from now on are multiplied with activations of this
+// precision, numbered as qcls::precision is.
+using qcls_set_activations_fn = void (*)(int32_t precision);
+
 #endif

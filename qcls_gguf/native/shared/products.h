@@ -19,7 +19,7 @@ struct activation_block {
 
 // Which blocks of activations have a rest, what 8 bits leave of them, in 8 bits again: none; those whose scale is above
 // a multiple of their row's mean, which is where a few large values make the steps of the others too wide; all.
-enum class precision { fast, usual, fine };
+enum class precision { usual, fast, fine };
 
 constexpr int n_register_sums = 12;  // of multiply_registers(): none waits for another, and all registers hold them
 

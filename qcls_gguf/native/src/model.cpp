@@ -1,6 +1,8 @@
 // Loading models.
 #include "shim.h"
 
+#include "cpu_functions.h"
+
 #include "qcls_llama.h"
 
 #include <cstdlib>
@@ -81,6 +83,18 @@ std::optional<std::string> lane_order_wish(const int32_t weight_order) {
     }
 }
 
+// Weights that this thread loads are for products with such activations.
+void set_activations(const int32_t precision) {
+    if (precision < QCLS_ACTIVATIONS_DEFAULT || precision > QCLS_ACTIVATIONS_FINE) {
+        throw bad_argument("cpu_activations " + std::to_string(precision) + ": 0, 1 or 2");
+    }
+    ggml_backend_reg_t cpu = ggml_backend_reg_by_name("CPU");
+    void * found = cpu ? ggml_backend_reg_get_proc_address(cpu, "qcls_set_activations") : nullptr;
+    if (found) {
+        ((qcls_set_activations_fn) found)(precision);
+    }
+}
+
 struct progress_call {
     qcls_progress_fn function;
     void * user;
@@ -92,6 +106,7 @@ bool on_progress(float fraction, void * data) {
 }
 
 llama_model_ptr load(const qcls_model_params & wanted) {
+    set_activations(wanted.cpu_activations);
     progress_call call = {wanted.progress, wanted.user};
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = wanted.n_gpu_layers;

@@ -136,6 +136,13 @@ typedef enum qcls_weight_order {
     QCLS_WEIGHTS_LANE_ORDER = 2  /* lane order wherever code for 7.5 runs */
 } qcls_weight_order;
 
+/* How activations are rounded for the products of quantised weights on a CPU: docs/cpu.md. */
+typedef enum qcls_activations {
+    QCLS_ACTIVATIONS_DEFAULT = 0, /* to 8 bits, and to 16 where 8 leave most of the error */
+    QCLS_ACTIVATIONS_FAST = 1,    /* to 8 bits */
+    QCLS_ACTIVATIONS_FINE = 2     /* to 16 bits */
+} qcls_activations;
+
 typedef struct qcls_model_params {
     const char * path;          /* required: of a GGUF file */
     int32_t n_gpu_layers;       /* how many layers go to GPUs; negative: all of them */
@@ -148,6 +155,7 @@ typedef struct qcls_model_params {
     int64_t n_gpus;
     int32_t without_weights;    /* 1: all of the file but its weights is loaded, and no memory of a GPU is taken: enough to
                                    describe the model, for the tokenizer, and to open contexts that are only described */
+    int32_t cpu_activations;    /* a qcls_activations; products that are not this project's are not affected */
     qcls_progress_fn progress;  /* called while the weights are loaded; may be NULL */
     void * user;
 } qcls_model_params;
