@@ -33,10 +33,13 @@ extern "C" size_t compute_products(kernels_fn find, const char * type, const uin
     return size;
 }
 
-// The same for weights that are floats. Returns their bytes.
+// The same for weights that are floats. Returns their bytes; 0 where there are no kernels.
 extern "C" size_t compute_float_products(float_kernels_fn find, const char * type, const uint8_t * weights, int64_t n_rows,
     int64_t n_values, const float * x, int64_t n_columns, int64_t piece, float * out) {
     const qcls::float_kernels * kernels = find(type);
+    if (!kernels) {
+        return 0;
+    }
     std::vector<float> packed(kernels->packed_size(n_values, n_columns) / sizeof(float));
     for (int64_t c = 0; c < n_columns; ++c) {
         kernels->pack(x + c * n_values, n_values, packed.data() + c * kernels->vector_floats, n_columns);
@@ -67,11 +70,8 @@ int main(int, char ** arguments) {
     const size_t x_bytes = x.size() * sizeof(float);
     memcpy(x.data(), input.data() + input.size() - x_bytes, x_bytes);
     const int64_t piece = atoll(arguments[6]);
-    const size_t size = qcls_float_kernels(type)
-        ? compute_float_products(qcls_float_kernels, type, input.data(), n_rows, n_values, x.data(), n_columns, piece,
-              out.data())
-        : compute_products(qcls_product_kernels, type, input.data(), n_rows, n_values, x.data(), n_columns,
-              atoi(arguments[5]), piece, out.data());
+    const size_t size = compute_products(qcls_product_kernels, type, input.data(), n_rows, n_values, x.data(), n_columns,
+        atoi(arguments[5]), piece, out.data());
     return size && fwrite(out.data(), sizeof(float), out.size(), stdout) == out.size() ? 0 : 1;
 }
 #endif

@@ -23,16 +23,15 @@ VARIANTS = {
     "AVX2 VNNI": "-mavx2 -mavxvnni -mfma -mf16c",
     "AVX-512 BF16": "-mavx512f -mavx512bf16",
     "AVX2": "-mavx2 -mfma -mf16c",
-    "plain": "",
 }
 """What the kernels are written for, and the compiler's flags for it."""
-FOR_FLOATS = "AVX-512 BF16", "plain"
-"""Those that only the weights that are floats have."""
+FOR_FLOATS = "AVX-512 BF16"
+"""A variant that only weights that are floats have."""
 TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K"]
 FLOATS = ["F32", "F16", "BF16"]
 HALVES = {"Q4_1": 2, "Q5_1": 2, "Q4_K": 2, "Q5_K": 2}
 """Scales of 16 bits in a block, at its beginning; of other types one, of Q6_K at its end."""
-PRECISIONS = ["fast", "usual", "fine"]
+PRECISIONS = ["usual", "fast", "fine"]
 COLUMNS = [*range(1, 41), 57, 64, 107, 128, 129, 512]
 LARGEST_ERROR = 1e-4
 """Of a sum of 512 products, of the sum of their magnitudes, with activations that 8 bits hold. Measured: 1e-6."""
@@ -61,9 +60,12 @@ def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         out = np.full((len(x), len(weights)), 7, np.float32)
         matrix = weights.ctypes.data, len(weights), x.shape[1], x.ctypes.data, len(x)
         if name in FLOATS:
-            assert compute_floats(find_floats, type_name, *matrix, piece, out.ctypes.data) == weights.nbytes
+            size = compute_floats(find_floats, type_name, *matrix, piece, out.ctypes.data)
+            if not size and variant == "built":
+                pytest.skip("the library was built for a processor without such products")
+            assert size == weights.nbytes
             return out
-        if variant in FOR_FLOATS:
+        if variant == FOR_FLOATS:
             pytest.skip("a variant for floats")
         size = compute(find, type_name, *matrix, PRECISIONS.index(precision), piece, out.ctypes.data)
         if not size and variant == "built":
@@ -131,7 +133,7 @@ def test_products_are_those_of_the_dequantised_weights(products: Products, name:
     compare_with_dequantised(products, name, n_rows, COLUMNS)
 
 
-@pytest.mark.parametrize("name", [*TYPES, *FLOATS])
+@pytest.mark.parametrize("name", TYPES)
 def test_products_by_neon_are_right_and_depend_on_row_and_column_alone(neon_products: Products, name: str) -> None:
     whole = compare_with_dequantised(neon_products, name, 44, [1, 7, 131])
     weights, x = random_weights(name, 44, 512), whole_activations(131, 512)

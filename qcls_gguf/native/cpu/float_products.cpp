@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#ifdef QCLS_HAS_VECTORS
+
 namespace {
 
 constexpr int n_fours = n_lanes / 4;   // of rows, at once
@@ -171,3 +173,9 @@ extern "C" const qcls::float_kernels * qcls_float_kernels(const char * type) {
     }
     return nullptr;
 }
+
+#else
+
+extern "C" const qcls::float_kernels * qcls_float_kernels(const char *) { return nullptr; }
+
+#endif

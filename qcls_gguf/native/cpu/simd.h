@@ -8,9 +8,9 @@
 #include <cstring>
 #include <initializer_list>
 #include <limits>
-#include <utility>
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
+#define QCLS_HAS_VECTORS
 // GCC's own header trips them wherever it is inlined
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #ifndef __clang__
@@ -191,7 +191,6 @@ inline float as_float(fp16 x) {
     const uint32_t no_number = placed >= 31u << 23 ? 255u << 23 : 0;  // infinite, or not a number
     return as_float(bits | no_number | (uint32_t) (x.bits & 0x8000) << 16);
 }
-inline float as_float(bf16 x) { return as_float((uint32_t) x.bits << 16); }
 inline float as_float(float x) { return x; }
 template <typename F> inline vec each(F && f) {
     vec r;
@@ -200,7 +199,6 @@ template <typename F> inline vec each(F && f) {
     }
     return r;
 }
-inline void in_register(vec & a) { asm volatile("" : "+m"(a.v)); }
 inline vec all(float x) { return each([&](int) { return x; }); }
 template <typename T> inline vec load(const T * p) { return each([&](int i) { return as_float(p[i]); }); }
 inline void store(float * p, vec a) { memcpy(p, a.v, sizeof(a.v)); }
@@ -235,22 +233,6 @@ template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out
             const float * v = a[r][c].v;
             out[r][c] = ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
         }
-    }
-}
-
-inline void transpose_fours(vec (&a)[4]) {
-    for (int four = 0; four < n_lanes; four += 4) {
-        for (int i = 0; i < 4; ++i) {
-            for (int j = 0; j < i; ++j) {
-                std::swap(a[i].v[four + j], a[j].v[four + i]);
-            }
-        }
-    }
-}
-template <int i> inline vec spread(vec a) { return each([&](int lane) { return a.v[lane / 4 * 4 + i]; }); }
-inline void store_sum_of_fours(float * p, vec a) {
-    for (int i = 0; i < 4; ++i) {
-        p[i] = a.v[i] + a.v[4 + i];
     }
 }
 
