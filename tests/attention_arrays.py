@@ -1,7 +1,5 @@
 """This project's attention on plain arrays: of the built library, or compiled here for other instruction sets."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref, c_float, c_int32, c_void_p

@@ -1,7 +1,5 @@
 """How the build compiles a file of llama.cpp, for tests that look at what comes out."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

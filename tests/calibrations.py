@@ -1,7 +1,5 @@
 """Configurations that calibrate, of random models and of the embedded one, and what they answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

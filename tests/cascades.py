@@ -1,7 +1,5 @@
 """A small cascade of the embedded model: two prompts with one text first, then each with its own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

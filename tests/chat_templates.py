@@ -1,7 +1,5 @@
 """Chat templates in the forms that model files have, written for the tests, with the control tokens that they use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@
 try it in fresh environments.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Texts of configurations, and how they are read, for the tests of the loader."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

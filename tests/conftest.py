@@ -1,7 +1,5 @@
 """Fixtures of the tests that need the compiled library: small random models, contexts, fresh interpreters."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -154,7 +152,7 @@ def run_python() -> RunPython:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server() -> Iterator["Server"]:
     """A service with the two prompts of configs/mission.yaml, for tests that neither stop nor change it."""
     from served import Server  # tests of other rooms have no use for an HTTP client
 
@@ -163,7 +161,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def locked() -> Iterator[Server]:
+def locked() -> Iterator["Server"]:
     """A service that answers whoever has one of two keys; small limits."""
     from served import Server
 

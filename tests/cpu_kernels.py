@@ -1,7 +1,5 @@
 """This project's kernels for a CPU, compiled here for chosen instruction sets, or those of the built library."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shlex

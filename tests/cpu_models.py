@@ -8,8 +8,6 @@ under qemu's models of other processors: labels must be equal, and probabilities
 on two of them that it cannot run there. It takes minutes and needs qemu-user.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

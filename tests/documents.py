@@ -1,7 +1,5 @@
 """What the pages show: fenced blocks and their outputs, shell lines, links; and how an output is compared."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator
@@ -33,7 +31,7 @@ class Block:
     line: int
     language: str
     text: str
-    output: Block | None
+    output: "Block | None"
     """the block that stands directly below, with nothing between them: what this one prints"""
 
     @property

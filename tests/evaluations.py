@@ -1,7 +1,5 @@
 """Evaluations of random models and of the embedded one: rows, configurations, and how the tests run them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

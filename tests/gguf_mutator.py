@@ -5,8 +5,6 @@ these are changed to values that real files have elsewhere or that no file shoul
 with offsets that fit.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,13 +1,11 @@
 """GGUF files taken apart into keys and tensors, and put together again with offsets that fit."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gguf import GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
@@ -42,10 +40,10 @@ class File:
         """The index of a key."""
         return next((i for i, (found, _, _) in enumerate(self.keys) if found == name.encode()), None)
 
-    def copy(self) -> File:
+    def copy(self) -> Self:
         """Another file with the same parts."""
         tensors = [Tensor(name=t.name, shape=list(t.shape), kind=t.kind, data=t.data) for t in self.tensors]
-        return File(keys=list(self.keys), tensors=tensors)
+        return type(self)(keys=list(self.keys), tensors=tensors)
 
     @property
     def arch(self) -> str:

@@ -4,8 +4,6 @@ QCLS_HOSTILE_SEED is the first seed (default 1). QCLS_HOSTILE_FACTOR multiplies 
 QCLS_HOSTILE_MINUTES ends a row after so long; the table says with which seed it goes on.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random

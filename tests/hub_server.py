@@ -4,8 +4,6 @@ Like the Hub it answers a request for a file with a redirect to another host, wh
 stands for that host, 127.0.0.1 for the Hub.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Output files of `qcls-gguf label`: read again, and compared with what `classify` answers."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

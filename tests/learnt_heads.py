@@ -1,7 +1,5 @@
 """Random heads for prompts of small models, their file, and the slow mirror of their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

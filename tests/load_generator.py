@@ -8,8 +8,6 @@ before are answered. It prints its `Tally` as a line of JSON. Every answer is co
 alone; after the last request, so that nothing is late for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import gc
@@ -45,7 +43,7 @@ class Tally:
         """What a generator printed."""
         return cls(**json.loads(line))
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: Self) -> None:
         self.ms += other.ms
         self.late_ms += other.late_ms
         for status, n in other.statuses.items():

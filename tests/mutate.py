@@ -1,7 +1,5 @@
 """Damaged and hostile versions of a file's content, made from a seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 

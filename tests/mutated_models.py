@@ -4,8 +4,6 @@
 The processes are forked from one that has loaded everything but the model, so that a file takes milliseconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import faulthandler

@@ -1,7 +1,5 @@
 """Decodes of hand-made tokens: a token, its position and its sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

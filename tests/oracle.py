@@ -4,8 +4,6 @@ Nothing is cached, shared or merged: every label's score comes from a decode of 
 behind it. The code follows the definitions and takes nothing from the package but the native library.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

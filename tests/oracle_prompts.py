@@ -1,7 +1,5 @@
 """Random prompts for comparisons with the oracle, and the comparison."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

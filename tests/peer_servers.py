@@ -4,8 +4,6 @@ The log-probabilities are real: stock logits of the model file, after the prompt
 is that of tools/server/README.md in the vendored tree, Ollama's that of its API's documentation.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """A real `qcls-gguf serve` in a process of its own, for tests that speak HTTP with it."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

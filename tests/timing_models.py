@@ -8,8 +8,6 @@ The tokens are those of the vocabulary that comes with llama.cpp (Qwen2's), with
 the head has as many rows as the real one.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Arrays and ids that do not fit are refused before llama.cpp sees them, and the context goes on as before."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Attention that reads only visible cells, on plain arrays, against its definition, in every variant that runs here."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

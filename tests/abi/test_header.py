@@ -1,7 +1,5 @@
 """The ctypes declarations against the C header that they mirror."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Label tokens of an open context: set, changed, removed and refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Handles: closing in any order and number, use after closing, what is left when nobody closes, leaks."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """Loading a model: what llama.cpp says of a bad file, the log, the progress, the facts of file and build."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import threading

@@ -1,7 +1,5 @@
 """The probes of a device's bandwidth and arithmetic, and llama.cpp's counter of reused graphs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A build for another kind of processor says so: what it needs, and what the processor has (`make cpus`: refusals)."""
 
-from __future__ import annotations
-
 import platform
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The CPU's products, on plain arrays, in every variant that runs here."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

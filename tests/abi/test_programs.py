@@ -1,7 +1,5 @@
 """Programs in C++ that test code of the kernels without a GPU. QCLS_TEST_CXXFLAGS adds flags, such as sanitizers'."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

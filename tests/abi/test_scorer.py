@@ -1,7 +1,5 @@
 """The scorer and its arithmetic in C against probabilities worked by hand and a slow mirror of the formulas."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Structs whose members do not fit, and what a context of a model without weights refuses."""
 
-from __future__ import annotations
-
 from ctypes import byref, c_void_p
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tokenizer through the border: any text, any thread, any token id."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_char, c_int32, c_int64, c_void_p, create_string_buffer, sizeof
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The embedded model against Hugging Face transformers' logits of the same weights (README.md here says how)."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

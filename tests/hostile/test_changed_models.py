@@ -1,7 +1,5 @@
 """Model files that are replaced, removed or written to while they are open."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

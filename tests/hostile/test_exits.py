@@ -1,7 +1,5 @@
 """The end of the interpreter at any moment, while other threads classify: it ends, without a crash and at once."""
 
-from __future__ import annotations
-
 import pytest
 from conftest import MakeModel, RunPython, WriteConfig
 from hostile_rows import Row, sizes

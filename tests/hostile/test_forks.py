@@ -1,7 +1,5 @@
 """Processes that are forked from one in which another thread decodes."""
 
-from __future__ import annotations
-
 import pytest
 from conftest import MakeModel, RunPython, WriteConfig
 from hostile_rows import Row, sizes

@@ -1,7 +1,5 @@
 """Disks that fill up: what was measured is printed, the old report stays, and the error names the file."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

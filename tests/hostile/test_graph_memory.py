@@ -1,7 +1,5 @@
 """Too little memory for another graph: requests are answered with the graphs there are, and the process goes on."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs of `label` that are killed, and disks that fill up: what is done stays, and the same command goes on."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Model files that are damaged or odd by structure: an error or an answer, and the process goes on."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """Threads that compute: none of them needs memory of its own, and where they cannot be started that is an error."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

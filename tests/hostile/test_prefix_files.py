@@ -1,7 +1,5 @@
 """Saved prefix cells: bit by bit what computing gives, whatever is in the files, or stands in their place."""
 
-from __future__ import annotations
-
 import os
 import random
 import warnings

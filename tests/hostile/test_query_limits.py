@@ -1,7 +1,5 @@
 """Queries of any length and content: answered by numbers, or refused before they cost time; others are not held up."""
 
-from __future__ import annotations
-
 import math
 import random
 import sys

@@ -1,7 +1,5 @@
 """Mutated files of labelled rows: used as they are, or refused or left out by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

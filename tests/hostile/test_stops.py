@@ -1,7 +1,5 @@
 """Ctrl-C, a request to terminate and a reader that leaves, at any moment of a command: one line, no traceback."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Texts that move a terminal's cursor, or ask it for something: shown as escapes wherever they come from."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

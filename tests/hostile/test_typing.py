@@ -4,8 +4,6 @@ Letters, words, parts of emoji and combining characters, deletions, texts pasted
 too long to answer; alone, in shared decodes and in several, from threads, to other prompt sets, with the cache emptied.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Mutated configurations: each is loaded or refused with a ConfigError, within its time and memory."""
 
-from __future__ import annotations
-
 import resource
 import sys
 import time

@@ -6,8 +6,6 @@
 MODEL is a GGUF file, or a repository of the Hugging Face hub with a quantisation, as in Qwen/Qwen3-8B-GGUF:Q4_K_M.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

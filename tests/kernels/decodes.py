@@ -1,7 +1,5 @@
 """Single decodes of n new tokens after a prompt's cached prefix, without tokenizer, planner and scorer."""
 
-from __future__ import annotations
-
 from time import perf_counter_ns
 
 import numpy as np

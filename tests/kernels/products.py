@@ -1,13 +1,11 @@
 """Products of quantised matrices on the first GPU, by ggml's own graphs, and the same in double precision."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_bool, c_char_p, c_float, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -54,14 +52,14 @@ class Matrix:
     data: npt.NDArray[np.uint8]
     values: Floats
 
-    @staticmethod
-    def random(rng: np.random.Generator, type_name: str, n_rows: int, n_k: int) -> Matrix:
+    @classmethod
+    def random(cls, rng: np.random.Generator, type_name: str, n_rows: int, n_k: int) -> Self:
         kind = GGMLQuantizationType[type_name]
         if type_name == "Q8_0":
             data = quantize(rng.normal(0, n_k**-0.5, (n_rows, n_k)).astype(np.float32), kind)
         else:
             data = random_blocks(rng, kind, (n_rows, n_k), n_k**-0.5)
-        return Matrix(type_name, data, dequantize(data, kind))
+        return cls(type_name, data, dequantize(data, kind))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,6 @@
 On a CPU the steps change nothing but attention, so every variant must return stock's hidden states to the last bit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The direct matrix kernels on a CUDA device: products are those of quantised activations, in double precision."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

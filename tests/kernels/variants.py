@@ -6,8 +6,6 @@ faster affects all alike. Their hidden states are compared with those of llama.c
 fast and wrong is found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`qcls-gguf advise` on the embedded model: what it finds, what it writes, and what it says of bad input."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -3,8 +3,6 @@
 No call preserves tiles, so every product configures them, and releases them at its end (patches/0007-amx-tiles.patch).
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """`calibrate --queries`: biases from queries without labels, and the answers of the next run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`qcls-gguf bench`: its record, its requests against the planner, its clock, its refusals. No time is asserted."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

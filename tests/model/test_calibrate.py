@@ -1,7 +1,5 @@
 """`qcls-gguf calibrate`: from labelled data to the answers of the next run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

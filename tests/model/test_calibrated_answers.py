@@ -1,7 +1,5 @@
 """Priors, temperatures and abstention: what the classifier answers with them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

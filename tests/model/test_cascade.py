@@ -1,7 +1,5 @@
 """Cascades: which stage answers what, what goes on and what that feeds, and what is refused."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator

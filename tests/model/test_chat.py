@@ -1,7 +1,5 @@
 """System and user texts with a model's own chat template, on small files: tokens, answers, run time, eval, errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The public API: threads, closing, refusals, times, counts, and what a result holds."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

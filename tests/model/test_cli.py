@@ -1,7 +1,5 @@
 """The command as its users run it, in processes of their own, on the embedded model."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

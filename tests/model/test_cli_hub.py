@@ -1,7 +1,5 @@
 """A model of the hub or of Ollama's store, from the command line to a label; the hub is a local server."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

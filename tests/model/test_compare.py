@@ -1,7 +1,5 @@
 """`qcls-gguf compare`: every method gives the classifier's answers, absent and failing ones say why."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """This project's products on a CPU in whole models: near llama.cpp's, and the same to the bit in any decode."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

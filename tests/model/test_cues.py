@@ -1,7 +1,5 @@
 """Answer cues tried by `eval` and `init`, on a random model with a chat template."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

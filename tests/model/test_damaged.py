@@ -1,7 +1,5 @@
 """Damaged model files: an error that says so, never a crash, never a label."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Hidden states at several depths: against models that have only so many layers, and of graphs that end there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

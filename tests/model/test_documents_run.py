@@ -3,8 +3,6 @@
 Whether the commands that are not run here are valid is checked in tests/unit/test_documents.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The engine: stored prefixes, shared cells, cleaning, and what an error leaves behind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`qcls-gguf eval` on random models and on the embedded one: one pass for all modes, statistics, reports."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

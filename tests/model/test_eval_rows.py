@@ -1,7 +1,5 @@
 """`qcls-gguf eval`: rows that cannot be used, refusals, scores that are not finite."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

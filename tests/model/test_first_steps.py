@@ -1,7 +1,5 @@
 """docs/first-steps.md is run from its first command to its last, in one folder, with a small made-up model."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a context takes is known before the weights are loaded, and layers make room for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Attention that reads only the cells that a token may see, in whole models on a CUDA device (patch 8)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batch-invariant contexts on a CUDA device: rows and answers have the same bits alone and in company."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

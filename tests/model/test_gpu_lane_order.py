@@ -1,7 +1,5 @@
 """Weights in lane order on a CUDA device: the same products as in the file's order, by whichever kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

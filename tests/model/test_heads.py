@@ -1,7 +1,5 @@
 """All scorings against stock logits over the whole vocabulary, one label at a time."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from dataclasses import replace

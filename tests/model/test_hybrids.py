@@ -1,7 +1,5 @@
 """Models with recurrent layers beside attention: answers against stock llama.cpp's, and states that never drift."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`init` as its users run it: what it writes labels a query at once, without a warning."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An inspection agrees with what requests then do; the command prints it."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from io import StringIO

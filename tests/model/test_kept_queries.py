@@ -1,7 +1,5 @@
 """Queries that go on from a kept one: answers as without, only what is new is fed, and cells that are never lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`qcls-gguf label` on files of every format: a row for a row, equal to `classify`, and stopped runs that go on."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Batches of queries in few shapes: the answers of `classify`, and graphs that serve many of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

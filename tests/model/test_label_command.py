@@ -1,7 +1,5 @@
 """`qcls-gguf label` as a command: its options, its summary and its exit codes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

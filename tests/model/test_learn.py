@@ -1,7 +1,5 @@
 """`qcls-gguf learn` on small models: what it writes answers as it says, and what it refuses."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

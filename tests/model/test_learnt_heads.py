@@ -1,7 +1,5 @@
 """Classifiers with a file of heads: answers against the mirror, and no layer computed that nobody reads."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

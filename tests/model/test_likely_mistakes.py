@@ -1,7 +1,5 @@
 """Likely mistakes in prompts: each is told once, with its place and remedy; the bundled configurations have none."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Queries of more tokens than are allowed: refused, or labelled by a part, exactly as that part is by itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

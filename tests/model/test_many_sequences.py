@@ -1,7 +1,5 @@
 """Contexts with more sequences than stock llama.cpp allows (patch 9), and what must still be refused."""
 
-from __future__ import annotations
-
 import re
 
 import nodes

@@ -1,7 +1,5 @@
 """The size of the cache, by the header, and its refusal where memory is lacking."""
 
-from __future__ import annotations
-
 import platform
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The direct matrix kernels against stock's on a CUDA device: right within rounding, at work where they should be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

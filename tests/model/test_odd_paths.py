@@ -1,7 +1,5 @@
 """Paths with bytes that are no UTF-8, as file systems of Linux allow."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The classifier against the slow mirror in oracle.py, over random models, prompts, label sets and queries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """The patched llama.cpp: hidden states of flagged tokens only, from which the head's rows give stock logits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

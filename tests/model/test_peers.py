@@ -8,8 +8,6 @@ aggregation may be named, of which the sum is tested here. Likelihoods are divid
 It has no end-of-label token: here a label that another one begins with is a completion with that token after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A query is plain text: what it spells becomes no mark of the vocabulary, unless the configuration asks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Templates: the plan that a length gives is the one that the tokens give, or there is none."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from pathlib import Path

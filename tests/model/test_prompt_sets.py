@@ -1,7 +1,5 @@
 """Prompt sets that come and go on one engine: answers, room, deadlines, threads, event loops."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import traceback

@@ -1,7 +1,5 @@
 """Compiled prompts against llama.cpp's tokenisation of the whole rendered prompt."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

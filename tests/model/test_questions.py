@@ -1,7 +1,5 @@
 """How questions become prompts: forms, and texts of strangers in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`eval --shuffle-labels`, and what the embedded model must keep in any company: its winners."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path

@@ -3,8 +3,6 @@
 The GPU is made up: it says how much it has free, and llama.cpp computes on the CPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

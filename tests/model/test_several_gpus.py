@@ -1,7 +1,5 @@
 """A model on one of several GPUs, and divided among them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Kept shapes (patch 3) and trimming by sequence (patch 4): nothing changes but the work that is saved."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

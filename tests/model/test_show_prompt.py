@@ -1,7 +1,5 @@
 """`inspect --show-prompt`: the text and tokens that the model reads, in JSON and in colours."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

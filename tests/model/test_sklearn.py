@@ -1,7 +1,5 @@
 """The scikit-learn estimator: scikit-learn's own checks, its meta-estimators, and what it holds open."""
 
-from __future__ import annotations
-
 import gc
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Models in several files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

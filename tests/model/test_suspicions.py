@@ -1,7 +1,5 @@
 """What is said of answers whose right labels nobody knows: all alike, or hanging on what a prompt prefers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

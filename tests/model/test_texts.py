@@ -1,7 +1,5 @@
 """Queries of any script and content: scored as text, or refused with the reason, never misread."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

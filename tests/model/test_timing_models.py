@@ -1,7 +1,5 @@
 """Files for timing: the types of their matrices, and that they can be used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model file that is not known to work is tried in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

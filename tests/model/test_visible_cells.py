@@ -1,7 +1,5 @@
 """Attention that reads only the cells that a token may see, in whole models (patch 8)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 `python -m real orders N` in tests/: what moves with the order of the options, on N texts of two tasks.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Labels scored by their own text, and by code letters, with the options listed in every order."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

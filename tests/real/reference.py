@@ -1,7 +1,5 @@
 """A Llama model's log-probabilities in numpy: F32 arithmetic on the dequantised weights of a GGUF file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

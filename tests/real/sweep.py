@@ -4,8 +4,6 @@ All cues of a wording are one request: they share the text up to and past the qu
 the cache folder, so that an interrupted run goes on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

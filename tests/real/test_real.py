@@ -1,7 +1,5 @@
 """Real weights: label log-probabilities against stock llama.cpp and F32 arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache

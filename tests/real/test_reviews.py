@@ -4,8 +4,6 @@
 reason is shown at the end. `make test QCLS_REAL=0` fetches nothing, and neither does pytest by itself.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from dataclasses import replace

@@ -4,8 +4,6 @@ The packages are fixed by version and sha256, the choice of texts by a seed. Deb
 the lists of this machine: that task is left out where there are none.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Models that were trained to decide, against their rules written out: one whole prompt, stock logits, plain Jinja2."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import product

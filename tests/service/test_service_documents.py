@@ -1,7 +1,5 @@
 """The examples of docs/serving.md, asked of a running service."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

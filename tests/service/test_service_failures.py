@@ -1,7 +1,5 @@
 """Errors inside the service, and of the engine."""
 
-from __future__ import annotations
-
 import asyncio
 from unittest.mock import AsyncMock
 

@@ -1,7 +1,5 @@
 """The Label Studio adapter of docs/serving, asked as label-studio-ml's own server is asked."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 from typing import Any

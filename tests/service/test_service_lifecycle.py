@@ -1,7 +1,5 @@
 """Starting, stopping, reloading, being full, being left: under load, with real signals."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

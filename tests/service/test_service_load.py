@@ -3,8 +3,6 @@
 QCLS_LOAD_SECONDS, QCLS_LOAD_REQUESTS, QCLS_LOAD_QUESTIONS and QCLS_LOAD_KEPT say how much of it.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -4,8 +4,6 @@ Blocks of requests in turns with blocks of the same classification without HTTP,
 changes both: CPU time of the process that computes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Questions that come with a request, as OpenAI's, TypeSafe's and SGLang's clients send them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """What is refused, with which status and in which words; after all of it the service answers as before."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """Queries kept for those that begin like them, answers by stages, and answers of heads."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

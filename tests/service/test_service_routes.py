@@ -1,7 +1,5 @@
 """What the routes answer: the same as the classifier, in the words of each API, to real clients."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Calibrated probabilities: worked by hand, against the plain formula, and what must hold for any scores."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

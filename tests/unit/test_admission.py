@@ -1,7 +1,5 @@
 """Who is admitted, and when the others may come again."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

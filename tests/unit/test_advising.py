@@ -1,7 +1,5 @@
 """Candidates are functions of texts; which is recommended; thresholds of a cascade, which hold on unseen rows."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

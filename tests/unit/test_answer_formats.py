@@ -1,7 +1,5 @@
 """What `run` prints, from made-up answers: every format, and tables on narrow terminals."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Models that a batch-invariant context is refused for, or its exact scores: what matrices its kernels do not take."""
 
-from __future__ import annotations
-
 import pytest
 
 from qcls_gguf.engine.batch_invariant import check_layers, wrong_output

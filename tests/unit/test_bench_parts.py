@@ -1,7 +1,5 @@
 """Which weights a decode reads, the roofline by made-up rates, and the least tokens by an obvious count."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType

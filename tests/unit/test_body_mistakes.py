@@ -1,7 +1,5 @@
 """What is said about a body that is not as it should be: the place, the value, and what belongs there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

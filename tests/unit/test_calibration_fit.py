@@ -1,7 +1,5 @@
 """Fits to scores whose true labels are drawn from known probabilities: what was put in is found, or refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

@@ -1,7 +1,5 @@
 """What a configuration says of calibration, and the file that it may name: what loads, and every refusal's words."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

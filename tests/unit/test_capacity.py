@@ -1,7 +1,5 @@
 """The limits of a context, from small prompts made by hand, and the choice of GPU layers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """System and user texts become a prompt by the model's chat template; what a template may not do is refused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

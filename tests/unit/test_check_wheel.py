@@ -1,7 +1,5 @@
 """What `make wheel` says of a wheel's files."""
 
-from __future__ import annotations
-
 import pytest
 from check_wheel import CPU, LIBRARIES, TEXTS, TRIAL, VARIANTS, faults, foreign
 

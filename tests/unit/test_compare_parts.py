@@ -1,7 +1,5 @@
 """What a comparison computes from answers and times, without a model."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

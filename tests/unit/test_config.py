@@ -1,7 +1,5 @@
 """The strict loader: what loads, and for every refusal the place and the words."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

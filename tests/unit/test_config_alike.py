@@ -1,7 +1,5 @@
 """The rules of a configuration hold for files and for Python objects alike: many values, mostly wrong ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Configurations as files and as Python values: paths, encodings, every mistake with its line, the JSON Schema."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The strict loader: scoring, the runtime and the model, and for every refusal the place and the words."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """What `auto` settings go by: cores, and the CPU quota and memory of a container, from made-up folders."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """The numbers of an answer to a question."""
 
-from __future__ import annotations
-
 import pytest
 
 from qcls_gguf.questions.distribution import Distribution

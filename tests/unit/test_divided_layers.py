@@ -1,7 +1,5 @@
 """How several GPUs divide a model's layers: against all divisions there are, and against llama.cpp's rule."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The pages agree with the project: commands, options, settings, files, links. What they show is run in tests/model."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import tomllib

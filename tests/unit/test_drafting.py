@@ -1,7 +1,5 @@
 """New configurations: from labels, from labelled rows; which model they name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

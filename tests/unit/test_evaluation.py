@@ -1,7 +1,5 @@
 """Every statistic on a table small enough to be worked by hand; the same rows compared; orders of labels."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """vendor/fetch.py on a small tree: what it unpacks, when it does nothing, and each of its refusals."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import io

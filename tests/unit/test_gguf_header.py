@@ -1,7 +1,5 @@
 """The header reader, on files written by the gguf package and on every way of damaging them."""
 
-from __future__ import annotations
-
 import struct
 import time
 import tracemalloc

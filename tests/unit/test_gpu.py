@@ -1,7 +1,5 @@
 """What is said of a GPU: nothing where there is none, and what a driver answers."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a start on a GPU makes NVIDIA's driver do, and what a build says of its architectures."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from contextlib import nullcontext

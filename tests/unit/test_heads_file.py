@@ -1,7 +1,5 @@
 """Files of heads: written and read again, and whatever else is refused with its reason."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

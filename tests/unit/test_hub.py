@@ -3,8 +3,6 @@
 huggingface_hub reads its environment when it is imported, so every test has a process of its own to fetch in.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Which file of a repository a quantisation means: names only, no network."""
 
-from __future__ import annotations
-
 import pytest
 
 from qcls_gguf.model.hub import Variant, list_variants, matching

@@ -1,7 +1,5 @@
 """What `import qcls_gguf` gives, and what it and `qcls-gguf --help` leave alone."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What an inspection counts, on a tokenizer of whole words whose tokens can be counted by hand."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

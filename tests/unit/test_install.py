@@ -1,7 +1,5 @@
 """What the first command shows while it builds: how far it is, and the end of the log where it fails."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

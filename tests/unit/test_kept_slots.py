@@ -1,7 +1,5 @@
 """Which slots keep which queries of a turn, and where these go on; the cells are plain lists here."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

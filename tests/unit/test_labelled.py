@@ -1,7 +1,5 @@
 """Files of labelled queries: JSON lines and CSV, and what is wrong with their rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Inputs of `label`: which files they are, what is wrong with them, and how they are cut into shards."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

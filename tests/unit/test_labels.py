@@ -1,7 +1,5 @@
 """The label trie: what is fed, what is read, and which edges a label's score takes."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Heads in closed form against slow mirrors, and the choices between them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

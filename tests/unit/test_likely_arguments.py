@@ -1,7 +1,5 @@
 """What the command line says of arguments in the wrong place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

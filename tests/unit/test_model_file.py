@@ -1,7 +1,5 @@
 """Checking and identifying model files, with real files and the real cache in a folder of the test's own."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Models of Ollama's store, laid out as Ollama does it; the recorded manifest's types and names."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

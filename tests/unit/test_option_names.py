@@ -1,7 +1,5 @@
 """Messages name what is wrong as Python does; only the command line speaks of its options."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

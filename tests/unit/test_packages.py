@@ -1,7 +1,5 @@
 """Models inside installed Python packages: a folder on the search path, laid out as pip installs a wheel."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

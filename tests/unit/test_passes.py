@@ -1,7 +1,5 @@
 """How many passes a decode of a model with states takes, cut token by token as llama.cpp does, and how some go."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

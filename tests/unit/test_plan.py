@@ -1,7 +1,5 @@
 """The planner's arrays, read back sequence by sequence and compared with the paths that went in."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

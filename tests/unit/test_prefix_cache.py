@@ -1,7 +1,5 @@
 """The prefix cache's bookkeeping against an obvious mirror: sets of all beginnings."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

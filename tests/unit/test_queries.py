@@ -1,7 +1,5 @@
 """Reading queries: lines as they come, whatever bytes they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

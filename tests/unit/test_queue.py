@@ -1,7 +1,5 @@
 """The queue: who goes with whom, in what order, and what an error or an interrupt of one means for the others."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal

@@ -1,7 +1,5 @@
 """Records as JSON, their JSON Schemas, and the page that describes them."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Documents on a terminal and as pages: what is shown of them, cut, escaped and left out."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """The configurations that come with the package: found by their names, and usable as copies anywhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """One text for many prompts, labels with descriptions: what the slots stand for, whose text is used, refusals."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

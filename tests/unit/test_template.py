@@ -1,7 +1,5 @@
 """The `{labels}` slot: what it expands to, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """ggml's types of tensors as the package gguf knows them: blocks, values, and the names of whole files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -1,7 +1,5 @@
 """How texts of all scripts are shown, and which a reader cannot tell apart."""
 
-from __future__ import annotations
-
 import pytest
 
 from qcls_gguf.config.words import printable, seen_as

@@ -1,7 +1,5 @@
 """Files of up to a megabyte that are made to keep a reader busy or fill its memory: each ends soon in a ConfigError."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
