@@ -60,9 +60,8 @@ SANITIZE ?= OWN
 SANITIZED := build/sanitized
 SANITIZED_TESTS ?= tests/abi tests/model/test_engine.py tests/model/test_shapes.py tests/model/test_visible_cells.py \
                    tests/model/test_plain_text.py tests/model/test_many_sequences.py
-# The checker keeps what is freed; under qemu its tables take all memory.
-NOT_SANITIZED := tests/abi/test_lifecycle.py::test_cycles_leak_neither_files_nor_memory \
-                 tests/abi/test_processor.py::test_on_a_lesser_processor_the_command_says_what_is_missing
+# The checker keeps what is freed.
+NOT_SANITIZED := tests/abi/test_lifecycle.py::test_cycles_leak_neither_files_nor_memory
 PACKAGES := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
 sanitize: $(VENV)/.checked
 	$(PYTHON) -m venv $(SANITIZED)/venv

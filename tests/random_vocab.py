@@ -126,12 +126,7 @@ def _build_spm() -> Vocab:
         model="llama",
         pre="default",
         tokens=tuple(tokens),
-        types=(
-            TokenType.UNKNOWN,
-            *(TokenType.CONTROL,) * 4,
-            *(TokenType.BYTE,) * 256,
-            *(TokenType.NORMAL,) * n_text,
-        ),
+        types=(TokenType.UNKNOWN, *(TokenType.CONTROL,) * 4, *(TokenType.BYTE,) * 256, *(TokenType.NORMAL,) * n_text),
         merges=(),
         # SentencePiece joins the pair with the highest score first, so scores fall in the order of training.
         scores=(*(0.0,) * n_unscored, *(-float(i) for i in range(n_text))),

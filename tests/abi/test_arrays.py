@@ -158,10 +158,7 @@ def test_more_cells_than_there_are(model: NativeModel, open_context: OpenContext
     assert (decode_good(context) == before).all()
 
 
-@pytest.mark.parametrize(
-    ("seq", "start"),
-    [(-1, 0), (8, 0), (np.iinfo(np.int32).max, 0), (0, -1)],
-)
+@pytest.mark.parametrize(("seq", "start"), [(-1, 0), (8, 0), (np.iinfo(np.int32).max, 0), (0, -1)])
 def test_trimming_out_of_range_trims_nothing(
     seq: int, start: int, model: NativeModel, open_context: OpenContext
 ) -> None:
@@ -266,8 +263,7 @@ def test_rows_that_were_not_left_are_refused(n_rows: int, model: NativeModel, op
 
 
 @pytest.mark.parametrize(
-    "call",
-    ["clear", "trim", "share", "save_state", "load_state", "set_label_tokens", "keep_shapes", "decode"],
+    "call", ["clear", "trim", "share", "save_state", "load_state", "set_label_tokens", "keep_shapes", "decode"]
 )
 def test_whatever_else_is_asked_waits_for_work_in_flight(
     call: str, model: NativeModel, open_context: OpenContext

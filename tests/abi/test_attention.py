@@ -5,16 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_arrays import (
-    VARIANTS,
-    Case,
-    Cells,
-    Int32Array,
-    Library,
-    attention,
-    open_library,
-    plain_attention,
-)
+from attention_arrays import VARIANTS, Case, Cells, Int32Array, Library, attention, open_library, plain_attention
 from cpu_kernels import why_not
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

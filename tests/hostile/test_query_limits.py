@@ -72,14 +72,8 @@ def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        (
-            "红" * 1_000_000,
-            "the query has 1000000 characters, more than 2048 bytes, 32 for each of",
-        ),
-        (
-            "红" * 700,
-            "the query has 2100 bytes, more than 2048 bytes, 32 for each of",
-        ),
+        ("红" * 1_000_000, "the query has 1000000 characters, more than 2048 bytes, 32 for each of"),
+        ("红" * 700, "the query has 2100 bytes, more than 2048 bytes, 32 for each of"),
         (" " * 2049, "the query has 2049 characters, more than"),
         (b"red", "a query is text, not bytes: b'red'"),
         (None, "the query is missing: None is no text"),

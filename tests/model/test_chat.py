@@ -44,11 +44,7 @@ def tokens(classifier: Classifier, query: str) -> list[list[int]]:
 def test_the_tokens_are_those_of_what_the_template_writes(name: str, vocab: str, make_model: MakeModel) -> None:
     chat = CHATS[name]
     path = make_model(
-        "llama",
-        chat_template=chat.template,
-        control_tokens=chat.control_tokens,
-        add_bos=chat.add_bos,
-        vocab=vocab,
+        "llama", chat_template=chat.template, control_tokens=chat.control_tokens, add_bos=chat.add_bos, vocab=vocab
     )
     written = chat.rendered.replace("SYSTEM", "Output one of [red, blue, none].").replace("USER", "query: {query}")
     with opened(path, CHAT) as classifier:

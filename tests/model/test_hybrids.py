@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
 from oracle import Oracle, PromptSpec, decode_sequence
-from oracle_prompts import (
-    EXACT,
-    QUERIES,
-    TOPICS,
-    compared,
-    make_template,
-    numbered_prompts,
-    random_prompts,
-)
+from oracle_prompts import EXACT, QUERIES, TOPICS, compared, make_template, numbered_prompts, random_prompts
 from random_hybrids import HYBRIDS as ALL
 
 from qcls_gguf import Classifier, ConfigError, DecodeError

@@ -31,10 +31,7 @@ def test_a_configuration_that_asks_for_too_much(
 ) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 29))
     config = write_config(make_model(), [PROMPT], n_ctx=1 << 21)
-    with pytest.raises(
-        ModelError,
-        match=r"takes 2\.0 GiB, and 0\.5 GiB of memory are free: lower runtime",
-    ):
+    with pytest.raises(ModelError, match=r"takes 2\.0 GiB, and 0\.5 GiB of memory are free: lower runtime"):
         Classifier.from_config(config)
 
 

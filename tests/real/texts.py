@@ -138,8 +138,7 @@ def tasks() -> dict[str, Task]:
             _by_rating(rated["amazonReviewSnippets"], 0.7, _SENTIMENT),
         ),
         _task(
-            *("tweets", "sentiment", "a tweet", opinion.format("tweet")),
-            _by_rating(rated["tweets"], 0.7, _SENTIMENT),
+            *("tweets", "sentiment", "a tweet", opinion.format("tweet")), _by_rating(rated["tweets"], 0.7, _SENTIMENT)
         ),
         _task(
             *("editorials", "sentiment", "a sentence of a newspaper's editorial", opinion.format("editorial")),

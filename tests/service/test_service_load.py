@@ -59,10 +59,7 @@ def held(server: Server) -> dict[str, float]:
 def test_closed_loops(name: str, tmp_path: Path) -> None:
     """Merging what waits, as far as it pays, beside never merging: in turns, as others use the machine as well."""
     config = with_runtime(tmp_path, ROOT / f"configs/{name}.yaml", max_batch=1)
-    with (
-        Server("--quiet", config=f"configs/{name}.yaml") as merging,
-        Server("--quiet", config=config) as apart,
-    ):
+    with Server("--quiet", config=f"configs/{name}.yaml") as merging, Server("--quiet", config=config) as apart:
         print(*(line for line in merging.lines if "measure turns" in line))
         for n_clients in (1, 2, 4, 8, 32):
             whole = {"merged": Tally(), "apart": Tally()}

@@ -54,11 +54,7 @@ def block(pid: int, ask: Callable[[], object]) -> tuple[float, float]:
 def test_what_http_costs(route: str) -> None:
     config = replace(CONFIG, prompts=CONFIG.prompts[:1], runtime=replace(CONFIG.runtime, n_threads=1))
     data = raw(json.dumps(BODIES[route]).encode(), path=route)
-    with (
-        Server("--quiet") as server,
-        server.connect() as client,
-        Classifier.from_config(config) as classifier,
-    ):
+    with Server("--quiet") as server, server.connect() as client, Classifier.from_config(config) as classifier:
 
         def ask() -> None:
             client.sendall(data)

@@ -27,10 +27,7 @@ PLAIN = (
     "Which colour is asked for (red, blue, none)?\nText: {query}\nanswer:",
     "Which size is asked for (S, M)?\nText: {query}\nanswer:",
 )
-AFTER = (
-    "Text: {query}\ncolour: Which one is asked for?\nanswer:",
-    "Text: {query}\nWhich size is asked for?\nanswer:",
-)
+AFTER = ("Text: {query}\ncolour: Which one is asked for?\nanswer:", "Text: {query}\nWhich size is asked for?\nanswer:")
 
 
 def prompts(*texts: str, labels: tuple[str, ...] = ("red", "blue", "none")) -> Config:

@@ -109,10 +109,7 @@ def test_what_is_written_is_read(config: Config) -> None:
         ("another prompt", "prompts.categorie: is no prompt of the configuration, which has category, audience"),
         ({"temperature": float("inf")}, "prompts.category.temperature: inf should be less than or equal to 100"),
         ({"prompt_hash": "cd" * 32}, "prompts.category: was fitted to the prompt of hash cdcdcdcdcdcd…, it is "),
-        (
-            {"bias": {"dress": 1, "no": 2}},
-            "prompts.category: its bias has other labels than the prompt: run",
-        ),
+        ({"bias": {"dress": 1, "no": 2}}, "prompts.category: its bias has other labels than the prompt: run"),
     ],
 )
 def test_a_wrong_calibration_is_refused(config: Config, change: str | dict[str, Any], message: str) -> None:

@@ -60,10 +60,7 @@ def test_first_tokens_alone_tell_what_they_can() -> None:
     assert SHARED.answer_of_first_tokens({3: -3.1, 1: -1.0}).label == "red"
 
 
-REFERENCES = [
-    Answer(label="b", joint=(-1.0, -0.5)),
-    Answer(label="b", joint=(-3.0, -0.1)),
-]
+REFERENCES = [Answer(label="b", joint=(-1.0, -0.5)), Answer(label="b", joint=(-3.0, -0.1))]
 OURS = [Answer(label="a"), Answer(label="b")]
 MS = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 2.0], [4.0, 2.0, 2.0]])
 
@@ -80,10 +77,7 @@ def test_a_ratio_and_its_range_are_quantiles_of_the_rounds_ratios() -> None:
 
 
 def test_agreement_counts_winners_and_the_largest_differences() -> None:
-    answers = [
-        Answer(label="a", joint=(-1.25, None)),
-        Answer(label=None, joint=(None, -0.2)),
-    ]
+    answers = [Answer(label="a", joint=(-1.25, None)), Answer(label=None, joint=(None, -0.2))]
     found = method_record("qcls", Method(), MS, MS, answers, OURS, REFERENCES)
     assert found.agreement == WinnerAgreement(scoring=1.0, joint=0.0, n_answers=1, n_without_answer=1)
     assert found.largest_log_probability_difference == 0.25

@@ -1,22 +1,25 @@
-"""Configurations as files and as Python values: paths, encodings, every mistake with its line, the JSON Schema."""
+"""Configurations as files and as Python values: names, paths, encodings, every mistake with its line, the schema."""
 
 import json
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from config_texts import CONFIGS, FOLDER, MISSION, PROMPT, parse, with_labels
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from qcls_gguf.cli.app import schema_text
-from qcls_gguf.config.load import config_json_schema, load_config
+from qcls_gguf.config.load import config_json_schema, load_config, parse_config
 from qcls_gguf.config.prompt import PromptConfig
-from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
+from qcls_gguf.config.resources import config_names, config_path, schema_path
+from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
 from qcls_gguf.errors import ConfigError
 
 
@@ -24,13 +27,13 @@ def test_a_model_path_resolves_from_the_files_folder(tmp_path: Path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     file = tmp_path / "folder" / "config.yaml"
     file.parent.mkdir()
-    for given, expected in {
+    for path, expected in {
         "a.gguf": file.parent / "a.gguf",
         "../a.gguf": tmp_path / "a.gguf",
         "/models/a.gguf": Path("/models/a.gguf"),
         "~/a.gguf": tmp_path / "home" / "a.gguf",
     }.items():
-        file.write_text(f"{PROMPT}model: {{path: {given}}}\n", encoding="utf-8")
+        file.write_text(f"{PROMPT}model: {{path: {path}}}\n", encoding="utf-8")
         assert load_config(file).model.path == expected
     assert parse(f"{PROMPT}model: {{path: a.gguf}}\n").model.path == FOLDER / "a.gguf"
     (tmp_path / "home").mkdir()
@@ -159,3 +162,87 @@ def test_a_byte_order_mark_and_dos_line_ends_change_nothing(tmp_path: Path) -> N
     file = tmp_path / "dos.yaml"
     file.write_bytes(b"\xef\xbb\xbf" + MISSION.replace("\n", "\r\n").encode())
     assert load_config(file).prompts == parse(MISSION).prompts
+
+
+def _texts() -> st.SearchStrategy[Any]:
+    return st.sampled_from(["", " ", "a", "b", "auto", "all", "tree", "joint", "{query}", "a {labels}: {query}", "yes"])
+
+
+_SCALARS = st.one_of(_texts(), st.none(), st.booleans(), st.integers(-2, 300), st.floats(width=16))
+_VALUES = st.one_of(_SCALARS, st.lists(_SCALARS, max_size=3), st.dictionaries(_texts(), _SCALARS, max_size=2))
+
+
+def _some(keys: list[str]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.dictionaries(st.sampled_from([*keys, "unknown"]), _VALUES, max_size=3)
+
+
+_PROMPT_KEYS = [f.name for f in fields(PromptConfig)]
+_RUNTIME_KEYS = [f.name for f in fields(RuntimeConfig)]
+
+
+_SCHEMA = Draft202012Validator(config_json_schema())
+
+
+@settings(max_examples=500)
+@given(prompt=_some(_PROMPT_KEYS), runtime=_some(_RUNTIME_KEYS), model=_some(["hf_repo", "quantization", "revision"]))
+def test_files_and_python_objects_are_judged_alike(
+    prompt: dict[str, Any], runtime: dict[str, Any], model: dict[str, Any]
+) -> None:
+    """The same mistakes in the same words, or the same configuration; the schema refuses nothing that is accepted."""
+    values = {"name": "n", "prompt_template": "{query}", "labels": ["a", "b"], **prompt}
+
+    def from_file() -> Config:
+        text = yaml.safe_dump({"prompts": [values], "runtime": runtime, "model": model}, sort_keys=False)
+        return parse_config(text, folder=Path())
+
+    def made() -> Config:
+        prompts = (PromptConfig(**values),)
+        return Config(prompts=prompts, runtime=RuntimeConfig(**runtime), model=ModelConfig(**model))
+
+    def wrong(make: Callable[[], Config]) -> list[str]:
+        try:
+            make()
+        except ConfigError as e:
+            # a prompt without a usable name goes by its place in the file
+            return re.sub(r"(?m)^line \d+: ", "", str(e)).replace("prompts[0]", "prompt").splitlines()
+        return []
+
+    assert bool(wrong(made)) == bool(wrong(from_file))
+    assert set(wrong(made)) <= set(wrong(from_file))
+    if not wrong(made):
+        assert made() == from_file()
+        plain = {key: value for key, value in values.items() if value is not None}
+        tree = {"prompts": [plain], "runtime": runtime, "model": {k: v for k, v in model.items() if v is not None}}
+        _SCHEMA.validate(tree)
+
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["fashion-8", "fashion-8-joint", "mission", "qwen3-8b-t4"]
+
+
+def test_every_configuration_has_a_name() -> None:
+    assert config_names() == NAMES
+    for name in NAMES:
+        assert load_config(name).path == ROOT / "configs" / f"{name}.yaml"
+    assert schema_path().is_file()
+
+
+def test_a_file_of_that_name_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mission").mkdir()
+    assert config_path("mission") == ROOT / "configs" / "mission.yaml"  # a folder is no configuration
+    (tmp_path / "mission").rmdir()
+    (tmp_path / "mission").write_text("prompts: []")
+    assert config_path("mission") == Path("mission")
+
+
+@pytest.mark.parametrize("name", ["mission.yaml", "configs/mission.yaml"])
+def test_a_file_that_is_not_there_and_is_named_like_ours_tells_our_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such file; .* that comes with the package is named mission"):
+        config_path(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["fashion-9", "", "x" * 5000])
+def test_an_unknown_name_tells_the_known_ones(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"none of this name comes with the package, which has fashion-8, fashion-8-"):
+        load_config(name)

@@ -6,16 +6,7 @@ from qcls_gguf.config.words import printable, seen_as
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "کت\u200cوشلوار",
-        "क्\u200dष",
-        "👩\u200d👩\u200d👧",
-        "👨🏽\u200d💻 x",
-        "赤い\u3000ドレス",
-        "cafe\u0301",
-        "",
-    ],
+    "text", ["کت\u200cوشلوار", "क्\u200dष", "👩\u200d👩\u200d👧", "👨🏽\u200d💻 x", "赤い\u3000ドレス", "cafe\u0301", ""]
 )
 def test_what_scripts_are_written_with_stays(text: str) -> None:
     assert printable(text) == text

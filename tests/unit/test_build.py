@@ -1,4 +1,4 @@
-"""vendor/fetch.py on a small tree: what it unpacks, when it does nothing, and each of its refusals."""
+"""The scripts that fetch, build and check: what they do, and each of their refusals."""
 
 import fcntl
 import hashlib
@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from check_wheel import CPU, LIBRARIES, TEXTS, TRIAL, VARIANTS, faults, foreign
 
 VENDOR = Path(__file__).parents[2] / "vendor"
 PATCH = """\
@@ -114,3 +115,78 @@ def test_patch_that_does_not_apply_is_named_and_leaves_no_tree(project: Project)
 def test_pin_is_the_series_and_nothing_else() -> None:
     names = [line for line in (VENDOR.parent / "patches" / "series").read_text().splitlines() if line[:1] != "#"]
     assert names == sorted(path.name for path in (VENDOR.parent / "patches").glob("*.patch"))
+
+
+INSTALL = Path(__file__).parents[2] / "vendor" / "install.py"
+BACKEND = """
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    print("*** Building project with Ninja...")
+    for i in range(1, 21):
+        print(f"[{i}/20] Building CXX object a.o")
+    raise SystemExit("the compiler's last words")
+def get_requires_for_build_editable(config_settings=None):
+    return []
+def build_wheel(*args, **kwargs):
+    raise SystemExit(1)
+"""
+
+
+def test_the_build_tells_its_progress_and_shows_the_end_of_its_log_where_it_fails(tmp_path: Path) -> None:
+    (tmp_path / "vendor").mkdir()
+    shutil.copy(INSTALL, tmp_path / "vendor")
+    (tmp_path / "backend.py").write_text(BACKEND)
+    (tmp_path / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "x"\nversion = "1"\n'
+    )
+    command = [sys.executable, "vendor/install.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "compiling …"
+    assert [line.partition(",")[0] for line in lines[1:-1]] == [
+        "compiling: 1 of 20 (5%)",
+        *(f"compiling: {2 * i} of 20 ({i}0%)" for i in range(1, 11)),
+    ]
+    assert lines[-1].startswith("failed in ")
+    assert "the compiler's last words" in done.stderr
+    assert f"all of it: {tmp_path / 'build' / 'install.log'}" in done.stderr
+
+
+GOOD = [
+    *(f"qcls_gguf/native/lib/{name}.so" for name in LIBRARIES),
+    *(f"qcls_gguf/native/lib/{CPU}-{name}.so" for name in VARIANTS["x86_64"]),
+    *TEXTS,
+    "qcls_gguf-0.1.0.dist-info/licenses/LICENSE",
+    "qcls_gguf-0.1.0.data/scripts/qcls-gguf",
+    TRIAL,
+    "qcls_gguf/models/m.gguf",
+    "qcls_gguf/a.py",
+]
+
+
+def test_a_wheel_that_is_whole() -> None:
+    assert faults(GOOD, "x86_64") == []
+    for_one_processor = [name for name in GOOD if f"/{CPU}-" not in name]
+    assert faults([*for_one_processor, f"qcls_gguf/native/lib/{CPU}.so"], "x86_64") == []
+    assert faults(GOOD, "aarch64") == [f"{CPU}-{name} is missing" for name in VARIANTS["aarch64"]]
+
+
+@pytest.mark.parametrize("name", GOOD[:-1])
+def test_what_is_missing_is_named(name: str) -> None:
+    assert len(faults([other for other in GOOD if other != name], "x86_64")) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["native/src/qcls.h", "native/src/decode.cpp", "native/cuda/mmq.cuh", "native/new/a.c"]
+)
+def test_sources_are_named(name: str) -> None:
+    assert faults([*GOOD, f"qcls_gguf/{name}"], "x86_64") == [f"qcls_gguf/{name} is a source"]
+
+
+def test_libraries_that_others_may_not_have_are_told() -> None:
+    assert foreign([], cuda=False) == []
+    assert foreign(["libgomp.so.1", "libcuda.so.1"], cuda=False) == ["libgomp.so.1", "libcuda.so.1"]
+    assert foreign(["libgomp.so.1", "libcuda.so.1", "libcublas.so.13", "libcudart.so.13"], cuda=True) == [
+        "libgomp.so.1"
+    ]

@@ -1,19 +1,154 @@
-"""What `run` prints, from made-up answers: every format, and tables on narrow terminals."""
+"""Records as JSON, their schemas and page; documents and answers on a terminal, as pages and in every format."""
 
 import csv
 import io
 import json
+import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from qcls_gguf.cli.records import RECORDS, records_page
 from qcls_gguf.data.queries import Line
 from qcls_gguf.report.answers import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables, result_table
+from qcls_gguf.report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table
+from qcls_gguf.report.html import document_page
+from qcls_gguf.report.record import Record, left_out_if_none, records_markdown
 from qcls_gguf.report.run_record import RunRecord
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where it was."""
+
+    path: Path | None = None
+    """a | file"""
+
+
+class Sample(Record):
+    """A sample."""
+
+    n: int
+    """its size"""
+    place: Place
+    pair: tuple[float, float] | None
+    """both ends"""
+    note: str | None = left_out_if_none()
+    """only sometimes"""
+
+
+SAMPLE = Sample(n=1, place=Place(path=Path("x")), pair=(0.5, 1.0))
+
+
+def test_a_field_without_a_value_is_null_or_left_out() -> None:
+    assert json.loads(SAMPLE.to_json()) == {"n": 1, "place": {"path": "x"}, "pair": [0.5, 1.0]}
+    other = Sample(n=2, place=Place(), pair=None, note="é")
+    assert json.loads(other.to_json()) == {"n": 2, "place": {"path": None}, "pair": None, "note": "é"}
+    assert "é" in other.to_json()
+    for record in (SAMPLE, other):
+        assert Sample.model_validate_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="Out of range float values are not JSON compliant"):
+        SAMPLE.model_copy(update={"pair": (0.0, value)}).to_json()
+
+
+def test_a_page_has_a_table_for_each_type() -> None:
+    page = records_markdown({"`one`": Sample, "`two`": Sample})
+    assert page.count("## `one`\n\nA sample.\n\n| field | type | meaning |\n") == 1
+    for row in (
+        "| `n` | integer | its size |",
+        "| `place` | [Place](#place) | Where it was. |",
+        "| `pair` | [number, number] or null | both ends |",
+        "| `note` | string | only sometimes; left out where there is none |",
+        "| `path` | string or null | a \\| file |",
+    ):
+        assert row in page
+    assert page.count("### Place\n\nWhere it was.\n\n| field |") == 1
+
+
+@pytest.mark.parametrize("command", RECORDS)
+def test_every_field_has_a_meaning(command: str) -> None:
+    page = records_markdown({f"## {command}": RECORDS[command]})
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
+    assert rows
+    assert [name for name, meaning in rows if not meaning] == []
+    assert all(re.findall(r"^###? .*\n\n(.*)\n", page, re.MULTILINE))
+
+
+def test_the_page_is_what_the_types_say() -> None:
+    page = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
+    assert page == records_page(), "run: python -m qcls_gguf.cli.records > docs/records.md"
+
+
+TABLE = Table(
+    title="Modes",
+    columns={"mode": TEXT, "rows": "d", "accuracy (95 %)": "", "macro-F1": ".3f", "log-loss": ".4f", "Brier": ".3f"},
+    rows=[
+        ["first_token", 6400, "94.6% (94.0%–95.1%)", 0.9123, 0.22261, None],
+        ["another with a <long> name\x1b", 6400, "94.6% (94.0%–95.1%)", 0.9123, 0.22261, 0.0812],
+    ],
+    bold=[1],
+    note="Brier: the squared error",
+)
+EMPTY = Table(columns={"nothing": TEXT}, rows=[])
+DOCUMENT = Document(
+    title="A report",
+    parts=[
+        Facts({"model": "tiny"}),
+        Section(title="Numbers", parts=[TABLE, None, EMPTY]),
+        Section(title="Not measured", parts=[EMPTY]),
+        Section(title="More", parts=[Paragraph("a: 1\nb: 2", "code")], folded=True, on_terminal=False),
+        Figure("a line", (2, 1), lambda axes: axes.plot([0, 1], [0, 1])),
+        Paragraph("a & b", "warning"),
+    ],
+)
+
+
+def on_terminal(document: Document, width: int) -> str:
+    screen = Console(width=width, file=io.StringIO(), color_system=None)
+    screen.print(document)
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
+
+
+@pytest.mark.parametrize(("width", "n_tables"), [(100, 1), (60, 2), (40, 4), (30, 5)])
+def test_numbers_of_a_wide_table_stay_whole_in_several(width: int, n_tables: int) -> None:
+    text = on_terminal(Document(title="", parts=[TABLE]), width)
+    assert all(cell_len(line.rstrip()) <= width for line in text.splitlines())
+    assert text.split().count("mode") == n_tables
+    for column, cell in zip(TABLE.columns, TABLE.cells()[0], strict=True):
+        assert column in text
+        assert cell in text
+
+
+def test_a_terminal_shows_the_parts_that_have_something_in_them() -> None:
+    text = on_terminal(DOCUMENT, 100)
+    for shown in ("model  tiny", "Numbers", "0.912", "a & b", "<long> name\\x1b"):
+        assert shown in text
+    for left_out in ("A report", "Not measured", "nothing", "More", "b: 2", "squared error"):
+        assert left_out not in text
+
+
+def test_a_page_shows_all_of_them_escaped() -> None:
+    page = document_page(DOCUMENT)
+    for shown in ("<title>A report", "<h2>Numbers", "<h3>Modes", "squared error", "&lt;long&gt; name", "a &amp; b"):
+        assert shown in page
+    assert '<tr class="strong"><td class="text">another' in page
+    assert "<summary>More</summary>\n<pre>a: 1\nb: 2</pre>" in page
+    assert '<img alt="a line" src="data:image/svg' in page
+    assert page.count("<table>") == 2
+    assert "Not measured" not in page
+
 
 MODEL = ModelInfo(
     path="m.gguf", sha256="ab" * 32, quantization="Q8_0", description="qwen3 8.39M Q8_0", size_bytes=1, n_gpu_layers=0,

@@ -1,11 +1,11 @@
-"""What is said about a body that is not as it should be: the place, the value, and what belongs there."""
+"""Who is admitted to the service, and what is said about a body that is not as it should be."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-pytest.importorskip("orjson")
-
+from qcls_gguf.service.admission import Admission
 from qcls_gguf.service.dialects.classify import ClassifyRequest
 from qcls_gguf.service.dialects.openai_decisions import DecisionsRequest
 from qcls_gguf.service.dialects.predict import PredictRequest
@@ -72,3 +72,18 @@ def test_a_mistake_is_told_with_its_place_the_value_and_what_belongs_there(
 def test_of_many_mistakes_the_first_ones_are_told() -> None:
     with pytest.raises(RefusedError, match=r"queries\[19\]: Input .*; and 5 more mistakes$"):
         parse(ClassifyRequest, {"queries": [3] * 25})
+
+
+def test_more_requests_than_are_admitted_are_told_when_half_of_the_queries_will_be_done() -> None:
+    admission = Admission(2)
+    for ms in (8.0, 8.0):
+        admission.learn(ms)
+    for n_queries, retry_ms in ((10, 80), (1, 20), (10**9, 60_000)):  # neither at once nor hours later
+        with ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(admission.admitted(n_queries))
+            with pytest.raises(RefusedError, match=r"^2 requests are in the service") as raised:
+                stack.enter_context(admission.admitted(1))
+        assert (raised.value.status, raised.value.reason) == (503, "requests")
+        assert raised.value.retry_ms == pytest.approx(retry_ms)
+    assert (admission.n_requests, admission.n_queries) == (0, 0)
