@@ -31,7 +31,7 @@ _USUAL = (
     "<|end|>", "<|start|>", "<|message|>", "<|channel|>",
 )  # fmt: skip
 
-# Digests, so that no start has to read these configurations; tests/model/test_likely_mistakes.py says how they are made.
+# Digests, so that no start has to read these configurations; tests/model/test_likely_mistakes.py makes them.
 TRAINED = frozenset({
     "a567e7660a3e", "54c76a491fa4", "ef551625fb04", "dfe24fe7d31d", "4f7fa0c2ae30", "d95420e1f75d", "645ca748aec5",
     "5dfd659a57ce", "7626bd326824", "45e0ef113ead", "e371a1d24b20", "8a92ab171875", "0692ac3a491a", "39a16365d86e",
