@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 from time import perf_counter_ns
 
@@ -12,16 +13,23 @@ import numpy as np
 
 from ..classifier import Classifier
 from ..config.schema import Config
-from ..engine.cores import threads
-from ..errors import ConfigError, DecodeError, PlanError
-from ..model.placement import device_index
+from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment, gpu_free_bytes, rss_bytes
 from ..report.gpu import gpu_state
 from ..report.progress import OnProgress, counter
 from ..statistics import quantiles, spread
-from .records import BenchmarkRecord, ClassifierRecord, MeasuringMethod, Memory, Quantiles, Tokens, WorkloadRecord
-from .roofline import DeviceRates, Roofline, decode_weights, probe_device
+from .records import (
+    BenchmarkRecord,
+    ClassifierRecord,
+    MeasuringMethod,
+    Memory,
+    Quantiles,
+    RooflineRecord,
+    Tokens,
+    WorkloadRecord,
+)
+from .roofline import probe_device, roofline_of
 from .workloads import QuerySet, Workload, file_queries, least_tokens, mixed_queries, requests_of, send_in_turns
 
 
@@ -75,7 +83,8 @@ def benchmark(
         gpu_before = gpu_state() if first.model.n_gpu_layers else None
         workloads = _measure(settings, classifiers, on_progress)
         where = environment(first.config)
-    rooflines = _rooflines(classifiers)  # now that no classifier holds memory
+    probe = cache(probe_device)  # equal devices and types are probed once, now that no classifier holds memory
+    rooflines = {each.name: roofline_of(each.classifier, probe) for each in classifiers}
     return BenchmarkRecord(
         environment=where,
         classifiers=tuple(_classifier_record(each, rooflines[each.name]) for each in classifiers),
@@ -173,9 +182,9 @@ def _measure(settings: BenchmarkSettings, classifiers: Sequence[_Measured], on_p
 
 def _workload(settings: BenchmarkSettings, measured: _Measured, index: int, batch: int) -> Workload:
     queries, classifier = measured.query_sets[index], measured.classifier
-    requests = requests_of(queries.queries, batch)
+    requests, prompts, tokenizer = requests_of(queries.queries, batch), classifier.prompts, classifier.engine.model
     least = [
-        least_tokens(classifier.prompts, [_fragments(classifier, query) for query in request])
+        least_tokens(prompts, [[prompt.fragment_tokens(tokenizer, query) for prompt in prompts] for query in request])
         for request in requests[: settings.n_requests]
     ]
     return Workload(
@@ -187,29 +196,7 @@ def _workload(settings: BenchmarkSettings, measured: _Measured, index: int, batc
     )
 
 
-def _fragments(classifier: Classifier, query: str) -> list[list[int]]:
-    tokenize = classifier.engine.model.tokenize
-    return [tokenize(p.before + query + p.after, parse_special=False).tolist() for p in classifier.prompts]
-
-
-def _rooflines(classifiers: Sequence[_Measured]) -> dict[str, Roofline]:
-    """Each classifier's roofline, by name; equal devices and types are probed once."""
-    rates: dict[tuple[int, int, int], tuple[DeviceRates | None, str | None]] = {}
-    rooflines = {}
-    for measured in classifiers:
-        classifier = measured.classifier
-        model, weights = classifier.engine.model, decode_weights(classifier)
-        key = device_index(model.placement), threads(classifier.config.runtime).n, weights.ggml_type
-        if key not in rates:
-            try:
-                rates[key] = probe_device(key[0], n_threads=key[1], ggml_type=key[2]), None
-            except (DecodeError, PlanError) as e:  # what was measured before is worth more than its roofline
-                rates[key] = None, str(e)
-        rooflines[measured.name] = Roofline(weights, *rates[key])
-    return rooflines
-
-
-def _classifier_record(measured: _Measured, roofline: Roofline) -> ClassifierRecord:
+def _classifier_record(measured: _Measured, roofline: RooflineRecord) -> ClassifierRecord:
     config = measured.classifier.config
     return ClassifierRecord(
         name=measured.name,
@@ -221,7 +208,7 @@ def _classifier_record(measured: _Measured, roofline: Roofline) -> ClassifierRec
         startup_ms=measured.classifier.startup_ms,
         first_request_ms=measured.first_request_ms,
         memory=measured.memory,
-        roofline=roofline.record(),
+        roofline=roofline,
     )
 
 
@@ -230,7 +217,7 @@ def _quantiles(values: Sequence[float]) -> Quantiles:
     return Quantiles(min=least, p50=p50, p90=p90, p99=p99)
 
 
-def _workload_record(workload: Workload, roofline: Roofline, n_repeats: int) -> WorkloadRecord:
+def _workload_record(workload: Workload, roofline: RooflineRecord, n_repeats: int) -> WorkloadRecord:
     counts, n_reused, n_cuda_graphs = workload.counts, workload.n_reused, workload.n_cuda_graphs
     n_rows = fmean(count.n_positions for count in counts)
     roofline_ms = roofline.ms(n_tokens=workload.least_tokens, n_rows=n_rows)

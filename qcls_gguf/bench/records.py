@@ -55,9 +55,9 @@ class ProbeMethod(Record):
 class RooflineRecord(Record):
     """The least time of a decode: its weights read once, or its multiplications, whichever takes longer."""
 
-    bytes_per_s: float | None
+    bytes_per_s: float | None = None
     """bandwidth; null where the device could not be probed, as are the next and `method`"""
-    operations_per_s: float | None
+    operations_per_s: float | None = None
     """of multiplying by weights: a multiplication and an addition are two"""
     weight_bytes: int
     """weights that a decode reads"""
@@ -67,9 +67,16 @@ class RooflineRecord(Record):
     """weights that are multiplied only by tokens whose hidden state is read"""
     weight_type: str
     """the type that most weights have"""
-    method: ProbeMethod | None
-    error: str | None
+    method: ProbeMethod | None = None
+    error: str | None = None
     """why the device could not be probed"""
+
+    def ms(self, *, n_tokens: float, n_rows: float) -> float | None:
+        """Milliseconds that a decode of n_tokens tokens takes at least, of which n_rows are read; None if not known."""
+        if self.bytes_per_s is None or self.operations_per_s is None:
+            return None
+        n_products = self.n_weights_per_token * n_tokens + self.n_weights_per_row * n_rows
+        return 1e3 * max(self.weight_bytes / self.bytes_per_s, 2 * n_products / self.operations_per_s)
 
 
 class Memory(Record):

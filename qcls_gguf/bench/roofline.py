@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 
 import gguf
 
 from ..classifier import Classifier
-from ..errors import DecodeError
+from ..engine.cores import threads
+from ..errors import DecodeError, PlanError
 from ..model.header import GgufHeader, TensorInfo
+from ..model.placement import device_index
 from ..native import Probed, devices, probe_copy, probe_matmul, probe_multiply, probe_read
 from ..prompts.prompt_set import read_depths
 from .records import ProbeMethod, RooflineRecord, SampleTimes
@@ -35,34 +36,30 @@ BUDGET_S = 0.5
 _FOR_ATTENTION = (".attn_q", ".attn_k", ".attn_v")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """What a decode reads and multiplies by. Experts count by the share of them that a token uses."""
+def roofline_of(
+    classifier: Classifier, probe: Callable[[int, int, str], tuple[float, float, ProbeMethod]]
+) -> RooflineRecord:
+    """The roofline of its prompts' decodes on its device; without rates where that cannot be measured.
 
-    n_bytes: int
-    n_per_token: int
-    """weights that every token is multiplied by"""
-    n_per_row: int
-    """weights that only the rows that are read are multiplied by: the last layer's after attention, a head"""
-    ggml_type: int
-    """the type that most weights have"""
-
-    @property
-    def type_name(self) -> str:
-        return gguf.GGMLQuantizationType(self.ggml_type).name
-
-
-def decode_weights(classifier: Classifier) -> Weights:
-    """The weights of its model that a decode of its prompts uses."""
+    probe: `probe_device`, or the same from memory.
+    """
     model, compiled = classifier.engine.model, classifier.configured.compiled
     _, depth = read_depths([compiled], model.facts.n_layer)
-    return count_weights(model.header, model.tensors.values(), head=compiled.exact, depth=depth)
+    weights = count_weights(model.header, model.tensors.values(), head=compiled.exact, depth=depth)
+    n_threads = threads(classifier.config.runtime).n
+    try:
+        rates = probe(device_index(model.placement), n_threads, weights.weight_type)
+    except (DecodeError, PlanError) as e:  # what was measured before is worth more than its roofline
+        return weights.model_copy(update={"error": str(e)})
+    return weights.model_copy(update=dict(zip(("bytes_per_s", "operations_per_s", "method"), rates, strict=True)))
 
 
 def count_weights(
     header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool = False, depth: int = 0
-) -> Weights:
-    """The weights that a decode uses; tensors: of all parts of the file.
+) -> RooflineRecord:
+    """The weights that a decode uses, without rates; tensors: of all parts of the file.
+
+    Experts count by the share of them that a token uses.
 
     head: whether the decode computes logits. Without a head in the graph neither the head nor the token embeddings
     count, of which single rows are read. depth: the last layer that is computed; 0: all.
@@ -93,30 +90,23 @@ def count_weights(
             n_row += n_weights
         else:
             n_token += n_weights
-    return Weights(
-        n_bytes=round(n_bytes),
-        n_per_token=round(n_token),
-        n_per_row=round(n_row),
-        ggml_type=by_type.most_common(1)[0][0],
+    return RooflineRecord(
+        weight_bytes=round(n_bytes),
+        n_weights_per_token=round(n_token),
+        n_weights_per_row=round(n_row),
+        weight_type=gguf.GGMLQuantizationType(by_type.most_common(1)[0][0]).name,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRates:
-    """The bandwidth and the speed of arithmetic that a device reached."""
+def probe_device(index: int, n_threads: int, weight_type: str) -> tuple[float, float, ProbeMethod]:
+    """(bytes_per_s, operations_per_s, how they were measured) of a device by its index in `devices`.
 
-    bytes_per_s: float
-    operations_per_s: float
-    method: ProbeMethod
-    """how they were measured"""
-
-
-def probe_device(index: int, *, n_threads: int, ggml_type: int) -> DeviceRates:
-    """Measure a device by its index in `devices`; takes a few seconds and twice COPY_BYTES of its memory.
+    Takes a few seconds and twice COPY_BYTES of its memory.
 
     Raises DecodeError where it cannot be measured, for example for want of memory.
     """
     device = list(devices())[index]
+    ggml_type = gguf.GGMLQuantizationType[weight_type].value
     is_cpu = device.kind == "CPU"
     if is_cpu:
         memory = probe_read(index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
@@ -126,15 +116,15 @@ def probe_device(index: int, *, n_threads: int, ggml_type: int) -> DeviceRates:
     multiplied = _multiplications(index, (n_threads, 1), ggml_type) if is_cpu else None
     shape = None if multiplied else (PROBE_SIDE, PROBE_SIDE, PROBE_COLUMNS)
     operations = multiplied[0] if multiplied else _product(index, n_threads, ggml_type)
-    return DeviceRates(
-        bytes_per_s=(1 if is_cpu else 2) * COPY_BYTES / memory.best_s,
-        operations_per_s=(2 * math.prod(shape) if shape else 1e9) / operations.best_s,
-        method=ProbeMethod(
+    return (
+        (1 if is_cpu else 2) * COPY_BYTES / memory.best_s,
+        (2 * math.prod(shape) if shape else 1e9) / operations.best_s,
+        ProbeMethod(
             device=device.name,
             n_threads=n_threads,
             memory_bytes=COPY_BYTES,
             memory_ms=_in_ms(memory),
-            weight_type=gguf.GGMLQuantizationType(ggml_type).name,
+            weight_type=weight_type,
             product_shape=shape,
             operations_ms=_in_ms(operations),
             bytes_per_s_of_one=COPY_BYTES / read_by_one.best_s if is_cpu else None,
@@ -165,35 +155,3 @@ def _product(index: int, n_threads: int, ggml_type: int) -> Probed:
 
 def _in_ms(probed: Probed) -> SampleTimes:
     return SampleTimes(best=1e3 * probed.best_s, median=1e3 * probed.median_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """The least time of one model's decodes on one device; not known where the device could not be probed."""
-
-    weights: Weights
-    rates: DeviceRates | None
-    error: str | None = None
-    """why there are no rates"""
-
-    def ms(self, *, n_tokens: float, n_rows: float) -> float | None:
-        """Milliseconds that a decode of n_tokens tokens takes at least, of which n_rows are read; None if not known."""
-        if self.rates is None:
-            return None
-        n_products = self.weights.n_per_token * n_tokens + self.weights.n_per_row * n_rows
-        read_s = self.weights.n_bytes / self.rates.bytes_per_s
-        return 1e3 * max(read_s, 2 * n_products / self.rates.operations_per_s)
-
-    def record(self) -> RooflineRecord:
-        """The roofline as the benchmark's record has it."""
-        rates = self.rates
-        return RooflineRecord(
-            bytes_per_s=rates.bytes_per_s if rates else None,
-            operations_per_s=rates.operations_per_s if rates else None,
-            weight_bytes=self.weights.n_bytes,
-            n_weights_per_token=self.weights.n_per_token,
-            n_weights_per_row=self.weights.n_per_row,
-            weight_type=self.weights.type_name,
-            method=rates.method if rates else None,
-            error=self.error,
-        )

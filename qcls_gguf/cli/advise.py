@@ -61,7 +61,7 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
     """
     from ..advising.advise import AdviceSettings, advise  # see app.py for why here
     from ..advising.comparison import STAGE_FILE
-    from ..advising.document import advice_document
+    from ..advising.records import advice_document
     from ..config.load import load_config
     from ..report.files import write_schema
 

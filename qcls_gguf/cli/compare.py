@@ -68,9 +68,8 @@ def compare_command(
     qcls-gguf compare --llama-server http://127.0.0.1:8080 --html compare.html
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --queries queries.txt
     """
-    from ..compare.document import document  # see app.py for why here
-    from ..compare.method import Peers
-    from ..compare.records import QUERIES
+    from ..compare.method import Peers  # see app.py for why here
+    from ..compare.records import QUERIES, document
     from ..compare.run import ComparisonSettings, compare
 
     texts = chosen.texts()

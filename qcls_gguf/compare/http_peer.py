@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from ..config.words import JsonObject
-from .method import AbsentError, Answer, Method, PeerError, Workload
+from .method import Answer, Method, PeerError, Workload
 
 TIMEOUT_S = 120.0
 _CONNECT_S = 5.0
@@ -36,7 +36,7 @@ class HttpPeer(Method):
     """how many tokens' log-probabilities come back"""
 
     def __init__(self, workload: Workload, url: str) -> None:
-        """Connect, and check the server. Raises AbsentError."""
+        """Connect, and check the server. Raises PeerError."""
         self.workload, self.url = workload, url
         piece = workload.stock_model.piece
         self._pieces = {path[0]: piece(path[0])[0] for prompt in workload.prompts for path in prompt.paths}
@@ -44,7 +44,7 @@ class HttpPeer(Method):
         try:
             self.check_server(probe)
         except PeerError as e:
-            raise AbsentError(f"no usable server: {e}") from e
+            raise PeerError(f"no usable server: {e}") from e
         finally:
             probe.close()
         n = len(workload.prompts)
@@ -55,7 +55,7 @@ class HttpPeer(Method):
         self._ended: dict[tuple[int, str], str] = {}
 
     def check_server(self, connection: Connection) -> None:
-        """Raise PeerError or AbsentError where the server cannot serve the workload."""
+        """Raise PeerError where the server cannot serve the workload."""
         raise NotImplementedError
 
     def body(self, index: int, text: str) -> JsonObject:

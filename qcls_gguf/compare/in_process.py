@@ -9,7 +9,7 @@ from ..engine.engine import MAX_SEQ, Engine
 from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..plan.tree import Root, TokenTree
-from .method import AbsentError, Answer, Method, Workload
+from .method import Answer, Method, PeerError, Workload
 
 
 class Qcls(Method):
@@ -38,7 +38,7 @@ class Stock(Method):
         n_leaves = max(sum(prompts[i].trie.n_leaves for i in decode) for decode in self._decodes)
         n_seq = n_leaves + len(prefixes)
         if n_seq > MAX_SEQ:
-            raise AbsentError(f"it needs {n_seq} sequences, and llama.cpp has {MAX_SEQ}: compare with fewer prompts")
+            raise PeerError(f"it needs {n_seq} sequences, and llama.cpp has {MAX_SEQ}: compare with fewer prompts")
         n_rows = max(sum(len(prompts[i].trie.read) for i in decode) for decode in self._decodes)
         n_tokens = max(
             sum(len(inputs[i][1]) + len(prompts[i].trie.fed) for i in decode)

@@ -17,12 +17,8 @@ from ..prompts.trie import build_trie
 from ..score.adjustment import FloatArray, log_softmax, log_sum_exp
 
 
-class AbsentError(QclsError):
-    """A method cannot run here; the message says why, and what to do."""
-
-
 class PeerError(QclsError):
-    """A method failed while it ran."""
+    """A method cannot run here, or failed while it ran; the message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +103,8 @@ class Workload:
 
     def inputs(self, query: str) -> list[tuple[int, list[int]]]:
         """For each prompt how many tokens of its prefix stay with a query, and the tokens after them."""
-        found = []
-        for prompt in self.prompts:
-            compiled = prompt.compiled
-            text = compiled.before + query + compiled.after
-            found.append(compiled.new_tokens(self.stock_model.tokenize(text, parse_special=False).tolist()))
-        return found
+        prompts = [prompt.compiled for prompt in self.prompts]
+        return [prompt.new_tokens(prompt.fragment_tokens(self.stock_model, query)) for prompt in prompts]
 
     @property
     def n_threads(self) -> int:
@@ -134,7 +126,7 @@ class Method:
     """A method of labelling a query by all prompts: opened by its constructor, asked, and closed.
 
     The constructor takes the workload, and loads and caches what requests will need; only `ask` is timed. It raises
-    AbsentError where the method cannot run here, and leaves nothing open then.
+    PeerError where the method cannot run here, and leaves nothing open then.
     """
 
     def ask(self, query: str, exact: bool = False) -> list[Answer]:

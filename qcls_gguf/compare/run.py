@@ -24,7 +24,7 @@ from ..report.progress import OnProgress
 from ..statistics import FloatArray, mean, quantiles
 from .http_peer import is_url
 from .in_process import Qcls, Stock
-from .method import AbsentError, Answer, Method, PeerError, Peers, Workload, WorkloadPrompt
+from .method import Answer, Method, PeerError, Peers, Workload, WorkloadPrompt
 from .records import QUERIES, AbsentMethod, ComparisonRecord, MethodRecord, WinnerAgreement
 from .servers import LlamaServer, Ollama
 
@@ -190,7 +190,7 @@ class _Contest:
                 raise
             with suppress(Exception):
                 self.methods.pop(name).close()
-            reason = str(e) if isinstance(e, AbsentError | PeerError) else f"{type(e).__name__}: {e}"
+            reason = str(e) if isinstance(e, PeerError) else f"{type(e).__name__}: {e}"
             asked_for = name in self.settings.methods
             self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=started))
 

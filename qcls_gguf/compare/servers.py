@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..config.words import JsonObject
 from ..model.placement import flash_attention
 from .http_peer import Connection, HttpPeer
-from .method import AbsentError, PeerError, Workload
+from .method import PeerError, Workload
 
 _FIRST_OLLAMA = (0, 12, 11)
 """the first version of Ollama that answers with log-probabilities"""
@@ -29,7 +29,7 @@ class LlamaServer(HttpPeer):
     def __init__(self, workload: Workload) -> None:
         if workload.peers.llama_server is None:
             command = _server_command(workload)
-            raise AbsentError(f"no server: give the URL of one as `llama_server`, started with {command}")
+            raise PeerError(f"no server: give the URL of one as `llama_server`, started with {command}")
         super().__init__(workload, workload.peers.llama_server)
 
     def check_server(self, connection: Connection) -> None:
@@ -80,7 +80,7 @@ class Ollama(HttpPeer):
     def __init__(self, workload: Workload) -> None:
         peers = workload.peers
         if peers.ollama is None or peers.ollama_model is None:
-            raise AbsentError(
+            raise PeerError(
                 "no server: give its URL as `ollama`, such as http://127.0.0.1:11434, and a name as `ollama_model`, "
                 "made from the same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
             )
@@ -96,12 +96,12 @@ class Ollama(HttpPeer):
         except (KeyError, TypeError) as e:
             raise PeerError("/api/tags names no models: it is no Ollama server") from e
         if not {self._model, f"{self._model}:latest"} & names:
-            raise AbsentError(f"`ollama_model` {self._model}: the server has {', '.join(sorted(names)) or 'no models'}")
+            raise PeerError(f"`ollama_model` {self._model}: the server has {', '.join(sorted(names)) or 'no models'}")
         version = _text(connection.request("GET", "/api/version"), "version")
         numbers = tuple(map(int, re.findall(r"\d{1,9}", version)[:3]))
         if numbers and _BUILT_OLLAMA != numbers < _FIRST_OLLAMA:
             wanted = ".".join(map(str, _FIRST_OLLAMA))
-            raise AbsentError(f"Ollama {version} has no log-probabilities: they need {wanted} or newer")
+            raise PeerError(f"Ollama {version} has no log-probabilities: they need {wanted} or newer")
         self._check_weights(_text(connection.request("POST", "/api/show", {"model": self._model}), "modelfile"))
 
     def _check_weights(self, modelfile: str) -> None:
@@ -111,7 +111,7 @@ class Ollama(HttpPeer):
         if ours.sha256 in digests:
             self._weights = "its weights are the same file, by sha256"
         elif digests:
-            raise AbsentError(
+            raise PeerError(
                 f"`ollama_model` {self._model}: its weights are another file, sha256 {min(digests)[:12]}… where ours "
                 f"is {ours.sha256[:12]}…: make one from ours (a Modelfile of the line `FROM {ours.path}`, then "
                 "`ollama create`)"

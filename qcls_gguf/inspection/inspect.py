@@ -15,7 +15,6 @@ from ..engine.engine import MAX_SEQ
 from ..errors import ConfigError
 from ..native.device import instruction_sets
 from ..plan.templates import Templates
-from ..plan.tree import TokenTree
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..score.result import Counts
 from .records import (
@@ -45,18 +44,10 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     max_batch = config.runtime.max_batch
     n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in prompts), len({prompt.prefix for prompt in prompts})
     templates = classifier.configured.templates
-    request = empty_request(prompts, tokenizer, classifier.plan_counts(""))
-    if (pass_tokens := tokenizer.pass_tokens) is not None:
-        copies = query_copies(templates) or request.n_query_copies
-        request = request.model_copy(update={"n_query_copies": copies, "pass_tokens": pass_tokens})
-    sequences = Sequences(
-        n_holders=n_holders,
-        n_leaves=n_leaves,
-        max_batch=max_batch,
-        n_needed=n_holders + n_leaves * max_batch,
-        n_seq_max=engine.context.n_seq_max,
-        n_limit=MAX_SEQ,
-    )
+    inspected = inspect_prompts(prompts, tokenizer)
+    request = empty_request(prompts, inspected, classifier.plan_counts(""), tokenizer.pass_tokens)
+    if request.pass_tokens is not None and (copies := query_copies(templates)):
+        request = request.model_copy(update={"n_query_copies": copies})
     return Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
@@ -73,10 +64,17 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             graphs_bytes=memory.shapes_bytes,
             why_no_visible_cells=engine.context.why_no_visible_cells,
         ),
-        sequences=sequences,
+        sequences=Sequences(
+            n_holders=n_holders,
+            n_leaves=n_leaves,
+            max_batch=max_batch,
+            n_needed=n_holders + n_leaves * max_batch,
+            n_seq_max=engine.context.n_seq_max,
+            n_limit=MAX_SEQ,
+        ),
         request=request,
         longest=longest_query(templates, config.runtime.max_query_tokens),
-        prompts=inspect_prompts(prompts, tokenizer),
+        prompts=inspected,
         warnings=classifier.warnings,
     )
 
@@ -87,8 +85,9 @@ def inspect_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[Pr
 
 
 def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> PromptInspection:
-    _, fragment, suffix = new_tokens(prompt, tokenizer)
-    n_cached, _ = prompt.new_tokens(fragment_tokens(prompt, tokenizer, PROBES[0]))
+    _, added = prompt.new_tokens(prompt.fragment_tokens(tokenizer, ""))
+    n_fragment = len(added) - len(prompt.closing)
+    n_cached, _ = prompt.new_tokens(prompt.fragment_tokens(tokenizer, PROBES[0]))
     shared = {other.name: common_prefix(prompt.prefix, other.prefix) for other in prompts if other is not prompt}
     n_shared = max(shared.values(), default=0)
     ended = ended_labels(prompt)
@@ -102,9 +101,9 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
             shared_with=tuple(name for name, n in shared.items() if n == n_shared > 0),
         ),
         added=Added(
-            n_tokens=len(fragment) + len(suffix),
-            fragment=_texts(fragment, tokenizer),
-            suffix=_texts(suffix, tokenizer),
+            n_tokens=len(added),
+            fragment=_texts(added[:n_fragment], tokenizer),
+            suffix=_texts(added[n_fragment:], tokenizer),
         ),
         n_tokens_labels=len(prompt.trie.fed),
         n_positions=len(prompt.trie.read),
@@ -121,51 +120,18 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
     )
 
 
-def fragment_tokens(prompt: Prompt, tokenizer: Tokenizer, query: str) -> list[int]:
-    """The tokens of a query and the text around it up to the nearest special tokens: these are tokenised together."""
-    tokens: list[int] = tokenizer.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist()
-    return tokens
-
-
-def new_tokens(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, list[int], list[int]]:
-    """For an empty query: n_cached, the new tokens of the fragment, and those of the suffix after it."""
-    n_cached, tokens = prompt.new_tokens(fragment_tokens(prompt, tokenizer, ""))
-    at = len(tokens) - len(prompt.closing)
-    return n_cached, tokens[:at], tokens[at:]
-
-
-def empty_request(prompts: Sequence[Prompt], tokenizer: Tokenizer, counts: Counts) -> Request:
+def empty_request(
+    prompts: Sequence[Prompt], inspected: Sequence[PromptInspection], counts: Counts, pass_tokens: int | None = None
+) -> Request:
     """What a request with an empty query feeds; counts: what the classifier plans for it."""
-    added = [new_tokens(prompt, tokenizer) for prompt in prompts]
-    tree = TokenTree()
-    roots: dict[tuple[tuple[int, ...], int], int] = {}
-    ends = []
-    for prompt, (n_cached, fragment, _) in zip(prompts, added, strict=True):
-        key = prompt.prefix, n_cached
-        if key not in roots:
-            roots[key] = tree.add_root(n_cached)
-        ends.append(tree.add_path(roots[key], fragment))
-    n_fragment = len(tree)
-    ends = [tree.add_path(end, suffix) for end, (_, _, suffix) in zip(ends, added, strict=True)]
-    n_prompt = len(tree)
-    for prompt, end in zip(prompts, ends, strict=True):
-        nodes = [end]
-        for parent, token in prompt.trie.fed:
-            nodes.append(tree.add_path(nodes[parent], (token,)))
-    n_new = [len(fragment) + len(suffix) for _, fragment, suffix in added]
-    n_labels = sum(len(prompt.trie.fed) for prompt in prompts)
     return Request(
         n_decodes=counts.n_decodes,
         n_tokens=counts.n_tokens_new,
-        n_tokens_fragment=n_fragment,
-        n_tokens_suffix=n_prompt - n_fragment,
-        n_tokens_labels=len(tree) - n_prompt,
-        n_tokens_more=counts.n_tokens_new - len(tree),
-        n_tokens_unshared=sum(n_new) + n_labels,
+        n_tokens_unshared=sum(prompt.added.n_tokens + prompt.n_tokens_labels for prompt in inspected),
         n_tokens_cached=counts.n_tokens_cached,
         n_positions=counts.n_positions,
         n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
-        pass_tokens=None,
+        pass_tokens=pass_tokens,
     )
 
 
@@ -245,8 +211,7 @@ def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> Sh
 
 def show_prompt(prompt: Prompt, template: str, tokenizer: Tokenizer, query: str) -> ShownPrompt:
     """A compiled prompt with a query; template: its text, with the query's slot."""
-    fragment = fragment_tokens(prompt, tokenizer, query)
-    n_cached, fed = prompt.new_tokens(fragment)
+    n_cached, fed = prompt.new_tokens(prompt.fragment_tokens(tokenizer, query))
     tokens = [*prompt.prefix[:n_cached], *fed]
     pieces = [tokenizer.piece(token) for token in tokens]
     kinds = [(is_control, index < n_cached) for index, (_, is_control) in enumerate(pieces)]

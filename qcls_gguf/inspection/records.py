@@ -95,18 +95,10 @@ class Request(Record):
     n_decodes: int
     """decodes of the request"""
     n_tokens: int
-    """the sum of the next four"""
-    n_tokens_fragment: int
-    """text around the query that is tokenised with it; tokens that prompts share count once, as in the next two"""
-    n_tokens_suffix: int
-    """text after that"""
-    n_tokens_labels: int
-    """of labels of several tokens"""
-    n_tokens_more: int
-    """those fed again, in another decode or, by a model with states, to spare one; and with such a model tokens that
-    nobody reads, after shorter branches"""
+    """tokens that prompts share count once; those that are fed again, in another decode or, by a model with states, to
+    spare one, count again, as do tokens that such a model is fed to fill up shorter branches"""
     n_tokens_unshared: int
-    """with every prompt by itself"""
+    """with every prompt by itself: what the prompts add, and their labels of several tokens"""
     n_tokens_cached: int
     """tokens of the rendered prompts that come from the cache"""
     n_positions: int
@@ -189,13 +181,9 @@ class Inspection(Record):
     """what is likely a mistake in the prompts"""
 
 
-class ShownToken(Record):
+class ShownToken(Token):
     """A token of a prompt."""
 
-    token: int
-    """its id"""
-    text: str
-    """bytes that are no whole character are shown as escapes"""
     is_control: bool
     """whether it is a control token, or another mark of the vocabulary that only a template may hold"""
     is_cached: bool

@@ -53,7 +53,6 @@ def _facts(inspection: Inspection) -> dict[str, str]:
     sequences, request, startup = inspection.sequences, inspection.request, inspection.startup_ms
     weights = f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""
     why = context.why_no_visible_cells
-    again = f", again or to fill up {request.n_tokens_more}" if request.n_tokens_more else ""
     states, n_seqs = context.state_bytes, sequences.n_seq_max
     of_states = f", {_mib(states * n_seqs)} of them for {n_seqs} states of {_mib(states)} MiB" if states else ""
     most = "depends on its tokens"
@@ -68,9 +67,8 @@ def _facts(inspection: Inspection) -> dict[str, str]:
         "attention": "to the cells that a token may see" if why is None else f"to every used cell: {why}",
         "sequences": f"{sequences.n_needed}: prefixes {sequences.n_holders} + leaves {sequences.n_leaves} × max_batch "
         f"{sequences.max_batch}; {n_seqs} opened, at most {sequences.n_limit}",
-        "empty query": f"{counted(request.n_tokens, 'token')} in {counted(request.n_decodes, 'decode')}: around the "
-        f"query {request.n_tokens_fragment}, suffix {request.n_tokens_suffix}, labels {request.n_tokens_labels}"
-        f"{again} ({request.n_tokens_unshared} unshared); {request.n_tokens_cached} cached, "
+        "empty query": f"{counted(request.n_tokens, 'token')} in {counted(request.n_decodes, 'decode')}, "
+        f"{request.n_tokens_unshared} if prompts shared none; {request.n_tokens_cached} cached, "
         f"{request.n_positions} positions",
         "query token": f"fed {counted(request.n_query_copies, 'time')}",
         "longest query": most,

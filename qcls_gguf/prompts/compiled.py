@@ -86,6 +86,11 @@ class Prompt:
         """The text around the query that is tokenised per request; equal fragments are tokenised once."""
         return self.before, self.after
 
+    def fragment_tokens(self, tokenizer: Tokenizer, query: str) -> list[int]:
+        """The tokens of before + query + after, as `new_tokens` takes them."""
+        tokens: list[int] = tokenizer.tokenize(self.before + query + self.after, parse_special=False).tolist()
+        return tokens
+
     def new_tokens(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
         """(n_cached, tokens to feed), given the tokens of before + query + after.
 

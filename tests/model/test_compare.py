@@ -17,11 +17,10 @@ from typer.testing import CliRunner
 from qcls_gguf import Config, load_config
 from qcls_gguf.cli.app import app
 from qcls_gguf.compare import http_peer
-from qcls_gguf.compare.document import document
 from qcls_gguf.compare.http_peer import Connection, is_url
 from qcls_gguf.compare.method import Answer, Method, PeerError, Peers
 from qcls_gguf.compare.records import QUERIES as UNASKED
-from qcls_gguf.compare.records import ComparisonRecord
+from qcls_gguf.compare.records import ComparisonRecord, document
 from qcls_gguf.compare.run import METHODS, ComparisonSettings, compare
 from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.model import Model

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.bench.records import ProbeMethod
-from qcls_gguf.bench.roofline import DeviceRates, Roofline, Weights, count_weights
+from qcls_gguf.bench.records import RooflineRecord
+from qcls_gguf.bench.roofline import count_weights
 from qcls_gguf.bench.workloads import least_tokens
 from qcls_gguf.model.header import GgufHeader, Scalar, TensorInfo
 from qcls_gguf.prompts.compiled import Prompt
@@ -30,7 +30,7 @@ TENSORS = {
 
 def weights(
     *without: str, head: bool = False, depth: int = 0, scalars: Mapping[str, Scalar] = MappingProxyType({})
-) -> Weights:
+) -> RooflineRecord:
     tensors = [
         TensorInfo(
             name=name, shape=(n,) if m is None else (n, m), ggml_type=kind, offset=0, n_bytes=n * (m or 1) * 2
@@ -49,48 +49,45 @@ def weights(
 
 def test_without_a_head_the_layers_count() -> None:
     found = weights()
-    assert found.n_bytes == 2 * (10 + 100 + 200 + 100 + 200)
-    assert found.n_per_token == 100 + 200 + 100
-    assert found.n_per_row == 200  # of the last layer, after attention
-    assert (found.ggml_type, found.type_name) == (Q8_0, "Q8_0")
+    assert found.weight_bytes == 2 * (10 + 100 + 200 + 100 + 200)
+    assert found.n_weights_per_token == 100 + 200 + 100
+    assert found.n_weights_per_row == 200  # of the last layer, after attention
+    assert found.weight_type == "Q8_0"
 
 
 def test_with_a_head_its_rows_count_too() -> None:
-    assert weights(head=True).n_per_row == 200 + 1000
-    assert weights(head=True).n_bytes == weights().n_bytes + 2000
+    assert weights(head=True).n_weights_per_row == 200 + 1000
+    assert weights(head=True).weight_bytes == weights().weight_bytes + 2000
     tied = weights("output.weight", head=True)
-    assert (tied.n_per_row, tied.n_bytes) == (1200, weights(head=True).n_bytes)
+    assert (tied.n_weights_per_row, tied.weight_bytes) == (1200, weights(head=True).weight_bytes)
     assert weights("output.weight") == weights()
 
 
 def test_above_the_depth_of_all_heads_no_layer_counts() -> None:
     found = weights(depth=1)
-    assert found.n_bytes == 2 * (10 + 100 + 200)
-    assert (found.n_per_token, found.n_per_row) == (100 + 200, 0)
+    assert found.weight_bytes == 2 * (10 + 100 + 200)
+    assert (found.n_weights_per_token, found.n_weights_per_row) == (100 + 200, 0)
     assert weights(depth=2) == weights()
 
 
 def test_of_experts_the_used_share_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TENSORS, "blk.0.ffn_up_exps.weight", (10, 80, Q8_0))
     found = weights(scalars={"a.expert_count": 8, "a.expert_used_count": 2})
-    assert found.n_per_token == weights().n_per_token - 800 + 200
-    assert found.n_bytes == weights().n_bytes - 1600 + 400
+    assert found.n_weights_per_token == weights().n_weights_per_token - 800 + 200
+    assert found.weight_bytes == weights().weight_bytes - 1600 + 400
 
 
 def test_the_roofline_is_the_larger_of_the_two() -> None:
-    found = Roofline(
-        Weights(n_bytes=1_000_000, n_per_token=500_000, n_per_row=100_000, ggml_type=Q8_0),
-        DeviceRates(bytes_per_s=1e9, operations_per_s=1e10, method=ProbeMethod.model_construct()),
+    counts = {"weight_bytes": 1_000_000, "n_weights_per_token": 500_000, "n_weights_per_row": 100_000}
+    found = RooflineRecord.model_validate(
+        {**counts, "weight_type": "Q8_0", "bytes_per_s": 1e9, "operations_per_s": 1e10}
     )
     assert found.ms(n_tokens=20, n_rows=5) == pytest.approx(2.1)
     assert found.ms(n_tokens=1, n_rows=1) == pytest.approx(1.0)
 
 
 def test_without_rates_there_is_no_least_time() -> None:
-    found = Roofline(weights(), None, "no memory")
-    assert found.ms(n_tokens=1, n_rows=1) is None
-    record = found.record()
-    assert (record.error, record.method, record.bytes_per_s) == ("no memory", None, None)
+    assert weights().ms(n_tokens=1, n_rows=1) is None
 
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)

@@ -101,18 +101,14 @@ def test_label_tokens_and_trie(words: Words) -> None:
 
 def test_request_of_prompts_with_separate_texts(words: Words) -> None:
     prompts = [compiled(words, "color", COLOR, COLORS), compiled(words, "item", ITEM, ITEMS)]
-    request = empty_request(prompts, words, counted(11))
+    request = empty_request(prompts, inspect_prompts(prompts, words), counted(11))
     assert (request.n_tokens, request.n_tokens_cached, request.n_positions, request.n_query_copies) == (11, 24, 3, 2)
-    parts = request.n_tokens_fragment, request.n_tokens_suffix, request.n_tokens_labels, request.n_tokens_more
-    assert parts == (2, 8, 1, 0)
     assert request.n_tokens_unshared == 11
 
 
 def test_request_of_prompts_that_share_their_text(words: Words) -> None:
     texts = [(name, f"<|s|>label it<|e|>\nquery: {{query}}<|e|>\n{name}:") for name in ("color", "item")]
     prompts = [compiled(words, name, text, COLORS) for name, text in texts]
-    request = empty_request(prompts, words, counted(9))
-    parts = request.n_tokens_fragment, request.n_tokens_suffix, request.n_tokens_labels
-    assert parts == (1, 6, 2)  # ` `; `<|e|>\n` once, `color:`, `item:`; ` light` twice
+    request = empty_request(prompts, inspect_prompts(prompts, words), counted(9))
     assert request.n_tokens_unshared == 2 * (1 + 4 + 1)
     assert request.n_query_copies == 1
