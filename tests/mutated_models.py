@@ -31,6 +31,7 @@ from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, QclsError, 
 from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.placement import ON_CPU
 from qcls_gguf.model.trial import try_model
+from qcls_gguf.system.timing import Ledger
 
 BASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("qwen3", {"weight_type": "Q8_0", "head_type": "Q8_0"}),
@@ -90,7 +91,7 @@ def try_all(seeds: Iterable[int], folder: Path, **runtime: Any) -> Iterator[Ende
         path.write_bytes(put_together(file))
         try:
             ModelFile.read(path)
-            try_model([path], path.stat().st_size, ON_CPU, settings)
+            try_model([path], path.stat().st_size, ON_CPU, settings, Ledger())
         except QclsError as e:
             how, text = type(e).__name__, str(e)
         except Exception:

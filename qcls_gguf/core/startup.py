@@ -21,9 +21,9 @@ from ..engine.open import open_engine, open_model
 from ..engine.prefix_file import StateCache, hold_prefixes
 from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from ..model import Model, OpenModels
-from ..model.gpu_code import driver_step
-from ..model.placement import used_gpus
+from ..model.placement import device_name, used_gpus
 from ..native import build_info
+from ..native.cuda_driver import driver_step
 from ..prompts.chat import is_chat, render_prompts
 from ..prompts.prompt_set import compile_prompts
 from ..score.adjustment import content_free_queries
@@ -173,11 +173,11 @@ def _model_info(model: Model) -> ModelInfo:
     return ModelInfo(
         path=str(model.path),
         sha256=identity.sha256,
-        quantization=model.quantization,
+        quantization=model.header.quantization,
         description=model.facts.description + (f", a decision model ({kind})" if kind else ""),
         size_bytes=identity.size_bytes,
         n_gpu_layers=model.n_gpu_layers,
-        device=model.device,
+        device=device_name(model.placement),
         llama_cpp_commit=build.llama_cpp_commit,
         source_digest=build.source_digest,
         backend=build.backend,

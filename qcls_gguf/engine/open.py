@@ -6,8 +6,8 @@ from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
 from ..errors import ConfigError, DecodeError, ModelError, PlanError
 from ..model import Model, OpenModels, Vocabulary
-from ..model.open import context_memory, depends_on_context, open_vocabulary, placed_beside
-from ..model.placement import ON_CPU, flash_attention, used_gpus
+from ..model.open import context_memory, open_vocabulary
+from ..model.placement import ON_CPU, fitted, flash_attention, gpus, is_scarce, used_gpus, weights_of
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..plan.kept_queries import KeptQueries
 from ..prompts.chat import render_prompts
@@ -74,11 +74,12 @@ def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledge
     if models.get(config):
         return models.of(config, ledger)
     file = models.file_of(config, ledger)
-    if depends_on_context(file, runtime):
+    if is_scarce(runtime, file.size_bytes, gpus()):
         try:
             with open_vocabulary(file, runtime, ledger) as vocabulary:
                 settings = context_settings(config, vocabulary, audit=audit)
-            placed, taken = placed_beside(file, runtime, settings)
+            weights = weights_of(file.tensors, file.header.n_layer)
+            placed, taken = fitted(runtime, weights, gpus(), lambda placed: context_memory(file, placed, settings))
         except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
             ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
         else:

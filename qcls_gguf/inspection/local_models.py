@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from ..config.words import abbreviated
-from ..model.files import LocalModel, Source
+from ..errors import ModelError
+from ..model.files import ModelFile, Source
 from ..report.document import TEXT, Document, Table
 from ..report.environment import model_room
 from ..report.record import Record
@@ -47,28 +49,32 @@ class ModelsRecord(Record):
     """the embedded model first, then those of packages, Ollama's, and the hub's"""
 
 
-def models_record(found: Iterable[LocalModel]) -> ModelsRecord:
-    """Each model beside the memory that is free at this moment."""
+def models_record(found: Iterable[tuple[Source, str, Path]]) -> ModelsRecord:
+    """Each model, as `local_models` finds it, beside the memory that is free at this moment. Headers are read."""
     room = model_room()
     return ModelsRecord(
         memory="GPU" if room.on_gpu else "RAM",
         free_bytes=room.free_bytes,
-        models=tuple(_on_disk(model, room.weights_bytes) for model in found),
+        models=tuple(_on_disk(*model, room.weights_bytes) for model in found),
     )
 
 
-def _on_disk(model: LocalModel, weights_bytes: int) -> ModelOnDisk:
-    file = model.file
+def _on_disk(source: Source, name: str, path: Path, weights_bytes: int) -> ModelOnDisk:
+    file, error = None, None
+    try:
+        file = ModelFile.read(path)
+    except ModelError as e:
+        error = str(e)
     return ModelOnDisk(
-        source=model.source,
-        name=model.name,
-        path=str(model.path),
+        source=source,
+        name=name,
+        path=str(path),
         arch=file.header.purpose if file else None,
         n_parameters=file.n_parameters if file else None,
         quantization=file.header.quantization if file else None,
         size_bytes=file.size_bytes if file else None,
         fits=file.size_bytes <= weights_bytes if file else None,
-        error=model.error,
+        error=error,
     )
 
 

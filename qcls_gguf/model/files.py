@@ -37,8 +37,8 @@ class ModelFile:
 
         Raises ModelError that names what is wrong and the remedy.
         """
-        header = read_header(path)
         parts = model_parts(path)
+        header = read_header(path)
         kind = header.scalars.get("general.type", "model")
         if kind != "model" or header.arch in _COMPANIONS:
             raise ModelError(
@@ -47,17 +47,6 @@ class ModelFile:
         n_embd, n_out = (header.scalars.get(f"{header.arch}.embedding_length{end}", 0) for end in ("", "_out"))
         if n_out not in (0, n_embd):
             raise ModelError(f"{path} gives {n_out!r} values a token, its head takes {n_embd!r}: choose another file")
-        n_parts = header.scalars.get("split.count", 1)
-        if type(n_parts) is int and n_parts > 1 and n_parts != len(parts):
-            raise ModelError(
-                f"{path} holds a part of a model split in {n_parts}, which its name does not say: "
-                f"give the parts their names back, NAME-00001-of-{n_parts:05}.gguf and so on"
-            )
-        for number, part in enumerate(parts[1:], 2):
-            if not part.is_file():
-                raise ModelError(
-                    f"part {number} of {len(parts)} of the model is missing: put {part.name} beside {path}"
-                )
         file = cls((header, *map(read_header, parts[1:])))
         if not file.tensors:
             raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
@@ -122,30 +111,16 @@ def find_model(model: ModelConfig, *, offline: bool) -> Path:
     return model.path or embedded_model()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalModel:
-    """A model on disk."""
+def local_models() -> Iterator[tuple[Source, str, Path]]:
+    """(source, name, file) of every model on this machine, the embedded one first.
 
-    source: Source
-    name: str
-    """what a configuration's `path` or, for the hub, `hf_repo` takes"""
-    path: Path
-    file: ModelFile | None
-    """none where it cannot be used"""
-    error: str | None = None
-    """why it cannot be used"""
-
-
-def local_models() -> Iterator[LocalModel]:
-    """Every model found, the embedded one first. Files are looked at, not loaded."""
-    found: list[tuple[Source, str, Path]] = []
+    The name is what a configuration's `path` or, for the hub, `hf_repo` takes. No file is read.
+    """
     with suppress(ModelError):
-        found.append(("embedded", EMBEDDED, embedded_model()))
-    found += [("package", f"{PACKAGE}{name}", path) for name, path in packaged_models()]
-    found += [("ollama", f"{OLLAMA}{name}", path) for name, path in installed()]
-    found += [("hub", name, path) for name, path in cached_models()]
-    for source, name, path in found:
-        try:
-            yield LocalModel(source=source, name=name, path=path, file=ModelFile.read(path))
-        except ModelError as e:
-            yield LocalModel(source=source, name=name, path=path, file=None, error=str(e))
+        yield "embedded", EMBEDDED, embedded_model()
+    for name, path in packaged_models():
+        yield "package", f"{PACKAGE}{name}", path
+    for name, path in installed():
+        yield "ollama", f"{OLLAMA}{name}", path
+    for name, path in cached_models():
+        yield "hub", name, path

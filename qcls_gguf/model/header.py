@@ -16,6 +16,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.words import shown
 from ..errors import ModelError
 from ..native import type_block
 from .identity import Stamp, stamp_of
@@ -47,14 +48,9 @@ _FILE_TYPES = dict(enumerate((
 """By the number that `general.file_type` has: the package gguf knows them, too, and takes 60 ms to import."""
 DECISION_KINDS = ("openjev", "lev", "nimble", "pplx-decider", "lfm2-d1")
 """of models that were trained to decide: those that answer with a code, which are read here"""
+_N_SHOWN = 40
+"""bytes of a file that is no GGUF: they tell a web page, a pointer of Git LFS or an archive"""
 _RANKING = 4  # LLAMA_POOLING_TYPE_RANK in include/llama.h
-_OTHER_KINDS = (
-    ("version https://git-lfs", "a git-lfs pointer that stands for the model: run `git lfs pull` in its folder"),
-    ("<", "a web page: use the address of the file itself"),
-    ("{", "a JSON text, maybe a server's error message: open it, and download the model again"),
-    ("pk\x03\x04", "an archive such as PyTorch writes: choose a repository with GGUF files"),
-)
-"""What files that are no GGUF begin with, in lower case, and what to do then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +143,11 @@ def read_header(path: Path) -> GgufHeader:
         if found.st_size == 0:
             raise ModelError(f"{path} is empty: download or copy it again")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-            head = buffer[:512]
-            if head[:4] != b"GGUF":
-                raise ModelError(f"{path} is not a GGUF file: it starts with {head[:8].hex(' ')}{_other_kind(head)}")
+            if buffer[:4] != b"GGUF":
+                raise ModelError(
+                    f"{path} is not a GGUF file, it begins with {shown(buffer[:_N_SHOWN].decode('latin-1'))}: choose "
+                    "a .gguf file, or fetch it again, in a repository of Git LFS by `git lfs pull`"
+                )
             scalars, tensors = _parse(_Cursor(path, buffer))
             stamp = stamp_of(path, os.fstat(file.fileno()))
             return GgufHeader(path=path, stamp=stamp, scalars=scalars, tensors=tensors)
@@ -161,15 +159,6 @@ def read_header(path: Path) -> GgufHeader:
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte, or a file emptied meanwhile
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"{path} cannot be read ({reason}): check the path and its permissions") from error
-
-
-def _other_kind(head: bytes) -> str:
-    """What a file that is no GGUF looks like, and what to do then."""
-    if head[8:9] == b"{":  # after the length of its header
-        return ", a safetensors file: choose a repository with GGUF files"
-    text = head.decode("latin-1").removeprefix("\xef\xbb\xbf").lstrip().lower()
-    kinds = (f", {what}" for begins, what in _OTHER_KINDS if text.startswith(begins))
-    return next(kinds, ": choose a .gguf file, or fetch it again")
 
 
 class _Cursor:

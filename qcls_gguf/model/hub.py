@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,10 +22,10 @@ _GO_ONLINE = "run once online, without `offline` and HF_HUB_OFFLINE,"
 # Companions of a model that are no model by themselves; llama.cpp (common/download.cpp) skips the same names.
 _COMPANIONS = ("mmproj", "mtp-", "eagle3-", "dflash-", "dspark-")
 _SPEC = re.compile(
-    r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@:\s]+))?(?::(?P<quantization>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII
+    r"(?:(?:https://)?(?:huggingface\.co|hf\.co)/)?"
+    r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@:\s]+))?(?::(?P<quantization>[\w.-]+(?:/[\w.-]+)*))?",
+    re.ASCII,
 )
-_ADDRESS = re.compile(r"(?:https?://)?[\w-]+(?:\.[\w-]+)+/(?P<spec>[^/]+/[^/?#]+)", re.ASCII)
-_FORM = "user/repo[@revision][:quantization]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +55,10 @@ def fetch_model(
     """Return the local path of a GGUF model on the Hub, downloading what the Hub's cache does not hold.
 
     `spec` is `user/repo` or `user/repo:quantization`, as for llama.cpp's `-hf`, and `@revision` may follow the
-    repository; a GGUF file's name in the repository may stand for the quantisation. For a split model all parts are
-    fetched, of one commit, and the path is that of the first. With no quantisation Q4_K_M is chosen, or else the
-    repository's only model. HF_TOKEN, HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE are obeyed. A model in the cache is used,
-    too, if the Hub cannot be reached.
+    repository, whose address may stand for it; a GGUF file's name may stand for the quantisation. For a split model all
+    parts are fetched, of one commit, and the path is that of the first. With no quantisation Q4_K_M is chosen, or else
+    the repository's only model. HF_TOKEN, HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE are obeyed. A model in the cache is
+    used, too, if the Hub cannot be reached.
 
     Raises ConfigError for an unusable `spec` or a quantisation that is not there, ModelError if fetching fails.
     """
@@ -69,21 +70,22 @@ def fetch_model(
         return _find_cached(request) if offline or constants.HF_HUB_OFFLINE else _fetch(request)
     except (ConfigError, ModelError):
         raise
-    except Exception as error:  # the library's own, its HTTP client's or the system's: they differ between versions
-        raise _explain(error, request) from None
+    except Exception as e:  # the library's own, its HTTP client's or the system's: they differ between versions
+        raise ModelError(
+            f"{request} cannot be fetched from {os.environ.get('HF_ENDPOINT', 'the hub')} "
+            f"({' '.join(str(e).split()) or type(e).__name__}): check its name, the network, HF_ENDPOINT and the room "
+            "in HF_HOME; for what is private or gated set HF_TOKEN, or log in with `hf auth login`"
+        ) from None
 
 
 def parse_name(spec: str, quantization: str | None, revision: str | None) -> HubRequest:
     """What `spec` asks for, with what is given beside it. Raises ConfigError for a text that is no such name."""
     found = _SPEC.fullmatch(spec)
     if found is None or found["repo"].lower().endswith(".gguf"):
-        inside = _ADDRESS.match(spec)
-        remedy = (
-            f"did you mean {inside['spec']}?"
-            if inside and _SPEC.fullmatch(inside["spec"])
-            else ("take these from the address of its page; a file on this disk is given as the model's `path`")
+        raise ConfigError(
+            f"model {spec!r} is not of the form user/repo[@revision][:quantization]: take these from the address of "
+            "its page; a file on this disk is given as the model's `path`"
         )
-        raise ConfigError(f"model {spec!r} is not of the form {_FORM}: {remedy}")
     if quantization == "":
         raise ConfigError("the quantization is empty: name one such as Q4_K_M, or leave it out")
     for what, given in (("quantization", quantization), ("revision", revision)):
@@ -146,12 +148,12 @@ def matching(variants: Iterable[Variant], quantization: str) -> list[Variant]:
 
 def _fetch(request: HubRequest) -> Path:
     from huggingface_hub import HfApi, constants, hf_hub_download
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         # Asked without the retries of list_repo_files, which keep a user with no network waiting for half a minute.
         info = HfApi().model_info(request.repo, revision=request.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
+    except (RepositoryNotFoundError, RevisionNotFoundError):
         raise
     except Exception:  # the Hub cannot be reached
         with suppress(ConfigError, ModelError):
@@ -206,26 +208,3 @@ def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) 
     if offline:
         raise ModelError(f"{request}: {wanted}, is not in the local cache, which has {labels}: {_GO_ONLINE} for others")
     raise ConfigError(f"{request} has no {wanted}: choose one that it has: {labels}")
-
-
-def _explain(error: Exception, request: HubRequest) -> ConfigError | ModelError:
-    """Say in one sentence what failed and what to do, whichever library it came from."""
-    if isinstance(error, ImportError):
-        return ModelError(f"{request} cannot be downloaded, huggingface_hub does not load ({error}): install it again")
-    from huggingface_hub import constants, errors
-
-    reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    token = "set HF_TOKEN, or log in with `hf auth login`"
-    if isinstance(error, errors.HFValidationError):
-        return ConfigError(f"model {request} is not a valid name of a repository ({reason}): correct it")
-    if isinstance(error, errors.GatedRepoError):
-        what = f"is gated and this account has no access: accept its terms on its page, then {token}"
-    elif isinstance(error, errors.RevisionNotFoundError):
-        what = f"has no revision {request.revision!r}: name a branch, tag or commit of it"
-    elif isinstance(error, errors.RepositoryNotFoundError):
-        what = f"does not exist, or is private: check its name; for a private one {token}"
-    elif isinstance(error, OSError) and error.errno:  # of the disk: the network's have no number here
-        what = f"cannot be written to {constants.HF_HUB_CACHE} ({error.strerror}): make room, or set HF_HOME elsewhere"
-    else:
-        what = f"cannot be fetched from {constants.ENDPOINT} ({reason}): check the network and HF_ENDPOINT, or {token}"
-    return ModelError(f"{request} {what}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import threading
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ModelError
-from ..system.folders import read_cache, write_cache
+from ..system.folders import remember, remembered
 from ..system.threads import start
 from .ollama import digest_in_name
 
@@ -22,9 +23,8 @@ first of these times: copies and images often keep it, or give all files the sam
 _CHUNK_BYTES = 256 << 10
 # Below this a file is hashed faster than a cache entry is worth.
 _CACHED_FROM_BYTES = 16 << 20
-_MAX_CACHED = 256
 _DIGESTS = "sha256.json"
-"""The kept digests, by path of the first part."""
+"""The kept digests, by the files' stamps."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _END_BYTES = 1 << 16
 
@@ -67,14 +67,14 @@ def identify(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True)
     try:
         stamps = stamps_of(parts)
         size_bytes = sum(size for _, size, *_ in stamps)
-        is_cached = size_bytes >= _CACHED_FROM_BYTES
-        sha256 = digest_in_name(path) or (_cached(stamps) if is_cached else None)
-        if sha256 is None:
+        key = json.dumps(stamps)
+        sha256 = digest_in_name(path) or (remembered(_DIGESTS).get(key) if size_bytes >= _CACHED_FROM_BYTES else None)
+        if sha256 is None or not _SHA256.fullmatch(sha256):
             sha256 = _hash(parts, size_bytes, go_on)
-            if is_cached:
-                if stamps_of(parts) != stamps:
-                    raise ModelError(f"{path} changed while it was read: wait until it is written, and run again")
-                _remember(stamps, sha256)
+            if stamps_of(parts) != stamps:
+                raise ModelError(f"{path} changed while it was read: wait until it is written, and run again")
+            if size_bytes >= _CACHED_FROM_BYTES:
+                remember(_DIGESTS, key, sha256)
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise ModelError(f"{path} cannot be read ({error}): check the path and its permissions") from error
     return ModelIdentity(path=path, size_bytes=size_bytes, sha256=sha256)
@@ -118,18 +118,3 @@ def _hash(parts: Sequence[Path], size_bytes: int, go_on: Callable[[], bool]) -> 
                 if not go_on():
                     raise ModelError("the model was closed before its file was hashed")
     return digest.hexdigest()
-
-
-def _cached(stamps: list[Stamp]) -> str | None:
-    entry = read_cache(_DIGESTS, {}).get(stamps[0][0])
-    if not isinstance(entry, dict) or entry.get("files") != [list(stamp) for stamp in stamps]:
-        return None
-    sha256 = entry.get("sha256")
-    return sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None
-
-
-def _remember(stamps: list[Stamp], sha256: str) -> None:
-    entries = read_cache(_DIGESTS, {})
-    entries.pop(stamps[0][0], None)
-    entries[stamps[0][0]] = {"files": stamps, "sha256": sha256}
-    write_cache(_DIGESTS, dict(list(entries.items())[-_MAX_CACHED:]))

@@ -20,13 +20,9 @@ from ..system.timing import Ledger
 from .files import ModelFile, find_model
 from .header import DECISION_KINDS
 from .identity import Hashing, ModelIdentity
-from .ollama import digest_in_name
 from .placement import (
     Placement,
-    device_name,
-    fitted,
     gpus,
-    is_scarce,
     placement,
     weights_of,
     weights_text,
@@ -71,13 +67,13 @@ class Model(Vocabulary):
         config: or its file, if that was found before (`OpenModels.file_of`). runtime: says how many layers go to the
         GPU, and whether user-defined tokens are found in plain text; offline: take a model of the hub from the local
         cache only; on_load(fraction) follows the loading, ledger gets the steps; placed: where layers go
-        (`placed_beside`); none: as many on GPUs as leave 1 GiB of each. Raises ConfigError or ModelError.
+        (`placement.fitted`); none: as many on GPUs as leave 1 GiB of each. Raises ConfigError or ModelError.
         """
         ledger = ledger or Ledger()
         file = config if isinstance(config, ModelFile) else find_file(find_model(config, offline=offline), ledger)
         if placed is None:
             placed = placement(runtime, weights_of(file.tensors, file.header.n_layer), gpus())
-        _try(file, placed, runtime, ledger)
+        try_model(file.parts, file.size_bytes, placed, runtime, ledger)
         hashing = Hashing(file.parts)
         try:
             native = _load(file, placed, runtime, on_load=on_load)
@@ -93,16 +89,6 @@ class Model(Vocabulary):
     def is_all_on_gpu(self) -> bool:
         """Whether every layer and the output layer are on a GPU."""
         return self.n_gpu_layers > self.header.n_layer
-
-    @property
-    def device(self) -> str:
-        """The names of the GPUs that layers are on, or that of the CPU."""
-        return device_name(self.placement)
-
-    @property
-    def quantization(self) -> str:
-        """The file's own word for its weights' types, such as Q4_K_M."""
-        return self.header.quantization
 
     def identity(self) -> ModelIdentity:
         """Size and sha256; waits until the file is hashed, which begins with the loading. Raises ModelError."""
@@ -140,29 +126,12 @@ def find_file(path: Path, ledger: Ledger) -> ModelFile:
 
 def open_vocabulary(file: ModelFile, runtime: RuntimeConfig, ledger: Ledger | None = None) -> Vocabulary:
     """Open a model without its weights, as if all layers that are wanted on GPUs were there: to compile the prompts of
-    a context that decides where layers go (`placed_beside`). Raises ModelError.
+    a context that decides where layers go (`placement.fitted`). Raises ModelError.
     """
     weights, found = weights_of(file.tensors, file.header.n_layer), gpus()
-    _try(file, placement(runtime, weights, found), runtime, ledger or Ledger())
+    try_model(file.parts, file.size_bytes, placement(runtime, weights, found), runtime, ledger or Ledger())
     wanted = with_all_wanted(runtime, weights, found)
     return Vocabulary(file, wanted, _load(file, wanted, runtime, without_weights=True), runtime)
-
-
-def depends_on_context(file: ModelFile, runtime: RuntimeConfig) -> bool:
-    """Whether where layers go depends on the memory of the context, as `placed_beside` finds it."""
-    return is_scarce(runtime, file.size_bytes, gpus())
-
-
-def placed_beside(
-    file: ModelFile, runtime: RuntimeConfig, settings: ContextSettings
-) -> tuple[Placement, ContextMemory]:
-    """Where layers go that make room for a context, and what that takes. Raises DecodeError, ModelError or PlanError
-    where that cannot be measured.
-
-    settings: for layers on GPUs.
-    """
-    weights = weights_of(file.tensors, file.header.n_layer)
-    return fitted(runtime, weights, gpus(), lambda placed: context_memory(file, placed, settings))
 
 
 def context_memory(file: ModelFile, placed: Placement, settings: ContextSettings) -> ContextMemory:
@@ -174,19 +143,6 @@ def context_memory(file: ModelFile, placed: Placement, settings: ContextSettings
         opening["hidden_only"], opening["label_tokens"] = False, None
         n_opening = measure_context(native, **opening).compute_bytes
     return replace(found, compute_bytes=max(found.compute_bytes, n_opening))
-
-
-def _try(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger: Ledger) -> None:
-    try:
-        if try_model(file.parts, file.size_bytes, placed, runtime):
-            ledger.step("try model", "in a process of its own, once for this file, build and number of GPUs")
-    except ModelError as e:
-        if digest_in_name(file.path) is None:
-            raise
-        raise ModelError(
-            f"{e}; some older models of Ollama's library hold names and types that only Ollama reads: "
-            "pull a newer one, or take the model's GGUF file from the hub"
-        ) from e
 
 
 def _load(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,11 +66,6 @@ class Weights:
         """Layers without the output layer."""
         return len(self.layer_bytes)
 
-    @property
-    def layers_bytes(self) -> int:
-        """Of all layers but the output layer."""
-        return sum(self.layer_bytes)
-
 
 def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int) -> Weights:
     """tensors: of all the model's files. An output matrix that is the token embedding is on a GPU a second time."""
@@ -123,8 +120,7 @@ def placement(
     if not rooms:
         return ON_CPU
     cache_bytes = (context.cache_bytes if context else 0) / weights.n_layer
-    layers = weights.layer_bytes if len(rooms) > 1 else (weights.layers_bytes / weights.n_layer,) * weights.n_layer
-    sizes = [*(layer + cache_bytes for layer in layers), weights.output_bytes]
+    sizes = [*(layer + cache_bytes for layer in weights.layer_bytes), weights.output_bytes]
     if runtime.n_gpu_layers == "auto":
         n = next((n for n in range(len(sizes), 1, -1) if _divided(sizes[-n:], rooms, 0)), 0)
     else:
@@ -153,19 +149,11 @@ def _divided(sizes: Sequence[float], rooms: Sequence[float], spare: float) -> tu
     return tuple(taken)
 
 
-def _evenly_divided(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[int, ...]:
+def _evenly_divided(sizes: Sequence[float], rooms: Sequence[int]) -> tuple[int, ...]:
     """The division which leaves the most in the room that has least left; less than nothing where not all fit."""
-    least, most = 0.0, max(rooms) + 1.0
-    found = _divided(sizes, rooms, least)
-    if not found:  # the first room has it all
-        found, least = (len(sizes),), rooms[0] - sum(sizes)
-    while most - least > 1:
-        middle = (least + most) / 2
-        if better := _divided(sizes, rooms, middle):
-            found, least = better, middle
-        else:
-            most = middle
-    return found
+    spares = range(min(0, rooms[0] - math.ceil(sum(sizes))), max(rooms) + 1)  # with the least, the first room has all
+    n_fitting = bisect_left(spares, True, key=lambda spare: _divided(sizes, rooms, spare) is None)
+    return _divided(sizes, rooms, spares[n_fitting - 1]) or (len(sizes),)
 
 
 def with_all_wanted(runtime: RuntimeConfig, weights: Weights, gpus: Sequence[Device]) -> Placement:

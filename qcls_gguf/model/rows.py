@@ -37,8 +37,7 @@ class OutputRows:
             raise ModelError(f"{file.path} has neither output.weight nor token_embd.weight: it is no language model")
         self._path = file.path
         self._matrix = matrix
-        self._bias_tensor = _find(file, "output.bias")
-        self._bias: Float32Array | None = None
+        self._bias = _find(file, "output.bias")
         self._rows: dict[int, Float32Array] = {}
 
     def of(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
@@ -47,26 +46,20 @@ class OutputRows:
         Raises ModelError where the matrix has a type that cannot be dequantised, or a row is not finite.
         """
         tokens = list(tokens)
+        n_embd, n_rows = self._matrix.info.shape[:2]  # a file may name more dimensions, which are 1 then
         kept = self._rows
+        if 4 * n_embd * len(kept.keys() | tokens) > _KEPT_BYTES:
+            kept = self._rows = {}  # another thread goes on with the former ones
         if missing := [token for token in tokens if token not in kept]:
-            if 4 * self._matrix.info.shape[0] * (len(kept) + len(missing)) > _KEPT_BYTES:
-                missing, kept = tokens, {}
-                self._rows = kept  # another thread goes on with the former ones
-            kept |= self._read(missing)
+            kept |= zip(missing, self._matrix.values(missing, n_rows).reshape(-1, n_embd), strict=True)
         return {token: kept[token] for token in tokens}
 
     def biases(self, tokens: Iterable[int]) -> dict[int, float]:
         """The values of output.bias for some tokens. Raises ModelError where the file has none."""
         if self._bias is None:
-            if self._bias_tensor is None:
-                raise ModelError(f"{self._path} has no output.bias, which its model adds to the logits")
-            self._bias = self._bias_tensor.values([0], 1)
-        return {token: float(self._bias[token]) for token in tokens}
-
-    def _read(self, tokens: Sequence[int]) -> dict[int, Float32Array]:
-        # a file may name more of the four dimensions that ggml has, which are 1 then
-        n_embd, n_rows = self._matrix.info.shape[:2]
-        return dict(zip(tokens, self._matrix.values(tokens, n_rows).reshape(-1, n_embd), strict=True))
+            raise ModelError(f"{self._path} has no output.bias, which its model adds to the logits")
+        bias = self._bias.values([0], 1)
+        return {token: float(bias[token]) for token in tokens}
 
 
 class _Tensor:

@@ -23,7 +23,8 @@ from ..errors import ModelError
 from ..native import build_info, library_folder
 from ..native.context_settings import FLASH_ATTN
 from ..native.device import cpu_features
-from ..system.folders import read_cache, write_cache
+from ..system.folders import remember, remembered
+from ..system.timing import Ledger
 from .identity import stamps_of
 from .placement import Placement, flash_attention
 
@@ -32,28 +33,29 @@ _REFUSED = 3
 _LEAST_S = 120.0
 _SLOWEST_BYTES_S = 20e6
 """A trial has _LEAST_S and the time that so slow a disk takes: a damaged file can make llama.cpp loop."""
-_MOST_KEPT = 256
 _LONGEST_REASON = 500
 _KNOWN = "tried.json"
-"""The keys of models that worked, oldest first."""
+"""The models that worked, by a digest of all that this depends on."""
 
 
-def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime: RuntimeConfig) -> bool:
-    """Try a model, all parts of which are given, unless it is known to work; whether it was tried.
+def try_model(
+    parts: Sequence[Path], size_bytes: int, placed: Placement, runtime: RuntimeConfig, ledger: Ledger
+) -> None:
+    """Try a model, all parts of which are given, unless it is known to work.
 
-    size_bytes: of all parts. Raises ModelError if llama.cpp refuses it, or would have ended this process.
+    size_bytes: of all parts; ledger: gets the step. Raises ModelError if llama.cpp refuses it, or would have ended this
+    process.
     """
     path = parts[0]
     if not runtime.try_model or is_embedded(path):
-        return False
+        return
     attention = FLASH_ATTN[flash_attention(runtime, placed.n_gpu_layers)]
     try:
         key = _key(parts, placed.n_gpus, attention, runtime.kv_type)
     except OSError as e:
         raise ModelError(f"{e.filename} cannot be read ({e.strerror}): check the path and its permissions") from e
-    known = read_cache(_KNOWN, [])
-    if key in known:
-        return False
+    if key in remembered(_KNOWN):
+        return
     limit_s = _LEAST_S + size_bytes / _SLOWEST_BYTES_S
     layers = map(str, placed.gpu_layers)
     command = [str(library_folder() / _PROGRAM), str(path), str(attention), runtime.kv_type, *layers]
@@ -73,13 +75,13 @@ def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime
         why_not_run = e.strerror
     if why_not_run:
         warnings.warn(f"{path} is loaded untried: {command[0]} did not run: {why_not_run}", stacklevel=2)
-        return False
+        return
     if done.returncode == _REFUSED:
         raise ModelError(f"{path}: {_shown(done.stdout)}")
     if done.returncode:
         raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, size_bytes)}")
-    write_cache(_KNOWN, [*known, key][-_MOST_KEPT:])
-    return True
+    remember(_KNOWN, key, str(path))
+    ledger.step("try model", "in a process of its own, once for this file, build and number of GPUs")
 
 
 def _why_ended(number: int, said: str, size_bytes: int) -> str:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from ..config.schema import RuntimeConfig
 from ..native import NativeModel
 from .files import ModelFile
-from .header import TensorInfo
 from .placement import Placement
 
 Int32Array = npt.NDArray[np.int32]
@@ -24,30 +23,21 @@ class Vocabulary:
         self.file = file
         self.path = file.path
         self.header = file.header
+        self.tensors = file.tensors
         self.placement = placement
+        self.n_gpu_layers = placement.n_gpu_layers
+        """Layers on GPUs, with the output layer."""
         self.native = native
         self.facts = native.facts
         self.opened_with = runtime.of_model
-
-    @property
-    def tensors(self) -> dict[str, TensorInfo]:
-        """The tensors of all its files."""
-        return self.file.tensors
-
-    @property
-    def n_gpu_layers(self) -> int:
-        """Layers on GPUs, with the output layer."""
-        return self.placement.n_gpu_layers
-
-    @property
-    def first_token(self) -> int:
+        self.first_token = native.facts.token_bos if native.facts.add_bos else -1
         """The token that the model wants at the beginning of every text, -1 for none."""
-        return self.facts.token_bos if self.facts.add_bos else -1
-
-    @property
-    def has_states(self) -> bool:
+        self.has_states = native.facts.state_bytes > 0
         """Whether recurrent layers keep a state of each sequence, beside or instead of keys and values."""
-        return self.facts.state_bytes > 0
+        self.chat_template = file.header.chat_template
+        """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
+        self.bos_text, self.eos_text = map(self._token_text, (native.facts.token_bos, native.facts.token_eos))
+        """The texts of the tokens that begin and end a text; empty where the vocabulary has none."""
 
     @property
     def pass_tokens(self) -> int | None:
@@ -74,24 +64,9 @@ class Vocabulary:
         return self.facts.token_eos if self.facts.token_eos >= 0 else self.facts.token_eot
 
     @property
-    def chat_template(self) -> str | None:
-        """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
-        return self.header.chat_template
-
-    @property
     def is_embedded(self) -> bool:
         """Whether it is the model that comes with the package, wherever its file lies."""
         return self.header.scalars.get("general.name") == "fashion-tiny"
-
-    @property
-    def bos_text(self) -> str:
-        """The text of the token that begins a text; empty where the vocabulary has none."""
-        return self._token_text(self.facts.token_bos)
-
-    @property
-    def eos_text(self) -> str:
-        """The text of the token that ends a text; empty where the vocabulary has none."""
-        return self._token_text(self.facts.token_eos)
 
     def _token_text(self, token: int) -> str:
         return self.piece(token)[0].decode(errors="replace") if token >= 0 else ""

@@ -9,15 +9,15 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO
 
 from platformdirs import user_cache_path
 
 PART_SUFFIX = ".part"
 """of a file that is being written; one that a killed process left behind may be removed"""
 _NAME = "qcls-gguf"
+_MOST_REMEMBERED = 256
 _counter = itertools.count()
-Kind = TypeVar("Kind", dict[str, Any], list[Any])
 
 
 def cache_folder() -> Path | None:
@@ -72,21 +72,22 @@ def whole_file(path: Path, *, mode: int = 0o600, on_disk: bool = False) -> Itera
         raise
 
 
-def read_cache(name: str, empty: Kind) -> Kind:
-    """What `write_cache` kept under this name; `empty` where the file is missing, damaged, or of another kind."""
+def remembered(name: str) -> dict[str, str]:
+    """The texts that `remember` kept in a file of this name; empty where it is missing or damaged."""
     folder = cache_folder()
     try:
-        found = json.loads((folder / name).read_bytes()) if folder else empty
+        found = json.loads((folder / name).read_bytes()) if folder else {}
     except (OSError, ValueError, RecursionError):
-        return empty
-    return found if isinstance(found, type(empty)) else empty
+        return {}
+    return {key: text for key, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
 
 
-def write_cache(name: str, value: Any) -> None:
-    """Keep a JSON value in the cache folder. Where it cannot be written it is computed again next time."""
+def remember(name: str, key: str, text: str) -> None:
+    """Keep a text in the cache folder, with those that came last. Where that fails it is computed again next time."""
     folder = cache_folder()
     if folder is None:
         return
+    found = [(other, kept) for other, kept in remembered(name).items() if other != key]
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / name, json.dumps(value).encode())
+        write_whole(folder / name, json.dumps(dict([*found, (key, text)][-_MOST_REMEMBERED:])).encode())

@@ -92,10 +92,10 @@ def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_lay
 
     def context_with(placed: Placement) -> ContextMemory:
         measured_with.append(placed.n_gpu_layers)
-        n_more = int(more * weights.layers_bytes) if placed.n_gpu_layers < 3 else 0
-        return ContextMemory(cache_bytes=weights.layers_bytes, compute_bytes=MIB + n_more)
+        n_more = int(more * sum(weights.layer_bytes)) if placed.n_gpu_layers < 3 else 0
+        return ContextMemory(cache_bytes=sum(weights.layer_bytes), compute_bytes=MIB + n_more)
 
-    gpus = gpus_of(SPARE + MIB + weights.output_bytes + int(parts * weights.layers_bytes))
+    gpus = gpus_of(SPARE + MIB + weights.output_bytes + int(parts * sum(weights.layer_bytes)))
     placed, _ = fitted(RuntimeConfig(), weights, gpus, context_with)
     assert (placed.n_gpu_layers, measured_with) == (n_layers, asked)
 

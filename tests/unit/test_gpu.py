@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf.model import gpu_code
-from qcls_gguf.model.gpu_code import driver_step, running_code
-from qcls_gguf.native import build_info
-from qcls_gguf.native.cuda_driver import CudaDevice, first_cuda_device
+from qcls_gguf.native import Device, build_info, cuda_driver
+from qcls_gguf.native.cuda_driver import CudaDevice, driver_step, first_cuda_device, running_code
 from qcls_gguf.report.gpu import GpuState, gpu_state
 
 
@@ -99,7 +97,7 @@ def test_what_a_start_says(
 
 def test_a_gpu_that_is_not_used_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, "CUDA 13.0.88, architectures 75-virtual", 90, n_gpus=0)
-    monkeypatch.setattr(gpu_code, "library_folder", lambda: tmp_path)
+    monkeypatch.setattr(cuda_driver, "library_folder", lambda: tmp_path)
     module = tmp_path / "libggml-cuda.so"
     module.write_bytes(b"none")
     with pytest.warns(UserWarning, match=r"the CPU computes: libggml-cuda.so \(CUDA 13.* finds none: .*file too short"):
@@ -108,9 +106,10 @@ def test_a_gpu_that_is_not_used_has_a_reason(tmp_path: Path, monkeypatch: pytest
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, backend: str, capability: int, n_gpus: int) -> None:
     build = replace(build_info(), backend=backend)
-    monkeypatch.setattr(gpu_code, "build_info", lambda: build)
-    monkeypatch.setattr(gpu_code, "first_cuda_device", lambda: CudaDevice(capability=capability, driver=13000))
-    monkeypatch.setattr(gpu_code, "gpus", lambda: [object()] * n_gpus)
+    gpu = Device(kind="GPU", name="a GPU", free_bytes=1, total_bytes=1)
+    monkeypatch.setattr(cuda_driver, "build_info", lambda: build)
+    monkeypatch.setattr(cuda_driver, "first_cuda_device", lambda: CudaDevice(capability=capability, driver=13000))
+    monkeypatch.setattr(cuda_driver, "devices", lambda: [gpu] * n_gpus)
 
 
 DRIVER = """

@@ -97,16 +97,15 @@ def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path:
         b"",
         b"\xff\xfe\x00",
         b"[" * 100_000,
-        b'{"PATH": 3}',
-        b'{"PATH": {"files": FILES, "sha256": 4}}',
-        b'{"PATH": {"files": FILES, "sha256": "short"}}',
-        b'{"PATH": {"files": "x", "sha256": "' + b"0" * 64 + b'"}}',
+        b"[1, null]",
+        b'{"KEY": 3}',
+        b'{"KEY": "short"}',
     ],
 )
 def test_a_damaged_cache_is_ignored_and_written_anew(large: Path, cache: Path, damage: bytes) -> None:
     identity = identify([large])
-    (key, entry), *_ = json.loads(cache.read_bytes()).items()
-    cache.write_bytes(damage.replace(b"PATH", key.encode()).replace(b"FILES", json.dumps(entry["files"]).encode()))
+    (key,) = json.loads(cache.read_bytes())
+    cache.write_bytes(damage.replace(b'"KEY"', json.dumps(key).encode()))
     assert hashed(large) == (identity, True)
     assert hashed(large) == (identity, False)
 
@@ -167,15 +166,11 @@ def test_split_models(tmp_path: Path) -> None:
     assert identify(file.parts).size_bytes == file.size_bytes == first.stat().st_size + second.stat().st_size
     with pytest.raises(ModelError, match="part 2 of 2 of a split model: give its first, model-00001-of"):
         ModelFile.read(second)
-    renamed = first.rename(tmp_path / "renamed.gguf")
-    with pytest.raises(ModelError, match="split in 2, which its name does not say"):
-        ModelFile.read(renamed)
-    renamed.rename(first)
     second.write_bytes(second.read_bytes()[:-40])
     with pytest.raises(ModelError, match=r"00002-of-00002\.gguf: tensor 'b' ends at"):
         ModelFile.read(first)
     second.unlink()
-    with pytest.raises(ModelError, match=f"part 2 of 2 of the model is missing: put {second.name} beside "):
+    with pytest.raises(ModelError, match=f"{second.name}: no such file"):
         ModelFile.read(first)
     with pytest.raises(ModelError, match="00002-of-00002"):
         identify(file.parts)
