@@ -12,6 +12,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier, Config, ConfigError, Model, load_config
 from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf.engine import open as engine_open
 from qcls_gguf.engine.open import context_settings
 from qcls_gguf.labelling.worker import LabelSettings, Worker
 from qcls_gguf.model import open as model_open
@@ -91,7 +92,9 @@ def test_a_context_too_small_is_refused_before_weights_are_loaded(
     small = replace(config, runtime=replace(config.runtime, n_ctx=10))
     monkeypatch.setattr(placement, "_PLENTY", GIB)
     seen: list[float] = []
-    monkeypatch.setattr(model_open, "gpus", lambda: [Device(kind="GPU", name="", free_bytes=GIB, total_bytes=GIB)])
+    gpu = Device(kind="GPU", name="", free_bytes=GIB, total_bytes=GIB)
+    for module in (model_open, engine_open):
+        monkeypatch.setattr(module, "gpus", lambda: [gpu])
     with pytest.raises(ConfigError, match=r"runtime\.n_ctx: 10 is less than"):
         Classifier.from_config(small, on_load=seen.append)
     assert not seen
@@ -117,7 +120,8 @@ def test_what_is_opened_is_what_was_measured(
 ) -> None:
     """Where a job decides how many queries a decode has: as many as 2 GiB of states allow, at most 32."""
     gpu = Device(kind="GPU", name="made up", free_bytes=2 * GIB, total_bytes=80 * GIB)
-    monkeypatch.setattr(model_open, "gpus", lambda: [gpu])
+    for module in (model_open, engine_open):
+        monkeypatch.setattr(module, "gpus", lambda: [gpu])
     monkeypatch.setattr(placement, "_PLENTY", GIB)
     fitted_to: list[ContextMemory] = []
 
@@ -131,7 +135,7 @@ def test_what_is_opened_is_what_was_measured(
         fitted_to.append(context)
         return placed, context
 
-    monkeypatch.setattr(model_open, "fitted", fitted)
+    monkeypatch.setattr(engine_open, "fitted", fitted)
     path = write_config(make_model("qwen35"), [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
     with ExitStack() as stack:
         opener = stack.enter_context(ClassifierOpener())

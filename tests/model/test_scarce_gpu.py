@@ -12,6 +12,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier, Config, Model, ModelError, OpenModels, load_config
 from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf.engine import open as engine_open
 from qcls_gguf.engine.memory import many_states, shortage_on_gpus
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.model import open as model_open
@@ -51,7 +52,7 @@ def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def left(mib: int) -> None:
         gpu = Device(kind="GPU", name="made up", free_bytes=mib << 20, total_bytes=80 * GIB)
-        for module in (placement, model_open):
+        for module in (placement, model_open, engine_open):
             monkeypatch.setattr(module, "gpus", lambda: [gpu])
 
     return left
@@ -97,11 +98,12 @@ NO_MEMORY = """
 import resource, sys
 from dataclasses import replace
 from qcls_gguf import Classifier, Model, ModelError, load_config
+from qcls_gguf.engine import open as engine_open
 from qcls_gguf.model import open as model_open, placement
 from qcls_gguf.native import Device
 
 gpu = Device(kind="GPU", name="made up", free_bytes=3 << 30, total_bytes=80 << 30)
-placement.gpus = model_open.gpus = lambda: [gpu]
+placement.gpus = model_open.gpus = engine_open.gpus = lambda: [gpu]
 config = load_config(sys.argv[1])
 with Model.open(config.model, config.runtime) as model, Classifier.from_config(config, model=model) as first:
     with open("/proc/self/statm") as file:

@@ -11,6 +11,7 @@ from nodes import random_decodes
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, Config, Model, load_config
+from qcls_gguf.engine import open as engine_open
 from qcls_gguf.engine.open import context_settings
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model.header import read_header
@@ -112,7 +113,8 @@ def test_each_gpu_takes_no_more_than_it_has_free(
     before = [gpu.free_bytes for gpu in gpus()]
     free = [max(0, round(512 * MIB + context.compute_bytes + room * all_bytes)) for room in rooms]
     scarce = [replace(gpu, free_bytes=each) for gpu, each in zip(gpus(), free, strict=False)]
-    monkeypatch.setattr(model_open, "gpus", lambda: scarce)
+    for module in (model_open, engine_open):
+        monkeypatch.setattr(module, "gpus", lambda: scarce)
     with Classifier.from_config(config) as classifier:
         placed = classifier.engine.model.placement
         found = [probabilities(classifier, query) for query in QUERIES]
