@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from random_layers import HEAD_DIM, Shape, expert_keys, experts, gated_ffn, head_keys
+from random_layers import HEAD_DIM, Shape, expert_keys, experts, gated_ffn, head_keys, layers
 from random_tensors import RandomTensors
 
 _N_CONV = 4
@@ -77,9 +77,7 @@ def _gated_layers(
     t.key("ssm.state_size", net.n_state)
     t.key("ssm.time_step_rank", net.n_v_heads)
     t.key("ssm.group_count", net.n_k_heads)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for i, prefix in enumerate(layers(t, shape)):
         t.norm(f"{prefix}post_attention_norm", shape.n_embd)
         if (i + 1) % net.interval:
             _delta_net(t, shape, net, prefix, mixes)
@@ -91,7 +89,6 @@ def _gated_layers(
             _shared_expert(t, shape, prefix, n_ff_expert)
         else:
             gated_ffn(t, shape, prefix)
-    t.norm("output_norm", shape.n_embd)
 
 
 def _gated_attention(t: RandomTensors, shape: Shape, prefix: str) -> None:
@@ -149,9 +146,7 @@ def kimi_linear(t: RandomTensors, shape: Shape, *, is_ling: bool = False) -> Non
     t.key("expert_feed_forward_length", n_ff_expert)
     t.key("expert_weights_scale", 1.5)
     t.key("expert_gating_func", 2)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for i, prefix in enumerate(layers(t, shape)):
         if i % 2:
             t.matrix(f"{prefix}attn_q", shape.n_embd, n_head * (n_plain + n_rot))
             t.matrix(f"{prefix}attn_kv_a_mqa", shape.n_embd, kv_rank + n_rot)
@@ -170,7 +165,6 @@ def kimi_linear(t: RandomTensors, shape: Shape, *, is_ling: bool = False) -> Non
             experts(t, shape, prefix, n_expert, n_ff_expert)
             t.vector(f"{prefix}exp_probs_b.bias", n_expert)
             _shared_expert(t, shape, prefix, n_ff_expert)
-    t.norm("output_norm", shape.n_embd)
 
 
 def _kimi_delta_net(t: RandomTensors, shape: Shape, prefix: str, n_kda: int, *, is_ling: bool) -> None:

@@ -1,6 +1,6 @@
 """The layers of small random Gemma 3n and Gemma 4 models: embeddings of their own for each layer, shared keys."""
 
-from random_layers import Shape, attention, gated_ffn, head_keys
+from random_layers import Shape, attention, gated_ffn, head_keys, layers
 from random_tensors import RandomTensors
 
 _N_ALTUP, _N_EMBD_ALTUP, _LAUREL_RANK = 4, 256, 64
@@ -10,7 +10,6 @@ _CAP = 3.0
 
 def _normed_layer(t: RandomTensors, shape: Shape, prefix: str) -> None:
     """What both have of a layer of Gemma 3."""
-    t.norm(f"{prefix}attn_norm", shape.n_embd)
     attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qk_norm=True)
     t.norm(f"{prefix}post_attention_norm", shape.n_embd)
     t.norm(f"{prefix}ffn_norm", shape.n_embd)
@@ -45,10 +44,9 @@ def gemma4(t: RandomTensors, shape: Shape) -> None:
     t.key("embedding_length_per_layer_input", 32)
     _layer_embeddings(t, shape, 32)
     t.vector("rope_freqs.weight", shape.head_dim // 2, mean=1.5)
-    for i in range(shape.n_layer):
-        _normed_layer(t, shape, f"blk.{i}.")
-        t.vector(f"blk.{i}.layer_output_scale.weight", 1, mean=1.0)
-    t.norm("output_norm", shape.n_embd)
+    for prefix in layers(t, shape):
+        _normed_layer(t, shape, prefix)
+        t.vector(f"{prefix}layer_output_scale.weight", 1, mean=1.0)
 
 
 def gemma3n(t: RandomTensors, shape: Shape) -> None:
@@ -58,8 +56,7 @@ def gemma3n(t: RandomTensors, shape: Shape) -> None:
     _layer_embeddings(t, shape, _N_EMBD_ALTUP)
     t.matrix("altup_proj", shape.n_embd, shape.n_embd, n_expert=_N_ALTUP - 1)
     t.matrix("altup_unembd_proj", shape.n_embd, shape.n_embd, n_expert=_N_ALTUP - 1)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
+    for prefix in layers(t, shape):
         _normed_layer(t, shape, prefix)
         t.matrix(f"{prefix}altup_correct_coef", _N_ALTUP, _N_ALTUP, type_name="F32")
         t.norm(f"{prefix}altup_correct_scale", shape.n_embd)
@@ -69,4 +66,3 @@ def gemma3n(t: RandomTensors, shape: Shape) -> None:
         t.matrix(f"{prefix}laurel_l", shape.n_embd, _LAUREL_RANK)
         t.matrix(f"{prefix}laurel_r", _LAUREL_RANK, shape.n_embd)
         t.norm(f"{prefix}laurel_post_norm", shape.n_embd)
-    t.norm("output_norm", shape.n_embd)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from random_delta_nets import kimi_linear, qwen3next, qwen35
-from random_layers import ArchSpec, Shape, attention, expert_keys, experts, gated_ffn, head_keys, plain_ffn
+from random_layers import ArchSpec, Shape, attention, expert_keys, experts, gated_ffn, head_keys, layers, plain_ffn
 from random_tensors import RandomTensors
 
 _N_STATE_2 = 128
@@ -14,10 +14,8 @@ _N_STATE_2 = 128
 def mamba(t: RandomTensors, shape: Shape) -> None:
     """State-space layers, no attention."""
     _mamba_keys(t, shape)
-    for i in range(shape.n_layer):
-        t.norm(f"blk.{i}.attn_norm", shape.n_embd)
-        _mamba_layer(t, shape, f"blk.{i}.")
-    t.norm("output_norm", shape.n_embd)
+    for prefix in layers(t, shape):
+        _mamba_layer(t, shape, prefix)
 
 
 def _mamba_keys(t: RandomTensors, shape: Shape) -> None:
@@ -52,9 +50,7 @@ def lfm2(t: RandomTensors, shape: Shape, *, keys: Mapping[str, int] | None = Non
         t.key("leading_dense_block_count", 1)
         expert_keys(t, n_expert, n_ff_expert)
         t.key("expert_gating_func", 2)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for i, prefix in enumerate(layers(t, shape, final="token_embd_norm")):
         if n_head_kv[i]:
             attention(t, shape, prefix, n_head_kv=n_head_kv[i], qk_norm=True)
         else:
@@ -67,7 +63,6 @@ def lfm2(t: RandomTensors, shape: Shape, *, keys: Mapping[str, int] | None = Non
             t.vector(f"{prefix}exp_probs_b.bias", n_expert)
         else:
             gated_ffn(t, shape, prefix)
-    t.norm("token_embd_norm", shape.n_embd)
 
 
 def _attention_in_odd_layers(t: RandomTensors, shape: Shape) -> list[int]:
@@ -82,16 +77,13 @@ def _layers_with_odd_attention(
     t: RandomTensors, shape: Shape, recurrent: Callable[[RandomTensors, Shape, str], None]
 ) -> None:
     n_head_kv = _attention_in_odd_layers(t, shape)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for i, prefix in enumerate(layers(t, shape)):
         if n_head_kv[i]:
             attention(t, shape, prefix, n_head_kv=n_head_kv[i])
         else:
             recurrent(t, shape, prefix)
         t.norm(f"{prefix}ffn_norm", shape.n_embd)
         gated_ffn(t, shape, prefix)
-    t.norm("output_norm", shape.n_embd)
 
 
 def granite_hybrid(t: RandomTensors, shape: Shape) -> None:
@@ -105,14 +97,11 @@ def falcon_h1(t: RandomTensors, shape: Shape) -> None:
     """Attention and Mamba 2 beside each other in every layer, their results added."""
     head_keys(t, shape)
     _mamba2_keys(t, shape, n_group=2)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for prefix in layers(t, shape):
         attention(t, shape, prefix, n_head_kv=shape.n_head_kv)
         _mamba2_layer(t, shape, prefix, n_group=2)
         t.vector(f"{prefix}ffn_norm", shape.n_embd, mean=1.0)
         gated_ffn(t, shape, prefix)
-    t.norm("output_norm", shape.n_embd)
 
 
 def nemotron_h(t: RandomTensors, shape: Shape, *, n_expert: int = 0) -> None:
@@ -127,9 +116,7 @@ def nemotron_h(t: RandomTensors, shape: Shape, *, n_expert: int = 0) -> None:
         expert_keys(t, n_expert, n_ff_expert, has_shared=True)
         t.key("expert_weights_norm", True)
         t.key("expert_weights_scale", 1.5)
-    for i, kind in enumerate(kinds):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for kind, prefix in zip(kinds, layers(t, shape), strict=True):
         if kind == "mamba":
             _mamba2_layer(t, shape, prefix, n_group=2)
         elif kind == "attention":
@@ -141,7 +128,6 @@ def nemotron_h(t: RandomTensors, shape: Shape, *, n_expert: int = 0) -> None:
             t.matrix(f"{prefix}ffn_down_shexp", n_ff_expert, shape.n_embd, gain=2.0)
         else:
             plain_ffn(t, shape, prefix)
-    t.norm("output_norm", shape.n_embd)
 
 
 def _mamba2_keys(t: RandomTensors, shape: Shape, *, n_group: int) -> None:
@@ -187,9 +173,7 @@ def plamo2(t: RandomTensors, shape: Shape) -> None:
     t.key("ssm.state_size", n_state)
     t.key("ssm.time_step_rank", n_ssm_head)
     t.key("ssm.group_count", 0)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for i, prefix in enumerate(layers(t, shape)):
         if n_head_kv[i]:
             t.matrix(f"{prefix}attn_qkv", shape.n_embd, (shape.n_head + 2 * shape.n_head_kv) * shape.head_dim)
             t.vector(f"{prefix}attn_q_norm.weight", (shape.n_head, shape.head_dim), mean=1.0)
@@ -210,7 +194,6 @@ def plamo2(t: RandomTensors, shape: Shape) -> None:
         t.matrix(f"{prefix}ffn_up", shape.n_embd, 2 * shape.n_ff)  # the gate and its factor in one
         t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0)
         t.vector(f"{prefix}post_ffw_norm", shape.n_embd, mean=1.0)
-    t.norm("output_norm", shape.n_embd)
 
 
 HYBRIDS: dict[str, ArchSpec] = {

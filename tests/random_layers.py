@@ -1,6 +1,6 @@
 """The layers of small random models: which tensors and keys each family of architectures reads."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,6 +60,14 @@ class ArchSpec:
     def is_plain(self) -> bool:
         """Whether logits are exactly head times final norm, and every layer attends to all earlier tokens."""
         return self.tail == "head" and self.memory == "full"
+
+
+def layers(t: RandomTensors, shape: Shape, *, bias: bool = False, final: str = "output_norm") -> Iterator[str]:
+    """The names' beginning of each layer, with a norm before its attention, and one of the name `final` after all."""
+    for i in range(shape.n_layer):
+        t.norm(f"blk.{i}.attn_norm", shape.n_embd, bias=bias)
+        yield f"blk.{i}."
+    t.norm(final, shape.n_embd, bias=bias)
 
 
 def head_keys(t: RandomTensors, shape: Shape) -> None:
@@ -137,9 +145,7 @@ def decoder(
     n_ff_expert = shape.n_ff // 4
     if n_expert:
         expert_keys(t, n_expert, n_ff_expert)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for prefix in layers(t, shape):
         attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=qkv_bias, qk_norm=qk_norm)
         if ffn_norm:
             t.norm(f"{prefix}ffn_norm", shape.n_embd)
@@ -150,7 +156,6 @@ def decoder(
             experts(t, shape, prefix, n_expert, n_ff_expert)
         else:
             gated_ffn(t, shape, prefix)
-    t.norm("output_norm", shape.n_embd)
 
 
 def grok(t: RandomTensors, shape: Shape) -> None:
@@ -172,14 +177,11 @@ def chameleon(t: RandomTensors, shape: Shape) -> None:
 def biased_decoder(t: RandomTensors, shape: Shape, *, ffn_norm: bool) -> None:
     """Layers with biases in every norm and product, and a network without a gate."""
     head_keys(t, shape)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd, bias=True)
+    for prefix in layers(t, shape, bias=True):
         attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=True, out_bias=True)
         if ffn_norm:
             t.norm(f"{prefix}ffn_norm", shape.n_embd, bias=True)
         plain_ffn(t, shape, prefix)
-    t.norm("output_norm", shape.n_embd, bias=True)
 
 
 def sinks_decoder(t: RandomTensors, shape: Shape) -> None:
@@ -187,12 +189,8 @@ def sinks_decoder(t: RandomTensors, shape: Shape) -> None:
     n_expert, n_ff = 4, shape.n_ff // 4
     head_keys(t, shape)
     t.key("attention.sliding_window", 8)
-    t.key("expert_count", n_expert)
-    t.key("expert_used_count", 2)
-    t.key("expert_feed_forward_length", n_ff)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    expert_keys(t, n_expert, n_ff)
+    for prefix in layers(t, shape):
         attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=True, out_bias=True)
         t.vector(f"{prefix}attn_sinks.weight", shape.n_head, mean=1.0)
         t.norm(f"{prefix}post_attention_norm", shape.n_embd)
@@ -200,7 +198,6 @@ def sinks_decoder(t: RandomTensors, shape: Shape) -> None:
         t.vector(f"{prefix}ffn_gate_inp.bias", n_expert)
         for name, n in (("gate", n_ff), ("up", n_ff), ("down", shape.n_embd)):
             t.vector(f"{prefix}ffn_{name}_exps.bias", (n_expert, n))
-    t.norm("output_norm", shape.n_embd)
 
 
 def longrope_decoder(t: RandomTensors, shape: Shape) -> None:
@@ -210,14 +207,11 @@ def longrope_decoder(t: RandomTensors, shape: Shape) -> None:
     for name, (low, high) in {"short": (1.0, 1.5), "long": (2.0, 20.0)}.items():
         factors = np.linspace(low, high, HEAD_DIM // 2, dtype=np.float32)
         t.writer.add_tensor(f"rope_factors_{name}.weight", factors)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for prefix in layers(t, shape):
         attention(t, shape, prefix, n_head_kv=shape.n_head_kv)
         t.norm(f"{prefix}ffn_norm", shape.n_embd)
         t.matrix(f"{prefix}ffn_up", shape.n_embd, 2 * shape.n_ff)  # the gate and its factor in one
         t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0)
-    t.norm("output_norm", shape.n_embd)
 
 
 def latent_decoder(t: RandomTensors, shape: Shape) -> None:
@@ -231,9 +225,7 @@ def latent_decoder(t: RandomTensors, shape: Shape) -> None:
     t.key("attention.key_length", n_plain + n_rot)
     t.key("attention.value_length", HEAD_DIM)
     t.key("rope.dimension_count", n_rot)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
+    for prefix in layers(t, shape):
         t.matrix(f"{prefix}attn_q_a", shape.n_embd, q_rank)
         t.norm(f"{prefix}attn_q_a_norm", q_rank)
         t.matrix(f"{prefix}attn_q_b", q_rank, n_head * (n_plain + n_rot))
@@ -243,7 +235,6 @@ def latent_decoder(t: RandomTensors, shape: Shape) -> None:
         t.matrix(f"{prefix}attn_output", n_head * HEAD_DIM, shape.n_embd, gain=3.0)
         t.norm(f"{prefix}ffn_norm", shape.n_embd)
         gated_ffn(t, shape, prefix)
-    t.norm("output_norm", shape.n_embd)
 
 
 def t5(t: RandomTensors, shape: Shape) -> None:
