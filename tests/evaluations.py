@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import load_config
@@ -21,11 +19,6 @@ HELD_OUT = ROOT / "models" / "tiny" / "heldout.jsonl"
 MODES: list[Scoring] = ["tree", "first_token", "joint", "mean"]
 TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "<b>$x$</b>")}
-RANDOM_ROWS: list[dict[str, Any]] = [
-    {"query": "red dress", "labels": {"item": ["jump", "none"], "user": "girl"}},
-    {"query": "coat", "labels": {"user": "boy"}},
-    {"query": "红色 & <i>", "labels": {"item": "tank top", "user": ["boy", "girl"]}},
-]
 
 
 def specs(scoring: Scoring = "tree") -> list[PromptSpec]:
@@ -45,25 +38,6 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The command line."""
     return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
-
-
-def run_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command `eval`."""
-    return run("eval", *arguments)
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """Forty rows of the held-out data."""
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(HELD_OUT.read_text(encoding="utf-8").splitlines(keepends=True)[:40]), encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def random_config(make_model: MakeModel, write_config: WriteConfig) -> Path:
-    """A random model with F32 weights and two prompts."""
-    return write_config(make_model(), specs(), flash_attn=False, kv_type="f32")
 
 
 def evaluated(config: Path, rows: Path, **options: Any) -> dict[str, Any]:

@@ -19,7 +19,8 @@ CLOSE = 0.02
 """of probabilities: what other queries in a decode do to the arithmetic"""
 
 
-QUERIES = [json.loads(line)["query"] for line in (TINY / "heldout.jsonl").read_text(encoding="utf-8").splitlines()[:30]]
+HELD_OUT = [json.loads(line)["query"] for line in (TINY / "heldout.jsonl").read_text(encoding="utf-8").splitlines()]
+QUERIES = HELD_OUT[:30]
 
 
 def label_command(path: Path, out: Path, *options: str) -> list[str]:

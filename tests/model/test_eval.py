@@ -1,23 +1,46 @@
-"""`qcls-gguf eval` on random models and on the embedded one: one pass for all modes, statistics, reports."""
+"""`qcls-gguf eval` on random models and on the embedded one: one pass for all modes, statistics, reports, refusals."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from evaluations import MODES, RANDOM_ROWS, data, evaluated, random_config, run_eval, specs, write_rows
+from evaluations import HELD_OUT, MODES, evaluated, run, specs, write_rows
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.config.schema import raw_config
+from qcls_gguf.errors import ConfigError
 from qcls_gguf.evaluation.passes import row_scores, score_tables
 from qcls_gguf.evaluation.records import EvaluationRecord
+from qcls_gguf.model.header import read_header
+from qcls_gguf.native import NativeModel
 
-__all__ = ["data", "random_config"]  # fixtures
+RANDOM_ROWS: list[dict[str, Any]] = [
+    {"query": "red dress", "labels": {"item": ["jump", "none"], "user": "girl"}},
+    {"query": "coat", "labels": {"user": "boy"}},
+    {"query": "红色 & <i>", "labels": {"item": "tank top", "user": ["boy", "girl"]}},
+]
 STATISTICS = {
     "n_rows", "accuracy", "accuracy_ci", "macro_f1", "log_loss", "n_clipped", "brier", "ece", "agreement_with_joint",
     "label_mass", "coverage", "reliability",
 }  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Forty rows of the held-out data."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(HELD_OUT.read_text(encoding="utf-8").splitlines(keepends=True)[:40]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def random_config(make_model: MakeModel, write_config: WriteConfig) -> Path:
+    """A random model with F32 weights and two prompts."""
+    return write_config(make_model(), specs(), flash_attn=False, kv_type="f32")
 
 
 def test_one_pass_has_the_scores_of_every_mode(
@@ -39,7 +62,7 @@ def test_one_pass_has_the_scores_of_every_mode(
 
 
 def test_the_record_of_the_embedded_model(data: Path) -> None:
-    done = run_eval("--data", data, "--format", "json")
+    done = run("eval", "--data", data, "--format", "json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert list(record) == [
@@ -78,7 +101,7 @@ def test_a_mode_that_no_prompt_can_have(make_model: MakeModel, write_config: Wri
 
 def test_the_page_is_one_file_and_the_terminal_shows_tables(random_config: Path, tmp_path: Path) -> None:
     rows, html = write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS), tmp_path / "report.html"
-    done = run_eval("--data", rows, "--config", random_config, "--html", html)
+    done = run("eval", "--data", rows, "--config", random_config, "--html", html)
     assert done.returncode == 0, done.stderr
     for word in ("accuracy (95 %)", "macro-F1", "ECE", "accuracy of", "item", "Worst-scored rows"):
         assert word in done.stdout
@@ -91,3 +114,68 @@ def test_the_page_is_one_file_and_the_terminal_shows_tables(random_config: Path,
     assert text.count('alt="reliability diagram"') == 3
     assert text.count('alt="confusion matrix of') == 7  # first_token is not applicable to one prompt
     assert "share their first token" in text
+
+
+def test_bad_rows_are_refused_together_and_before_anything_is_loaded(data: Path) -> None:
+    data.write_bytes(data.read_bytes() + b'{"query": "x", "labels": {"colour": "redd"}}\n\xff\n{\n')
+    done = run("eval", "--data", data)
+    assert done.returncode == 2
+    assert "3 of 43 rows cannot be used" in done.stderr
+    assert "line 41: labels.colour: 'redd' is no label of this prompt, did you mean red?" in done.stderr
+    assert "line 42: is not valid UTF-8" in done.stderr
+    assert "line 43: is not valid JSON" in done.stderr
+    assert "load model" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path, tmp_path: Path) -> None:
+    rows = [*RANDOM_ROWS, {"query": "long " * 2000, "labels": {"item": "jump"}}]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(ConfigError, match=r"1 of 4 rows cannot be used(.|\n)*line 4: the query has \d+ characters"):
+        evaluated(random_config, path)
+    found = evaluated(random_config, path, skip_bad=True)
+    clean = evaluated(random_config, write_rows(path, RANDOM_ROWS))
+    assert (found["data"]["n_rows"], found["data"]["n_bad"], found["data"]["bad"][0]["line"]) == (3, 1, 4)
+    assert found["modes"] == clean["modes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--data", "missing.jsonl"], 2, "missing.jsonl: cannot be read: No such file"),
+        (["--data", "DATA", "--scoring", "tre"], 2, "--scoring: 'tre' is not one of tree, first_token, joint, mean"),
+        (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
+        (["--data", "DATA", "--resume", "a"], 2, "--resume was removed: every row is scored again; give fewer rows"),
+    ],
+)
+def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str, data: Path) -> None:
+    done = run("eval", *[str(data) if argument == "DATA" else argument for argument in arguments])
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_scores_that_are_not_finite_are_counted_and_named(
+    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    """The embedding of `~` is not a number."""
+    with NativeModel(make_model()) as model:
+        token = int(model.tokenize("~", parse_special=False)[0])
+    tensor = read_header(make_model()).tensors["token_embd.weight"]
+    content = bytearray(make_model().read_bytes())
+    start = tensor.offset + 4 * token * tensor.shape[0]
+    content[start : start + 4 * tensor.shape[0]] = np.full(tensor.shape[0], np.nan, np.float32).tobytes()
+    (damaged := tmp_path / "nan.gguf").write_bytes(content)
+    config = write_config(damaged, specs())
+    path = write_rows(tmp_path / "rows.jsonl", [*RANDOM_ROWS, {"query": "~", "labels": {"item": "jump"}}])
+    done = run("eval", "--data", path, "--config", config, "--format", "json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    (lost,) = found["non_finite"]
+    assert (lost["line"], "not finite" in lost["reason"]) == (4, True)
+    write_rows(path, RANDOM_ROWS)
+    clean = json.loads(run("eval", "--data", path, "--config", config, "--format", "json").stdout)
+    for mode in MODES:
+        assert found["modes"][mode]["accuracy"] == clean["modes"][mode]["accuracy"]
+        assert found["modes"][mode]["log_loss"] == clean["modes"][mode]["log_loss"]

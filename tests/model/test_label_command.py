@@ -1,13 +1,16 @@
-"""`qcls-gguf label` as a command: its options, its summary and its exit codes."""
+"""`qcls-gguf label` as a command, and its batches of queries in few shapes."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from labelled_tables import CONFIG, QUERIES, parquet, rows_of
+from labelled_tables import CLOSE, CONFIG, HELD_OUT, QUERIES, parquet, rows_of
 from typer.testing import CliRunner
 
+from qcls_gguf import Classifier, Result, load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.labelling import worker
+from qcls_gguf.labelling import batches, worker
+from qcls_gguf.labelling.batches import BatchLabeller, measure_batches, with_room
 from qcls_gguf.labelling.records import LabellingRecord
 
 
@@ -68,3 +71,58 @@ def test_what_no_row_of_is_labelled_is_a_failure_and_wrong_columns_and_outputs_a
         done = CliRunner().invoke(app, ["label", str(path), "--config", CONFIG, "--out", out, *arguments[2:]])
         assert done.exit_code == code
         assert words in done.stderr
+
+
+SIZE = 4
+LONG = [" ".join(["wool coat"] * n) for n in (30, 60, 100)]
+"""of which several do not fit one decode"""
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Iterator[Classifier]:
+    with Classifier.from_config(with_room(load_config(CONFIG), SIZE)) as opened:
+        yield opened
+
+
+def label(classifier: Classifier, queries: list[str], *, padded: bool) -> tuple[list[Result], int, float]:
+    """The results in the order of the queries, the number of decodes, and which part of these found its graph."""
+    before = classifier.engine.context.counters().n_graphs_reused
+    made = list(BatchLabeller(classifier.configured, SIZE, padded=padded).label(queries))
+    found = {place: result for batch in made for place, result in batch if isinstance(result, Result)}
+    n_reused = classifier.engine.context.counters().n_graphs_reused - before
+    return [found[place] for place in range(len(queries))], len(made), n_reused / len(made)
+
+
+def test_few_shapes_come_again_and_nothing_else_changes(classifier: Classifier) -> None:
+    plain, n_plain, reused_plain = label(classifier, HELD_OUT[:60], padded=False)
+    filled, n_filled, reused = label(classifier, HELD_OUT[:60], padded=True)
+    assert n_plain == n_filled
+    assert reused > 0.6 > 0.4 > reused_plain
+    for query, one, other in zip(HELD_OUT[:60], plain, filled, strict=True):
+        assert other.counts.n_tokens_new % 8 == 0
+        for ours, filled_up in zip(one.results, other.results, strict=True):
+            assert ours.label == filled_up.label, query
+            assert abs(ours.probability - filled_up.probability) < CLOSE
+
+
+def test_queries_too_long_for_one_decode_go_by_halves(classifier: Classifier) -> None:
+    queries = [f"{text} {n}" for n in range(3) for text in LONG]
+    answers, n_decodes, _ = label(classifier, queries, padded=True)
+    assert n_decodes > len(queries) / SIZE
+    for query, answer in zip(queries, answers, strict=True):
+        assert answer.labels == classifier.classify(query).labels
+        assert answer.counts.n_queries in (4, 2, 1)
+        assert answer.counts.n_tokens_new <= classifier.engine.capacity.n_tokens
+
+
+def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
+    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = measure_batches(classifier.configured, QUERIES[:8], SIZE)
+    monkeypatch.setattr(batches, "pays_to_pad", lambda prompts: True)
+    counters = classifier.engine.context.counters()
+    found = measure_batches(classifier.configured, QUERIES[:8], SIZE)
+    assert [each.size for each in found] == [each.size for each in before] == [1, 2, 4]
+    assert all(each.n_tokens % 8 == 0 for each in found if each.size > 1)
+    timed = sum(each.n_queries // each.size for each in found)
+    assert classifier.engine.context.counters().n_graphs_reused - counters.n_graphs_reused >= timed

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from evaluations import HELD_OUT, ROOT, run_eval, write_rows
+from evaluations import HELD_OUT, ROOT, run, write_rows
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelConfig, load_config
@@ -93,7 +93,7 @@ def test_templates_without_a_slot_are_refused_before_anything_is_loaded(
     make_model: MakeModel, write_config: WriteConfig, rows: Path
 ) -> None:
     rows.write_text('{"query": "x", "labels": {"plain": "red"}}\n')
-    done = run_eval("--data", rows, "--config", write_config(make_model(), [PLAIN]), "--shuffle-labels", 2)
+    done = run("eval", "--data", rows, "--config", write_config(make_model(), [PLAIN]), "--shuffle-labels", 2)
     assert done.returncode == 2
     assert "--shuffle-labels: no prompt's text has a {labels} slot: write it in place of" in done.stderr
     assert "[{labels}]" in done.stderr

@@ -1,5 +1,6 @@
-"""Starting, stopping, reloading, being full, being left: under load, with real signals."""
+"""Starting, stopping, reloading, failing, being full, being left: under load, with real signals."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -9,15 +10,20 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
 import waiting
 import yaml
-from served import BIN, Server, answers, raw, received, threads
+from served import BIN, ROOT, Server, answers, raw, received, threads
 from typer.testing import CliRunner
 
+from qcls_gguf import DecodeError, load_config
 from qcls_gguf.cli.app import app
+from qcls_gguf.service.app import build_app
+from qcls_gguf.service.lifecycle import Lifecycle
+from qcls_gguf.service.settings import ServiceSettings
 
 LABELS = ["dress", "jeans", "none"]
 until = partial(waiting.until, most_s=30)
@@ -241,3 +247,25 @@ def test_a_full_disk_for_the_log_ends_nothing() -> None:
             assert client.post("/v1/classify", json={"query": "red dress"}).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_every_failure_is_answered_in_the_words_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        settings = ServiceSettings(logs_requests=False)
+        lifecycle = Lifecycle(lambda: load_config(ROOT / "configs/mission.yaml"), settings)
+        transport = httpx.ASGITransport(build_app(lifecycle, settings))
+        async with httpx.AsyncClient(transport=transport, base_url="http://qcls") as client:
+            early = await client.post("/v1/classify", json={"query": "red dress"})
+            assert (early.status_code, early.json()["error"]["code"]) == (503, "loading")
+            await lifecycle.load()
+            for error, says in (
+                (DecodeError("out of memory"), "out of memory"),
+                (RuntimeError("a mistake"), "its log"),
+            ):
+                monkeypatch.setattr(lifecycle.backend, "ask", AsyncMock(side_effect=error))
+                failed = await client.post("/v1/classify", json={"query": "red dress"})
+                assert (failed.status_code, failed.json()["error"]["code"]) == (500, "failed")
+                assert says in failed.json()["error"]["message"]
+        await lifecycle.close()
+
+    asyncio.run(ask())
