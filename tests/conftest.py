@@ -84,13 +84,13 @@ def open_context() -> Iterator[OpenContext]:
 
 
 @pytest.fixture
-def write_config(tmp_path: Path) -> WriteConfig:
-    """Writes the configuration of a model file and some prompts, with runtime settings as keywords; for the CPU, unless
-    `n_gpu_layers` says otherwise."""
+def write_config(make_model: MakeModel, tmp_path: Path) -> WriteConfig:
+    """Writes the configuration of a model, by its file or as `make_model` names it, and some prompts, with runtime
+    settings as keywords; for the CPU, unless `n_gpu_layers` says otherwise."""
 
-    def write(model: Path, prompts: Sequence[PromptSpec], **runtime: Any) -> Path:
+    def write(model: Path | str, prompts: Sequence[PromptSpec], **runtime: Any) -> Path:
         tree = {
-            "model": {"path": str(model)},
+            "model": {"path": str(make_model(model) if isinstance(model, str) else model)},
             "runtime": {"n_threads": 1, "n_gpu_layers": 0, "max_query_tokens": 64, **runtime},
             "prompts": [
                 {
@@ -116,7 +116,7 @@ def open_classifier(write_config: WriteConfig) -> Iterator[OpenClassifier]:
     """Opens a classifier on what `write_config` takes, and closes it after the test."""
     with ExitStack() as stack:
 
-        def open_one(model: Path, prompts: Sequence[PromptSpec], **runtime: Any) -> Classifier:
+        def open_one(model: Path | str, prompts: Sequence[PromptSpec], **runtime: Any) -> Classifier:
             return stack.enter_context(Classifier.from_config(write_config(model, prompts, **runtime)))
 
         yield open_one

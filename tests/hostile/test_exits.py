@@ -1,7 +1,7 @@
 """The end of the interpreter at any moment, while other threads classify: it ends, without a crash and at once."""
 
 import pytest
-from conftest import MakeModel, RunPython, WriteConfig
+from conftest import RunPython, WriteConfig
 from hostile_rows import Row, sizes
 from oracle import PromptSpec
 
@@ -43,10 +43,10 @@ ENDS = {
 @pytest.mark.parametrize("n_threads", [1, 2])
 @sizes(3, 200)
 def test_the_interpreter_ends(
-    row: Row, n: int, n_threads: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+    row: Row, n: int, n_threads: int, write_config: WriteConfig, run_python: RunPython
 ) -> None:
     row.name, row.n = f"exits, {n_threads} threads", n
-    config = write_config(make_model(), [PROMPT], n_threads=n_threads)
+    config = write_config("qwen3", [PROMPT], n_threads=n_threads)
     for case, rng in row.cases():
         end = list(ENDS)[case % len(ENDS)]
         done = run_python(START + ENDS[end], config, rng.uniform(0, 0.03))

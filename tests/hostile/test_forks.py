@@ -1,7 +1,7 @@
 """Processes that are forked from one in which another thread decodes."""
 
 import pytest
-from conftest import MakeModel, RunPython, WriteConfig
+from conftest import RunPython, WriteConfig
 from hostile_rows import Row, sizes
 from oracle import PromptSpec
 
@@ -89,10 +89,10 @@ print("done")
 @pytest.mark.parametrize("n_threads", [1, 2])
 @sizes(2, 200)
 def test_forked_while_another_thread_decodes(
-    row: Row, n: int, n_threads: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+    row: Row, n: int, n_threads: int, write_config: WriteConfig, run_python: RunPython
 ) -> None:
     row.name, row.n = f"forks, {n_threads} threads", n
-    config = write_config(make_model(), [PROMPT], n_threads=n_threads)
+    config = write_config("qwen3", [PROMPT], n_threads=n_threads)
     done = run_python(START + FORK, config, n, row.seed, timeout=60 + 5 * n)
     *lines, last = done.stdout.splitlines() or [""]
     row.wrong += lines
@@ -103,7 +103,7 @@ def test_forked_while_another_thread_decodes(
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("n_gpu_layers", [0, "all"])
 def test_a_child_of_a_process_with_a_gpu_is_refused_at_once(
-    n_gpu_layers: int | str, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+    n_gpu_layers: int | str, write_config: WriteConfig, run_python: RunPython
 ) -> None:
     code = """
 classifier = Classifier.from_config(config)
@@ -117,7 +117,7 @@ if pid == 0:
     os._exit(0)
 print(os.waitpid(pid, 0)[1])
 """
-    config = write_config(make_model(), [PROMPT], n_gpu_layers=n_gpu_layers)
+    config = write_config("qwen3", [PROMPT], n_gpu_layers=n_gpu_layers)
     done = run_python(START + code, config, 1, 1)
     asked, opened, status = done.stdout.splitlines()
     assert asked.startswith("DecodeError this Classifier was made in another process")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from conftest import MakeModel, OpenClassifier
+from conftest import OpenClassifier
 from oracle import PromptSpec
 
 from kernels import __main__ as laboratory
@@ -25,12 +25,10 @@ from qcls_gguf.native.kernel_steps import STEPS
 SPECS = [PromptSpec(name="item", template="query: {query}\nlabel:", labels=("dress", "coat", "none"))]
 
 
-def test_variants_take_turns_on_one_model(
-    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variants_take_turns_on_one_model(open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STEPS["direct"], "0")
     outside = dict(os.environ)
-    classifier = open_classifier(make_model(), SPECS, n_gpu_layers="auto")
+    classifier = open_classifier("qwen3", SPECS, n_gpu_layers="auto")
     model = classifier.engine.model.native
     done: list[int] = []
     found = compare_variants(classifier, [1, 3, 17], 2, lambda: done.append(len(model.contexts)))
@@ -51,11 +49,11 @@ def test_variants_take_turns_on_one_model(
     assert rows is not None
 
 
-def test_the_contexts_are_closed_after_an_error(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_the_contexts_are_closed_after_an_error(open_classifier: OpenClassifier) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
-    classifier = open_classifier(make_model(), SPECS)
+    classifier = open_classifier("qwen3", SPECS)
     with pytest.raises(KeyboardInterrupt):
         compare_variants(classifier, [2], 1, stop)
     assert len(classifier.engine.model.native.contexts) == 1

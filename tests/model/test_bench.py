@@ -130,8 +130,8 @@ SPECS = [
 
 
 @pytest.fixture
-def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classifier:
-    return open_classifier(make_model(), SPECS)
+def classifier(open_classifier: OpenClassifier) -> Classifier:
+    return open_classifier("qwen3", SPECS)
 
 
 def fragments(classifier: Classifier, query: str) -> list[list[int]]:

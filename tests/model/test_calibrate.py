@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import MakeModel, RunPython, WriteConfig
+from conftest import RunPython, WriteConfig
 from evaluations import ROOT, TEMPLATE, evaluated, run
 from oracle import PromptSpec
 
@@ -59,9 +59,9 @@ def softmax(score: list[float]) -> list[float]:
 
 
 @pytest.fixture
-def config(make_model: MakeModel, write_config: WriteConfig) -> Path:
+def config(write_config: WriteConfig) -> Path:
     """A random model with two prompts."""
-    return write_config(make_model(), specs("tree", "first_token"), flash_attn=False, kv_type="f32")
+    return write_config("qwen3", specs("tree", "first_token"), flash_attn=False, kv_type="f32")
 
 
 @pytest.fixture
@@ -140,11 +140,9 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert out.read_text(encoding="utf-8") == text  # whatever the calibration was that it replaces
 
 
-def test_the_calibrated_mode_is_what_the_classifier_answers(
-    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
-) -> None:
+def test_the_calibrated_mode_is_what_the_classifier_answers(write_config: WriteConfig, tmp_path: Path) -> None:
     """In the configured scorings, with prior and temperature."""
-    path = write_config(make_model(), specs("joint", "first_token"), flash_attn=False, kv_type="f32")
+    path = write_config("qwen3", specs("joint", "first_token"), flash_attn=False, kv_type="f32")
     path = changed(changed(path, prior="content_free"), prompt="item", temperature=0.3, min_confidence=1, fallback="?")
     rows = tmp_path / "rows.jsonl"
     given = [
@@ -166,10 +164,10 @@ def test_the_calibrated_mode_is_what_the_classifier_answers(
 
 
 def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
-    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+    write_config: WriteConfig, tmp_path: Path
 ) -> None:
     """The labels are drawn from the model's own probabilities: no temperature is better than 1."""
-    path = write_config(make_model(), specs("tree", "tree"))
+    path = write_config("qwen3", specs("tree", "tree"))
     random, rows = Random(1), []
     with Classifier.from_config(path) as classifier:
         for i in range(60):
@@ -235,11 +233,9 @@ def test_without_scipy_it_says_how_to_install_it(run_python: RunPython, tmp_path
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_a_content_free_query_is_uniform_under_its_own_prior(
-    scoring: Scoring, make_model: MakeModel, write_config: WriteConfig
-) -> None:
+def test_a_content_free_query_is_uniform_under_its_own_prior(scoring: Scoring, write_config: WriteConfig) -> None:
     other: Scoring = "tree" if scoring == "first_token" else scoring
-    path = write_config(make_model(), specs(other, scoring), flash_attn=False, kv_type="f32")
+    path = write_config("qwen3", specs(other, scoring), flash_attn=False, kv_type="f32")
     path = changed(path, prior="content_free", content_free_queries=["N/A"])
     with Classifier.from_config(path) as classifier:
         assert list(classifier.startup_ms)[-1] == "priors"

@@ -36,8 +36,8 @@ QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙", "tank t
 
 
 @pytest.fixture
-def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classifier:
-    return open_classifier(make_model(), PROMPTS)
+def classifier(open_classifier: OpenClassifier) -> Classifier:
+    return open_classifier("qwen3", PROMPTS)
 
 
 def answers(result: Result) -> Any:
@@ -51,13 +51,9 @@ def answers(result: Result) -> Any:
     ids=["shared", "one at a time", "prefixes of their own"],
 )
 def test_threads_that_wait_share_a_decode_where_that_pays(
-    prompts: list[PromptSpec],
-    options: dict[str, int],
-    is_shared: bool,
-    make_model: MakeModel,
-    open_classifier: OpenClassifier,
+    prompts: list[PromptSpec], options: dict[str, int], is_shared: bool, open_classifier: OpenClassifier
 ) -> None:
-    classifier, queries = open_classifier(make_model(), prompts, **options), QUERIES * 20
+    classifier, queries = open_classifier("qwen3", prompts, **options), QUERIES * 20
     wanted = [classifier.classify(query) for query in queries]
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(classifier.classify, queries))
@@ -120,8 +116,8 @@ def test_the_same_query_gives_the_same_bits(classifier: Classifier) -> None:
             assert (each.query, each.labels, each.counts.n_queries) == (alone.query, alone.labels, 3 * len(QUERIES))
 
 
-def test_closing_is_idempotent_and_final(make_model: MakeModel, write_config: WriteConfig) -> None:
-    with Classifier.from_config(write_config(make_model(), PROMPTS)) as classifier:
+def test_closing_is_idempotent_and_final(write_config: WriteConfig) -> None:
+    with Classifier.from_config(write_config("qwen3", PROMPTS)) as classifier:
         model = classifier.model
         classifier.close()
         classifier.close()
@@ -155,10 +151,10 @@ def test_a_batch_names_the_query_that_it_refuses(classifier: Classifier) -> None
     assert str(caught.value) == f"queries[1]: {alone.value}"
 
 
-def test_start_up_is_accounted_for(make_model: MakeModel, write_config: WriteConfig) -> None:
+def test_start_up_is_accounted_for(write_config: WriteConfig) -> None:
     steps: list[tuple[str, str, float]] = []
     loaded: list[float] = []
-    config = load_config(write_config(make_model(), PROMPTS))
+    config = load_config(write_config("qwen3", PROMPTS))
     with Classifier.from_config(
         config, on_step=lambda *step: steps.append(step), on_load=lambda fraction: loaded.append(fraction)
     ) as classifier:
@@ -177,14 +173,14 @@ def test_a_long_step_is_told_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> 
         assert told.get(timeout=60) == ("compile prompts", "9 labels, at work …")
 
 
-def test_an_interrupt_while_loading_reaches_the_caller(make_model: MakeModel, write_config: WriteConfig) -> None:
+def test_an_interrupt_while_loading_reaches_the_caller(write_config: WriteConfig) -> None:
     """Ctrl-C during a long load is raised in whatever Python code runs then: the function that shows the progress."""
 
     def stop(_fraction: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Classifier.from_config(write_config(make_model(), PROMPTS), on_load=stop)
+        Classifier.from_config(write_config("qwen3", PROMPTS), on_load=stop)
 
 
 def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier) -> None:

@@ -56,11 +56,11 @@ def compared(config: Config, *methods: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def compare_here(make_model: MakeModel, write_config: WriteConfig) -> Compare:
+def compare_here(write_config: WriteConfig) -> Compare:
     """Compares on a random model with F32 weights; runtime settings as keywords."""
 
     def run(*methods: str, peers: Peers | None = None, **runtime: Any) -> dict[str, Any]:
-        config = load_config(write_config(make_model(), PROMPTS, **runtime))
+        config = load_config(write_config("qwen3", PROMPTS, **runtime))
         return compared(config, *methods, peers=peers or Peers())
 
     return run
@@ -171,10 +171,8 @@ def test_a_method_that_fails_is_listed_and_the_others_go_on(
     assert os.environ[STEPS["direct"]] == "as it was"
 
 
-def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(
-    make_model: MakeModel, write_config: WriteConfig
-) -> None:
-    config = load_config(write_config(make_model(), PROMPTS))
+def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(write_config: WriteConfig) -> None:
+    config = load_config(write_config("qwen3", PROMPTS))
     sure = replace(config, prompts=tuple(replace(p, min_confidence=1.0, fallback="unsure") for p in config.prompts))
     methods = by_name(compared(sure, "batched"))
     assert methods["qcls"]["agreement"]["joint"] > 0.5

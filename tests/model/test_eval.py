@@ -38,14 +38,12 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def random_config(make_model: MakeModel, write_config: WriteConfig) -> Path:
+def random_config(write_config: WriteConfig) -> Path:
     """A random model with F32 weights and two prompts."""
-    return write_config(make_model(), specs(), flash_attn=False, kv_type="f32")
+    return write_config("qwen3", specs(), flash_attn=False, kv_type="f32")
 
 
-def test_one_pass_has_the_scores_of_every_mode(
-    random_config: Path, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_one_pass_has_the_scores_of_every_mode(random_config: Path, open_classifier: OpenClassifier) -> None:
     """The same as those of a classifier opened in each mode."""
     queries = ("red dress", "", "红色连衣裙")
     with Classifier.from_config(raw_config(load_config(random_config), "tree"), audit=True) as classifier:
@@ -53,7 +51,7 @@ def test_one_pass_has_the_scores_of_every_mode(
     for mode in MODES:
         names = ["user"] if mode == "first_token" else ["item", "user"]
         chosen = [spec for spec in specs(mode) if spec.name in names]
-        classifier = open_classifier(make_model(), chosen, flash_attn=False, kv_type="f32")
+        classifier = open_classifier("qwen3", chosen, flash_attn=False, kv_type="f32")
         for i, query in enumerate(queries):
             for answer in classifier.classify(query).results:
                 here = tables[answer.prompt].probability(mode)[i]
@@ -91,9 +89,9 @@ def test_the_record_of_the_embedded_model(data: Path) -> None:
     assert worst == sorted(worst)
 
 
-def test_a_mode_that_no_prompt_can_have(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
+def test_a_mode_that_no_prompt_can_have(write_config: WriteConfig, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", [{"query": "x", "labels": {"item": "jump"}}])
-    config = write_config(make_model(), specs()[:1])
+    config = write_config("qwen3", specs()[:1])
     found = evaluated(config, rows, modes=("first_token",))["modes"]["first_token"]
     assert found["not_applicable"] == "no prompt can have it"
     assert "share their first token" in found["prompts"]["item"]["not_applicable"]

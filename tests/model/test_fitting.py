@@ -82,8 +82,8 @@ def test_what_is_measured_is_what_a_context_takes(
 
 
 @pytest.fixture
-def config(make_model: MakeModel, write_config: WriteConfig) -> Config:
-    return load_config(write_config(make_model(), [COLOUR], n_gpu_layers="auto", try_model=False))
+def config(write_config: WriteConfig) -> Config:
+    return load_config(write_config("qwen3", [COLOUR], n_gpu_layers="auto", try_model=False))
 
 
 def test_a_context_too_small_is_refused_before_weights_are_loaded(
@@ -116,7 +116,7 @@ def test_kept_graphs_leave_memory_on_a_gpu(
 
 
 def test_what_is_opened_is_what_was_measured(
-    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a job decides how many queries a decode has: as many as 2 GiB of states allow, at most 32."""
     gpu = Device(kind="GPU", name="made up", free_bytes=2 * GIB, total_bytes=80 * GIB)
@@ -136,7 +136,7 @@ def test_what_is_opened_is_what_was_measured(
         return placed, context
 
     monkeypatch.setattr(engine_open, "fitted", fitted)
-    path = write_config(make_model("qwen35"), [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
+    path = write_config("qwen35", [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
     with ExitStack() as stack:
         opener = stack.enter_context(ClassifierOpener())
         settings = LabelSettings(config=load_config(path), inputs=(), out=tmp_path)

@@ -112,11 +112,9 @@ def test_all_scorings_are_those_of_stock_logits(
                 assert answer.audit.label_mass == pytest.approx(sum(map(math.exp, joint)), abs=largest)
 
 
-def test_an_audit_answers_as_the_fast_scoring_does_and_adds_the_exact_ones(
-    make_model: MakeModel, write_config: WriteConfig
-) -> None:
+def test_an_audit_answers_as_the_fast_scoring_does_and_adds_the_exact_ones(write_config: WriteConfig) -> None:
     specs = [replace(prompt, scoring="tree") for prompt in PROMPTS]
-    config = write_config(make_model(), specs, **EXACT)
+    config = write_config("qwen3", specs, **EXACT)
     with Classifier.from_config(config) as fast, Classifier.from_config(config, audit=True) as audit:
         for query in QUERIES:
             plain, audited = fast.classify(query), audit.classify(query)

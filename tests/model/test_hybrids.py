@@ -115,12 +115,10 @@ def test_a_token_that_nobody_reads(name: str, make_model: MakeModel, open_classi
     assert (results[0].counts.n_decodes, results[0].counts.n_tokens_new) == (1, plain.n_tokens_new + 2)
 
 
-def test_every_pass_finds_its_graph_built(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_every_pass_finds_its_graph_built(open_classifier: OpenClassifier) -> None:
     """The first pass has no outputs, and would be built anew with each request, and on a GPU not be replayed."""
     labels = ("light blue", "light pink", "none")
-    classifier = open_classifier(
-        make_model("qwen35"), prompts_of("joint", "category", "color", "user", labels=labels), n_shapes=8
-    )
+    classifier = open_classifier("qwen35", prompts_of("joint", "category", "color", "user", labels=labels), n_shapes=8)
     counters, first = classifier.engine.context.counters, classifier.classify("red dress")
     before = counters().n_graphs_reused
     again = classifier.classify("dark dress")
@@ -145,11 +143,9 @@ def test_where_a_pass_is_dear_trunks_are_fed_for_each_branch(
 
 
 @pytest.mark.parametrize(("name", "n_requests"), [("qwen35", 1000), ("lfm2", 50), ("granitehybrid", 50)])
-def test_request_1000_is_request_1_to_a_bit(
-    name: str, n_requests: int, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_request_1000_is_request_1_to_a_bit(name: str, n_requests: int, open_classifier: OpenClassifier) -> None:
     prompts = prompts_of("separate", "item") + prompts_of("joint", "user", "color", labels=("light", "light blue"))
-    classifier = open_classifier(make_model(name), prompts)
+    classifier = open_classifier(name, prompts)
     queries = ["red dress for girl", "", "dark blue jeans", "x"]
     first = [scores_of(classifier, query) for query in queries]
     for n in range(4, n_requests - 4):
@@ -202,10 +198,8 @@ def test_prompt_sets_at_run_time(
     np.testing.assert_allclose(scores_of(classifier, "red dress"), before, rtol=0, atol=1e-5)
 
 
-def test_the_file_of_prefixes_brings_their_states(
-    make_model: MakeModel, write_config: WriteConfig, prefix_files: Path
-) -> None:
-    config = write_config(make_model("qwen35"), prompts_of("separate", "item", "user"))
+def test_the_file_of_prefixes_brings_their_states(write_config: WriteConfig, prefix_files: Path) -> None:
+    config = write_config("qwen35", prompts_of("separate", "item", "user"))
     found = []
     for is_from_file in (False, True):
         steps: list[str] = []
@@ -257,10 +251,8 @@ def test_eight_queries_of_which_some_are_as_long_as_may_be(
     assert classifier.classify_batch(other)[0].counts == results[0].counts  # they are computed by their lengths
 
 
-def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(
-    make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
-    classifier = open_classifier(make_model("lfm2"), numbered_prompts(2, "separate"), max_batch=4)
+def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier("lfm2", numbered_prompts(2, "separate"), max_batch=4)
     words, n = ("dark", "red", "x", "summer dress"), range(1, 5)
     queries = [" ".join([word] * times) for times in n for word in words]
     batches = list(BatchLabeller(classifier.configured, 4).label(queries[::-1]))

@@ -97,13 +97,13 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
 
 @pytest.mark.parametrize(("n_batch", "n_decodes"), [("auto", 1), (128, 2), (64, 4)])
 def test_the_longest_query_is_planned_as_it_is_asked(
-    n_batch: int, n_decodes: int, make_model: MakeModel, open_classifier: OpenClassifier
+    n_batch: int, n_decodes: int, open_classifier: OpenClassifier
 ) -> None:
     prompts = []
     for i in range(4):  # each with a text of its own after its first token, which is a special one
         template = PROMPTS[i % 2].template.replace("<|im_start|>", f"<|im_start|>{i}. ", 1)
         prompts.append(dataclasses.replace(PROMPTS[i % 2], name=f"{i}", template=template))
-    classifier = open_classifier(make_model(), prompts, n_batch=n_batch, max_query_tokens=30, max_batch=1)
+    classifier = open_classifier("qwen3", prompts, n_batch=n_batch, max_query_tokens=30, max_batch=1)
     longest = inspect_classifier(classifier).longest
     assert longest is not None
     counts = classifier.plan_counts(query_of(classifier, 30))
@@ -122,18 +122,13 @@ def query_of(classifier: Classifier, n_tokens: int) -> str:
 
 @pytest.mark.parametrize(("pass_tokens", "n_copies", "n_decodes"), [(4, 1, 2), (1000, 2, 1)])
 def test_a_model_with_states_feeds_again_what_spares_a_decode(
-    pass_tokens: int,
-    n_copies: int,
-    n_decodes: int,
-    make_model: MakeModel,
-    open_classifier: OpenClassifier,
-    monkeypatch: pytest.MonkeyPatch,
+    pass_tokens: int, n_copies: int, n_decodes: int, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two prompts of one text: the query is fed once, or for each of them in one decode."""
     monkeypatch.setattr(Model, "pass_tokens", pass_tokens)
     prompts = [dataclasses.replace(COLOR, name=name) for name in ("color", "tint")]
     prompts[1] = dataclasses.replace(prompts[1], template=COLOR.template.replace("color:", "tint:"))
-    classifier = open_classifier(make_model("qwen35"), prompts)
+    classifier = open_classifier("qwen35", prompts)
     found = inspect_classifier(classifier)
     request, counts = found.request, classifier.classify("").counts
     assert (request.n_decodes, request.n_tokens) == (counts.n_decodes, counts.n_tokens_new)
@@ -155,9 +150,9 @@ def test_the_table_shows_prompts_and_tries() -> None:
     assert "share their first token" in refused.stderr
 
 
-def test_names_cannot_move_the_cursor(make_model: MakeModel, write_config: WriteConfig) -> None:
+def test_names_cannot_move_the_cursor(write_config: WriteConfig) -> None:
     prompt = PromptSpec(name="a\x1b[31mb", template="query: {query}\nlabel:", labels=("re\x1bd", "none", "[bold]x"))
-    done = run("inspect", "--config", write_config(make_model(), [prompt]))
+    done = run("inspect", "--config", write_config("qwen3", [prompt]))
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert r"a\x1b[31mb" in done.stdout

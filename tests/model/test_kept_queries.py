@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier
+from conftest import OpenClassifier
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, Result
@@ -40,10 +40,10 @@ def assert_alike(kept: Classifier, plain: Classifier, query: str) -> int:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_only_what_is_new_is_fed(style: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_only_what_is_new_is_fed(style: str, open_classifier: OpenClassifier) -> None:
     specs = STYLES[style][:2]  # of one fragment
-    plain = open_classifier(make_model(), specs)
-    kept = open_classifier(make_model(), specs, kept_queries=2)
+    plain = open_classifier("qwen3", specs)
+    kept = open_classifier("qwen3", specs, kept_queries=2)
     n_prefixes = len({prompt.prefix for prompt in kept.prompts})
 
     def n_alike(one: str, other: str) -> int:
@@ -66,9 +66,9 @@ def test_only_what_is_new_is_fed(style: str, make_model: MakeModel, open_classif
     assert assert_alike(kept, plain, "red dress") == 0
 
 
-def test_each_query_of_a_turn_goes_on_from_its_own(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_each_query_of_a_turn_goes_on_from_its_own(open_classifier: OpenClassifier) -> None:
     """As if each were asked alone."""
-    together, alone = (open_classifier(make_model(), SEPARATE, kept_queries=4) for _ in range(2))
+    together, alone = (open_classifier("qwen3", SEPARATE, kept_queries=4) for _ in range(2))
     for turn in (
         ["red", "blue", "jeans", "👗"],
         ["red dress", "blue a", "jeans for", "👗 -"],
@@ -87,9 +87,9 @@ SMALL = {"n_batch": 48, "max_query_tokens": 24}
 """decodes that do not hold three usual queries of SEPARATE"""
 
 
-def test_turns_of_several_decodes(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_turns_of_several_decodes(open_classifier: OpenClassifier) -> None:
     """They go on from kept queries and are kept, except in slots that another query of the turn goes on from."""
-    plain, kept = (open_classifier(make_model(), SEPARATE, **SMALL, kept_queries=n) for n in (0, 3))
+    plain, kept = (open_classifier("qwen3", SEPARATE, **SMALL, kept_queries=n) for n in (0, 3))
     long = "q w e r t z u i o p a s"
     for turn, n_decodes, n_saved in (
         ([long], 2, 0),
@@ -107,13 +107,13 @@ def test_turns_of_several_decodes(make_model: MakeModel, open_classifier: OpenCl
         assert counts.n_tokens_new == sum(each.counts.n_tokens_new for each in wanted) - n_saved
 
 
-def test_cells_do_not_run_out(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_cells_do_not_run_out(open_classifier: OpenClassifier) -> None:
     """A cache without a cell to spare, full slots, and then the largest request."""
     n_most = 2 * MOST_TOKENS
     options = {"max_query_tokens": n_most, "question_cells": 0, "question_prefixes": 0}
-    plain = open_classifier(make_model(), SEPARATE, **options)
+    plain = open_classifier("qwen3", SEPARATE, **options)
     needed = plain.engine.context.n_batch + sum(len(prompt.prefix) for prompt in plain.prompts) + 3 * 3 * MOST_TOKENS
-    kept = open_classifier(make_model(), SEPARATE, **options, kept_queries=3, n_ctx=needed)
+    kept = open_classifier("qwen3", SEPARATE, **options, kept_queries=3, n_ctx=needed)
     long = " ".join(str(n % 10) for n in range(MOST_TOKENS // 2 - 5))
     for turn in range(3):
         for letter in "abcd":
@@ -121,11 +121,11 @@ def test_cells_do_not_run_out(make_model: MakeModel, open_classifier: OpenClassi
         assert assert_alike(kept, plain, f"x{turn}" + long + long) == 0
         assert assert_alike(kept, plain, f"x{turn}" + long + long + "x") > 2 * MOST_TOKENS  # the first ones are kept
     with pytest.raises(ConfigError, match=r"runtime.n_ctx.*kept queries \(576\)"):
-        open_classifier(make_model(), SEPARATE, **options, kept_queries=3, n_ctx=needed - 1)
+        open_classifier("qwen3", SEPARATE, **options, kept_queries=3, n_ctx=needed - 1)
 
 
-def test_requests_find_the_graphs_of_the_start(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    kept = open_classifier(make_model(), SEPARATE, kept_queries=2, warm_query_tokens=6, n_shapes=16)
+def test_requests_find_the_graphs_of_the_start(open_classifier: OpenClassifier) -> None:
+    kept = open_classifier("qwen3", SEPARATE, kept_queries=2, warm_query_tokens=6, n_shapes=16)
     for query in ("red", "red dress", "blue jeans for", "red dress for girls", "blue"):
         before = kept.engine.context.counters().n_graphs_reused
         kept.classify(query)
@@ -146,18 +146,18 @@ AROUND = [
     ],
 )
 def test_where_no_queries_can_be_kept(
-    model: str, specs: list[PromptSpec], message: str, make_model: MakeModel, open_classifier: OpenClassifier
+    model: str, specs: list[PromptSpec], message: str, open_classifier: OpenClassifier
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        open_classifier(make_model(model), specs, kept_queries=2)
+        open_classifier(model, specs, kept_queries=2)
 
 
 @pytest.mark.parametrize("place", ["fill", "share", "decode"])
 def test_a_request_that_fails_leaves_right_answers(
-    place: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+    place: str, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leaves have a kept query's cells by then: tokens are refused, or a native call is made and then fails."""
-    plain, kept = (open_classifier(make_model(), SEPARATE, **SMALL, kept_queries=n) for n in (0, 2))
+    plain, kept = (open_classifier("qwen3", SEPARATE, **SMALL, kept_queries=n) for n in (0, 2))
     turns = ["red dress for girls"], ["red dress for", "jeans - 👗", "blue"]
     call = getattr(kept.engine.context, place, None)
     for n in range(1, 4):

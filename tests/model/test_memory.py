@@ -26,11 +26,9 @@ def test_the_size_is_llama_cpps(
     assert cache_bytes(read_header(path), context.n_ctx, kv_type) == context.counters().cache_bytes
 
 
-def test_a_configuration_that_asks_for_too_much(
-    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_that_asks_for_too_much(write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 29))
-    config = write_config(make_model(), [PROMPT], n_ctx=1 << 21)
+    config = write_config("qwen3", [PROMPT], n_ctx=1 << 21)
     with pytest.raises(ModelError, match=r"takes 2\.0 GiB, and 0\.5 GiB of memory are free: lower runtime"):
         Classifier.from_config(config)
 

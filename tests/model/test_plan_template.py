@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier
+from conftest import OpenClassifier
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PromptConfig
@@ -73,22 +73,20 @@ def spec(name: str, template: str) -> PromptSpec:
     return PromptSpec(name=name, template=template, labels=("light blue", "light pink", "none"))
 
 
-def test_prompts_with_texts_of_their_own_before_the_query(
-    make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_prompts_with_texts_of_their_own_before_the_query(open_classifier: OpenClassifier) -> None:
     """Two prefixes, two fragments: their lengths are the key together."""
     prompts = [spec("a", "the colour of {query} is"), spec("b", "a thing: {query} has the colour")]
-    classifier = open_classifier(make_model(), prompts)
+    classifier = open_classifier("qwen3", prompts)
     assert len({prompt.fragment for prompt in classifier.prompts}) == 2
     assert [both(classifier, query)[1] for query in ("red", "red dress", "jeans")] == [True] * 3
 
 
 def test_texts_that_share_a_prefix_and_differ_behind_the_query_have_no_template(
-    make_model: MakeModel, open_classifier: OpenClassifier
+    open_classifier: OpenClassifier,
 ) -> None:
     """Whether they share what follows depends on the query's own tokens."""
     prompts = [spec("a", "of {query} the colour is"), spec("b", "of {query} the name is")]
-    classifier = open_classifier(make_model(), prompts)
+    classifier = open_classifier("qwen3", prompts)
     first, second = classifier.prompts
     assert first.prefix == second.prefix
     assert both(classifier, "red dress") == (True, False)
@@ -96,12 +94,12 @@ def test_texts_that_share_a_prefix_and_differ_behind_the_query_have_no_template(
 
 
 def test_templates_of_long_texts_take_no_more_memory_than_is_allowed(
-    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 1 << 19
     monkeypatch.setattr("qcls_gguf.plan.templates._MOST_BYTES", most)
     prompts = [spec(name, f"<|im_start|>the {name} of {{query}} is") for name in ("colour", "kind", "name")]
-    classifier = open_classifier(make_model(), prompts)
+    classifier = open_classifier("qwen3", prompts)
     prompts_, n_vocab = classifier.configured, classifier.engine.model.facts.n_vocab
     capacity = Capacity(n_seqs=256, n_tokens=1 << 20, n_rows=256)
     templates = Templates(prompts_.compiled, [prefix.holder for prefix in prompts_.held], capacity, n_vocab)
@@ -119,12 +117,12 @@ QUESTION = PromptConfig(name="q", prompt_template="of {query} the colour is", la
 
 
 def test_what_several_queries_share_no_token_of_is_put_together(
-    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the tree that their tokens give; where they share tokens, or fill more than a decode, it is left to that."""
     prompts = [spec("a", "of {query} the colour is"), spec("b", "a thing: {query}<|im_start|>colour"),
                spec("c", "a thing: {query}<|im_start|>hue")]  # fmt: skip
-    classifier = open_classifier(make_model(), prompts, max_batch=6, n_batch=130)
+    classifier = open_classifier("qwen3", prompts, max_batch=6, n_batch=130)
     capacity = classifier.engine.capacity
     planner = Planner(capacity, 0)
     sets = [classifier.configured, classifier.prompt_set([QUESTION])]

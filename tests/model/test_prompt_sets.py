@@ -43,8 +43,8 @@ def question(
 
 
 @pytest.fixture
-def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classifier:
-    return open_classifier(make_model(), CONFIGURED)
+def classifier(open_classifier: OpenClassifier) -> Classifier:
+    return open_classifier("qwen3", CONFIGURED)
 
 
 def probabilities(result: Result) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -56,10 +56,8 @@ def assert_alike(result: Result, other: Result) -> None:
     np.testing.assert_allclose(probabilities(result), probabilities(other), rtol=0, atol=LARGEST_DIFFERENCE)
 
 
-def fresh_answers(
-    prompts: Sequence[PromptConfig], make_model: MakeModel, write_config: WriteConfig, queries: Sequence[str]
-) -> list[Result]:
-    config = load_config(write_config(make_model(), CONFIGURED))
+def fresh_answers(prompts: Sequence[PromptConfig], write_config: WriteConfig, queries: Sequence[str]) -> list[Result]:
+    config = load_config(write_config("qwen3", CONFIGURED))
     with Classifier.from_config(
         type(config)(prompts=tuple(prompts), model=config.model, runtime=config.runtime)
     ) as own:
@@ -112,8 +110,8 @@ def test_hundreds_of_sets_come_and_go(classifier: Classifier, make_model: MakeMo
             assert_alike(again.classify(query), result)
 
 
-def test_more_sets_than_there_is_room_for_are_refused(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    classifier = open_classifier(make_model(), CONFIGURED, question_prefixes=3)
+def test_more_sets_than_there_is_room_for_are_refused(open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier("qwen3", CONFIGURED, question_prefixes=3)
     held = [classifier.prompt_set([question(n)]) for n in range(3)]
     with pytest.raises(PlanError, match=r"1 prefixes of \d+ tokens do not fit: 0 sequences .*close prompt sets"):
         classifier.prompt_set([question(3)])
@@ -199,8 +197,8 @@ def test_equal_prompts_have_equal_digests(make_model: MakeModel) -> None:
         assert len({one, *others}) == 1 + len(others)
 
 
-def test_one_model_serves_several_classifiers(make_model: MakeModel, write_config: WriteConfig) -> None:
-    config = load_config(write_config(make_model(), CONFIGURED))
+def test_one_model_serves_several_classifiers(write_config: WriteConfig) -> None:
+    config = load_config(write_config("qwen3", CONFIGURED))
     with Model.open(config.model, config.runtime) as model:
         with Classifier.from_config(config, model=model) as one, Classifier.from_config(config, model=model) as other:
             assert len(model.native.contexts) == 2
@@ -227,8 +225,8 @@ def test_an_event_loop_is_not_blocked(classifier: Classifier) -> None:
         assert_alike(result, wanted[result.query])
 
 
-def test_a_file_is_opened_once_however_it_is_named(make_model: MakeModel, write_config: WriteConfig) -> None:
-    config = load_config(write_config(make_model(), CONFIGURED))
+def test_a_file_is_opened_once_however_it_is_named(write_config: WriteConfig) -> None:
+    config = load_config(write_config("qwen3", CONFIGURED))
     elsewhere = config.model.path
     assert elsewhere is not None
     link = elsewhere.with_name("linked.gguf")
@@ -243,9 +241,9 @@ def test_a_file_is_opened_once_however_it_is_named(make_model: MakeModel, write_
 
 
 def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
-    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    classifier = open_classifier(make_model(), CONFIGURED, n_ctx=2048, n_batch=512)
+    classifier = open_classifier("qwen3", CONFIGURED, n_ctx=2048, n_batch=512)
     template = "<|im_start|>" + " ".join(f"word {n}" for n in range(60)) + " {query}\nlabel:"
     long = PromptConfig(name="long", prompt_template=template, labels=("a", "b"))
     engine, hold = classifier.engine, classifier.engine.hold
@@ -274,15 +272,15 @@ def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
             assert n_then <= n_pieces + 1  # whoever came while a piece was stored had a turn before the one after
             assert probabilities(result) == pytest.approx(probabilities(alone), abs=LARGEST_DIFFERENCE)
     monkeypatch.undo()
-    small = open_classifier(make_model(), CONFIGURED, n_ctx=2048, n_batch=512, question_prefixes=1)
+    small = open_classifier("qwen3", CONFIGURED, n_ctx=2048, n_batch=512, question_prefixes=1)
     with small.prompt_set([long]) as prompts:  # without room for its beginning it is stored at once
         assert probabilities(prompts.classify("red dress")) == pytest.approx(in_pieces, abs=LARGEST_DIFFERENCE)
         assert len(small.engine.cache) == 3
 
 
-def test_an_interrupted_call_leaves_no_prefix_pinned(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_an_interrupted_call_leaves_no_prefix_pinned(open_classifier: OpenClassifier) -> None:
     """It is interrupted at any time: before, between and while pieces of a long prefix are cached."""
-    classifier = open_classifier(make_model(), CONFIGURED, n_ctx=2048, n_batch=512)
+    classifier = open_classifier("qwen3", CONFIGURED, n_ctx=2048, n_batch=512)
     cache = classifier.engine.cache
     pins = [(prefix.tokens, prefix.n_users) for prefix in cache.prefixes]
     template = "<|im_start|>" + " ".join(f"word {n}" for n in range(60)) + " {query}\nlabel:"

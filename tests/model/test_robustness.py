@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier, WriteConfig
+from conftest import OpenClassifier, WriteConfig
 from evaluations import HELD_OUT, ROOT, run, write_rows
 from oracle import PromptSpec
 
@@ -36,12 +36,12 @@ def rows(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(make_model: MakeModel, write_config: WriteConfig) -> Path:
-    return write_config(make_model(), [*SLOTS, PLAIN], **EXACT)
+def config(write_config: WriteConfig) -> Path:
+    return write_config("qwen3", [*SLOTS, PLAIN], **EXACT)
 
 
 def test_shuffled_labels_are_what_the_written_templates_answer(
-    config: Path, rows: Path, make_model: MakeModel, open_classifier: OpenClassifier
+    config: Path, rows: Path, open_classifier: OpenClassifier
 ) -> None:
     """The statistics against classifiers on templates with the lists written out in the orders of the record."""
     k = 3
@@ -59,7 +59,7 @@ def test_shuffled_labels_are_what_the_written_templates_answer(
             *([(spec, found["orders"][spec.name][i]) for spec in SLOTS] for i in range(k)),
         ]
     ]
-    classifiers = [open_classifier(make_model(), [*specs, PLAIN], **EXACT) for specs in written]
+    classifiers = [open_classifier("qwen3", [*specs, PLAIN], **EXACT) for specs in written]
     for p, name in enumerate(LABELS):
         counted = [row for row in ROWS if name in row["labels"]]
         answers = [[each.classify(row["query"]).results[p] for row in counted] for each in classifiers]
@@ -89,11 +89,9 @@ def test_shuffled_labels_are_what_the_written_templates_answer(
     assert "share their first token" in found["modes"]["first_token"]["prompts"]["item"]["not_applicable"]
 
 
-def test_templates_without_a_slot_are_refused_before_anything_is_loaded(
-    make_model: MakeModel, write_config: WriteConfig, rows: Path
-) -> None:
+def test_templates_without_a_slot_are_refused_before_anything_is_loaded(write_config: WriteConfig, rows: Path) -> None:
     rows.write_text('{"query": "x", "labels": {"plain": "red"}}\n')
-    done = run("eval", "--data", rows, "--config", write_config(make_model(), [PLAIN]), "--shuffle-labels", 2)
+    done = run("eval", "--data", rows, "--config", write_config("qwen3", [PLAIN]), "--shuffle-labels", 2)
     assert done.returncode == 2
     assert "--shuffle-labels: no prompt's text has a {labels} slot: write it in place of" in done.stderr
     assert "[{labels}]" in done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from conftest import MakeModel, RunPython, WriteConfig
+from conftest import RunPython, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, Config, Model, ModelError, OpenModels, load_config
@@ -42,8 +42,8 @@ def test_what_is_said_where_memory_is_lacking() -> None:
 
 
 @pytest.fixture
-def config(make_model: MakeModel, write_config: WriteConfig) -> Config:
-    return load_config(write_config(make_model(), [COLOUR], n_gpu_layers="auto", try_model=False))
+def config(write_config: WriteConfig) -> Config:
+    return load_config(write_config("qwen3", [COLOUR], n_gpu_layers="auto", try_model=False))
 
 
 @pytest.fixture
@@ -117,11 +117,9 @@ with Model.open(config.model, config.runtime) as model, Classifier.from_config(c
 """
 
 
-def test_a_context_that_finds_no_memory(
-    make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
-) -> None:
+def test_a_context_that_finds_no_memory(write_config: WriteConfig, run_python: RunPython) -> None:
     """The cache of the second would take 2 GiB, and the process may take 1 GiB more."""
-    path = write_config(make_model(), [COLOUR], n_gpu_layers="all", kv_type="f32", try_model=False)
+    path = write_config("qwen3", [COLOUR], n_gpu_layers="all", kv_type="f32", try_model=False)
     done = run_python(NO_MEMORY, path)
     assert done.returncode == 0, done.stderr
     *lines, answer = done.stdout.splitlines()

@@ -56,13 +56,13 @@ def test_every_shape_is_built_once(model: NativeModel, open_context: OpenContext
 
 
 def test_graphs_that_take_much_memory_are_fewer(
-    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = PromptSpec(name="color", template="query: {query}\nlabel:", labels=("red", "blue"))
     queries = [" ".join(["red"] * n) for n in (1, 2, 3, 4, 5, 1, 2)]
-    usual = open_classifier(make_model(), [spec])
+    usual = open_classifier("qwen3", [spec])
     monkeypatch.setattr("qcls_gguf.core.startup._MOST_SHAPES_BYTES", 1)
-    frugal = open_classifier(make_model(), [spec])
+    frugal = open_classifier("qwen3", [spec])
     for query in queries:
         assert usual.classify(query).results == frugal.classify(query).results
     assert (usual.engine.context.counters().n_shapes, frugal.engine.context.counters().n_shapes) == (5, 2)
@@ -110,14 +110,12 @@ def test_a_trimmed_sequence_leaves_the_others_their_cells(model: NativeModel, op
     np.testing.assert_array_equal(decode_sequence(context, [16, 17], start=6), whole[6:])
 
 
-def test_a_classifier_keeps_the_shapes_that_it_is_told_to(
-    make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_a_classifier_keeps_the_shapes_that_it_is_told_to(open_classifier: OpenClassifier) -> None:
     prompt = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
     queries = ["red", "red dress", "red dress for girls", "a b c d e f g"]
     answers = []
     for n_shapes in (0, 2, 16):
-        classifier = open_classifier(make_model(), [prompt], n_shapes=n_shapes, warm_query_tokens=3)
+        classifier = open_classifier("qwen3", [prompt], n_shapes=n_shapes, warm_query_tokens=3)
         counters = classifier.engine.context.counters
         assert counters().n_shapes == min(n_shapes, 5)  # of queries of 3 tokens to -1, which merges with the text
         answers.append([classifier.classify(query).results for query in queries * 2])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import MakeModel, WriteConfig
+from conftest import WriteConfig
 from labelled_tables import CONFIG
 from oracle import PromptSpec
 from typer.testing import CliRunner
@@ -19,14 +19,14 @@ WORDS = ["red", "blue", "dark", "light", "dress", "coat", "shirt", "jeans", "woo
 QUERIES = [f"{one} {other}" for one in WORDS for other in WORDS]
 
 
-def test_answers_that_hang_on_what_a_prompt_prefers_are_told(make_model: MakeModel, write_config: WriteConfig) -> None:
+def test_answers_that_hang_on_what_a_prompt_prefers_are_told(write_config: WriteConfig) -> None:
     """By the same rule, computed from the answers; a label that may be right without content says nothing."""
     specs = [
         PromptSpec(name=f"p{n}{last}", template=f"{n} of {{query}} is", labels=("boy", "girl", "man", last))
         for n in range(8)
         for last in ("woman", "None")
     ]
-    with Classifier.from_config(write_config(make_model(), specs)) as classifier:
+    with Classifier.from_config(write_config("qwen3", specs)) as classifier:
         results, empty = (list(map(classifier.classify, texts)) for texts in (QUERIES, CONTENT_FREE_QUERIES))
         sample = AnswerSample()
         for result in results[:49]:

@@ -54,8 +54,8 @@ def oracle(make_model: MakeModel) -> Iterator[Oracle]:
 
 
 @pytest.fixture
-def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classifier:
-    return open_classifier(make_model(), PROMPTS, max_query_tokens=350, **EXACT)
+def classifier(open_classifier: OpenClassifier) -> Classifier:
+    return open_classifier("qwen3", PROMPTS, max_query_tokens=350, **EXACT)
 
 
 def assert_same(oracle: Oracle, classifier: Classifier, query: str) -> None:
@@ -70,8 +70,8 @@ def test_any_query_is_scored_as_the_oracle_scores_it(query: str, oracle: Oracle,
     assert_same(oracle, classifier, query)
 
 
-def test_the_longest_query_allowed(oracle: Oracle, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    classifier = open_classifier(make_model(), PROMPTS, max_query_tokens=20, **EXACT)
+def test_the_longest_query_allowed(oracle: Oracle, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier("qwen3", PROMPTS, max_query_tokens=20, **EXACT)
     assert_same(oracle, classifier, " red" * 20)
     with pytest.raises(PlanError, match="21 tokens"):
         classifier.classify("".join([" red"] * 21))

@@ -171,8 +171,8 @@ def test_saved_cells_are_those_of_a_context_like_it(model: NativeModel, open_con
         stock.load_state(ours.save_state())
 
 
-def test_a_classifier_has_it_on_a_cpu(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_a_classifier_has_it_on_a_cpu(open_classifier: OpenClassifier) -> None:
     prompts = [PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))]
     for options, reads_visible in (({}, True), ({"flash_attn": False}, True), ({"flash_attn": True}, False)):
-        classifier = open_classifier(make_model(), prompts, n_gpu_layers=0, **options)
+        classifier = open_classifier("qwen3", prompts, n_gpu_layers=0, **options)
         assert (classifier.engine.context.why_no_visible_cells is None) == reads_visible
