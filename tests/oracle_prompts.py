@@ -94,16 +94,16 @@ def assert_same(
 
 
 def compared(
-    path: Path,
     prompts: Sequence[PromptSpec],
     classifier: Classifier | LoadedPrompts,
     *batches: Sequence[str],
     largest: float = LARGEST,
     **options: Any,
 ) -> list[list[Result]]:
-    """The results of some batches, all compared with an oracle's. options: of the oracle, EXACT if not given."""
+    """The results of some batches, all compared with an oracle's on the same file. options: of the oracle, EXACT if not
+    given."""
     found = [classifier.classify_batch(queries) for queries in batches]
-    with Oracle(path, **(options or EXACT)) as oracle:
+    with Oracle(Path(found[0][0].model.path), **(options or EXACT)) as oracle:
         for queries, results in zip(batches, found, strict=True):
             assert_same(oracle, prompts, results, queries, largest)
     return found

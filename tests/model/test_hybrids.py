@@ -47,17 +47,17 @@ def test_random_prompts(name: str, style: str, make_model: MakeModel, open_class
         prompts = random_prompts(rng, oracle, STYLES[style], int(rng.integers(2, 6)))
     queries = rng.permutation(QUERIES)[:3].tolist()
     classifier = open_classifier(path, prompts, max_batch=len(queries), n_batch=1000, **EXACT)
-    for result in chain(*compared(path, prompts, classifier, queries, queries[:1])):
+    for result in chain(*compared(prompts, classifier, queries, queries[:1])):
         assert all(answer.fast_path for answer in result.results)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_architectures(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_other_architectures(name: str, open_classifier: OpenClassifier) -> None:
     """Both styles of prompts with labels of several tokens, two queries at once and then one; and what it repeats."""
-    path, labels = make_model(name), ("light", "light blue", "tank top", "none")
+    labels = ("light", "light blue", "tank top", "none")
     prompts = prompts_of("separate", "item", "all season", labels=labels) + prompts_of("joint", "user", "color")
-    classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
-    compared(path, prompts, classifier, ["red dress for girl", ""], ["红色连衣裙"])
+    classifier = open_classifier(name, prompts, max_batch=2, **EXACT)
+    compared(prompts, classifier, ["red dress for girl", ""], ["红色连衣裙"])
     assert scores_of(classifier, "dark") == scores_of(classifier, "dark")
 
 
@@ -72,30 +72,29 @@ def test_quantised_weights_in_products_of_several_sequences(
     path, labels = make_model(name, weight_type=weight_type), ("light", "light blue", "none")
     prompts = prompts_of("separate", "item", "user", "color", labels=labels)
     classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
-    compared(path, prompts, classifier, ["red dress for girl", "dark"], largest=ROUNDING)
+    compared(prompts, classifier, ["red dress for girl", "dark"], largest=ROUNDING)
 
 
 @pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", [*HYBRIDS, *OTHERS])
-def test_a_gpu_answers_as_the_cpu_does(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_a_gpu_answers_as_the_cpu_does(name: str, open_classifier: OpenClassifier) -> None:
     """With the settings that are usual there: flash attention where llama.cpp has it, cells of F16."""
-    path, labels = make_model(name), ("light", "light blue", "tank top", "none")
+    labels = ("light", "light blue", "tank top", "none")
     prompts = prompts_of("separate", "item", "all season", labels=labels) + prompts_of("joint", "user", "color")
     answers = []
     for layers in (0, "all"):
-        classifier = open_classifier(path, prompts, max_batch=2, n_gpu_layers=layers)
+        classifier = open_classifier(name, prompts, max_batch=2, n_gpu_layers=layers)
         results = [*classifier.classify_batch(["red dress for girl", ""]), classifier.classify("dark")]
         answers.append([[score.probability for answer in each.results for score in answer.scores] for each in results])
     np.testing.assert_allclose(answers[1], answers[0], rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_separate_prompts_take_one_pass(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_separate_prompts_take_one_pass(name: str, open_classifier: OpenClassifier) -> None:
     """All feed as many tokens as the one whose template ends longest after the query, if that takes few."""
-    path = make_model(name)
     prompts = prompts_of("separate", *TOPICS[:4])
     prompts[2] = replace(prompts[2], template=prompts[2].template.replace("label:", ":"))
-    classifier, plain = open_classifier(path, prompts, **EXACT), open_classifier(make_model(), prompts, **EXACT)
+    classifier, plain = (open_classifier(each, prompts, **EXACT) for each in (name, "qwen3"))
     n_more = 1  # "label" is a token of this vocabulary
     assert [prompt.n_held_back for prompt in classifier.prompts] == [0, 0, n_more, 0]
     for query in ("red dress for girl", "", "dark " * 9):
@@ -103,15 +102,15 @@ def test_separate_prompts_take_one_pass(name: str, make_model: MakeModel, open_c
         assert counts.n_decodes == 1
         assert counts.n_tokens_new == usual.n_tokens_new + n_more
         assert counts.n_tokens_cached == usual.n_tokens_cached - n_more
-    compared(path, prompts, classifier, ["red dress"])
+    compared(prompts, classifier, ["red dress"])
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_a_token_that_nobody_reads(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_a_token_that_nobody_reads(name: str, open_classifier: OpenClassifier) -> None:
     """Behind the shorter query of a batch, so that both take one pass."""
-    path, prompts, queries = make_model(name), prompts_of("separate", "item", "user"), ["red dress", "dark dress for"]
-    (results,) = compared(path, prompts, open_classifier(path, prompts, **EXACT), queries)
-    plain = open_classifier(make_model(), prompts, **EXACT).classify_batch(queries)[0].counts
+    prompts, queries = prompts_of("separate", "item", "user"), ["red dress", "dark dress for"]
+    (results,) = compared(prompts, open_classifier(name, prompts, **EXACT), queries)
+    plain = open_classifier("qwen3", prompts, **EXACT).classify_batch(queries)[0].counts
     assert (results[0].counts.n_decodes, results[0].counts.n_tokens_new) == (1, plain.n_tokens_new + 2)
 
 
@@ -127,16 +126,16 @@ def test_every_pass_finds_its_graph_built(open_classifier: OpenClassifier) -> No
 
 
 def test_where_a_pass_is_dear_trunks_are_fed_for_each_branch(
-    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: prompts of one text, and labels that share their first token, take one pass."""
-    path, queries = make_model("qwen35"), ["red dress", ""]
+    queries = ["red dress", ""]
     labels = ("light blue", "light pink", "dark blue", "dark sky blue", "none")
     joint = prompts_of("joint", "user", "color", labels=labels)
     dear = len(joint) * len(labels) * 20
-    usual = open_classifier(path, joint, **EXACT).classify("red dress").counts
+    usual = open_classifier("qwen35", joint, **EXACT).classify("red dress").counts
     monkeypatch.setattr(Model, "pass_tokens", dear)
-    found = compared(path, joint, open_classifier(path, joint, max_batch=2, **EXACT), queries, queries[:1])
+    found = compared(joint, open_classifier("qwen35", joint, max_batch=2, **EXACT), queries, queries[:1])
     assert [results[0].counts.n_decodes for results in found] == [1, 1]
     assert usual.n_decodes == 3
     assert usual.n_tokens_new < found[-1][0].counts.n_tokens_new < usual.n_tokens_new + 2 * dear
@@ -161,37 +160,31 @@ BREAKING = PromptSpec(
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_a_query_that_breaks_the_cached_prefix(
-    name: str, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_a_query_that_breaks_the_cached_prefix(name: str, open_classifier: OpenClassifier) -> None:
     """`dar` + `k` is another token: the whole prompt is fed, since a state cannot be cut back.
 
     The other prompt is shorter after the query, so that nothing of the broken one is held back.
     """
-    path = make_model(name)
     prompts = [BREAKING, *prompts_of("separate", "item")]
-    classifier = open_classifier(path, prompts, max_batch=3, **EXACT)
+    classifier = open_classifier(name, prompts, max_batch=3, **EXACT)
     usual = scores_of(classifier, "red dress")
-    for result in chain(*compared(path, prompts, classifier, ["k blue"], ["red", "k blue", "k"])):
+    for result in chain(*compared(prompts, classifier, ["k blue"], ["red", "k blue", "k"])):
         assert [answer.fast_path for answer in result.results] == [not result.query.startswith("k"), True]
     assert scores_of(classifier, "red dress") == usual
 
 
-def test_prompt_sets_at_run_time(
-    make_model: MakeModel, open_classifier: OpenClassifier, write_config: WriteConfig
-) -> None:
+def test_prompt_sets_at_run_time(open_classifier: OpenClassifier, write_config: WriteConfig) -> None:
     """A set whose prefixes are stored in pieces comes, goes, and comes again; the configured one stays as it was."""
-    path = make_model("qwen35")
     configured = prompts_of("separate", "item")
-    classifier = open_classifier(path, configured, n_batch=400, **EXACT)
+    classifier = open_classifier("qwen35", configured, n_batch=400, **EXACT)
     before = scores_of(classifier, "red dress")
     long = [
         replace(prompt, template=f"{'the category of an item of all season ' * 12}{prompt.template}")
         for prompt in prompts_of("separate", "user", "color")
     ]
     for _ in range(2):
-        with classifier.prompt_set(write_config(path, long)) as loaded:
-            compared(path, long, loaded, ["red dress"])
+        with classifier.prompt_set(write_config("qwen35", long)) as loaded:
+            compared(long, loaded, ["red dress"])
             # the attention of these models sums over all cells in use, of which there are more now
             np.testing.assert_allclose(scores_of(classifier, "red dress"), before, rtol=0, atol=1e-5)
     classifier.engine.restore()
@@ -238,15 +231,13 @@ def test_settings_without_kernels_for_recurrent_layers(make_model: MakeModel, op
         open_classifier(path, numbered_prompts(2, "joint"), batch_invariant=True)
 
 
-def test_eight_queries_of_which_some_are_as_long_as_may_be(
-    make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_eight_queries_of_which_some_are_as_long_as_may_be(open_classifier: OpenClassifier) -> None:
     """They do not fit one decode together."""
-    path, prompts = make_model("lfm2"), numbered_prompts(2, "separate", "joint")
+    prompts = numbered_prompts(2, "separate", "joint")
     longest = " ".join(["dark"] * 41)  # the first word takes the place of the space that an empty query leaves
-    classifier = open_classifier(path, prompts, max_query_tokens=40, max_batch=8, n_batch=200, **EXACT)
+    classifier = open_classifier("lfm2", prompts, max_query_tokens=40, max_batch=8, n_batch=200, **EXACT)
     queries = [longest, "", "x", longest, *QUERIES[:4]]
-    (results,) = compared(path, prompts, classifier, queries)
+    (results,) = compared(prompts, classifier, queries)
     other = [*queries[4:], *queries[:4]]
     assert classifier.classify_batch(other)[0].counts == results[0].counts  # they are computed by their lengths
 

@@ -128,14 +128,14 @@ def test_a_batch_takes_as_many_decodes_as_its_limits_ask_for(
     assert found == tuple(map(sum, zip(*decodes, strict=True)))
 
 
-def test_a_small_batch_splits_even_one_query(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_a_small_batch_splits_even_one_query(open_classifier: OpenClassifier) -> None:
     prompts = [
         replace(SEPARATE[0], name=f"{n}", template=make_template("separate", topic)) for n, topic in enumerate(TOPICS)
     ]
     query = "dark " * 30
-    whole = open_classifier(make_model(), prompts, **EXACT).classify(query)
-    classifier = open_classifier(make_model(), prompts, n_batch=110, **EXACT)
-    ((split,),) = compared(make_model(), prompts, classifier, [query])
+    whole = open_classifier("qwen3", prompts, **EXACT).classify(query)
+    classifier = open_classifier("qwen3", prompts, n_batch=110, **EXACT)
+    ((split,),) = compared(prompts, classifier, [query])
     assert (whole.counts.n_decodes, split.counts.n_decodes) == (1, 4)
     np.testing.assert_allclose(plain_scores([split]), plain_scores([whole]), rtol=0, atol=LARGEST)
 
@@ -149,9 +149,9 @@ def test_a_small_batch_splits_even_one_query(make_model: MakeModel, open_classif
     ],
     ids=lambda change: repr(change)[:30],
 )
-def test_labels_of_any_kind(change: dict[str, Any], make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_labels_of_any_kind(change: dict[str, Any], open_classifier: OpenClassifier) -> None:
     prompts = [replace(prompt, **change) for prompt in SEPARATE]
-    ((result,),) = compared(make_model(), prompts, open_classifier(make_model(), prompts, **EXACT), ["red dress"])
+    ((result,),) = compared(prompts, open_classifier("qwen3", prompts, **EXACT), ["red dress"])
     for answer in result.results:
         assert abs(sum(score.probability for score in answer.scores) - 1) < 1e-5
 
@@ -159,7 +159,7 @@ def test_labels_of_any_kind(change: dict[str, Any], make_model: MakeModel, open_
 def test_a_quantised_model_agrees_within_its_own_noise(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """Measured: 0.05, since the graph of the oracle quantises what it multiplies with the head."""
     path = make_model(weight_type="Q8_0", head_type="Q8_0")
-    compared(path, SEPARATE, open_classifier(path, SEPARATE, **EXACT), ["red dress"], largest=0.2)
+    compared(SEPARATE, open_classifier(path, SEPARATE, **EXACT), ["red dress"], largest=0.2)
 
 
 BREAKING = [
@@ -172,12 +172,12 @@ BREAKING = [
 ]
 
 
-def test_a_query_that_breaks_the_cached_prefix(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_a_query_that_breaks_the_cached_prefix(open_classifier: OpenClassifier) -> None:
     """`dar` + `k` is another token than ` dar` before any of the usual beginnings."""
-    classifier = open_classifier(make_model(), BREAKING, max_batch=3, **EXACT)
+    classifier = open_classifier("qwen3", BREAKING, max_batch=3, **EXACT)
     usual = ["win", "red dress"]
     batches = (usual, ["k blue"], usual, ["red", "k blue", "k"], usual, ["k blue"], usual)
-    found = compared(make_model(), BREAKING, classifier, *batches)
+    found = compared(BREAKING, classifier, *batches)
     for result in chain(*found):
         assert [answer.fast_path for answer in result.results] == [not result.query.startswith("k"), True]
     assert all(plain_scores(results) == plain_scores(found[0]) for results in found[::2])
@@ -187,28 +187,24 @@ def test_a_query_that_breaks_the_cached_prefix(make_model: MakeModel, open_class
     "template", ["query: {query}", "<|im_start|>{query}", "<|im_start|>user\nquery:{query}", "{query}"]
 )
 @pytest.mark.parametrize("query", ["red dress", "", "  ", "<|im_end|>"])
-def test_a_template_that_ends_in_its_slot(
-    template: str, query: str, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_a_template_that_ends_in_its_slot(template: str, query: str, open_classifier: OpenClassifier) -> None:
     prompts = [replace(SEPARATE[0], template=template), JOINT[1]]
-    classifier = open_classifier(make_model(), prompts, **EXACT)
+    classifier = open_classifier("qwen3", prompts, **EXACT)
     if template + query == "{query}":
         with pytest.raises(PlanError, match="empty"):
             classifier.classify(query)
         return
-    compared(make_model(), prompts, classifier, [query], [query])
+    compared(prompts, classifier, [query], [query])
 
 
 @pytest.mark.parametrize("runtime", ["exact", "default"])
 @pytest.mark.parametrize("prompts", [SEPARATE, JOINT], ids=["separate", "joint"])
-def test_short_rope_factors(
-    prompts: list[PromptSpec], runtime: str, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_short_rope_factors(prompts: list[PromptSpec], runtime: str, open_classifier: OpenClassifier) -> None:
     """In a cache as large as a model with two sets of RoPE factors allows for the short ones."""
-    path, options = make_model("longrope"), EXACT if runtime == "exact" else {}
+    options = EXACT if runtime == "exact" else {}
     queries = ["red dress for girl", "dark " * 12, "红色连衣裙"]
-    classifier = open_classifier(path, prompts, n_ctx=CONTEXT_LENGTH, max_batch=3, **options)
-    compared(path, prompts, classifier, queries, largest=LARGEST_DIFFERENCE[runtime], **(options or DEFAULT))
+    classifier = open_classifier("longrope", prompts, n_ctx=CONTEXT_LENGTH, max_batch=3, **options)
+    compared(prompts, classifier, queries, largest=LARGEST_DIFFERENCE[runtime], **(options or DEFAULT))
 
 
 def test_a_larger_cache_would_change_the_rope_factors(make_model: MakeModel, open_classifier: OpenClassifier) -> None:

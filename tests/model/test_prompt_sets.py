@@ -64,11 +64,9 @@ def fresh_answers(prompts: Sequence[PromptConfig], write_config: WriteConfig, qu
         return [own.classify(query) for query in queries]
 
 
-def test_a_set_answers_as_a_classifier_of_its_own(
-    classifier: Classifier, make_model: MakeModel, write_config: WriteConfig
-) -> None:
+def test_a_set_answers_as_a_classifier_of_its_own(classifier: Classifier, write_config: WriteConfig) -> None:
     prompts = [question(1), question(2, ("light blue", "light pink", "red"))]
-    wanted = fresh_answers(prompts, make_model, write_config, QUERIES)
+    wanted = fresh_answers(prompts, write_config, QUERIES)
     configured = [classifier.classify(query) for query in QUERIES]
     with classifier.prompt_set(prompts) as other:
         for found, result in zip(
@@ -92,9 +90,9 @@ def test_pairs_of_several_sets_share_a_decode(classifier: Classifier) -> None:
     assert classifier.classify_pairs([]) == []
 
 
-def test_hundreds_of_sets_come_and_go(classifier: Classifier, make_model: MakeModel, write_config: WriteConfig) -> None:
+def test_hundreds_of_sets_come_and_go(classifier: Classifier, write_config: WriteConfig) -> None:
     """Cells and sequences stay within their limits; configured answers stay, and a set that comes back is the same."""
-    wanted = fresh_answers([question(3)], make_model, write_config, QUERIES)
+    wanted = fresh_answers([question(3)], write_config, QUERIES)
     configured = classifier.classify("red dress")
     engine = classifier.engine
     for n in range(200):
@@ -156,10 +154,10 @@ def test_a_closed_set_says_so(classifier: Classifier) -> None:
         classifier.prompt_set([question(1)])
 
 
-def test_exact_sets_beside_others(classifier: Classifier, make_model: MakeModel, write_config: WriteConfig) -> None:
+def test_exact_sets_beside_others(classifier: Classifier, write_config: WriteConfig) -> None:
     """The LM head is computed while an exact set is held, and for nobody afterwards."""
     joint = [question(1, ("light blue", "light pink", "red"), "joint")]
-    wanted = fresh_answers(joint, make_model, write_config, QUERIES)
+    wanted = fresh_answers(joint, write_config, QUERIES)
     before = classifier.classify("red dress")
     n_hidden = classifier.engine.context.row_size
     with classifier.prompt_set(joint) as exact, classifier.prompt_set([question(2)], audit=True) as audited:
