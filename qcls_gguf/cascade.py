@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from .config.calibration_file import prompt_hash
@@ -45,55 +45,21 @@ class Stage:
         return answer.probability >= self.thresholds.get(answer.prompt, 0.0)
 
 
-Steps = Generator[tuple[Stage, list[Item]], list[Result], list[Result]]
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """What one stage is asked for some queries, and its answers."""
 
-
-def cascade_steps(stages: Sequence[Stage], asked: Sequence[Item]) -> Steps:
-    """Ask the stages one after the other: a generator that yields a stage with its items, is sent the answers to them,
-    and returns the results.
-
-    stages: the last one answers every prompt. asked: queries, each with all of the last stage's prompts or some, or
-    with other prompts of its engine, which are asked with the last stage. The results have the last stage's model, the
-    prompts in its order, and the times and counts of all stages together.
-    """
-    found: list[dict[str, PromptResult]] = [{} for _ in asked]
-    calls: list[list[Result]] = []
-    for index, stage in enumerate(stages):
-        is_last = index == len(stages) - 1
-        owners: list[int] = []
-        items: list[Item] = []
-        for owner, (wanted, query) in enumerate(asked):
-            if wanted.is_staged:
-                of_query = stage.items(query, [each.name for each in wanted.prompts if each.name not in found[owner]])
-            else:
-                of_query = [(wanted, query)] if is_last else []
-            items += of_query
-            owners += [owner] * len(of_query)
-        if not items:
-            continue
-        results = yield stage, items
-        calls.append(results)
-        for owner, result in zip(owners, results, strict=True):
-            for answer in result.results:
-                if is_last or stage.is_final(answer):
-                    name = stage.name if asked[owner][0].is_staged else None
-                    found[owner][answer.prompt] = answer._replace(stage=name)
-    model = stages[-1].core.info
-    return [
-        _result(query, [of_query[prompt.name] for prompt in wanted.prompts], calls, len(asked), model)
-        for (wanted, query), of_query in zip(asked, found, strict=True)
-    ]
+    core: Core
+    items: list[Item]
+    left_s: float | None
+    """seconds until the deadline; None without one"""
+    results: list[Result] = field(default_factory=list)
 
 
 def _result(
-    query: str,
-    answers: Sequence[PromptResult],
-    asked: Sequence[Sequence[Result]],
-    n_queries: int,
-    model: ModelInfo,
+    query: str, answers: Sequence[PromptResult], calls: Sequence[Result], n_queries: int, model: ModelInfo
 ) -> Result:
-    """One query's answers, with the times and counts of all calls added; all results of a call have the call's own."""
-    calls = [results[0] for results in asked]
+    """One query's answers, with the times and counts of all calls added."""
     return Result(
         query=query,
         total_ms=sum(call.total_ms for call in calls),
@@ -174,42 +140,59 @@ class Cascade:
         self.stages = stages
 
     def ask(self, asked: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
-        """A result for each query and its prompts; the same as Core.ask otherwise."""
-        if not self._are_checked(asked, deadline_s):
-            return []
-        until_s = None if deadline_s is None else perf_counter() + deadline_s
-        steps = cascade_steps(self.stages, asked)
-        stage, items = next(steps)
-        while True:
-            results = stage.core.ask(items, _left_s(until_s))
-            try:
-                stage, items = steps.send(results)
-            except StopIteration as e:
-                return list(e.value)
+        """A result for each query and its prompts; the same as Core.ask otherwise.
+
+        asked: queries, each with all of the last stage's prompts or some, or with other prompts of its engine, which
+        are asked with the last stage. The results have the last stage's model, the prompts in its order, and the times
+        and counts of all stages together.
+        """
+        results: list[Result] = []
+        for call in self._calls(asked, deadline_s, results):
+            call.results = call.core.ask(call.items, call.left_s)
+        return results
 
     async def ask_async(self, asked: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """`ask` without blocking the event loop."""
-        if not self._are_checked(asked, deadline_s):
-            return []
-        until_s = None if deadline_s is None else perf_counter() + deadline_s
-        steps = cascade_steps(self.stages, asked)
-        stage, items = next(steps)
-        while True:
-            results = await stage.core.ask_async(items, _left_s(until_s))
-            try:
-                stage, items = steps.send(results)
-            except StopIteration as e:
-                return list(e.value)
+        results: list[Result] = []
+        for call in self._calls(asked, deadline_s, results):
+            call.results = await call.core.ask_async(call.items, call.left_s)
+        return results
 
-    def _are_checked(self, asked: Sequence[Item], deadline_s: float | None) -> bool:
-        """Whether there are queries, all of which the last stage takes. Raises PlanError for those that it refuses."""
+    def _calls(self, asked: Sequence[Item], deadline_s: float | None, results: list[Result]) -> Iterator[_Call]:
+        """The calls of the stages, one after the other; each is answered before the next one is made. After the last
+        one, results has those of all queries.
+        """
         self.stages[-1].core.check(asked, deadline_s)
-        return len(asked) > 0
-
-
-def _left_s(until_s: float | None) -> float | None:
-    """Seconds left until a deadline; None without one."""
-    return None if until_s is None else until_s - perf_counter()
+        until_s = None if deadline_s is None else perf_counter() + deadline_s
+        found: list[dict[str, PromptResult]] = [{} for _ in asked]
+        calls: list[_Call] = []
+        for index, stage in enumerate(self.stages):
+            is_last = index == len(self.stages) - 1
+            owners: list[int] = []
+            items: list[Item] = []
+            for owner, (wanted, query) in enumerate(asked):
+                if wanted.is_staged:
+                    left = [each.name for each in wanted.prompts if each.name not in found[owner]]
+                    of_query = stage.items(query, left)
+                else:
+                    of_query = [(wanted, query)] if is_last else []
+                items += of_query
+                owners += [owner] * len(of_query)
+            if not items:
+                continue
+            call = _Call(core=stage.core, items=items, left_s=None if until_s is None else until_s - perf_counter())
+            yield call
+            calls.append(call)
+            for owner, result in zip(owners, call.results, strict=True):
+                for answer in result.results:
+                    if is_last or stage.is_final(answer):
+                        name = stage.name if asked[owner][0].is_staged else None
+                        found[owner][answer.prompt] = answer._replace(stage=name)
+        of_calls = [call.results[0] for call in calls]  # all results of a call have the call's times and counts
+        model = self.stages[-1].core.info
+        for (wanted, query), answered in zip(asked, found, strict=True):
+            answers = [answered[prompt.name] for prompt in wanted.prompts]
+            results.append(_result(query, answers, of_calls, len(asked), model))
 
 
 def open_stage(name: str, loaded: LoadedPrompts, setting: CascadeStage | None) -> Stage:

@@ -169,7 +169,7 @@ class Classifier(Labeller):
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
-        return load_prompts(self.core, compiled, calibration, sources=compiled.settings, config=self.config)
+        return load_prompts(self.core, compiled, calibration)
 
     def _as_config(self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
         """The prompts as a configuration, rendered to whole texts; None if they are compiled already."""

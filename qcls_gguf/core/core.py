@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..config.schema import RuntimeConfig
+from ..config.schema import Config
 from ..config.words import shown
 from ..engine.capacity import pays_to_share
 from ..engine.engine import Engine, Float32Array
@@ -72,12 +72,13 @@ class TokenizedItem(NamedTuple):
 class Core:
     """Answers items on one engine. Usable from several threads once `start` has been called."""
 
-    def __init__(self, engine: Engine, info: ModelInfo, runtime: RuntimeConfig, label_tokens: Int32Array) -> None:
-        """label_tokens: the tokens whose logits the rows of the open engine hold."""
+    def __init__(self, engine: Engine, info: ModelInfo, config: Config, label_tokens: Int32Array) -> None:
+        """config: the classifier's; label_tokens: the tokens whose logits the rows of the open engine hold."""
         self.engine = engine
         self.info = info
-        self._runtime = runtime
-        self._most_bytes = runtime.max_query_tokens * _BYTES_A_TOKEN
+        self.config = config
+        self._runtime = config.runtime
+        self._most_bytes = config.runtime.max_query_tokens * _BYTES_A_TOKEN
         self._planner = Planner(engine.capacity, engine.model.facts.n_ctx_train, engine.kept_queries)
         self._tokenize = engine.model.native.tokenize
         self._turn_cost: TurnCost | None = None
@@ -218,37 +219,51 @@ class Core:
         first = turn[0]
         if first.action is not None:
             return [first.action()]
+        if first.plan is not None:
+            now_ns = perf_counter_ns()
+            return [self._computed(first.items, first.plan, (now_ns, now_ns, now_ns), first.arrived_ns)]
         if len(turn) == 1:
-            return [self.answer(first.items, first.plan, arrived_ns=first.arrived_ns)]
+            return [self.answer(first.items, arrived_ns=first.arrived_ns)]
         results = iter(self.answer([item for job in turn for item in job.items], arrived_ns=first.arrived_ns))
         return [[next(results) for _ in job.items] for job in turn]
 
-    def answer(
-        self, items: Sequence[Any], plan: RequestPlan | None = None, *, keep: bool = True, arrived_ns: int | None = None
-    ) -> list[Result]:
+    def answer(self, items: Sequence[Item], *, keep: bool = True, arrived_ns: int | None = None) -> list[Result]:
         """A result for each item, with the time of every stage.
 
-        items: each an Item, or a TokenizedItem if `plan` is given; keep: a query that begins like a kept one feeds only
-        its other tokens, and is kept itself; arrived_ns: when the items began to wait. Raises PlanError before anything
-        is computed, DecodeError, ScoreError.
+        keep: a query that begins like a kept one feeds only its other tokens, and is kept itself; arrived_ns: when the
+        items began to wait. Raises PlanError before anything is computed, DecodeError, ScoreError.
         """
         start_ns = perf_counter_ns()
-        engine = self.engine
         tokenized: list[TokenizedItem] = []
-        for item in items:
-            tokenized.append(item if plan else self.tokenize(*item))
+        for prompts, query in items:
+            tokenized.append(self.tokenize(prompts, query))
         tokenized_ns = perf_counter_ns()
-        if plan is None:
-            if not engine.is_clean:  # before planning, because `restore` may forget kept queries
-                engine.restore()
-            plan = self._planner.plan(tokenized, keep=keep)
-        planned_ns = perf_counter_ns()
+        if not self.engine.is_clean:  # before planning, because `restore` may forget kept queries
+            self.engine.restore()
+        plan = self._planner.plan(tokenized, keep=keep)
+        return self._computed(tokenized, plan, (start_ns, tokenized_ns, perf_counter_ns()), arrived_ns)
+
+    def _computed(
+        self,
+        tokenized: Sequence[TokenizedItem],
+        plan: RequestPlan,
+        began_ns: tuple[int, int, int],
+        arrived_ns: int | None,
+    ) -> list[Result]:
+        """A result for each planned item. began_ns: when tokenising, planning, computing began. Raises as `answer`."""
+        start_ns, tokenized_ns, planned_ns = began_ns
         hidden, rows, batch_us, trim_us = self._decode(plan)
         decoded_ns = perf_counter_ns()
+        first = tokenized[0].prompts
+        if plan.order is not None:
+            rows = _by_item(rows, tokenized, plan.order)
         try:
-            answers = self._answers(tokenized, hidden, rows, plan)
+            if len(tokenized) == 1 or all(each.prompts is first for each in tokenized):
+                answers = first.answers.of(hidden, rows.reshape(len(tokenized), -1), plan.fast_path)
+            else:
+                answers = _answers_of_sets(tokenized, hidden, rows, plan.fast_path)
         except ScoreError:
-            engine.restore()
+            self.engine.restore()
             raise
         counts = _counts(len(tokenized), plan)
         end_ns = perf_counter_ns()
@@ -295,26 +310,6 @@ class Core:
             rows.append(decode.plan.rows + n_rows)
             n_rows += len(decoded.hidden)
         return np.concatenate(hidden), np.concatenate(rows), batch_us, trim_us
-
-    @staticmethod
-    def _answers(
-        items: Sequence[TokenizedItem], hidden: Float32Array, rows: IndexArray, plan: RequestPlan
-    ) -> Sequence[tuple[PromptResult, ...]]:
-        """The answers to each item."""
-        first = items[0].prompts
-        if plan.order is not None:
-            rows = _by_item(rows, items, plan.order)
-        if len(items) == 1 or all(each.prompts is first for each in items):
-            return first.answers.of(hidden, rows.reshape(len(items), -1), plan.fast_path)
-        answers: list[tuple[PromptResult, ...]] = []
-        row = prompt = 0
-        for each in items:
-            prompts = each.prompts
-            n_prompts = len(prompts.prompts)
-            own = rows[None, row : row + prompts.n_edges]
-            answers += prompts.answers.of(hidden, own, plan.fast_path[prompt : prompt + n_prompts])
-            row, prompt = row + prompts.n_edges, prompt + n_prompts
-        return answers
 
     def _joins(self, turn: Sequence[Job[Any]], job: Job[Any], n_waiting: int) -> bool:
         """Whether a job may join a turn of others, while n_waiting jobs wait, including this one."""
@@ -365,11 +360,11 @@ class Core:
         items = [self.tokenize(prompts, query) for query in queries]
         plan = self._planner.plan(items, keep=False)
         hidden, rows, _, _ = self._decode(plan)
-        by_item = rows if plan.order is None else _by_item(rows, items, plan.order)
-        ends = by_item.reshape(len(items), -1)[:, prompts.scorer.first_edge]
+        by_item = (rows if plan.order is None else _by_item(rows, items, plan.order)).reshape(len(items), -1)
+        ends = by_item[:, prompts.scorer.first_edge]
         columns = map(self.engine.columns, (*depths, self.engine.model.facts.n_layer))
         states = np.stack([hidden[:, each][ends] for each in columns], axis=2)
-        return self._answers(items, hidden, rows, plan), states
+        return prompts.answers.of(hidden, by_item, plan.fast_path), states
 
     @property
     def label_tokens(self) -> Int32Array:
@@ -397,6 +392,19 @@ class Core:
         for each in exact:
             each.scorer.use_label_tokens(tokens)
         self._tokens_agree = True
+
+
+def _answers_of_sets(
+    items: Sequence[TokenizedItem], hidden: Float32Array, rows: IndexArray, fast_path: Sequence[bool]
+) -> list[tuple[PromptResult, ...]]:
+    """The answers to items of various prompt sets. rows: in the order of the items."""
+    answers: list[tuple[PromptResult, ...]] = []
+    row = prompt = 0
+    for each in items:
+        end_row, end_prompt = row + each.prompts.n_edges, prompt + len(each.prompts.prompts)
+        answers += each.prompts.answers.of(hidden, rows[None, row:end_row], fast_path[prompt:end_prompt])
+        row, prompt = end_row, end_prompt
+    return answers
 
 
 def _is_missing(value: object) -> bool:

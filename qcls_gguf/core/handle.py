@@ -7,7 +7,6 @@ from itertools import islice
 from typing import NoReturn, Self
 
 from ..config.prompt import LikelyMistake, PromptConfig
-from ..config.schema import Config
 from ..config.words import MAX_LISTED
 from ..engine.prefix_cache import Prefix
 from ..errors import PlanError
@@ -121,24 +120,19 @@ class LoadedPrompts(Labeller):
         core: Core,
         compiled: PromptSet,
         held: Sequence[Prefix],
-        *,
-        sources: Sequence[PromptConfig],
-        config: Config,
-        is_configured: bool = False,
+        sources: Sequence[PromptConfig] | None = None,
     ) -> None:
-        """Use Classifier.prompt_set. held: the cached prefixes of the prompts, in their order; sources: the prompts as
-        written; config: the classifier's; is_configured: it is closed with its classifier.
+        """Use Classifier.prompt_set. held: the cached prefixes of the prompts, in their order; sources: of the
+        configured set, which is closed with its classifier, the prompts as written.
         """
         engine, tokens = core.engine, compiled.label_tokens.tolist()
         self.compiled = compiled
         self.held = held
         self.is_open = True
-        self.is_staged = is_configured
+        self.is_staged = sources is not None
         """whether its classifier asks all stages of a cascade for it: the configured set, and sets of some of it"""
         self.core = core
         self._sources = sources
-        self.config = config
-        self._is_configured = is_configured
         self.templates = Templates(
             compiled, [prefix.holder for prefix in held], engine.capacity, engine.model.facts.n_vocab
         )
@@ -187,18 +181,18 @@ class LoadedPrompts(Labeller):
                 prompts = self.compiled.prompts
                 self._fed = sum(len(each.closing) + len(each.trie.fed) for each in prompts), float(len(prompts))
         n_fixed, per_token = self._fed
-        return n_fixed + int(per_token * min(n_query_tokens(query), self.config.runtime.max_query_tokens))
+        return n_fixed + int(per_token * min(n_query_tokens(query), self.core.config.runtime.max_query_tokens))
 
     def likely_mistakes(self) -> tuple[LikelyMistake, ...]:
         """Likely mistakes in the prompts; see `warnings`."""
         from ..prompts.likely_mistakes import likely_mistakes  # answers do without it
 
         return likely_mistakes(
-            self._sources,
+            self._sources or self.compiled.settings,
             self.compiled,
             self.core.engine.model,
-            chat_template=self.config.model.chat_template,
-            ignored=self.config.ignore_warnings,
+            chat_template=self.core.config.model.chat_template,
+            ignored=self.core.config.ignore_warnings,
         )
 
     def close(self) -> None:
@@ -207,7 +201,7 @@ class LoadedPrompts(Labeller):
         Does nothing for the configured set, which is closed with its classifier, and in a forked process.
         """
         executor = self.core.executor
-        if not self._is_configured and executor.is_of_this_process and not executor.is_closed:
+        if self._sources is None and executor.is_of_this_process and not executor.is_closed:
             self.core.run(self._remove)
 
     def _remove(self) -> None:

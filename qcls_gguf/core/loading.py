@@ -8,7 +8,6 @@ from functools import partial
 
 from ..config.calibration_file import Calibration
 from ..config.prompt import PromptConfig
-from ..config.schema import Config
 from ..engine.prefix_cache import Prefix, Tokens
 from ..errors import DecodeError, PlanError
 from ..prompts.prompt_set import PromptSet
@@ -20,15 +19,8 @@ PIECE = 64
 """tokens of a prefix that are decoded between two turns: about as many as a request of several prompts feeds"""
 
 
-def load_prompts(
-    core: Core,
-    compiled: PromptSet,
-    calibration: Calibration | None,
-    *,
-    sources: Sequence[PromptConfig],
-    config: Config,
-) -> LoadedPrompts:
-    """Add a prompt set while requests are answered. sources, config: see LoadedPrompts.
+def load_prompts(core: Core, compiled: PromptSet, calibration: Calibration | None) -> LoadedPrompts:
+    """Add a prompt set while requests are answered.
 
     Long prefixes are decoded in pieces between turns, so that other callers wait for one piece at most. Raises
     PlanError where there is no room for its prefixes, ConfigError for a content-free query that cannot be labelled, and
@@ -38,7 +30,7 @@ def load_prompts(
     loaded: list[LoadedPrompts] = []
 
     def load() -> None:
-        prompts = add(core, compiled, _hold(core, compiled, begun), sources=sources, config=config)
+        prompts = add(core, compiled, _hold(core, compiled, begun))
         loaded.append(prompts)
         calibrate(core, prompts, calibration)
 
@@ -64,17 +56,14 @@ def add(
     core: Core,
     compiled: PromptSet,
     held: Sequence[Prefix],
-    *,
-    sources: Sequence[PromptConfig],
-    config: Config,
-    is_configured: bool = False,
+    sources: Sequence[PromptConfig] | None = None,
 ) -> LoadedPrompts:
     """A prompt set whose prefixes the engine holds; its answers are not calibrated yet. For the executor thread.
 
-    The prefixes are released where this fails.
+    sources: see LoadedPrompts. The prefixes are released where this fails.
     """
     try:
-        prompts = LoadedPrompts(core, compiled, held, sources=sources, config=config, is_configured=is_configured)
+        prompts = LoadedPrompts(core, compiled, held, sources)
         core.add(prompts)
     except BaseException:
         core.engine.release(held)
@@ -92,8 +81,7 @@ def some_of(loaded: LoadedPrompts, names: Sequence[str]) -> LoadedPrompts:
     adjustments = [adjustment for prompt, adjustment in calibrated if prompt.name in names]
 
     def load() -> LoadedPrompts:
-        held = core.engine.hold(prompts.prefixes)
-        added = add(core, prompts, held, sources=prompts.settings, config=loaded.config)
+        added = add(core, prompts, core.engine.hold(prompts.prefixes))
         added.is_staged = loaded.is_staged
         added.answers.adjust(adjustments)
         return added

@@ -106,16 +106,6 @@ class Job(Generic[R]):
         if self.future is None:
             self._done.release()
 
-    def settle(self) -> None:
-        """Give the result to the future. Only for the thread of its event loop."""
-        assert self.future is not None
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.value)  # type: ignore[arg-type]
-
 
 class Executor:
     """Serves jobs in turns, in a thread of its own."""
@@ -138,7 +128,8 @@ class Executor:
         self._inbox: SimpleQueue[Job[Any]] = SimpleQueue()
         self._waiting: list[Job[Any]] = []  # only the executor thread changes it
         self._turn_began_ns = 0
-        self._pid = os.getpid()
+        self.is_of_this_process = True
+        """False in a process that was forked from the one in which it was made; there nothing is computed."""
         self.is_closed = self._is_ending = self._has_ended = False
         self._thread = threading.Thread(
             target=_serve, args=(weakref.ref(self), self._inbox), name="qcls-gguf engine", daemon=True
@@ -151,7 +142,7 @@ class Executor:
 
     def check(self) -> None:
         """Raise DecodeError if a job that the calling thread puts into the queue could never be served."""
-        if self._pid != os.getpid():
+        if not self.is_of_this_process:
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
         if threading.get_ident() == self._ident:
             raise DecodeError(
@@ -163,7 +154,7 @@ class Executor:
 
     def put(self, job: Job[Any]) -> None:
         """Put a job into the queue. Raises BusyError if too many wait, DecodeError if it can never be served."""
-        if self.is_closed or self._pid != os.getpid() or self._ident == threading.get_ident():
+        if self.is_closed or self._ident == threading.get_ident():
             self.check()
         n = len(self._waiting) + self._inbox.qsize()
         if n >= self._max_waiting and self._turn_began_ns and job.action is None:
@@ -180,11 +171,6 @@ class Executor:
         self.put(job)
         return job.result()
 
-    @property
-    def is_of_this_process(self) -> bool:
-        """False in a process that was forked from the one in which it was made; there nothing is computed."""
-        return os.getpid() == self._pid
-
     def wait(self, timeout_s: float) -> None:
         """Wait until all jobs that arrived before are served, or until timeout_s has passed."""
         job: Job[None] = Job(action=lambda: None)
@@ -197,7 +183,7 @@ class Executor:
 
         In a forked process, and in the executor's own thread (where a finaliser may call it), nothing is freed.
         """
-        if self._pid != os.getpid():
+        if not self.is_of_this_process:
             return
         self.is_closed = True
         if threading.get_ident() == self._ident or self._has_ended:
@@ -286,8 +272,14 @@ def _deliver(jobs: Sequence[Job[Any]]) -> None:
 
 
 def _settle(jobs: Sequence[Job[Any]]) -> None:
+    """Give results to futures of one event loop, in its thread."""
     for job in jobs:
-        job.settle()
+        if job.future is None or job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.value)
 
 
 def _serve(executor_ref: weakref.ref[Executor], inbox: SimpleQueue[Job[Any]]) -> None:
@@ -301,7 +293,16 @@ def _serve(executor_ref: weakref.ref[Executor], inbox: SimpleQueue[Job[Any]]) ->
 
 
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_executors.clear)  # the child does not have their threads
+
+
+def _give_up_all() -> None:
+    """In a forked process, which does not have the executors' threads."""
+    for executor in list(_executors):
+        executor.is_closed, executor.is_of_this_process = True, False
+    _executors.clear()
+
+
+os.register_at_fork(after_in_child=_give_up_all)
 
 
 @atexit.register

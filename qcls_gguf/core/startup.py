@@ -139,8 +139,8 @@ def _start(
             heads.check_model(identity.sha256)
         ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
         label_tokens = prompts.label_tokens if prompts.exact else np.empty(0, np.int32)
-        core = Core(engine, _model_info(model), config.runtime, label_tokens)
-        loaded = add(core, prompts, held, sources=sources, config=config, is_configured=True)
+        core = Core(engine, _model_info(model), config, label_tokens)
+        loaded = add(core, prompts, held, sources)
         if engine.kept_queries:
             engine.kept_queries.use_layout(loaded.templates.layout)
         _warm_up(core, loaded, config.runtime, prefix_file)

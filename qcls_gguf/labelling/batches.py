@@ -64,8 +64,8 @@ def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
 
 def pays_to_pad(prompts: Labeller) -> bool:
     """Whether decodes that are filled up to one of a few token counts, so that shapes repeat, save time."""
-    handle = prompts.handle
-    return pays_to_repeat_shapes(handle.config.runtime, handle.core.engine.model.n_gpu_layers)
+    core = prompts.handle.core
+    return pays_to_repeat_shapes(core.config.runtime, core.engine.model.n_gpu_layers)
 
 
 class BatchLabeller:
