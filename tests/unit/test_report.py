@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from records_page import RECORDS, records_markdown, records_page
 from rich.cells import cell_len
 from rich.console import Console
 
-from qcls_gguf.cli.records import RECORDS, records_page
 from qcls_gguf.data.queries import Line
 from qcls_gguf.report.answers import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables, result_table
 from qcls_gguf.report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table
 from qcls_gguf.report.html import document_page
-from qcls_gguf.report.record import Record, left_out_if_none, records_markdown
+from qcls_gguf.report.record import Record, left_out_if_none
 from qcls_gguf.report.run_record import RunRecord
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
@@ -87,7 +87,7 @@ def test_every_field_has_a_meaning(command: str) -> None:
 
 def test_the_page_is_what_the_types_say() -> None:
     page = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
-    assert page == records_page(), "run: python -m qcls_gguf.cli.records > docs/records.md"
+    assert page == records_page(), "run: python docs/records_page.py > docs/records.md"
 
 
 TABLE = Table(
