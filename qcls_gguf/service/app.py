@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import Scope
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..config.words import shown
 from ..version import __version__
@@ -29,7 +27,7 @@ from .openapi import description
 from .refusal import RefusedError, openai_words, parse
 from .settings import RequestLimits, ServiceSettings
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Answer = Callable[[Request], Awaitable[Response]]
 _OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no key: they tell nothing that the project's pages do not."""
 _POLICY = (
@@ -40,7 +38,7 @@ _POLICY = (
 _BY_PATH = {path: [each for each in DIALECTS if each.path == path] for path in dict.fromkeys(d.path for d in DIALECTS)}
 
 
-def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
+def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> ASGIApp:
     """The ASGI application of a service."""
     metrics = Metrics(lifecycle)
     asker = Asker(lifecycle.admission, metrics, settings.limits)
@@ -51,23 +49,31 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
         return _json(described)
 
     routes = [
-        *(Route(path, _endpoint(spoken, lifecycle, asker, settings.limits), methods=["POST"])
-          for path, spoken in _BY_PATH.items()),
-        *(Route(path.replace("}", ":path}"), answer, methods=[method]) for method, path, _, answer in operations),
-        Route("/", _page("page.html")),
-        Route("/docs", _page("docs.html")),
-        Route("/openapi.json", describe),
-    ]  # fmt: skip
-    around = Middleware(ExchangeMiddleware, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
-    app = Starlette(routes=routes, middleware=[around], exception_handlers={HTTPException: _raise_refused})
-    app.router.redirect_slashes = False
-    return app
+        *(("post", path, _dialects(spoken, lifecycle, asker, settings.limits)) for path, spoken in _BY_PATH.items()),
+        *((method, path.replace("}", ":path}"), answer) for method, path, _, answer in operations),
+        *(("get", "/", _page("page.html")), ("get", "/docs", _page("docs.html")), ("get", "/openapi.json", describe)),
+    ]
+    router = Router(
+        [Route(path, _Endpoint(answer), methods=[method]) for method, path, answer in routes], redirect_slashes=False
+    )
+    return ExchangeMiddleware(router, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
 
 
-def _endpoint(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, limits: RequestLimits) -> Endpoint:
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """A route without Starlette's handlers of exceptions, all of which go on to ExchangeMiddleware."""
+
+    answer: Answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.answer(Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def _dialects(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, limits: RequestLimits) -> Answer:
     """What answers the requests of a path. dialects: those that are spoken there."""
 
-    async def endpoint(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         exchange = Exchange.of(request.scope)
         exchange.set_deadline(limits)
         check_encoding(exchange)
@@ -81,10 +87,9 @@ def _endpoint(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, l
         backend = lifecycle.backend
         dialect = next(each for each in dialects if each.claims(body))
         asked = dialect.ask(parse(dialect.request, body), backend.context(exchange.request_id, request.query_params))
-        answer = await unless_gone(asker.answer(asked, backend, exchange), request)
-        return _json(answer)
+        return _json(await unless_gone(asker.answer(asked, backend, exchange), request))
 
-    return endpoint
+    return answer
 
 
 class _Lines(StreamingResponse):
@@ -94,13 +99,13 @@ class _Lines(StreamingResponse):
         await self.stream_response(send)
 
 
-def _page(name: str) -> Endpoint:
+def _page(name: str) -> Answer:
     page = (Path(__file__).parent / name).read_bytes()
 
-    async def endpoint(_: Request) -> Response:
+    async def answer(_: Request) -> Response:
         return Response(page, headers={"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY})
 
-    return endpoint
+    return answer
 
 
 def _response(refusal: RefusedError, scope: Scope) -> Response:
@@ -110,23 +115,10 @@ def _response(refusal: RefusedError, scope: Scope) -> Response:
     return Response(json_bytes(words(refusal)), refusal.status, refusal.headers | close, media_type=JSON)
 
 
-async def _raise_refused(_: Request, error: Exception) -> Response:
-    """Raise what Starlette's router refuses as a RefusedError."""
-    assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        raise RefusedError(405, "method", f"this path takes {allowed}", allow=allowed)
-    what = (
-        "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
-        "prompts, /v1/decisions by questions of the request; /docs lists the others"
-    )
-    raise RefusedError(404, "unknown path", what)
-
-
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
-def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> list[tuple[str, str, str, Endpoint]]:
+def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> list[tuple[str, str, str, Answer]]:
     """(method, path, summary, what answers it) of each; may_reload: whether clients are known by their keys."""
 
     async def health(_: Request) -> Response:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from pydantic_core import from_json
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from .refusal import ClientGoneError, RefusedError
 from .settings import RequestLimits
 
 JSON = "application/json"
+T = TypeVar("T")
 LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
 
 
@@ -35,12 +36,11 @@ async def read_json(request: Request, limits: RequestLimits) -> object:
         raise RefusedError(415, "media type", what, param="content-type")
     length = exchange.header(b"content-length")
     _check_size(int(length) if length.isdecimal() else 0, limits)
-    body, is_whole = bytearray(), False
-    async with _body_timeout(limits):
-        while not is_whole:
-            part, is_whole = await _part(request)
-            body += part
-            _check_size(len(body), limits)
+    body, is_whole, began_s = bytearray(), False, monotonic()
+    while not is_whole:
+        part, is_whole = await _part(request, limits, began_s)
+        body += part
+        _check_size(len(body), limits)
     return json_value(bytes(body))
 
 
@@ -62,8 +62,7 @@ async def read_lines(request: Request, limits: RequestLimits) -> AsyncIterator[t
     """
     number, rest, is_whole = 0, b"", False
     while not is_whole:
-        async with _body_timeout(limits):
-            part, is_whole = await _part(request)
+        part, is_whole = await _part(request, limits, monotonic())
         *lines, rest = (rest + part).split(b"\n")
         _check_size(len(rest), limits)
         for line in (*lines, rest) if is_whole else lines:
@@ -75,30 +74,39 @@ async def read_lines(request: Request, limits: RequestLimits) -> AsyncIterator[t
                 yield number, line
 
 
-async def unless_gone(work: Coroutine[Any, Any, object], request: Request) -> object:
+async def unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T:
     """What `work` returns, for a request whose body has been read.
 
     Cancels the work and raises ClientGoneError if the client leaves before that.
     """
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_departure(request))
+    task, is_working = asyncio.current_task(), True
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        if task and is_working:
+            task.cancel()
+
+    watching = asyncio.create_task(watch())
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGoneError
-        return working.result()
+        return await work
+    except asyncio.CancelledError:
+        if task and watching.done() and not task.uncancel():
+            raise ClientGoneError from None
+        raise
     finally:
-        working.cancel()
-        leaving.cancel()
+        is_working = False
+        watching.cancel()
 
 
-async def _departure(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _part(request: Request) -> tuple[bytes, bool]:
-    """What has come of a body, and whether it is the last of it. Raises ClientGoneError."""
-    message = await request.receive()
+async def _part(request: Request, limits: RequestLimits, began_s: float) -> tuple[bytes, bool]:
+    """What has come of a body, and whether it is the last of it. Raises ClientGoneError, and RefusedError (408)."""
+    try:
+        async with asyncio.timeout(began_s + limits.body_timeout_s - monotonic()):
+            message = await request.receive()
+    except TimeoutError:
+        what = f"the body did not arrive within {limits.body_timeout_s:g} s"
+        raise RefusedError(408, "slow body", what, param="body") from None
     if message["type"] == "http.disconnect":
         raise ClientGoneError
     return message.get("body", b""), not message.get("more_body", False)
@@ -108,13 +116,3 @@ def _check_size(n_bytes: int, limits: RequestLimits) -> None:
     if n_bytes > limits.body_bytes:
         what = f"the body has more than {limits.body_bytes:,} bytes: send less at once"
         raise RefusedError(413, "too large", what, param="body")
-
-
-@asynccontextmanager
-async def _body_timeout(limits: RequestLimits) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(limits.body_timeout_s):
-            yield
-    except TimeoutError:
-        what = f"the body did not arrive within {limits.body_timeout_s:g} s"
-        raise RefusedError(408, "slow body", what, param="body") from None

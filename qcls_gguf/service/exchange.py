@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from time import perf_counter_ns
 from urllib.parse import quote
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -173,6 +174,7 @@ class ExchangeMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
         exchange = Exchange(scope)
+        scope["app"] = self  # with which Starlette's router raises what it refuses
         status = _GONE
         is_read = False
 
@@ -199,7 +201,7 @@ class ExchangeMiddleware:
         try:
             self._check_key(scope, exchange)
             await self._app(scope, read, reply)
-        except (RefusedError, QclsError) as e:
+        except (RefusedError, QclsError, HTTPException) as e:
             await refuse(refusal_of(e))
         except ClientGoneError:
             self._metrics.gone.inc()

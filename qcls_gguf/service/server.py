@@ -13,7 +13,7 @@ from time import monotonic
 
 import uvicorn
 import uvloop
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..config.schema import Config
@@ -46,7 +46,7 @@ class Protocol(H11Protocol):
         self.transport.close()
 
 
-def http_config(app: Starlette) -> uvicorn.Config:
+def http_config(app: ASGIApp) -> uvicorn.Config:
     """How uvicorn serves the application: over HTTP/1.1 alone, with signals and the log left to the service."""
     return uvicorn.Config(
         app,
