@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.words import printable_lines
+from ..report.files import Output, write_schema
 from .options import ColumnOptions, ModelOptions, Reporting, command, option
-from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, needs, say, show_record, with_options
+from .terminal import EXIT_OTHER, check_outputs, long_work, needs, say, with_options
 
 if TYPE_CHECKING:
     from ..advising.records import AdviceRecord
@@ -23,7 +24,7 @@ class AdviceOptions:
     min_agreement: float = option(
         "--min-agreement SHARE", "Least share of equal answers in every prompt.", 0.98, low=0.5, high=1.0
     )
-    also: list[Path] = option(
+    also: tuple[Path, ...] = option(
         "--also FILE|NAME",
         "Another configuration to compare, with the same prompts, perhaps another model; repeatable.",
     )
@@ -63,7 +64,6 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
     from ..advising.comparison import STAGE_FILE
     from ..advising.records import advice_document
     from ..config.load import load_config
-    from ..report.files import write_schema
 
     write = chosen.write
     inputs = {"--data": chosen.data, "--queries": chosen.queries, "--config": model.config}
@@ -89,9 +89,9 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
         if (first := best.cascade) is not None:
             beside = write.with_name(f"{write.stem}-{STAGE_FILE}")
             text = text.replace(f"config: {STAGE_FILE}", f"config: {beside.name}")
-            outputs.append(file_output("--write", beside, lambda: first.yaml))
-        outputs.append(file_output("--write", write, lambda: text))
-    show_record(record, reporting, advice_document(record), outputs)
+            outputs.append(Output("--write", beside, lambda: first.yaml))
+        outputs.append(Output("--write", write, lambda: text))
+    reporting.show(record, advice_document(record), outputs)
     if write and best is not None:
         write_schema(write)
     if write and not reporting.quiet:

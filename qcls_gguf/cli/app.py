@@ -25,7 +25,7 @@ from .likely_arguments import Command, Commands
 from .options import Printing, command
 from .run import run_command
 from .serve import serve_command
-from .terminal import exit_codes, say, show_record
+from .terminal import exit_codes, say
 
 app = typer.Typer(
     cls=Commands,
@@ -76,7 +76,7 @@ def models_command(printing: Printing) -> None:
     from ..model.files import local_models
 
     record = models_record(local_models())
-    show_record(record, printing, models_document(record))
+    printing.show(record, models_document(record))
     for model in record.models:
         if model.error is not None and printing.format == "table":
             say(f"qcls-gguf: {printable(model.name)} cannot be used: {printable(model.error)}")

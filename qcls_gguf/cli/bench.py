@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..config.resources import DEFAULT_CONFIG
 from .options import QueriesFile, Reporting, ScoredModelOptions, command, only_one, option
-from .terminal import check_outputs, long_work, show_record
+from .terminal import check_outputs, long_work
 
 _QUERY_TOKENS = (range(2, 10), range(6, 7))
 
@@ -16,17 +16,19 @@ _QUERY_TOKENS = (range(2, 10), range(6, 7))
 class BenchModelOptions(ScoredModelOptions):
     """Configurations, and what overrides them."""
 
-    config: list[Path] = option("--config -c FILE|NAME", "A configuration; repeatable, to compare several.")  # type: ignore[assignment]
+    config: tuple[Path, ...] = option("--config -c FILE|NAME", "A configuration; repeatable, to compare several.")  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions(QueriesFile):
     """What is measured."""
 
-    query_tokens: list[int] = option(
+    query_tokens: tuple[int, ...] = option(
         "--query-tokens N", "Tokens of generated queries; repeatable. Default: 2 to 9, and 6.", low=1, high=1 << 24
     )
-    batch: list[int] = option("--batch -b N", "Queries in one request; repeatable. Default: 1.", low=1, high=1 << 24)
+    batch: tuple[int, ...] = option(
+        "--batch -b N", "Queries of a request; repeatable. Default: 1.", low=1, high=1 << 24
+    )
     requests: int = option("--requests -n N", "Requests of each kind.", 50, low=1, high=1_000_000)
     warm_up: int = option("--warm-up N", "Requests before the counted ones.", 5, low=0, high=1_000_000)
     repeat: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
@@ -74,4 +76,4 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     check_outputs({"--html": reporting.html}, inputs)
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):
         record = benchmark(benchmark_settings, opener, on_progress=on_progress)
-    show_record(record, reporting, document(record))
+    reporting.show(record, document(record))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ..data.queries import read_queries
 from ..errors import ConfigError
 from .options import GivenQueries, ModelOptions, Reporting, command, option
-from .terminal import EXIT_OTHER, check_outputs, long_work, show_record, with_options
+from .terminal import EXIT_OTHER, check_outputs, long_work, with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonOptions(GivenQueries):
     """What is compared on which queries."""
 
-    method: list[str] = option("--method NAME", "One of the methods above; repeatable. Default: all.")
+    method: tuple[str, ...] = option("--method NAME", "One of the methods above; repeatable. Default: all.")
     rounds: int = option("--rounds N", "Timed requests of every query by every method.", 10, low=1)
     warm_up: int = option("--warm-up N", "Rounds before the timed ones.", 2, low=0)
 
@@ -79,7 +78,7 @@ def compare_command(
         methods=tuple(dict.fromkeys(chosen.method)),
         n_rounds=chosen.rounds,
         n_warm_up=chosen.warm_up,
-        peers=Peers(**dataclasses.asdict(peers)),
+        peers=Peers(**asdict(peers)),
     )
     inputs = {"--config": model.config, "--queries": chosen.path, "--model": model.model}
     check_outputs({"--html": reporting.html}, inputs)
@@ -87,5 +86,5 @@ def compare_command(
         record = compare(comparison, opener, on_progress=on_progress)
     absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
     record = record.model_copy(update={"absent": tuple(absent)})
-    show_record(record, reporting, document(record))
+    reporting.show(record, document(record))
     return EXIT_OTHER if any(each.asked_for or each.started for each in record.absent) else None

@@ -8,15 +8,16 @@ from pathlib import Path
 from ..config.scoring import SCORINGS, parse_scoring
 from ..config.words import printable_lines
 from ..errors import ConfigError
+from ..report.files import Output
 from .options import LabelledRows, ModelOptions, Printing, Reporting, RowOptions, command, only_one, option
-from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, say, show_record
+from .terminal import EXIT_OTHER, check_outputs, long_work, say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
     """What is evaluated."""
 
-    scoring: list[str] = option(f"--scoring {'|'.join(SCORINGS)}", "A scoring to evaluate; repeatable. Default: all.")
+    scoring: tuple[str, ...] = option(f"--scoring {'|'.join(SCORINGS)}", "A scoring; repeatable. Default: all.")
     shuffle_labels: int = option("--shuffle-labels K", "Also score with the labels listed in K other orders.", 0, low=0)
     seed: int = option("--seed S", "Seed of the orders of labels.", 0)
     cues: bool = option("--cues", "Also try other answer cues for prompts of system and user texts.", False)
@@ -63,7 +64,7 @@ def eval_command(
     check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config})
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):
         record = evaluate(evaluation, opener, on_progress=on_progress)
-    show_record(record, reporting, evaluation_document(record))
+    reporting.show(record, evaluation_document(record))
     return EXIT_OTHER if record.non_finite else None
 
 
@@ -79,7 +80,7 @@ class CalibrationOptions:
     out: Path = option("--out -o FILE", "The calibration file to write.", Path("calibration.yaml"))
     folds: int = option("--folds N", "Folds of the cross-validation.", 5, low=2, high=100)
     seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
-    prompt: list[str] = option("--prompt NAME", "A prompt to fit; repeatable. Default: all.")
+    prompt: tuple[str, ...] = option("--prompt NAME", "A prompt to fit; repeatable. Default: all.")
     force: bool = option("--force", "Overwrite the calibration file.", False)
 
 
@@ -119,7 +120,7 @@ def calibrate_command(
         config=model.settings(),
         data=chosen.data,
         out=chosen.out,
-        names=tuple(chosen.prompt),
+        names=chosen.prompt,
         n_folds=chosen.folds,
         seed=chosen.seed,
         force=chosen.force,
@@ -128,8 +129,8 @@ def calibrate_command(
     )
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, text = calibrate(fit_settings, opener, on_progress=on_progress)
-    written = file_output("--out", chosen.out, lambda: text or "") if text is not None else None
-    show_record(record, printing, calibration_document(record), [written])
+    outputs = [Output("--out", chosen.out, lambda: text or "")] if text else []
+    printing.show(record, calibration_document(record), outputs)
     if not printing.quiet:
         say(printable_lines(outcome(record)))
     return EXIT_OTHER if record.written is None else None
@@ -145,11 +146,10 @@ def _batch_prior(
         queries=queries,
         query_column=rows.query_column,
         out=chosen.out,
-        names=tuple(chosen.prompt),
+        names=chosen.prompt,
         strength=chosen.strength,
         force=chosen.force,
     )
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, text = fit_batch_prior(settings, opener, on_progress=on_progress)
-    written = file_output("--out", chosen.out, lambda: text)
-    show_record(record, printing, batch_prior_document(record), [written])
+    printing.show(record, batch_prior_document(record), [Output("--out", chosen.out, lambda: text)])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..config.words import counted
 from ..drafting.models import Family
 from ..errors import ConfigError
+from ..report.files import write_file, write_schema
 from .options import ColumnOptions, command, only_one, option
 from .terminal import check_outputs, long_work, say, with_options
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class DraftOptions:
     """What a configuration is made from, and where it is written."""
 
-    labels: list[str] = option("--labels NAME=LABEL,…", "A prompt and its labels; repeatable.")
+    labels: tuple[str, ...] = option("--labels NAME=LABEL,…", "A prompt and its labels; repeatable.")
     data: Path | None = option("--data -d FILE", "Labelled queries, CSV or JSON lines.")
     about: str = option("--about TEXT", "What the texts are, such as 'a support ticket'.", "a text")
     model: str | None = option(
@@ -58,7 +59,6 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     from ..drafting.models import fitting_model, given_model
     from ..drafting.rows import find_labels
     from ..evaluation.cues import cue_for_rows
-    from ..report.files import write_file, write_schema
 
     data, out = chosen.data, chosen.out
     if chosen.cues and (data is None or chosen.model is None):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .options import Printing, ScoredModelOptions, command, option
-from .terminal import classifier_opener, show_record
+from .terminal import classifier_opener
 
 if TYPE_CHECKING:
     from ..report.record import Record
@@ -17,7 +17,7 @@ class PromptsToShow:
     """What the model reads, in place of costs."""
 
     show_prompt: bool = option("--show-prompt", "Show the prompts' text and tokens with a query instead.", False)
-    prompt: list[str] = option("--prompt NAME", "A prompt to show so; repeatable. Default: all.")
+    prompt: tuple[str, ...] = option("--prompt NAME", "A prompt to show so; repeatable. Default: all.")
     query: str | None = option("--query -q TEXT", "The query to show them with. Default: an empty one.")
 
 
@@ -53,4 +53,4 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
         else:
             record = (inspection := inspect_classifier(classifier))
             view = inspection_view(inspection)
-    show_record(record, printing, view)
+    printing.show(record, view)

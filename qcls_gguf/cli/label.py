@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -15,7 +14,7 @@ from ..config.words import printable
 from ..data.queries import QUERY
 from ..errors import ConfigError
 from .options import REQUIRED, RecordFormat, Reporting, ScoredModelOptions, argument, command, option
-from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, say, show_record
+from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, say
 
 _LINE_S = 30.0
 
@@ -27,7 +26,7 @@ OutputFormat = Literal["parquet", "csv", "tsv", "jsonl"]
 class TableOptions:
     """What is read and written."""
 
-    inputs: list[str] = argument("IN…", "Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")
+    inputs: tuple[str, ...] = argument("IN…", "Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")
     out: Path = option("--out -o DIR|FILE", "A folder that gets a file for each shard, or one file.", REQUIRED)
     query_column: str = option("--query-column NAME", "The column with the queries.", QUERY)
     format: OutputFormat | None = option("--format -f", "Format of the output. Default: the input's; csv for text.")
@@ -87,13 +86,12 @@ def label_command(
     check_outputs({"--html": summary.html}, {"--out": table.out, "--config": model.config, "--cache": work.cache})
     labelling = LabelSettings(
         config=model.settings(),
-        **{**dataclasses.asdict(table), "inputs": tuple(table.inputs), "part": _part(table.part)},
-        **dataclasses.asdict(work),
+        **{**asdict(table), **asdict(work), "part": _part(table.part)},
     )
     with classifier_opener(model.offline, summary.quiet) as opener, _progress(summary.quiet) as on_progress:
         on_note = (lambda _: None) if summary.quiet else lambda text: say(printable(text))
         record = label_files(labelling, opener, on_progress=on_progress, on_note=on_note)
-    show_record(record, summary, labelling_document(record))
+    summary.show(record, labelling_document(record))
     return EXIT_OTHER if record.n_rows and not record.n_labelled else None
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from ..config.words import printable_lines
+from ..report.files import Output
 from .options import LabelledRows, ModelOptions, Printing, command, option
-from .terminal import EXIT_OTHER, file_output, long_work, say, show_record
+from .terminal import EXIT_OTHER, long_work, say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +17,15 @@ class LearnOptions:
     """What is learnt, and where it is written."""
 
     out: Path = option("--out -o FILE", "The file of heads to write.", Path("heads.npz"))
-    text: Literal["own", "common", "both"] = option(
+    texts: Literal["own", "common", "both"] = option(
         "--text", "Which texts heads may read: each prompt's own, one for all prompts, or either.", "both"
     )
-    common_text: str = option("--common-text TEXT", "The text for all prompts.", "Text: {query}")
-    depth: list[int] = option("--depth N", "Layers to try; repeatable. Default: six depths, and all layers.", low=1)
+    common: str = option("--common-text TEXT", "The text for all prompts.", "Text: {query}")
+    depths: tuple[int, ...] = option(
+        "--depth N", "Layers to try; repeatable. Default: six depths, and all layers.", low=1
+    )
     seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
-    prompt: list[str] = option("--prompt NAME", "A prompt to learn; repeatable. Default: all.")
+    names: tuple[str, ...] = option("--prompt NAME", "A prompt to learn; repeatable. Default: all.")
     force: bool = option("--force", "Overwrite the file of heads.", False)
 
 
@@ -48,20 +51,14 @@ def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions,
     settings = LearnSettings(
         config=model.settings(),
         data=rows.data,
-        out=chosen.out,
-        names=tuple(chosen.prompt),
         columns=rows.columns,
-        texts=chosen.text,
-        common=chosen.common_text,
-        depths=tuple(chosen.depth),
-        seed=chosen.seed,
-        force=chosen.force,
         skip_bad=rows.skip_bad,
+        **asdict(chosen),
     )
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, content = learn(settings, opener, on_progress=on_progress)
-    written = file_output("--out", chosen.out, lambda: content or b"") if content is not None else None
-    show_record(record, printing, learn_document(record), [written])
+    outputs = [Output("--out", chosen.out, lambda: content or b"")] if content else []
+    printing.show(record, learn_document(record), outputs)
     if not printing.quiet:
         say(printable_lines(outcome(record)))
     return EXIT_OTHER if record.written is None else None

@@ -11,10 +11,10 @@ import functools
 import inspect
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -23,10 +23,14 @@ from ..config.words import JsonObject
 from ..data.labelled import LabelledColumns
 from ..data.queries import QUERY
 from ..errors import ConfigError
+from ..report.files import Output, show_and_write
 from .terminal import OPTIONS, exit_codes
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ..config.schema import Config
+    from ..report.record import Record
 
 REQUIRED = dataclasses.MISSING
 RecordFormat = Literal["table", "json"]
@@ -102,7 +106,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
             for own, (name, field, kind) in fields.items():
                 if isinstance(values[own], float) and not math.isfinite(values[own]):
                     raise ConfigError(f"{field.metadata['name']} {values[own]}: give a finite number")
-                chosen[name][field.name] = [] if values[own] is None and get_origin(kind) is list else values[own]
+                chosen[name][field.name] = tuple(values[own] or ()) if get_origin(kind) is tuple else values[own]
             code = function(**{name: group(**chosen[name]) for name, group in groups.items()})
         if code:
             raise typer.Exit(code)
@@ -112,7 +116,10 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
             own,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is REQUIRED else field.default,
-            annotation=Annotated[kind, field.metadata["parameter"]],
+            annotation=Annotated[
+                list[get_args(kind)[0]] if get_origin(kind) is tuple else kind,  # type: ignore[misc]
+                field.metadata["parameter"],
+            ],
         )
         for own, (_, field, kind) in fields.items()
     ]
@@ -136,12 +143,36 @@ class Printing:
     format: RecordFormat = option("--format -f", "Tables for people, JSON for machines.", "table")
     quiet: bool = option("--quiet", "Show neither the start-up nor the progress.", False)
 
+    def show(self, record: Record, view: RenderableType, outputs: Sequence[Output] = ()) -> None:
+        """Print a record as JSON or as its view, then write the files. Raises what `show_and_write` raises."""
+
+        def show() -> None:
+            from ..report.document import console
+
+            if self.format == "json":
+                print(record.to_json())
+            else:
+                console().print(view, crop=False)
+
+        show_and_write(show, outputs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting(Printing):
     """How a command reports its record."""
 
     html: Path | None = option("--html FILE", "Also write a report with diagrams.")
+
+    def show(self, record: Record, view: RenderableType, outputs: Sequence[Output] = ()) -> None:
+        """The same; view: a Document, of which the page is made as well."""
+
+        def page() -> str:
+            from ..report.html import document_page  # matplotlib is an extra
+
+            return document_page(view)  # type: ignore[arg-type]
+
+        own = [] if self.html is None else [Output("--html", self.html, page)]
+        Printing.show(self, record, view, [*outputs, *own])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +192,7 @@ class QueriesFile:
 class GivenQueries(QueriesFile):
     """Queries of the command line, of a file, or of both."""
 
-    query: list[str] = option("--query -q TEXT", "A query to label; repeatable.")
+    query: tuple[str, ...] = option("--query -q TEXT", "A query to label; repeatable.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +200,7 @@ class ColumnOptions:
     """Which columns of rows are read."""
 
     query_column: str | None = option("--query-column NAME", "The column with the queries. Default: query.")
-    label_column: list[str] = option(
+    label_column: tuple[str, ...] = option(
         "--label-column NAME", "A column of labels; repeatable. Default: all but the ignored ones."
     )
     ignore_columns: str = option("--ignore-columns NAME,…|all", "Columns with neither queries nor labels.", "")
@@ -178,7 +209,7 @@ class ColumnOptions:
     def columns(self) -> LabelledColumns:
         """The columns that are read."""
         ignored = tuple(name.strip() for name in self.ignore_columns.split(",") if name.strip())
-        return LabelledColumns(query=self.query_column or QUERY, labels=tuple(self.label_column), ignored=ignored)
+        return LabelledColumns(query=self.query_column or QUERY, labels=self.label_column, ignored=ignored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ class ServiceOptions:
 
     host: str = option("--host NAME", "The address to listen at.", "127.0.0.1")
     port: int = option("--port N", "The port to listen at; 0: any free one.", 8080, low=0, high=65535)
-    api_key: list[str] = option(
+    api_key: tuple[str, ...] = option(
         "--api-key KEY", f"A key that clients must send; repeatable. Also those of {_KEY_VARIABLE}, between spaces."
     )
     questions: Path | None = option("--questions FILE", "How questions become prompts: a YAML file.")

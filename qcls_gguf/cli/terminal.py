@@ -10,7 +10,7 @@ import signal
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -19,17 +19,12 @@ import typer
 
 from ..config.words import printable_lines
 from ..errors import ConfigError, ModelError, QclsError
+from ..report.files import check_writable
 from .signals import Stoppable, exit_code, stopped_line
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ..opening import ClassifierOpener
-    from ..report.document import Document
-    from ..report.files import Output
     from ..report.progress import OnProgress
-    from ..report.record import Record
-    from .options import Printing
 
 EXIT_OTHER, EXIT_USAGE, EXIT_MODEL = 1, 2, 3
 _LOST = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
@@ -211,8 +206,6 @@ def check_outputs(
     outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None], *, force: bool = True
 ) -> None:
     """Raise ConfigError for a file that could not be written, before anything is computed; by options."""
-    from ..report.files import check_writable
-
     if outputs.get("--html") is not None:
         needs("--html", "matplotlib", "report")
     others = {name: None if path is None else Path(path) for name, path in inputs.items()}
@@ -220,38 +213,3 @@ def check_outputs(
         if path is not None:
             check_writable(path, name, others, force=force)
             others[name] = path
-
-
-def show_record(
-    record: Record, printing: Printing, view: RenderableType, outputs: Sequence[Output | None] = ()
-) -> None:
-    """Print a record as JSON or as its view, then write the files, with --html the page of a view that is a Document.
-
-    Raises what `show_and_write` raises.
-    """
-    from ..report import document
-    from ..report.document import console
-    from ..report.files import show_and_write
-
-    def show() -> None:
-        if printing.format == "json":
-            print(record.to_json())
-        else:
-            console().print(view, crop=False)
-
-    if isinstance(view, document.Document):
-        outputs = [*outputs, file_output("--html", getattr(printing, "html", None), lambda: _page(view))]
-    show_and_write(show, [output for output in outputs if output is not None])
-
-
-def _page(document: Document) -> str:
-    from ..report.html import document_page  # matplotlib is an extra
-
-    return document_page(document)
-
-
-def file_output(name: str, path: Path | None, text: Callable[[], str | bytes]) -> Output | None:
-    """A file that a command writes in the end, if its option was given."""
-    from ..report.files import Output
-
-    return None if path is None else Output(name=name, path=path, text=text)

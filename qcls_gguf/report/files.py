@@ -17,7 +17,7 @@ from ..errors import ConfigError, QclsError
 from ..system.folders import part_of, write_whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Output:
     """A file to write."""
 
