@@ -19,8 +19,8 @@ from ..data.rows import FORMATS, Format, format_of, why_refused
 from ..errors import ConfigError, QclsError
 from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
+from .cache import KEPT, kept_path
 from .inputs import Input, Shard
-from .kept import KEPT, kept_path
 from .records import RowCounts, ShardCounts, total_counts
 from .writing import join_files, output_file
 

@@ -23,8 +23,7 @@ from ..report.suspicions import AnswerSample
 from .answers import Answer, AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
 from .blocks import Block, read_block
-from .cache import AnswerCache
-from .kept import KeptAnswers, kept_path
+from .cache import AnswerCache, KeptAnswers, kept_path
 from .output import Task
 from .records import BatchSpeed, ShardCounts, shard_counts
 from .writing import DIGITS, write_block
