@@ -18,7 +18,7 @@ from ..version import __version__
 from .asking import Asker, json_bytes
 from .backend import Backend
 from .bodies import JSON, LINES, check_encoding, read_json, unless_gone
-from .dialect import MODEL, Dialect, no_images
+from .dialect import MODEL, Dialect
 from .dialects import DIALECTS
 from .exchange import Exchange, ExchangeMiddleware
 from .lifecycle import Lifecycle
@@ -81,8 +81,6 @@ def _dialects(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, l
         if own.line is not None and exchange.content_type in LINES:
             _ = lifecycle.backend  # before the answer begins
             return _Lines(asker.lines(own, lifecycle, request), media_type=LINES[0])
-        if own.files is not None and exchange.content_type.startswith("multipart/"):
-            raise no_images(own.files)
         body = await read_json(request, limits)
         backend = lifecycle.backend
         dialect = next(each for each in dialects if each.claims(body))

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeVar
 
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from ..core.handle import LoadedPrompts, n_tokens_of
 from ..errors import CapacityError, ConfigError, PlanError, QclsError, ScoreError
@@ -16,14 +16,13 @@ from ..questions.distribution import Distribution
 from ..questions.question import PLACE
 from ..questions.sets import RoomError
 from ..score.result import PromptResult, Result
-from .admission import Admission
 from .backend import Backend, Pair
-from .bodies import json_value, read_lines
+from .bodies import check_size, json_value, read_lines
 from .dialect import Dialect, Questions, TextQuestion, Texts, Usage, unknown_prompt
 from .exchange import Exchange, log
-from .lifecycle import Lifecycle
+from .lifecycle import Admission, Lifecycle
 from .metrics import Metrics
-from .refusal import ClientGoneError, RefusedError, openai_words, parse, refusal_of
+from .refusal import RefusedError, openai_words, parse, refusal_of
 from .settings import RequestLimits
 
 _AT_ONCE = 8
@@ -45,12 +44,12 @@ class Asker:
     async def answer(self, asked: Texts | Questions, backend: Backend, exchange: Exchange) -> object:
         """The body of the answer to a request."""
         if isinstance(asked, Questions):
-            _check_size(len(asked.questions), self._limits.queries, "questions", "questions")
+            check_size(len(asked.questions), self._limits.queries, "questions", "questions")
             for each in asked.questions:
-                _check_size(each.question.n_bytes, self._limits.question_bytes, "bytes", each.param)
+                check_size(each.question.n_bytes, self._limits.question_bytes, "bytes", each.param)
             with self._admission.admitted(len(asked.questions)), backend:
                 return await self._answered(asked, backend, exchange)
-        _check_size(len(asked.texts), self._limits.queries, "texts", asked.param)
+        check_size(len(asked.texts), self._limits.queries, "texts", asked.param)
         if not asked.texts and not asked.is_partial:
             raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
         with self._admission.admitted(len(asked.texts)), backend:
@@ -73,7 +72,7 @@ class Asker:
         except RefusedError as refusal:  # of the stream itself: the answer has begun, so its last line says it
             exchange.reason = refusal.reason
             yield json_bytes(openai_words(refusal)) + b"\n"
-        except ClientGoneError:
+        except ClientDisconnect:
             self._metrics.gone.inc()
 
     async def _line(self, dialect: Dialect, backend: Backend, exchange: Exchange, number: int, line: bytes) -> object:
@@ -215,13 +214,6 @@ class Asker:
             usage.cached += counts.n_tokens_cached / counts.n_queries
             self._note(exchange, result)
         return list(results)
-
-
-def _check_size(n: int, most: int, of_what: str, param: str) -> None:
-    """Raise RefusedError (413) for more than is allowed."""
-    if n > most:
-        what = f"{param}: {n:,} {of_what}, at most {most:,} {of_what} are allowed"
-        raise RefusedError(413, "too large", what, param=param)
 
 
 async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> AsyncIterator[T]:

@@ -9,10 +9,10 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from .exchange import Exchange
-from .refusal import ClientGoneError, RefusedError
+from .refusal import RefusedError
 from .settings import RequestLimits
 
 JSON = "application/json"
@@ -35,12 +35,12 @@ async def read_json(request: Request, limits: RequestLimits) -> object:
         what = f"content-type {kind[:100]!r} is not {JSON}: send the header `content-type: {JSON}`"
         raise RefusedError(415, "media type", what, param="content-type")
     length = exchange.header(b"content-length")
-    _check_size(int(length) if length.isdecimal() else 0, limits)
+    check_size(int(length) if length.isdecimal() else 0, limits.body_bytes, "bytes", "body")
     body, is_whole, began_s = bytearray(), False, monotonic()
     while not is_whole:
         part, is_whole = await _part(request, limits, began_s)
         body += part
-        _check_size(len(body), limits)
+        check_size(len(body), limits.body_bytes, "bytes", "body")
     return json_value(bytes(body))
 
 
@@ -57,19 +57,19 @@ def json_value(data: bytes) -> object:
 async def read_lines(request: Request, limits: RequestLimits) -> AsyncIterator[tuple[int, bytes]]:
     """The lines of a body as they arrive, with their numbers from 1, without blank ones.
 
-    Raises RefusedError for a line that is too long or takes too long to come, and ClientGoneError where the client has
+    Raises RefusedError for a line that is too long or takes too long to come, and ClientDisconnect where the client has
     left.
     """
     number, rest, is_whole = 0, b"", False
     while not is_whole:
         part, is_whole = await _part(request, limits, monotonic())
         *lines, rest = (rest + part).split(b"\n")
-        _check_size(len(rest), limits)
+        check_size(len(rest), limits.body_bytes, "bytes", "body")
         for line in (*lines, rest) if is_whole else lines:
             number += 1
-            _check_size(len(line), limits)
+            check_size(len(line), limits.body_bytes, "bytes", "body")
             if is_whole and await request.is_disconnected():
-                raise ClientGoneError
+                raise ClientDisconnect
             if line.strip():
                 yield number, line
 
@@ -77,7 +77,7 @@ async def read_lines(request: Request, limits: RequestLimits) -> AsyncIterator[t
 async def unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T:
     """What `work` returns, for a request whose body has been read.
 
-    Cancels the work and raises ClientGoneError if the client leaves before that.
+    Cancels the work and raises ClientDisconnect if the client leaves before that.
     """
     task, is_working = asyncio.current_task(), True
 
@@ -92,7 +92,7 @@ async def unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T:
         return await work
     except asyncio.CancelledError:
         if task and watching.done() and not task.uncancel():
-            raise ClientGoneError from None
+            raise ClientDisconnect from None
         raise
     finally:
         is_working = False
@@ -100,7 +100,7 @@ async def unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T:
 
 
 async def _part(request: Request, limits: RequestLimits, began_s: float) -> tuple[bytes, bool]:
-    """What has come of a body, and whether it is the last of it. Raises ClientGoneError, and RefusedError (408)."""
+    """What has come of a body, and whether it is the last of it. Raises ClientDisconnect, and RefusedError (408)."""
     try:
         async with asyncio.timeout(began_s + limits.body_timeout_s - monotonic()):
             message = await request.receive()
@@ -108,11 +108,12 @@ async def _part(request: Request, limits: RequestLimits, began_s: float) -> tupl
         what = f"the body did not arrive within {limits.body_timeout_s:g} s"
         raise RefusedError(408, "slow body", what, param="body") from None
     if message["type"] == "http.disconnect":
-        raise ClientGoneError
+        raise ClientDisconnect
     return message.get("body", b""), not message.get("more_body", False)
 
 
-def _check_size(n_bytes: int, limits: RequestLimits) -> None:
-    if n_bytes > limits.body_bytes:
-        what = f"the body has more than {limits.body_bytes:,} bytes: send less at once"
-        raise RefusedError(413, "too large", what, param="body")
+def check_size(n: int, most: int, of_what: str, param: str) -> None:
+    """Raise RefusedError (413) for more than is allowed."""
+    if n > most:
+        what = f"{param}: {n:,} {of_what}, at most {most:,} {of_what} are allowed"
+        raise RefusedError(413, "too large", what, param=param)

@@ -136,8 +136,6 @@ class Dialect:
     """whether a body, as JSON, is of this dialect; of several on a path the first one that claims it has it"""
     line: type[BaseModel] | None = None
     """what a line of a stream of requests is, where the dialect takes such streams"""
-    files: str | None = None
-    """the field that the files of a multipart body are for, which is refused under this name"""
     parameters: tuple[str, ...] = ()
     """of the query string"""
     answer: tuple[type[BaseModel], ...] = ()

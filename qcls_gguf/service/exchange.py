@@ -17,6 +17,7 @@ from time import perf_counter_ns
 from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,7 +25,7 @@ from ..errors import QclsError
 from ..score.result import Result
 from ..system.timing import STAGES
 from .metrics import Metrics
-from .refusal import ClientGoneError, RefusedError, refusal_of
+from .refusal import RefusedError, refusal_of
 from .settings import RequestLimits, ServiceSettings
 
 _GONE = 499  # as nginx logs a client that left
@@ -203,7 +204,7 @@ class ExchangeMiddleware:
             await self._app(scope, read, reply)
         except (RefusedError, QclsError, HTTPException) as e:
             await refuse(refusal_of(e))
-        except ClientGoneError:
+        except ClientDisconnect:
             self._metrics.gone.inc()
         except Exception:
             if status != _GONE:

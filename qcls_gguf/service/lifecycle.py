@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from time import monotonic
 
@@ -18,7 +18,6 @@ from ..model import Model, OpenModels, find_model
 from ..model.identity import Stamp, stamps_of
 from ..questions.sets import Tasks
 from ..system.timing import Ledger
-from .admission import Admission
 from .backend import Backend
 from .refusal import RefusedError
 from .settings import ServiceSettings
@@ -26,6 +25,9 @@ from .settings import ServiceSettings
 log = logging.getLogger("qcls_gguf.service")
 OnStep = Callable[[str, str, float], None]
 _UNBOUNDED = 1 << 20
+_SMOOTHING = 0.1
+_SOONEST_MS = 20.0
+_LATEST_MS = 60_000.0
 
 
 class State(StrEnum):
@@ -38,6 +40,39 @@ class State(StrEnum):
 
 class StoppedError(Exception):
     """The service was told to stop while it was loading."""
+
+
+class Admission:
+    """Counts what has been admitted and is not answered yet. One thread at a time: that of the event loop."""
+
+    def __init__(self, most_requests: int) -> None:
+        self._most_requests = most_requests
+        self.n_requests = 0
+        self.n_queries = 0
+        self._query_ms = 0.0
+
+    @contextmanager
+    def admitted(self, n_queries: int) -> Iterator[None]:
+        """A block for as long as a request is in the service.
+
+        n_queries: that it asks, or questions. Raises RefusedError (503), which says when about half of what is in the
+        service will be done, where there are as many requests as may be.
+        """
+        if self.n_requests >= self._most_requests:
+            retry_ms = min(max(self.n_queries * self._query_ms / 2, _SOONEST_MS), _LATEST_MS)
+            what = f"{self.n_requests} requests are in the service, as many as it admits: ask again later"
+            raise RefusedError(503, "requests", what, retry_ms=retry_ms)
+        self.n_requests += 1
+        self.n_queries += n_queries
+        try:
+            yield
+        finally:
+            self.n_requests -= 1
+            self.n_queries -= n_queries
+
+    def learn(self, ms: float) -> None:
+        """Note what a query took of its turn."""
+        self._query_ms += (ms - self._query_ms) * (_SMOOTHING if self._query_ms else 1.0)
 
 
 class Lifecycle:

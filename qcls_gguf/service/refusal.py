@@ -56,10 +56,6 @@ class RefusedError(Exception):
         return headers
 
 
-class ClientGoneError(Exception):
-    """The client closed the connection before its request was answered."""
-
-
 def refusal_of(error: QclsError | RefusedError | HTTPException, param: str | None = None) -> RefusedError:
     """What an error is over HTTP; param: the field of the request that an error of the classifier is about."""
     match error:

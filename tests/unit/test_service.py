@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf.service.admission import Admission
 from qcls_gguf.service.dialects.classify import ClassifyRequest
 from qcls_gguf.service.dialects.openai_decisions import DecisionsRequest
 from qcls_gguf.service.dialects.predict import PredictRequest
 from qcls_gguf.service.dialects.systemone import SystemOneRequest
+from qcls_gguf.service.lifecycle import Admission
 from qcls_gguf.service.refusal import M, RefusedError, parse
 
 CHOICE = {"type": "choice", "instructions": "Which?"}

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage
+from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, short_json
 from .openai_input import Item, Parts, text_of_input, text_of_parts
 
 PATH = "/v1/decisions"
@@ -79,28 +79,19 @@ def _ask(request: DecisionsRequest, _: Context) -> Questions:
 
 
 def _question(given: AnyQuestion, param: str, audit: bool) -> Question:
+    """The question; an option that is spelt as a boolean is put in quotes where that is an option, too."""
     instructions = text_of_parts(given.instructions, param)
     match given:
         case PredicateQuestion():
             return Question.predicate(instructions, audit=audit)
         case ChoiceQuestion():
-            booleans = {_boolean(each.value) for each in given.choices if isinstance(each.value, bool)}
-            options = [(_option(each.value, booleans), each.description) for each in given.choices]
+            booleans = {short_json(each.value) for each in given.choices if isinstance(each.value, bool)}
+            labels = [f'"{each.value}"' if each.value in booleans else short_json(each.value) for each in given.choices]
+            options = [(label, each.description) for label, each in zip(labels, given.choices, strict=True)]
             return Question.of("choice", instructions, options, audit=audit)
         case ScoreQuestion():
             levels = [(each.label, each.description) for each in given.levels]
             return Question.of("score", instructions, levels, audit=audit)
-
-
-def _option(value: str | bool, booleans: set[str]) -> str:
-    """The label of an option; a text that is spelt as a boolean is put in quotes where that is an option, too."""
-    if isinstance(value, bool):
-        return _boolean(value)
-    return f'"{value}"' if value in booleans else value
-
-
-def _boolean(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _answer(given: AnyQuestion, found: Distribution | None) -> dict[str, object]:

@@ -142,9 +142,8 @@ SYSTEM_ONE = Dialect(
     summary="Answer questions about a text, as TypeSafe does",
     request=SystemOneRequest,
     ask=_ask,
-    files="assets",
     words=_words,
 )
 SYSTEM_ONE_DECISIONS = replace(
-    SYSTEM_ONE, path=DECISIONS_PATH, claims=lambda body: isinstance(body, dict) and "state" in body, files=None
+    SYSTEM_ONE, path=DECISIONS_PATH, claims=lambda body: isinstance(body, dict) and "state" in body
 )
