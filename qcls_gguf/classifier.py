@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from .cascade import Cascade, Stage, check_stamps, open_stage, stage_config
-from .config.calibration_file import read_calibration
+from .config.calibration_file import Calibration, read_calibration
 from .config.heads_file import read_heads
 from .config.load import load_config
 from .config.prompt import PromptConfig
@@ -24,7 +24,7 @@ from .engine.capacity import check_capacity
 from .engine.engine import Engine
 from .errors import ConfigError
 from .model import Model, OpenModels, find_model
-from .prompts.chat import is_chat, render_prompts
+from .prompts.chat import render_prompts
 from .prompts.prompt_set import PromptSet, compile_prompts
 from .score.result import Counts, ModelInfo, Result
 
@@ -153,35 +153,29 @@ class Classifier(Labeller):
         runtime.question_cells, runtime.question_prefixes).
         """
         self.core.executor.check()
-        config = self._as_config(prompts)
-        calibration = read_calibration(config) if config else None
-        if calibration is not None:
-            calibration.check_model(self.model.sha256)
-        heads = read_heads(config, calibration) if config else None
-        if heads is not None:
-            heads.check_model(self.model.sha256)
-        if isinstance(prompts, PromptSet):
-            compiled = prompts
-        else:
-            assert config is not None
-            compiled = compile_prompts(config.prompts, self.engine.model, audit=audit, heads=heads)
+        compiled, calibration = (prompts, None) if isinstance(prompts, PromptSet) else self._compiled(prompts, audit)
         check_capacity(
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
         return load_prompts(self.core, compiled, calibration)
 
-    def _as_config(self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
-        """The prompts as a configuration, rendered to whole texts; None if they are compiled already."""
-        if isinstance(prompts, PromptSet):
-            return None
+    def _compiled(
+        self, prompts: str | Path | Config | Sequence[PromptConfig], audit: bool
+    ) -> tuple[PromptSet, Calibration | None]:
+        """Prompts on this model, with the calibration that their configuration names."""
         if isinstance(prompts, str | Path):
             config = load_config(prompts)
         else:
             config = check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
-        if not is_chat(config.prompts):
-            return config
-        return replace(config, prompts=render_prompts(config.prompts, self.engine.model, self.config.model).prompts)
+        rendered = render_prompts(config.prompts, self.engine.model, self.config.model).prompts
+        config = replace(config, prompts=rendered)
+        calibration = read_calibration(config)
+        heads = read_heads(config, calibration)
+        for fitted in (calibration, heads):
+            if fitted is not None:
+                fitted.check_model(self.model.sha256)
+        return compile_prompts(rendered, self.engine.model, audit=audit, heads=heads), calibration
 
     def some(self, names: Sequence[str]) -> LoadedPrompts:
         """Some of the configured prompts as a set for `classify_pairs`, which asks all stages of a cascade for them."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..config.schema import MAX_SEQ
 from ..engine.capacity import whole_cells
-from ..engine.engine import MAX_SEQ, Engine
+from ..engine.engine import Engine
 from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..plan.tree import Root, TokenTree

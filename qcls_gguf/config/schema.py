@@ -29,7 +29,8 @@ QUANTISED_KV_TYPES: tuple[KvType, ...] = ("q8_0", "q4_0")
 QueryTokens = Literal["plain", "user_defined"]
 CpuActivations = Literal["fast", "default", "fine"]
 LongQueries = Literal["refuse", "head", "tail", "middle"]
-_MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0009 has it
+MAX_SEQ = 4096
+"""The most sequences of one context (LLAMAMAX_SEQ in llama.cpp's src/llama-cparams.h, which patches/0009 raises)."""
 _MAX_PROMPTS = 1000
 _MAX_STAGES = 4
 _N_SHOWN = 12
@@ -116,16 +117,16 @@ class RuntimeConfig(Settings):
     """cells of the KV cache, a token each; auto: the prefixes, the largest request and question_cells"""
     n_batch: Count | Auto = "auto"
     """tokens of one decode; auto: one query of max_query_tokens over all prompts"""
-    n_seq_max: Annotated[Count, Field(le=_MAX_SEQ)] | Auto = "auto"
+    n_seq_max: Annotated[Count, Field(le=MAX_SEQ)] | Auto = "auto"
     """sequences of the context, up to 4,096: one for each stored prefix and for each label branch of a request; auto:
     what the prompts of the configuration, max_batch and question_prefixes need"""
     question_cells: Size | Auto = "auto"
     """cells of the KV cache kept for prompt sets that come at run time, a token each; every cell in use makes all
     requests a little slower; auto: 1,024, or what a given n_ctx leaves"""
-    question_prefixes: Annotated[Size, Field(le=_MAX_SEQ - 1)] | Auto = "auto"
+    question_prefixes: Annotated[Size, Field(le=MAX_SEQ - 1)] | Auto = "auto"
     """prefixes of prompt sets that come at run time which are kept at once, each in a sequence of its own; auto: 16, or
     as many as sequences are left, or, with a model of recurrent layers, as 256 MiB hold states"""
-    kept_queries: Annotated[Size, Field(le=_MAX_SEQ - 1)] = 0
+    kept_queries: Annotated[Size, Field(le=MAX_SEQ - 1)] = 0
     """the last queries whose keys and values stay in the cache, so that one that begins like another feeds only what
     follows, as while somebody types; each takes a sequence and 64 cells for each prefix of the prompts"""
     flash_attn: Truth | Auto = "auto"

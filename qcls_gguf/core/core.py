@@ -23,10 +23,9 @@ from ..config.words import shown
 from ..engine.capacity import pays_to_share
 from ..engine.engine import Engine, Float32Array
 from ..errors import DecodeError, PlanError, ScoreError
-from ..plan.growth import IndexArray
 from ..plan.planner import Planner, RequestPlan
 from ..plan.templates import Fragments, Templates
-from ..plan.tree import Int32Array
+from ..plan.tree import IndexArray, Int32Array
 from ..prompts.prompt_set import read_depths
 from ..score.result import Counts, ModelInfo, PromptResult, Result
 from .long_queries import LongQuery

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config.schema import RuntimeConfig
+from ..config.schema import MAX_SEQ, RuntimeConfig
 from ..config.words import counted
 from ..errors import CapacityError, ConfigError
 from ..plan.growth import Capacity
 from ..plan.kept_queries import cells_of
 from ..prompts.prompt_set import PromptSet
-from .engine import MAX_SEQ
 
 N_UNTIL_CAPTURED = 3
 """decodes of a shape on a GPU until its CUDA graph is captured"""

@@ -31,9 +31,6 @@ from .prefix_decode import store_prefixes
 
 Float32Array = npt.NDArray[np.float32]
 
-MAX_SEQ = 4096
-"""The most sequences of one context (LLAMA_MAX_SEQ in src/llama-cparams.h, which patches/0009 raises)."""
-
 _NOTHING = Root(holder=-1, n_cached=0)
 
 

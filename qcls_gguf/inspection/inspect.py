@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ..classifier import Classifier
+from ..config.schema import MAX_SEQ
 from ..config.template import SLOT
 from ..config.words import hint
-from ..engine.engine import MAX_SEQ
 from ..errors import ConfigError
 from ..native.device import instruction_sets
 from ..plan.templates import Templates

@@ -43,13 +43,9 @@ def shown(manifest: str) -> str:
 
 def stores() -> list[Path]:
     """The folders where a store may be: that of OLLAMA_MODELS if it is set, else the user's and the service's."""
-    named = os.environ.get("OLLAMA_MODELS")
-    if named:
+    if named := os.environ.get("OLLAMA_MODELS"):
         return [Path(named)]
-    try:
-        return [Path.home() / ".ollama" / "models", _SERVICE_STORE]
-    except RuntimeError:  # no home
-        return [_SERVICE_STORE]
+    return [Path(os.path.expanduser("~/.ollama/models")), _SERVICE_STORE]
 
 
 def find_ollama_model(text: str) -> Path:

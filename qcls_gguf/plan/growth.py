@@ -9,14 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
 from .passes import Chains, UnsharedTrees, chains_of, count_passes, leaf_padding
-from .tree import Int32Array, Plan, Root, TokenTree
-
-IndexArray = npt.NDArray[np.intp]
+from .tree import IndexArray, Int32Array, Plan, Root, TokenTree
 
 _PADDING = 0
 """The token that is fed after leaves as padding; nobody reads its row."""
@@ -76,20 +73,12 @@ def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: S
     holders[i]: the sequence that holds the prefix of prompt i; fragments[i]: the tokens of its fragment with the query
     in it. Raises PlanError where there is nothing to feed.
     """
-    return [
-        _addition(prompt, holder, fragment)
-        for prompt, holder, fragment in zip(prompts, holders, fragments, strict=True)
-    ]
-
-
-def _addition(prompt: Prompt, holder: int, fragment: list[int]) -> Addition:
-    n_cached, tokens = prompt.new_tokens(fragment)
-    return Addition(
-        trie=prompt.trie,
-        root=Root(holder=holder, n_cached=n_cached),
-        tokens=tokens,
-        fast_path=n_cached == len(prompt.prefix),
-    )
+    additions = []
+    for prompt, holder, fragment in zip(prompts, holders, fragments, strict=True):
+        n_cached, tokens = prompt.new_tokens(fragment)
+        root, fast_path = Root(holder=holder, n_cached=n_cached), n_cached == len(prompt.prefix)
+        additions.append(Addition(trie=prompt.trie, root=root, tokens=tokens, fast_path=fast_path))
+    return additions
 
 
 def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> list[DecodePlan]:
@@ -145,7 +134,7 @@ class _Growth:
         return DecodePlan(
             plan=plan,
             leaf_roots=tuple(self._roots[root] for root in plan.leaf_root),
-            rows=plan.node_row[read].astype(np.intp),
+            rows=plan.node_row[read],
             n_passes=n_passes,
         )
 

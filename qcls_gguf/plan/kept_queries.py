@@ -166,25 +166,17 @@ class KeptQueries:
             if n > n_shared:
                 n_shared, best = n, slot
         n_kept = min(n_shared, n_least - 1)
-        if n_kept == 0:
-            return Continuation(
-                layout=layout,
-                fragments=fragments,
-                n_kept=0,
-                roots=(),
-                read_slot=None,
-                similar_slot=best if n_shared else None,
-            )
-        self._use(best)
-        self.n_found += n_kept * self._n_roots
+        if n_kept:
+            self._use(best)
+            self.n_found += n_kept * self._n_roots
         # A query replaces a kept one if they share at least half of it. Otherwise it gets the slot used longest ago.
-        is_similar = 2 * n_shared >= len(best.fragments[0]) - min(layout.n_after)
+        is_similar = n_shared > 0 and 2 * n_shared >= len(best.fragments[0]) - min(layout.n_after)
         return Continuation(
             layout=layout,
             fragments=fragments,
             n_kept=n_kept,
-            roots=[root.kept(seq, n_kept) for root, seq in zip(layout.roots, best.seq, strict=True)],
-            read_slot=best,
+            roots=[root.kept(seq, n_kept) for root, seq in zip(layout.roots, best.seq, strict=True)] if n_kept else (),
+            read_slot=best if n_kept else None,
             similar_slot=best if is_similar else None,
         )
 

@@ -38,7 +38,6 @@ def joined(decodes: Sequence[DecodePlan], tokens: Sequence[Int32Array]) -> Decod
     first_root = [0, *accumulate(max(plan.leaf_root) + 1 for plan in plans)]
     first_row = [0, *accumulate(plan.n_outputs for plan in plans)]
     first_pair = [0, *accumulate(len(plan.seq_id) for plan in plans)]
-    output = np.concatenate([plan.output for plan in plans])
     return DecodePlan(
         plan=Plan(
             token=np.concatenate(tokens),
@@ -49,9 +48,8 @@ def joined(decodes: Sequence[DecodePlan], tokens: Sequence[Int32Array]) -> Decod
             seq_id=np.concatenate(
                 [plan.seq_id + np.int32(leaf) for plan, leaf in zip(plans, first_leaf, strict=False)]
             ),
-            output=output,
+            output=np.concatenate([plan.output for plan in plans]),
             leaf_root=tuple([n + root for plan, root in zip(plans, first_root, strict=False) for n in plan.leaf_root]),
-            node_row=np.where(output, np.cumsum(output, dtype=np.int32) - 1, -1).astype(np.int32),
             n_outputs=first_row[-1],
         ),
         leaf_roots=tuple([root for each in decodes for root in each.leaf_roots]),
@@ -89,6 +87,5 @@ def padded(
         seq_offset=np.concatenate([plan.seq_offset, plan.seq_offset[-1] + more]),
         seq_id=np.concatenate([plan.seq_id, np.full(n_more, seq, np.int32)]),
         output=np.concatenate([plan.output, np.zeros(n_more, np.bool_)]),
-        node_row=np.concatenate([plan.node_row, np.full(n_more, -1, np.int32)]),
     )
     return replace(decode, plan=longer), np.concatenate([token, fill])

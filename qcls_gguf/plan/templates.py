@@ -9,9 +9,9 @@ import numpy as np
 
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
-from .growth import Addition, Capacity, DecodePlan, IndexArray, additions_of, plan_decodes
+from .growth import Addition, Capacity, DecodePlan, additions_of, plan_decodes
 from .kept_queries import Continuation, Layout
-from .tree import Int32Array, Plan, Root
+from .tree import IndexArray, Int32Array, Plan, Root
 
 Fragments = Sequence[Int32Array]
 """the tokens of each distinct fragment of a prompt set with the query in it, in the order of `PromptSet.fragments`"""
@@ -39,7 +39,7 @@ class Template:
     def n_bytes(self) -> int:
         """Bytes of its arrays."""
         plan = self.decode.plan
-        arrays = (plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, plan.node_row)
+        arrays = (plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output)
         return sum(each.nbytes for each in (*arrays, self.decode.rows, self.node, self.source))
 
     def continued(self, n_kept: int, roots: Sequence[Root]) -> DecodePlan:
@@ -53,7 +53,6 @@ class Template:
                 seq_id=plan.seq_id,
                 output=plan.output,
                 leaf_root=plan.leaf_root,
-                node_row=plan.node_row,
                 n_outputs=plan.n_outputs,
             ),
             leaf_roots=tuple([roots[root] for root in plan.leaf_root]),  # a plan's roots have the layout's order

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..errors import PlanError
 
 Int32Array = npt.NDArray[np.int32]
+IndexArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,6 @@ class Plan:
     """(n_tokens,) whether the token's hidden state is read"""
     leaf_root: tuple[int, ...]
     """(n_leaves,) the number of the root that each leaf grows from"""
-    node_row: Int32Array
-    """(n_tokens,) the output row of a node, -1 where it is not read"""
     n_outputs: int
 
     @property
@@ -66,6 +65,11 @@ class Plan:
     @property
     def n_leaves(self) -> int:
         return len(self.leaf_root)
+
+    @property
+    def node_row(self) -> IndexArray:
+        """(n_tokens,) the output row of a node, -1 where it is not read."""
+        return np.where(self.output, np.cumsum(self.output) - 1, -1)
 
 
 class TokenTree:
@@ -176,6 +180,5 @@ class TokenTree:
             seq_id=np.array([seq for node_seqs in seqs for seq in node_seqs], np.int32),
             output=output,
             leaf_root=tuple(root[leaf] for leaf in leaves),
-            node_row=np.where(output, np.cumsum(output, dtype=np.int32) - 1, -1).astype(np.int32),
             n_outputs=len(self._read),
         )

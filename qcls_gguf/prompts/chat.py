@@ -24,19 +24,11 @@ _VARIABLES = {"enable_thinking": False}
 
 
 class ChatModel(Protocol):
-    """The part of a model that rendering needs."""
+    """The part of a model that rendering needs; see model/vocabulary.py."""
 
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja2 text of the file, None where it has none."""
-
-    @property
-    def bos_text(self) -> str:
-        """The text of the token that begins a text; empty where the vocabulary has none."""
-
-    @property
-    def eos_text(self) -> str:
-        """The text of the token that ends a text; empty where the vocabulary has none."""
+    chat_template: str | None
+    bos_text: str
+    eos_text: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

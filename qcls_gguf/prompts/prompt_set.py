@@ -111,9 +111,8 @@ def read_depths(sets: Sequence[PromptSet], n_layer: int) -> tuple[tuple[int, ...
 class Vocabulary(Tokenizer, Protocol):
     """The part of a model that the compilation of prompts needs."""
 
-    @property
-    def first_token(self) -> int:
-        """The token that the model wants at the beginning of every text, -1 for none."""
+    first_token: int
+    """The token that the model wants at the beginning of every text, -1 for none."""
 
     @property
     def pass_tokens(self) -> int | None:

@@ -11,7 +11,7 @@ from qcls_gguf import ConfigError, ModelConfig, PromptConfig
 from qcls_gguf.prompts.chat import render_prompts
 
 
-@dataclass(frozen=True)
+@dataclass
 class File:
     """What a model's file says of its chats."""
 
