@@ -24,8 +24,9 @@ pytest_plugins = ["hostile_rows"]
 if TYPE_CHECKING:
     from served import Server
 
-# How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("untimed", deadline=None)
+# How long an example takes depends on what else the machine does. Every run has the same examples, except where a
+# test says otherwise.
+hypothesis.settings.register_profile("untimed", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("untimed")
 
 MakeModel = Callable[..., Path]
@@ -149,6 +150,13 @@ def run_python() -> RunPython:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def classifier() -> Iterator[Classifier]:
+    """One of configs/mission.yaml, where a test's file has none of its own."""
+    with Classifier.from_config("mission") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

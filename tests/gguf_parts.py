@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from gguf import GGUFWriter
+from gguf import GGUFReader, GGUFWriter, ReaderField
 from gguf.constants import GGML_QUANT_SIZES
 
 STRING, ARRAY = 8, 9
@@ -63,43 +63,27 @@ def finish(writer: GGUFWriter) -> None:
 
 def take_apart(path: Path) -> File:
     """The parts of a whole file."""
-    data = path.read_bytes()
-    pos = 8
-
-    def number(layout: str) -> Any:
-        nonlocal pos
-        (value,) = struct.unpack_from(layout, data, pos)
-        pos += struct.calcsize(layout)
-        return value
-
-    def text() -> bytes:
-        nonlocal pos
-        n = number("<Q")
-        pos += n
-        return data[pos - n : pos]
-
-    def value(kind: int) -> Any:
-        if kind == STRING:
-            return text()
-        if kind == ARRAY:
-            inner, n = number("<I"), number("<Q")
-            return inner, [value(inner) for _ in range(n)]
-        return number(_LAYOUTS[kind])
-
-    n_tensors, n_keys = number("<Q"), number("<Q")
-    keys = []
-    for _ in range(n_keys):
-        name, kind = text(), number("<I")
-        keys.append((name, kind, value(kind)))
-    places = [
-        (text(), [number("<Q") for _ in range(number("<I"))], number("<I"), number("<Q")) for _ in range(n_tensors)
+    reader = GGUFReader(path)
+    keys = [
+        (field.name.encode(), int(field.types[0]), _value(field))
+        for field in reader.fields.values()
+        if not field.name.startswith("GGUF.")  # the reader's own names of the file's first numbers
     ]
-    start = -(-pos // _ALIGNMENT) * _ALIGNMENT
     tensors = [
-        Tensor(name=name, shape=shape, kind=kind, data=data[start + at : start + at + n_bytes(shape, kind)])
-        for name, shape, kind, at in places
+        Tensor(name=t.name.encode(), shape=t.shape.tolist(), kind=int(t.tensor_type), data=t.data.tobytes())
+        for t in reader.tensors
     ]
     return File(keys=keys, tensors=tensors)
+
+
+def _value(field: ReaderField) -> Any:
+    """As `File` has it."""
+    if field.types[0] == ARRAY:
+        parts = [field.parts[index] for index in field.data]
+        inner = int(field.types[1])
+        return inner, [part.tobytes() if inner == STRING else part[0].item() for part in parts]
+    value = field.contents()
+    return value.encode() if isinstance(value, str) else value
 
 
 def n_bytes(shape: Sequence[int], kind: int) -> int:

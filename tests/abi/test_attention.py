@@ -72,7 +72,7 @@ def test_every_kind_of_head(library: Library, heads: tuple[int, int, int], dtype
         assert_right(library, random_case(seed, heads=heads, dtype=dtype))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, derandomize=False, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_tokens=st.integers(0, 70),

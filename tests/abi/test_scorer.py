@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qcls_gguf.config.scoring import Scoring
@@ -19,7 +19,6 @@ from qcls_gguf.score import scorer as scorer_module
 from qcls_gguf.score.output import Output
 from qcls_gguf.score.scorer import LabelScores
 
-PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 END = 6
 N_TOKENS = 7
 N_EMBD = 5
@@ -114,7 +113,6 @@ def check_against_mirror(
         np.testing.assert_allclose(found.probability[query], [p for _, p in expected], rtol=1e-5, atol=1e-5)
 
 
-@PROPERTY
 @given(requests())
 def test_scores_equal_the_mirror(request_: Request) -> None:
     tries, head, hidden, row = request_

@@ -100,17 +100,10 @@ def test_a_command_that_has_begun_stops_and_what_was_printed_is_kept(
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["schema"], LABEL, [*LABEL, "--format", "json"]])
-@pytest.mark.parametrize("full", [False, True], ids=["reader left", "disk full"])
-def test_an_output_that_cannot_be_written_is_no_traceback(arguments: list[str], full: bool) -> None:
-    if full:
-        output = os.open("/dev/full", os.O_WRONLY)
-    else:
-        reader, output = os.pipe()
-        os.close(reader)
-    try:
-        done = subprocess.run([*COMMAND, *arguments], stdout=output, stderr=subprocess.PIPE, text=True, timeout=60)
-    finally:
-        os.close(output)
-    said = "qcls-gguf: standard output could not be written: No space left on device\n"
-    assert done.stderr == (said if full else "")
-    assert done.returncode == 1 if full else done.returncode in (0, 1)  # click ends with 1, as others do
+def test_a_reader_that_has_left_is_no_traceback(arguments: list[str]) -> None:
+    """For an output that is lost otherwise see tests/model/test_cli.py."""
+    reader, output = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*COMMAND, *arguments], stdout=output, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(output)
+    assert (done.stderr, done.returncode in (0, 1)) == ("", True)  # click ends with 1, as others do

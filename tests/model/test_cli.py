@@ -202,10 +202,14 @@ def test_closed_streams_end_nothing(arguments: str) -> None:
     assert len(objects(done.stdout)) == ("--query" in arguments)
 
 
-@pytest.mark.parametrize("words", ["run --format table --query x", "run --format jsonl --query x", "models", "--help"])
+@pytest.mark.parametrize(
+    "words",
+    [*(f"run --quiet --query x --format {name}" for name in ("table", "jsonl", "json")), "models --quiet", "schema",
+     "--help", "--version"],
+)  # fmt: skip
 @pytest.mark.parametrize(("to", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
 def test_a_lost_output_is_one_line_and_a_failure(words: str, to: str, why: str) -> None:
-    command = f"{COMMAND} {words} {'' if words[0] == '-' else '--quiet'} {to}"
+    command = f"{COMMAND} {words} {to}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (1, f"qcls-gguf: standard output could not be written: {why}\n")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from chat_templates import CHATML
-from conftest import MakeModel, OpenClassifier, WriteConfig
+from conftest import MakeModel, OpenClassifier
 from evaluations import ROOT, run
 from oracle import COLOR, PromptSpec
 from rich.console import Console
@@ -148,14 +148,6 @@ def test_the_table_shows_prompts_and_tries() -> None:
     refused = run("inspect", "--scoring", "first_token")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "share their first token" in refused.stderr
-
-
-def test_names_cannot_move_the_cursor(write_config: WriteConfig) -> None:
-    prompt = PromptSpec(name="a\x1b[31mb", template="query: {query}\nlabel:", labels=("re\x1bd", "none", "[bold]x"))
-    done = run("inspect", "--config", write_config("qwen3", [prompt]))
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout
-    assert r"a\x1b[31mb" in done.stdout
 
 
 LABELS = ("red", "light blue", "light pink")

@@ -51,12 +51,6 @@ def notes() -> list[str]:
     return []
 
 
-@pytest.fixture(scope="module")
-def classifier() -> Iterator[Classifier]:
-    with Classifier.from_config(CONFIG) as opened:
-        yield opened
-
-
 def test_parquet_keeps_types_and_order_and_gives_a_row_for_a_row(
     run: Run, classifier: Classifier, tmp_path: Path
 ) -> None:

@@ -51,7 +51,7 @@ def parts(how: str, query: str, n_cut: int) -> list[str]:
 
 
 @given(query=QUERIES)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, derandomize=False, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_part_is_fed_as_it_is_by_itself(query: str, how: str, classifiers: tuple[Classifier, Classifier]) -> None:
     cutting, refusing = classifiers
     cut = cutting.handle.tokenize(query)

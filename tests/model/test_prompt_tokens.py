@@ -18,9 +18,7 @@ from qcls_gguf.errors import ConfigError, PlanError
 from qcls_gguf.native import NativeModel
 from qcls_gguf.prompts.compiled import Prompt, compile_prompt
 
-PROPERTY = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
-)
+PROPERTY = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 CHAT = (
     "<|im_start|>system\nAnalyze the category intent.<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\n"

@@ -18,12 +18,6 @@ CLOSE = 0.01
 """of probabilities: what other tokens in the decode do to the arithmetic"""
 
 
-@pytest.fixture(scope="module")
-def classifier() -> Iterator[Classifier]:
-    with Classifier.from_config(ROOT / "configs/mission.yaml") as classifier:
-        yield classifier
-
-
 @pytest.fixture
 def client(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -16,12 +15,6 @@ from qcls_gguf import Classifier
 from qcls_gguf.report.run_record import RunRecord
 
 MISSION = ROOT / "configs/mission.yaml"
-
-
-@pytest.fixture(scope="module")
-def classifier() -> Iterator[Classifier]:
-    with Classifier.from_config(MISSION) as classifier:
-        yield classifier
 
 
 def without_times(record: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjusted_scores, log_prior
 
-PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 FloatArray = npt.NDArray[np.float64]
 number = st.floats(-30, 30)
 
@@ -56,7 +55,6 @@ def prompts(draw: st.DrawFn) -> tuple[list[Adjustment], list[int], npt.NDArray[n
     return found, first, np.array(flat, np.float32).reshape(n_queries, -1)
 
 
-@PROPERTY
 @given(prompts())
 def test_all_prompts_at_once_are_each_by_the_formula(
     case: tuple[list[Adjustment], list[int], npt.NDArray[np.float32]],

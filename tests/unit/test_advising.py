@@ -135,7 +135,7 @@ def test_a_common_text_is_written_once() -> None:
     assert text.count("{query}") == text.count("For each attribute") == text.count("{name}:") == 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, derandomize=False)
 @given(
     before=st.text(st.characters(codec="utf-8", exclude_characters="\0{}\r\x85\u2028\u2029"), max_size=20),
     after=st.text(st.sampled_from("a \n:<|>#'\"-"), max_size=12),

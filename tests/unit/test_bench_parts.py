@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qcls_gguf.bench.records import RooflineRecord
@@ -90,7 +90,6 @@ def test_without_rates_there_is_no_least_time() -> None:
     assert weights().ms(n_tokens=1, n_rows=1) is None
 
 
-PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 LABELS = ((1,), (2,)), ((1, 2), (1, 3), (4,)), ((1, 2, 3), (1, 2, 4), (1, 5))
 
 
@@ -113,7 +112,6 @@ def cases(draw: st.DrawFn) -> tuple[list[Prompt], list[list[list[int]]]]:
     return prompts, queries
 
 
-@PROPERTY
 @given(cases())
 def test_least_tokens_by_walking_every_label(case: tuple[list[Prompt], list[list[list[int]]]]) -> None:
     """A score of a label reads the state before each of its tokens at which labels part."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qcls_gguf.config.schema import RuntimeConfig
@@ -89,7 +89,6 @@ def setups(draw: st.DrawFn) -> tuple[RuntimeConfig, list[Prompt], list[int]]:
     return config, prompts, n_empty
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
 @given(setups())
 def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list[int]]) -> None:
     config, prompts, n_empty = setup

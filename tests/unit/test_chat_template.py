@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from chat_templates import CHATML, CHATS, GEMMA, LLAMA3, NEMOTRON, QWEN3, THINKS_ALWAYS
+from chat_templates import CHATML, GEMMA, LLAMA3, NEMOTRON, QWEN3, THINKS_ALWAYS
 from random_vocab import BOS, IM_END
 
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig
@@ -38,15 +38,6 @@ def refused(template: str | None, prompt: PromptConfig = PROMPT, **settings: Any
     message = str(refusal.value)
     assert message.startswith("prompts.colour: ")
     return message
-
-
-@pytest.mark.parametrize("name", CHATS)
-def test_a_prompt_is_what_the_template_makes_of_its_turns_with_the_cue_behind(name: str) -> None:
-    chat = CHATS[name]
-    assert (
-        text(chat.template)
-        == chat.rendered.replace("SYSTEM", "One of [{labels}].").replace("USER", "query: {query} end") + "{name}:"
-    )
 
 
 def test_slots_are_filled_in_what_was_rendered() -> None:
@@ -201,7 +192,6 @@ def test_what_templates_ask_for_is_as_in_python(expression: str, value: str) -> 
             {"user": "{query}", "system": None, "answer_cue": "{labels} {labels}"},
             "user: answer_cue and user have 2 {labels} slots: a prompt may have one",
         ),
-        ({"labels": ("{query}", "x")}, "labels: '{query}' in place of the template's {labels} makes another {query}"),
     ],
 )
 def test_texts_that_make_no_prompt_are_refused(change: dict[str, Any], message: str) -> None:

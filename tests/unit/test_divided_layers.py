@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.config.schema import RuntimeConfig
@@ -39,6 +39,7 @@ def spares(sizes: Sequence[float], gpu_layers: Sequence[int], rooms: Sequence[fl
     ]
 
 
+@settings(derandomize=False)
 @given(
     layers=st.lists(SIZES, min_size=1, max_size=7),
     head=SIZES,

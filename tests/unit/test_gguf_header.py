@@ -16,9 +16,7 @@ from qcls_gguf.errors import ModelError
 from qcls_gguf.model.header import read_header
 
 # The fixture holds bytes that no example changes, and every example writes its own file anew.
-PROPERTY = settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
-)
+PROPERTY = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def write_model(path: Path, *, alignment: int | None = None) -> Path:

@@ -4,14 +4,13 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.prompts.trie import LabelTrie, build_trie, with_end_tokens
 
-PROPERTY = settings(deadline=None, max_examples=100, derandomize=True)
 END = 99
 
 Path = tuple[int, ...]
@@ -51,7 +50,6 @@ def forks(paths: list[Path]) -> set[Path]:
     return {beginning for beginning in beginnings if len(children(paths, beginning)) > 1}
 
 
-@PROPERTY
 @given(label_sets)
 def test_an_end_token_stands_behind_exactly_the_labels_that_begin_another(tokens: list[Path]) -> None:
     for path, ended in zip(tokens, with_end_tokens(names(tokens), tokens, END), strict=True):
@@ -59,7 +57,6 @@ def test_an_end_token_stands_behind_exactly_the_labels_that_begin_another(tokens
         assert ended == ((*path, END) if begins_another else path)
 
 
-@PROPERTY
 @given(label_sets)
 def test_the_forks_are_read_and_only_what_leads_to_them_is_fed(tokens: list[Path]) -> None:
     trie = trie_of(tokens)
@@ -70,7 +67,6 @@ def test_the_forks_are_read_and_only_what_leads_to_them_is_fed(tokens: list[Path
     assert sorted(nodes) == sorted({(), *(path[:n] for path in forked for n in range(len(path) + 1))})
 
 
-@PROPERTY
 @given(label_sets)
 def test_edges_are_the_children_of_the_read_nodes(tokens: list[Path]) -> None:
     trie = trie_of(tokens)
@@ -85,7 +81,6 @@ def test_edges_are_the_children_of_the_read_nodes(tokens: list[Path]) -> None:
     assert {edge.node for edge in trie.edges} == set(trie.read)
 
 
-@PROPERTY
 @given(label_sets)
 def test_a_label_takes_one_edge_at_each_fork_on_its_way(tokens: list[Path]) -> None:
     trie = trie_of(tokens)
@@ -98,7 +93,6 @@ def test_a_label_takes_one_edge_at_each_fork_on_its_way(tokens: list[Path]) -> N
     assert len(set(trie.label_edges)) == len(tokens)
 
 
-@PROPERTY
 @given(label_sets)
 def test_n_leaves_is_the_number_of_ends_of_the_fed_tree(tokens: list[Path]) -> None:
     trie = trie_of(tokens)
@@ -107,7 +101,6 @@ def test_n_leaves_is_the_number_of_ends_of_the_fed_tree(tokens: list[Path]) -> N
     assert trie.n_leaves == max(1, len(ends))
 
 
-@PROPERTY
 @given(label_sets, st.integers(0, 3))
 def test_an_end_token_that_continues_a_label_is_refused(tokens: list[Path], end: int) -> None:
     begun = {path for path in tokens if any(children([other], path) for other in tokens)}
@@ -119,7 +112,6 @@ def test_an_end_token_that_continues_a_label_is_refused(tokens: list[Path], end:
         assert len(set(trie_of(tokens, end).label_edges)) == len(tokens)
 
 
-@PROPERTY
 @given(label_sets)
 def test_first_token_scoring_feeds_nothing(tokens: list[Path]) -> None:
     assume(len({path[0] for path in tokens}) == len(tokens))

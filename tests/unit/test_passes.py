@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qcls_gguf.plan.growth import Addition, Capacity, plan_decodes
@@ -19,7 +19,6 @@ Path = tuple[int, tuple[int, ...]]
 """A root, and tokens after it."""
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
 paths = st.lists(st.tuples(st.integers(0, 2), tokens), min_size=1, max_size=12)
-PROPERTY = settings(deadline=None, max_examples=100, derandomize=True)
 
 
 def tree_of(paths: Sequence[Path]) -> tuple[TokenTree, list[int]]:
@@ -58,7 +57,6 @@ def slow_passes(plan: Plan) -> int:
     return n_passes
 
 
-@PROPERTY
 @given(paths, st.integers(0, 9), st.integers(0, 20))
 def test_padding_pays(paths: list[Path], pass_tokens: int, n_most: int) -> None:
     """It saves passes for fewer tokens than they are worth, stands after leaves only, and changes no other node."""
@@ -134,7 +132,6 @@ def path_to(plan: Plan, node: int) -> Path:
     return plan.leaf_root[seq], tuple(plan.token[walked].tolist())
 
 
-@PROPERTY
 @given(paths)
 def test_leaves_and_what_is_read_stay(paths: list[Path]) -> None:
     tree, ends = tree_of(paths)
@@ -197,7 +194,6 @@ def test_what_is_fed_for_each_branch(of: tuple[Any, ...], wanted: tuple[int, int
     assert found(*of) == wanted
 
 
-@PROPERTY
 @given(paths, st.integers(0, 40), st.integers(0, 40))
 def test_the_plan_costs_no_more_than_with_shared_trunks(paths: list[Path], pass_tokens: int, n_more: int) -> None:
     trie = build_trie(["a", "b"], [(101,), (102,)], 9, "first_token")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qcls_gguf.errors import PlanError
@@ -12,7 +12,6 @@ from qcls_gguf.plan.growth import DecodePlan
 from qcls_gguf.plan.shapes import padded, rung
 from qcls_gguf.plan.tree import Plan, Root, TokenTree
 
-PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 FIRST_SEQ = 7
 
 Paths = set[tuple[int, tuple[int, ...]]]
@@ -80,7 +79,6 @@ def path_of(plan: Plan) -> list[tuple[int, tuple[int, ...]]]:
     return [found[i] for i in range(plan.n_tokens)]
 
 
-@PROPERTY
 @given(forests())
 def test_each_sequence_is_one_path_from_its_root_to_a_leaf(forest: Forest) -> None:
     plan = finish(forest.grow()[0])
@@ -95,7 +93,6 @@ def test_each_sequence_is_one_path_from_its_root_to_a_leaf(forest: Forest) -> No
     assert set(found) == forest.leaves()
 
 
-@PROPERTY
 @given(forests())
 def test_equal_paths_are_one_node_which_lists_the_leaves_below_it(forest: Forest) -> None:
     tree, ends = forest.grow()
@@ -120,7 +117,6 @@ def test_each_leaf_needs_a_sequence() -> None:
         tree.finish(range(1))
 
 
-@PROPERTY
 @given(forests())
 def test_rows_number_the_read_nodes_in_the_order_of_the_tokens(forest: Forest) -> None:
     tree, ends = forest.grow()
@@ -158,7 +154,6 @@ def decode_of(forest: Forest) -> DecodePlan:
     return DecodePlan(plan=plan, leaf_roots=leaf_roots, rows=np.flatnonzero(plan.output))
 
 
-@PROPERTY
 @given(forests())
 def test_what_is_added_stands_behind_one_leaf_and_is_not_read(forest: Forest) -> None:
     decode, ample = decode_of(forest), 1 << 20
@@ -182,7 +177,6 @@ def test_what_is_added_stands_behind_one_leaf_and_is_not_read(forest: Forest) ->
         np.testing.assert_array_equal(plan.pos[n:], min(ends) + 1 + np.arange(len(added)))
 
 
-@PROPERTY
 @given(forests(), st.integers(0, 30), st.integers(-1, 60))
 def test_limits_are_kept(forest: Forest, room: int, n_positions: int) -> None:
     decode = decode_of(forest)

@@ -19,7 +19,7 @@ def add(cache: PrefixCache, prefix: Tokens) -> Prefix:
     return reserved
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(tokens, st.booleans()), max_size=40), tokens, st.lists(tokens, max_size=6))
 def test_it_counts_and_matches_as_sets_of_beginnings_do(
     steps: list[tuple[Tokens, bool]], asked: Tokens, wanted: list[Tokens]
@@ -64,7 +64,6 @@ def test_the_one_that_was_wanted_longest_ago_goes_first() -> None:
     assert cache.least_recently_used() is None
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
 @given(st.lists(tokens, max_size=7, unique=True), tokens, st.lists(tokens, max_size=6))
 def test_a_cache_of_states_matches_whole_prefixes(cached: list[Tokens], asked: Tokens, wanted: list[Tokens]) -> None:
     cache = RecurrentPrefixCache(HOLDERS)
