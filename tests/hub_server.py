@@ -7,13 +7,12 @@ stands for that host, 127.0.0.1 for the Hub.
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote, urlsplit
+
+from local_server import LocalServer
 
 _RANGE = re.compile(r"bytes=(\d+)-")
 
@@ -45,8 +44,8 @@ class HubRepo:
 
 
 @dataclass(kw_only=True)
-class HubServer:
-    """Serves `repos` on 127.0.0.1 while it is entered; `requests` are the lines received, such as `GET /api/...`."""
+class HubServer(LocalServer):
+    """Serves `repos`; `requests` are the lines received, such as `GET /api/...`."""
 
     repos: dict[str, HubRepo] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
@@ -57,30 +56,6 @@ class HubServer:
     """Answer every request with this status."""
     after_file: Callable[[], object] = lambda: None
     """Called when the bytes of a file have been sent."""
-
-    def __enter__(self) -> Self:
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._http.hub = self  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._http.server_address[1])
-
-    @property
-    def url(self) -> str:
-        """What HF_ENDPOINT has to be."""
-        return f"http://127.0.0.1:{self.port}"
 
     def downloads(self) -> list[str]:
         """The names of the files whose bytes were asked for since `requests` was last cleared."""
@@ -95,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer, with a body where it was not HEAD that asked."""
-        hub: HubServer = self.server.hub  # type: ignore[attr-defined]
+        hub: HubServer = self.server.owner  # type: ignore[attr-defined]
         path = unquote(urlsplit(self.path).path)
         hub.requests.append(f"{self.command} {path}")
         match [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]:
@@ -182,3 +157,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body[:cut])
         self.close_connection = True
+
+
+HubServer.handler = _Handler

@@ -9,17 +9,18 @@ import json
 import threading
 import time
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
+from local_server import LocalServer
 from oracle import Oracle, decode_sequence, log_softmax
 
 
 @dataclass(kw_only=True)
-class PeerServer:
+class PeerServer(LocalServer):
     """Serves while it is entered; `requests` are the bodies received."""
 
     kind: Literal["llama-server", "ollama"]
@@ -88,23 +89,14 @@ class PeerServer:
                 if server.hang_up:
                     self.close_connection = True
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = False  # so that closing waits for them, and for their connections
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
-        self._thread.start()
-        return self
+        self.handler = Handler
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         self._oracle.close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_port}"
 
     def modelfile(self) -> str:
         """What Ollama shows of a model that `ollama create` made from `path`."""

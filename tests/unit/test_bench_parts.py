@@ -3,18 +3,17 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_prompts import made_prompt
 
 from qcls_gguf.bench.records import RooflineRecord
 from qcls_gguf.bench.roofline import count_weights
 from qcls_gguf.bench.workloads import least_tokens
 from qcls_gguf.model.header import GgufHeader, Scalar, TensorInfo
 from qcls_gguf.prompts.compiled import Prompt
-from qcls_gguf.prompts.trie import build_trie
 
 F32, Q8_0 = 0, 8
 TENSORS = {
@@ -93,20 +92,16 @@ def test_without_rates_there_is_no_least_time() -> None:
 LABELS = ((1,), (2,)), ((1, 2), (1, 3), (4,)), ((1, 2, 3), (1, 2, 4), (1, 5))
 
 
-def prompt_of(opening: tuple[int, ...], stable: tuple[int, ...], closing: tuple[int, ...], labels: int = 0) -> Prompt:
-    tokens = LABELS[labels]
-    texts = tuple(map(str, tokens))
-    trie = build_trie(texts, tokens, end=9, scoring="tree")
-    parts: dict[str, Any] = {"name": "p", "labels": texts, "label_tokens": tokens, "before": "", "after": ""}
-    return Prompt(**parts, trie=trie, opening=opening, stable=stable, closing=closing)
-
-
 SHORT = st.lists(st.integers(1, 2), max_size=3).map(tuple)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[Prompt], list[list[list[int]]]]:
-    prompts = draw(st.lists(st.builds(prompt_of, SHORT, SHORT, SHORT, st.integers(0, 2)), min_size=1, max_size=4))
+    prompts = draw(
+        st.lists(
+            st.builds(made_prompt, st.just("p"), st.sampled_from(LABELS), SHORT, SHORT, SHORT), min_size=1, max_size=4
+        )
+    )
     fragment = st.lists(st.integers(1, 2), min_size=1, max_size=4)
     queries = draw(st.lists(st.lists(fragment, min_size=len(prompts), max_size=len(prompts)), min_size=1, max_size=3))
     return prompts, queries

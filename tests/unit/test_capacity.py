@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_prompts import made_prompt
 
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine.capacity import Limits, check_capacity, limits, shapes
@@ -18,7 +19,6 @@ from qcls_gguf.native import ContextMemory, Device
 from qcls_gguf.plan.growth import Capacity
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import PromptSet
-from qcls_gguf.prompts.trie import build_trie
 
 Layers = int | Literal["auto", "all"]
 GIB = 1 << 30
@@ -38,18 +38,7 @@ def prompt_of(
     labels: tuple[tuple[int, ...], ...] = TWO_WORDS,
 ) -> Prompt:
     """A prompt of so many tokens; `first` is its first token."""
-    texts = tuple(map(str, labels))
-    return Prompt(
-        name=name,
-        labels=texts,
-        label_tokens=labels,
-        trie=build_trie(texts, labels, -1, "tree"),
-        before="",
-        after="",
-        opening=(first,) * n_head,
-        stable=(first,) * n_stable,
-        closing=(0,) * n_tail,
-    )
+    return made_prompt(name, labels, (first,) * n_head, (first,) * n_stable, (0,) * n_tail)
 
 
 def set_of(prompts: Sequence[Prompt], n_empty: Sequence[int]) -> PromptSet:

@@ -4,25 +4,16 @@ import math
 
 import numpy as np
 import pytest
+from made_prompts import made_prompt
 
 from qcls_gguf.compare.method import Answer, Method, WorkloadPrompt
 from qcls_gguf.compare.records import WinnerAgreement
 from qcls_gguf.compare.run import method_record
-from qcls_gguf.config.scoring import TREE
-from qcls_gguf.prompts.compiled import Prompt
-from qcls_gguf.prompts.trie import build_trie
 
-
-def prompt_of(paths: dict[str, tuple[int, ...]]) -> WorkloadPrompt:
-    """A prompt whose labels have these tokens."""
-    trie = build_trie(tuple(paths), tuple(paths.values()), -1, TREE, exact=True)
-    texts = {"name": "p", "before": "", "after": "", "labels": tuple(paths), "label_tokens": tuple(paths.values())}
-    compiled = Prompt(**texts, trie=trie, opening=(), stable=(), closing=(9,))  # type: ignore[arg-type]
-    return WorkloadPrompt(compiled, "{query}")
-
-
-DISTINCT = prompt_of({"red": (1,), "blue": (2,), "light blue": (3, 2)})
-SHARED = prompt_of({"light blue": (3, 2), "light pink": (3, 4), "red": (1,)})
+DISTINCT, SHARED = (
+    WorkloadPrompt(made_prompt("p", labels, closing=(9,), exact=True), "{query}")
+    for labels in ([(1,), (2,), (3, 2)], [(3, 2), (3, 4), (1,)])
+)
 LOGITS = np.array([0.5, 2.0, -1.0, 1.5, 0.0])
 
 
@@ -35,7 +26,7 @@ def test_distinct_first_tokens_are_read_at_one_node() -> None:
     found = DISTINCT.answer_of_rows([LOGITS], exact=True)
     assert found.joint[:2] == pytest.approx([log_p(LOGITS, token) for token in (1, 2)])
     assert found.joint[2] is None  # its second token is not read
-    assert found.label == "red"
+    assert found.label == "a"
     assert DISTINCT.answer_of_rows([LOGITS], exact=False).joint == ()
 
 
@@ -47,17 +38,17 @@ def test_shared_first_tokens_are_read_along_the_tree() -> None:
     )
     # 3 is a little likelier than 1 there, and shares its probability among two labels
     near = np.array([0.0, 1.0, 0.0, 1.5, 0.0])
-    assert SHARED.answer_of_rows([near, np.zeros(5)], exact=False).label == "red"
-    assert SHARED.answer_of_rows([near, LOGITS], exact=False).label == "light pink"
+    assert SHARED.answer_of_rows([near, np.zeros(5)], exact=False).label == "c"
+    assert SHARED.answer_of_rows([near, LOGITS], exact=False).label == "b"
 
 
 def test_first_tokens_alone_tell_what_they_can() -> None:
     found = DISTINCT.answer_of_first_tokens({1: -0.5, 2: -2.0, 3: -1.0})
-    assert found == Answer(label="red", joint=(-0.5, -2.0, None))
-    assert DISTINCT.answer_of_first_tokens({2: -2.0}) == Answer(label="blue", joint=(None, -2.0, None))
+    assert found == Answer(label="a", joint=(-0.5, -2.0, None))
+    assert DISTINCT.answer_of_first_tokens({2: -2.0}) == Answer(label="b", joint=(None, -2.0, None))
     assert DISTINCT.answer_of_first_tokens({9: -0.1}) == Answer(label=None, joint=(None, None, None))
     assert SHARED.answer_of_first_tokens({3: -0.1, 1: -3.0}) == Answer(label=None, joint=(None, None, -3.0))
-    assert SHARED.answer_of_first_tokens({3: -3.1, 1: -1.0}).label == "red"
+    assert SHARED.answer_of_first_tokens({3: -3.1, 1: -1.0}).label == "c"
 
 
 REFERENCES = [Answer(label="b", joint=(-1.0, -0.5)), Answer(label="b", joint=(-3.0, -0.1))]

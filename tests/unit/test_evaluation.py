@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from made_prompts import made_prompt
 
 from qcls_gguf import Config, PromptConfig
 from qcls_gguf.config.scoring import Scoring
@@ -27,8 +28,6 @@ from qcls_gguf.evaluation.records import (
     ShuffledPrompt,
 )
 from qcls_gguf.evaluation.robustness import label_orders, shuffled_labels
-from qcls_gguf.prompts.compiled import Prompt
-from qcls_gguf.prompts.trie import build_trie
 from qcls_gguf.statistics import wilson
 
 PROBABILITY = [
@@ -43,15 +42,7 @@ JOINT = np.eye(3)[[0, 1, 0, 2, 1]]  # its answers
 MASS = np.array([1, 0.5, 0.6, 0.7, 0.2])
 
 
-def trie_prompt(name: str, *tokens: tuple[int, ...]) -> Prompt:
-    labels = tuple("abc"[: len(tokens)])
-    trie = build_trie(labels, tokens, -1, "tree")
-    return Prompt(
-        name=name, labels=labels, label_tokens=tokens, trie=trie, before="", after="", opening=(), stable=(), closing=()
-    )
-
-
-PROMPT = trie_prompt("p", (1,), (2,), (3,))
+PROMPT = made_prompt("p", [(1,), (2,), (3,)])
 
 
 def scored(
@@ -143,7 +134,7 @@ def test_prompts_together_are_all_their_rows() -> None:
 
 def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
     """`first_token` cannot score `alike`, whose labels begin with the same token, so that modes leave it out."""
-    prompts = [trie_prompt("alike", (1, 2), (1, 3)), trie_prompt("differing", (4,), (5,))]
+    prompts = [made_prompt("alike", [(1, 2), (1, 3)]), made_prompt("differing", [(4,), (5,)])]
     rows = [LabelledQuery(line=1, query="q", labels={"alike": ("b",), "differing": ("a",)})]
     of_prompt = PromptScores(tree=[math.log(0.75), math.log(0.25)])
     tables = score_tables(prompts, [{"alike": of_prompt, "differing": of_prompt}])

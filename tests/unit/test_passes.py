@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_prompts import made_prompt
 
 from qcls_gguf.plan.growth import Addition, Capacity, plan_decodes
 from qcls_gguf.plan.passes import UnsharedTrees, chains_of, count_passes, leaf_padding
@@ -81,18 +82,7 @@ def test_padding_pays(paths: list[Path], pass_tokens: int, n_most: int) -> None:
 
 
 def prompt(name: str, opening: tuple[int, ...], closing: tuple[int, ...], before: str = "q") -> Prompt:
-    trie = build_trie(["a", "b"], [(1,), (2,)], 9, "first_token")
-    return Prompt(
-        name=name,
-        labels=("a", "b"),
-        label_tokens=((1,), (2,)),
-        trie=trie,
-        before=before,
-        after="",
-        opening=opening,
-        stable=(7,),
-        closing=closing,
-    )
+    return replace(made_prompt(name, [(1,), (2,)], opening, (7,), closing), before=before)
 
 
 def test_prompts_are_fed_alike() -> None:

@@ -1,0 +1,35 @@
+"""An HTTP server in a thread of this process, as long as it is entered."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+
+
+class LocalServer:
+    """Serves with its handlers, in which it is `self.server.owner`."""
+
+    handler: type[BaseHTTPRequestHandler]
+
+    def __enter__(self) -> Self:
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self.handler)
+        self._http.daemon_threads = False  # so that closing waits for them, and for their connections
+        self._http.owner = self  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    @property
+    def port(self) -> int:
+        return self._http.server_port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
