@@ -76,13 +76,22 @@ def draft_text(draft: Draft, folder: Path) -> str:
         _with_comment(yaml_text([{"name": prompt.name, **prefix, "labels": list(prompt.labels)}]), prompt.note, 2)
         for prompt in draft.prompts
     ]
-    return _checked(
-        [_heading(draft.source), _model_part(draft.model), f"# {what}\n", yaml_text(texts)]
-        + [f"# {line}\n" for line in wrap(draft.why_cue, _COMMENT_CELLS)]
-        + ["prompts:\n"]
-        + [indent(prompt, "  ") for prompt in prompts],
-        folder,
+    text = "".join(
+        [
+            f"{SCHEMA_LINE}# Written by qcls-gguf init from {shown(draft.source, quoted=False)}.\n",
+            _with_comment(yaml_text({"model": draft.model.settings}), draft.model.why, 2),
+            f"# {what}\n",
+            yaml_text(texts),
+            *(f"# {line}\n" for line in wrap(draft.why_cue, _COMMENT_CELLS)),
+            "prompts:\n",
+            *(indent(prompt, "  ") for prompt in prompts),
+        ]
     )
+    try:
+        parse_config(text, folder=folder)
+    except ConfigError as e:
+        raise ConfigError(f"no configuration can be made of that: {e}") from None
+    return text
 
 
 def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:
@@ -102,24 +111,3 @@ def _with_comment(text: str, comment: str, n_indent: int) -> str:
     first, rest = text.split("\n", 1)
     lines = [f"{' ' * n_indent}# {line}\n" for line in wrap(comment, _COMMENT_CELLS)]
     return f"{first}\n{''.join(lines)}{rest}"
-
-
-def _heading(source: str) -> str:
-    """The first lines: the schema, for editors, and where the file comes from."""
-    where = shown(source, quoted=False)
-    return f"{SCHEMA_LINE}# Written by qcls-gguf init from {where}.\n"
-
-
-def _model_part(model: DraftModel) -> str:
-    """The model with what is to be said of it."""
-    return _with_comment(yaml_text({"model": model.settings}), model.why, 2)
-
-
-def _checked(parts: Sequence[str], folder: Path) -> str:
-    """The text of the parts. Raises ConfigError where it is no configuration."""
-    text = "".join(parts)
-    try:
-        parse_config(text, folder=folder)
-    except ConfigError as e:
-        raise ConfigError(f"no configuration can be made of that: {e}") from None
-    return text

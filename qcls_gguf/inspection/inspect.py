@@ -14,7 +14,6 @@ from ..config.template import SLOT
 from ..config.words import hint
 from ..errors import ConfigError
 from ..native.device import instruction_sets
-from ..plan.templates import Templates
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..score.result import Counts
 from .records import (
@@ -46,8 +45,9 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     templates = classifier.configured.templates
     inspected = inspect_prompts(prompts, tokenizer)
     request = empty_request(prompts, inspected, classifier.plan_counts(""), tokenizer.pass_tokens)
-    if request.pass_tokens is not None and (copies := query_copies(templates)):
-        request = request.model_copy(update={"n_query_copies": copies})
+    one, two, longest = map(templates.size_of_query, (1, 2, n_longest := config.runtime.max_query_tokens))
+    if request.pass_tokens is not None and one and two and one[0] == two[0]:  # as it is planned
+        request = request.model_copy(update={"n_query_copies": two[1] - one[1]})
     return Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
@@ -73,7 +73,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             n_limit=MAX_SEQ,
         ),
         request=request,
-        longest=longest_query(templates, config.runtime.max_query_tokens),
+        longest=longest and LongestQuery(n_query_tokens=n_longest, n_tokens=longest[1], n_decodes=longest[0]),
         prompts=inspected,
         warnings=classifier.warnings,
     )
@@ -133,18 +133,6 @@ def empty_request(
         n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
         pass_tokens=pass_tokens,
     )
-
-
-def query_copies(templates: Templates) -> int | None:
-    """How many tokens more a query of one token more feeds, as it is planned; none where lengths alone do not tell."""
-    one, two = templates.size_of_query(1), templates.size_of_query(2)
-    return two[1] - one[1] if one and two and one[0] == two[0] else None
-
-
-def longest_query(templates: Templates, n_most: int) -> LongestQuery | None:
-    """What a request with a query of n_most tokens takes."""
-    size = templates.size_of_query(n_most)
-    return LongestQuery(n_query_tokens=n_most, n_tokens=size[1], n_decodes=size[0]) if size else None
 
 
 def ended_labels(prompt: Prompt) -> list[tuple[int, ...]]:
