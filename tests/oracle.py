@@ -8,11 +8,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.native import NativeContext, NativeModel
 
 Float32Array = npt.NDArray[np.float32]
@@ -59,7 +60,7 @@ class PromptSpec:
     template: str
     labels: tuple[str, ...]
     label_prefix: str = " "
-    scoring: Literal["tree", "first_token", "joint", "mean"] = "tree"
+    scoring: Scoring = "tree"
     label_end: str | None = None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..cascade import stamps
 from ..config.prompt import PromptConfig
 from ..config.schema import CascadeConfig, CascadeStage, Config, ModelConfig, StagePrompt
-from ..config.words import counted
+from ..config.words import MAX_LISTED, counted
 from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled
 from ..data.queries import QUERY, check_source, read_queries
 from ..errors import ConfigError, ModelError, PlanError
@@ -30,7 +30,6 @@ from .comparison import STAGE_FILE, Contender, compared_record, recommendation, 
 from .records import AdviceRecord, CascadeFit
 
 PRESENT = "present"
-_N_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ def advise(
         best, reason = recommendation(compared, settings.min_agreement)
         return AdviceRecord(
             data=DataRecord(
-                path=str(data.path), sha256=data.sha256, n_rows=n_rows, n_bad=len(bad), bad=tuple(bad[:_N_LISTED])
+                path=str(data.path), sha256=data.sha256, n_rows=n_rows, n_bad=len(bad), bad=tuple(bad[:MAX_LISTED])
             ),
             n_compared=len(rows),
             config=config,

@@ -30,7 +30,7 @@ from .records import (
     WorkloadRecord,
 )
 from .roofline import probe_device, roofline_of
-from .workloads import QuerySet, Workload, file_queries, least_tokens, mixed_queries, requests_of, send_in_turns
+from .workloads import QuerySet, Workload, file_queries, least_tokens, made_queries, requests_of, send_in_turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def _started(
     """A classifier after its first request, its queries checked; closed in the end. Raises what Classifier raises."""
     free_before, rss_before = gpu_free_bytes(), rss_bytes()
     with opener.open(without_kept_queries(config)) as classifier:
-        made = [mixed_queries(classifier.engine.model, lengths) for lengths in settings.query_tokens]
+        made = [made_queries(classifier.engine.model, lengths) for lengths in settings.query_tokens]
         query_sets = (queries,) if queries else tuple(made)
         for each in query_sets:
             _check_queries(classifier, each, max(settings.batches))

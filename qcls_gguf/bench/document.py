@@ -12,16 +12,14 @@ from ..report.document import (
     Document,
     Facts,
     Figure,
-    Format,
     Paragraph,
-    Section,
     Table,
     measured,
     provenance,
 )
 from ..report.gpu import GpuState
 from ..system.timing import STAGES
-from .records import BenchmarkRecord, ClassifierRecord, Quantiles, RooflineRecord, WorkloadRecord
+from .records import BenchmarkRecord, ClassifierRecord, RooflineRecord, WorkloadRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,10 +29,6 @@ _MADE = (
     "No queries were given: these are made of words about clothes, in the numbers of tokens that the names of the rows "
     "say. Your queries may be longer, and the times then are others."
 )
-
-
-def _values(ms: Quantiles) -> tuple[float, ...]:
-    return ms.min, ms.p50, ms.p90, ms.p99
 
 
 def document(record: BenchmarkRecord) -> Document:
@@ -51,8 +45,12 @@ def document(record: BenchmarkRecord) -> Document:
                     **{"roofline": measured, "utilisation": ".0%"},
                 },
                 rows=[
-                    [each.name, *_values(each.total_ms), each.p50_spread, each.roofline_ms, _utilisation(each)]
+                    [
+                        *(each.name, ms.min, ms.p50, ms.p90, ms.p99, each.p50_spread, each.roofline_ms),
+                        each.roofline_ratio and 1 / each.roofline_ratio,
+                    ]
                     for each in workloads
+                    for ms in [each.total_ms]
                 ],
                 note="Spread: the largest less the smallest p50 of the repetitions, by their median. Roofline: what "
                 "the decode would take if nothing but reading the weights, or nothing but multiplying by them, took "
@@ -86,7 +84,6 @@ def document(record: BenchmarkRecord) -> Document:
                 },
                 rows=[_start_row(each) for each in classifiers],
             ),
-            Section(title="Start by steps", parts=[_steps_table(classifiers)], on_terminal=False),
         ],
     )
 
@@ -101,13 +98,6 @@ def _start_row(classifier: ClassifierRecord) -> list[object]:
         memory.rss_after_bytes / 2**20,
         None if before is None or after is None else (before - after) / 2**20,
     ]
-
-
-def _steps_table(classifiers: tuple[ClassifierRecord, ...]) -> Table:
-    steps = list(dict.fromkeys(step for each in classifiers for step in each.startup_ms))
-    columns: dict[str, Format] = {"start-up ms": TEXT, **dict.fromkeys(steps, ".1f")}
-    rows = [[each.name, *(each.startup_ms.get(step) for step in steps)] for each in classifiers]
-    return Table(columns=columns, rows=rows)
 
 
 def _draw_stages(workloads: tuple[WorkloadRecord, ...], axes: Axes) -> None:
@@ -145,10 +135,6 @@ def _gpu_text(gpu: GpuState | None) -> str:
         return "not known (needs the extra `bench`)"
     held = f", held down by {', '.join(gpu.throttle_reasons)}" if gpu.throttle_reasons else ""
     return f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz{held}"
-
-
-def _utilisation(workload: WorkloadRecord) -> float | None:
-    return None if workload.roofline_ratio is None else 1 / workload.roofline_ratio
 
 
 def _roofline_text(roofline: RooflineRecord) -> str:

@@ -11,11 +11,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from time import perf_counter_ns
 
 from ..classifier import Classifier
+from ..config.words import counted
 from ..data.queries import read_queries
 from ..errors import ConfigError
 from ..prompts.compiled import Prompt, Tokenizer
@@ -23,8 +23,9 @@ from ..score.result import Counts
 from ..system.timing import STAGES
 
 N_GENERATED = 16
-"""Queries that are made for each number of tokens."""
+"""Queries that are made of one number of tokens."""
 _N_OF_MIXED = 8
+"""Queries of each of several numbers."""
 _BEFORE = "query"
 _WORDS = """
 red dress for girls with long sleeves and pockets blue jeans slim fit for men warm wool coat in dark green size
@@ -56,34 +57,26 @@ def file_queries(source: str, column: str | None = None) -> QuerySet:
     return QuerySet(name="stdin" if source == "-" else Path(source).name, queries=tuple(different))
 
 
-def generated_queries(tokenizer: Tokenizer, n_tokens: int) -> QuerySet:
-    """Different queries of exactly n_tokens tokens after a word, the same for the same tokenizer.
+def made_queries(tokenizer: Tokenizer, lengths: range) -> QuerySet:
+    """Different queries of so many tokens after a word, no length more often than another, always the same.
 
-    Raises ConfigError where the words do not give any.
+    Raises ConfigError where the built-in words do not give one of the lengths.
     """
-    texts: dict[str, None] = {}
-    for start in range(len(_WORDS)):
-        if text := _cut(tokenizer, start, n_tokens):
-            texts[text] = None
-    if not texts:
-        raise ConfigError(
-            f"`query_tokens` {n_tokens}: this model's tokenizer makes no text of {n_tokens} tokens from the built-in "
-            "words: choose another number, or give queries with `queries`"
-        )
-    plural = "s" * (n_tokens > 1)
-    return QuerySet(name=f"{n_tokens} token{plural}", queries=tuple(islice(texts, N_GENERATED)))
-
-
-def mixed_queries(tokenizer: Tokenizer, lengths: range) -> QuerySet:
-    """Queries of several lengths in a fixed random order, no length more often than another.
-
-    Raises ConfigError where the words do not give one of them.
-    """
-    if len(lengths) == 1:
-        return generated_queries(tokenizer, lengths[0])
-    queries = [query for n in lengths for query in generated_queries(tokenizer, n).queries[:_N_OF_MIXED]]
-    random.Random(0).shuffle(queries)
-    return QuerySet(name=f"{lengths[0]}–{lengths[-1]} tokens", queries=tuple(queries))
+    one = len(lengths) == 1
+    queries: list[str] = []
+    for n in lengths:
+        cuts = dict.fromkeys(_cut(tokenizer, start, n) for start in range(len(_WORDS)))
+        texts = [text for text in cuts if text]
+        if not texts:
+            raise ConfigError(
+                f"`query_tokens` {n}: this model's tokenizer makes no text of {n} tokens from the built-in words: "
+                "choose another number, or give queries with `queries`"
+            )
+        queries += texts[: N_GENERATED if one else _N_OF_MIXED]
+    if not one:
+        random.Random(0).shuffle(queries)
+    name = counted(lengths[0], "token") if one else f"{lengths[0]}–{lengths[-1]} tokens"
+    return QuerySet(name=name, queries=tuple(queries))
 
 
 def _cut(tokenizer: Tokenizer, start: int, n_tokens: int) -> str | None:

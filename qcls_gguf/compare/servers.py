@@ -13,8 +13,6 @@ from .method import PeerError, Workload
 
 _FIRST_OLLAMA = (0, 12, 11)
 """the first version of Ollama that answers with log-probabilities"""
-_BUILT_OLLAMA = (0, 0, 0)
-"""the version of an Ollama that was built from its sources"""
 _BLOB = re.compile(r"^FROM\s.*\bsha256-([0-9a-f]{64})\s*$", re.MULTILINE)
 
 
@@ -99,7 +97,7 @@ class Ollama(HttpPeer):
             raise PeerError(f"`ollama_model` {self._model}: the server has {', '.join(sorted(names)) or 'no models'}")
         version = _text(connection.request("GET", "/api/version"), "version")
         numbers = tuple(map(int, re.findall(r"\d{1,9}", version)[:3]))
-        if numbers and _BUILT_OLLAMA != numbers < _FIRST_OLLAMA:
+        if any(numbers) and numbers < _FIRST_OLLAMA:  # one that was built from its sources says 0.0.0
             wanted = ".".join(map(str, _FIRST_OLLAMA))
             raise PeerError(f"Ollama {version} has no log-probabilities: they need {wanted} or newer")
         self._check_weights(_text(connection.request("POST", "/api/show", {"model": self._model}), "modelfile"))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from qcls_gguf import Classifier
 from qcls_gguf.bench.records import BenchmarkRecord
-from qcls_gguf.bench.workloads import Workload, generated_queries, least_tokens, mixed_queries, send_in_turns
+from qcls_gguf.bench.workloads import Workload, least_tokens, made_queries, send_in_turns
 from qcls_gguf.cli.app import app
 from qcls_gguf.native import NativeModel
 from qcls_gguf.system.timing import STAGES
@@ -153,8 +153,8 @@ def test_the_planner_feeds_the_least(queries: list[str], classifier: Classifier)
 @pytest.mark.parametrize("n_tokens", [1, 2, 5, 12, 40])
 def test_made_queries_have_so_many_tokens(kind: str, n_tokens: int, make_model: MakeModel) -> None:
     with NativeModel(make_model("qwen3" if kind == "bpe" else "llama", vocab=kind)) as model:
-        found = generated_queries(model, n_tokens)
-        assert found == generated_queries(model, n_tokens)
+        found = made_queries(model, range(n_tokens, n_tokens + 1))
+        assert found == made_queries(model, range(n_tokens, n_tokens + 1))
         assert len(set(found.queries)) == len(found.queries) >= 4
         n_before = len(model.tokenize("query", parse_special=False))
         for query in found.queries:
@@ -164,14 +164,13 @@ def test_made_queries_have_so_many_tokens(kind: str, n_tokens: int, make_model: 
 
 def test_mixed_queries_have_every_length_equally_often(make_model: MakeModel) -> None:
     with NativeModel(make_model()) as model:
-        found = mixed_queries(model, range(2, 6))
-        assert found == mixed_queries(model, range(2, 6))
+        found = made_queries(model, range(2, 6))
+        assert found == made_queries(model, range(2, 6))
         assert found.name == "2–5 tokens"
         n_before = len(model.tokenize("query", parse_special=False))
         lengths = [len(model.tokenize(f"query {query}", parse_special=False)) - n_before for query in found.queries]
         assert {n: lengths.count(n) for n in set(lengths)} == dict.fromkeys(range(2, 6), 8)
         assert lengths != sorted(lengths)
-        assert mixed_queries(model, range(3, 4)) == generated_queries(model, 3)
 
 
 def test_requests_are_sent_in_turns(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:

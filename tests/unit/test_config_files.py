@@ -20,6 +20,7 @@ from qcls_gguf.config.load import config_json_schema, load_config, parse_config
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.resources import config_names, config_path, schema_path
 from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
+from qcls_gguf.config.scoring import SCORINGS
 from qcls_gguf.errors import ConfigError
 
 
@@ -131,8 +132,9 @@ def test_every_mistake_of_a_file_has_its_line(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError) as error:
         load_config(file)
+    *names, last = map(repr, SCORINGS)
     assert str(error.value).splitlines() == [
-        f"{file}: line 1: scoring: 'sum' should be 'tree', 'first_token', 'joint' or 'mean'",
+        f"{file}: line 1: scoring: 'sum' should be {', '.join(names)} or {last}",
         f"{file}: line 5: prompts.category.labels[1]: True is a truth value, as YAML reads yes, on and true: "
         "write it in quotes",
         f"{file}: line 5: prompts.category.labels[2]: 3 is a number, not text: write it in quotes",
