@@ -44,7 +44,8 @@ def shown_prompts_view(shown: ShownPrompts) -> Group:
 
 
 def _warnings(warnings: tuple[LikelyMistake, ...]) -> Document:
-    lines = [Paragraph(line, "warning") for line in _lines(list(map(str, warnings)))]
+    texts = [*map(str, warnings[:MAX_LISTED]), _more(len(warnings), "line")]
+    lines = [Paragraph(f"- {text}", "warning") for text in texts if text]
     return Document(title="", parts=[Paragraph("warnings", "strong") if lines else None, *lines])
 
 
@@ -104,12 +105,6 @@ def _prompts(inspection: Inspection) -> Table:
 def _more(n: int, one: str) -> str:
     """What a list does not show of n; empty where it shows all."""
     return f"and {counted(n - MAX_LISTED, f'more {one}')}" if n > MAX_LISTED else ""
-
-
-def _lines(texts: Sequence[str]) -> list[str]:
-    """A line for each text, as many as one list has, and how many more there are."""
-    lines = [*texts[:MAX_LISTED], _more(len(texts), "line")]
-    return [f"- {line}" for line in lines if line]
 
 
 def _listed(names: Sequence[str], one: str = "prompt") -> str:
