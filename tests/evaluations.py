@@ -9,14 +9,14 @@ from typing import Any
 from oracle import PromptSpec
 
 from qcls_gguf import load_config
-from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.config.scoring import SCORINGS, Scoring
 from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
 from qcls_gguf.opening import ClassifierOpener
 
 ROOT = Path(__file__).parents[1]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
 HELD_OUT = ROOT / "models" / "tiny" / "heldout.jsonl"
-MODES: list[Scoring] = ["tree", "first_token", "joint", "mean"]
+MODES: list[Scoring] = list(SCORINGS)
 TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "<b>$x$</b>")}
 
