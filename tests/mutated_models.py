@@ -90,8 +90,7 @@ def try_all(seeds: Iterable[int], folder: Path, **runtime: Any) -> Iterator[Ende
         what = mutate(file, seed)
         path.write_bytes(put_together(file))
         try:
-            ModelFile.read(path)
-            try_model([path], path.stat().st_size, ON_CPU, settings, Ledger())
+            try_model(ModelFile.read(path), ON_CPU, settings, Ledger())
         except QclsError as e:
             how, text = type(e).__name__, str(e)
         except Exception:

@@ -415,7 +415,10 @@ def _is_missing(value: object) -> bool:
 def _woken(job: Job[list[Result]], results: list[Result]) -> list[Result]:
     """The results; wait_ms now includes the time until the caller's thread or task went on."""
     woken_ns = perf_counter_ns() - job.ended_ns
-    return results if woken_ns <= _LEAST_NS else [each.after(each.wait_ms + woken_ns / 1e6) for each in results]
+    if woken_ns > _LEAST_NS:
+        for each in results:  # which nobody has seen yet; several times faster than dataclasses.replace
+            object.__setattr__(each, "wait_ms", each.wait_ms + woken_ns / 1e6)
+    return results
 
 
 def _by_item(rows: IndexArray, items: Sequence[TokenizedItem], order: Sequence[int]) -> IndexArray:

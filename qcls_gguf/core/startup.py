@@ -133,10 +133,9 @@ def _start(
         held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
         identity = model.identity()
-        if calibration is not None:
-            calibration.check_model(identity.sha256)
-        if heads is not None:
-            heads.check_model(identity.sha256)
+        for fitted in (calibration, heads):
+            if fitted is not None:
+                fitted.check_model(identity.sha256)
         ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
         label_tokens = prompts.label_tokens if prompts.exact else np.empty(0, np.int32)
         core = Core(engine, _model_info(model), config, label_tokens)

@@ -86,8 +86,6 @@ def parse_name(spec: str, quantization: str | None, revision: str | None) -> Hub
             f"model {spec!r} is not of the form user/repo[@revision][:quantization]: take these from the address of "
             "its page; a file on this disk is given as the model's `path`"
         )
-    if quantization == "":
-        raise ConfigError("the quantization is empty: name one such as Q4_K_M, or leave it out")
     for what, given in (("quantization", quantization), ("revision", revision)):
         if given and found[what] and given != found[what]:
             raise ConfigError(f"model {spec!r} and {what} {given!r} disagree: give one of them only")

@@ -73,7 +73,7 @@ class Model(Vocabulary):
         file = config if isinstance(config, ModelFile) else find_file(find_model(config, offline=offline), ledger)
         if placed is None:
             placed = placement(runtime, weights_of(file.tensors, file.header.n_layer), gpus())
-        try_model(file.parts, file.size_bytes, placed, runtime, ledger)
+        try_model(file, placed, runtime, ledger)
         hashing = Hashing(file.parts)
         try:
             native = _load(file, placed, runtime, on_load=on_load)
@@ -129,7 +129,7 @@ def open_vocabulary(file: ModelFile, runtime: RuntimeConfig, ledger: Ledger | No
     a context that decides where layers go (`placement.fitted`). Raises ModelError.
     """
     weights, found = weights_of(file.tensors, file.header.n_layer), gpus()
-    try_model(file.parts, file.size_bytes, placement(runtime, weights, found), runtime, ledger or Ledger())
+    try_model(file, placement(runtime, weights, found), runtime, ledger or Ledger())
     wanted = with_all_wanted(runtime, weights, found)
     return Vocabulary(file, wanted, _load(file, wanted, runtime, without_weights=True), runtime)
 
@@ -168,9 +168,8 @@ class OpenModels:
     """Opens the model of each configuration once: those of one file and equal settings of the model share it."""
 
     def __init__(self, *, offline: bool = False, on_load: Callable[[float], None] | None = None) -> None:
-        self._offline = offline
+        self._find = cache(lambda model: find_model(model, offline=offline))
         self._on_load = on_load
-        self._paths: dict[ModelConfig, Path] = {}
         self._models: dict[tuple[Path, int | str, tuple[str, ...]], Model] = {}
 
     def get(self, config: Config) -> Model | None:
@@ -189,12 +188,11 @@ class OpenModels:
         file: from `file_of`; none: look for it. placed: see `Model.open`; of configurations that share a model, the
         first one's counts.
         """
-        if model := self.get(config):
-            if ledger:
-                ledger.step("find model", str(model.path))
-                ledger.step("load model", "open already")
-            return model
         ledger = ledger or Ledger()
+        if model := self.get(config):
+            ledger.step("find model", str(model.path))
+            ledger.step("load model", "open already")
+            return model
         model = self._models[self._key(config)] = Model.open(
             file or self.file_of(config, ledger),
             config.runtime,
@@ -210,9 +208,7 @@ class OpenModels:
 
     def path_of(self, config: Config) -> Path:
         """The model's file. Raises ConfigError or ModelError."""
-        if config.model not in self._paths:
-            self._paths[config.model] = find_model(config.model, offline=self._offline)
-        return self._paths[config.model]
+        return self._find(config.model)
 
     def _key(self, config: Config) -> tuple[Path, int | str, tuple[str, ...]]:
         path, runtime = self.path_of(config).resolve(), config.runtime

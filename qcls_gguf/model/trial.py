@@ -13,8 +13,6 @@ import json
 import signal
 import subprocess
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
 
 from ..config.resources import is_embedded
 from ..config.schema import RuntimeConfig
@@ -25,7 +23,7 @@ from ..native.context_settings import FLASH_ATTN
 from ..native.device import cpu_features
 from ..system.folders import remember, remembered
 from ..system.timing import Ledger
-from .identity import stamps_of
+from .files import ModelFile
 from .placement import Placement, flash_attention
 
 _PROGRAM = "qcls-trial"
@@ -38,25 +36,19 @@ _KNOWN = "tried.json"
 """The models that worked, by a digest of all that this depends on."""
 
 
-def try_model(
-    parts: Sequence[Path], size_bytes: int, placed: Placement, runtime: RuntimeConfig, ledger: Ledger
-) -> None:
-    """Try a model, all parts of which are given, unless it is known to work.
+def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger: Ledger) -> None:
+    """Try a model unless it is known to work. ledger: gets the step.
 
-    size_bytes: of all parts; ledger: gets the step. Raises ModelError if llama.cpp refuses it, or would have ended this
-    process.
+    Raises ModelError if llama.cpp refuses it, or would have ended this process.
     """
-    path = parts[0]
+    path = file.path
     if not runtime.try_model or is_embedded(path):
         return
     attention = FLASH_ATTN[flash_attention(runtime, placed.n_gpu_layers)]
-    try:
-        key = _key(parts, placed.n_gpus, attention, runtime.kv_type)
-    except OSError as e:
-        raise ModelError(f"{e.filename} cannot be read ({e.strerror}): check the path and its permissions") from e
+    key = _key(file, placed.n_gpus, attention, runtime.kv_type)
     if key in remembered(_KNOWN):
         return
-    limit_s = _LEAST_S + size_bytes / _SLOWEST_BYTES_S
+    limit_s = _LEAST_S + file.size_bytes / _SLOWEST_BYTES_S
     layers = map(str, placed.gpu_layers)
     command = [str(library_folder() / _PROGRAM), str(path), str(attention), runtime.kv_type, *layers]
     why_not_run = None
@@ -79,7 +71,7 @@ def try_model(
     if done.returncode == _REFUSED:
         raise ModelError(f"{path}: {_shown(done.stdout)}")
     if done.returncode:
-        raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, size_bytes)}")
+        raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, file.size_bytes)}")
     remember(_KNOWN, key, str(path))
     ledger.step("try model", "in a process of its own, once for this file, build and number of GPUs")
 
@@ -101,8 +93,8 @@ def _shown(text: str) -> str:
     return printable("; ".join(text.split("\n")).strip("; "))[-_LONGEST_REASON:]
 
 
-def _key(parts: Sequence[Path], n_gpus: int, attention: int, kv_type: str) -> str:
+def _key(file: ModelFile, n_gpus: int, attention: int, kv_type: str) -> str:
     """A digest of all that a trial's outcome depends on."""
     build = build_info()
     way = [build.source_digest, build.backend, cpu_features(), n_gpus, attention, kv_type]
-    return hashlib.sha256(json.dumps([stamps_of(parts), way]).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([[header.stamp for header in file.headers], way]).encode()).hexdigest()[:32]

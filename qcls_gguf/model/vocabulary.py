@@ -34,6 +34,8 @@ class Vocabulary:
         """The token that the model wants at the beginning of every text, -1 for none."""
         self.has_states = native.facts.state_bytes > 0
         """Whether recurrent layers keep a state of each sequence, beside or instead of keys and values."""
+        self.is_embedded = file.header.scalars.get("general.name") == "fashion-tiny"
+        """Whether it is the model that comes with the package, wherever its file lies."""
         self.chat_template = file.header.chat_template
         """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
         self.bos_text, self.eos_text = map(self._token_text, (native.facts.token_bos, native.facts.token_eos))
@@ -62,11 +64,6 @@ class Vocabulary:
         if isinstance(named, int) and 0 <= named < self.facts.n_vocab:
             return named
         return self.facts.token_eos if self.facts.token_eos >= 0 else self.facts.token_eot
-
-    @property
-    def is_embedded(self) -> bool:
-        """Whether it is the model that comes with the package, wherever its file lies."""
-        return self.header.scalars.get("general.name") == "fashion-tiny"
 
     def _token_text(self, token: int) -> str:
         return self.piece(token)[0].decode(errors="replace") if token >= 0 else ""

@@ -166,19 +166,6 @@ class Result:
         """Whether a prompt has this name."""
         return prompt in self.labels
 
-    def after(self, wait_ms: float) -> Result:
-        """A copy with this wait_ms."""
-        return Result(  # several times faster than dataclasses.replace
-            query=self.query,
-            total_ms=self.total_ms,
-            stage_ms=self.stage_ms,
-            counts=self.counts,
-            results=self.results,
-            model=self.model,
-            wait_ms=wait_ms,
-            n_chars_cut=self.n_chars_cut,
-        )
-
     def __repr__(self) -> str:
         """One line: the query and each prompt's answer with its probability."""
         answers = ", ".join(f"{answer.prompt}={answer.label} {answer.probability:.1%}" for answer in self.results)

@@ -16,6 +16,7 @@ from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.errors import ModelError
 from qcls_gguf.model import trial
+from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.placement import ON_CPU, Placement
 from qcls_gguf.model.trial import try_model
 from qcls_gguf.system.timing import Ledger
@@ -48,7 +49,7 @@ def deadly(make_model: MakeModel, tmp_path: Path) -> Path:
 
 def tried(path: Path, runtime: RuntimeConfig = CPU, placed: Placement = ON_CPU) -> bool:
     ledger = Ledger()
-    try_model([path], path.stat().st_size, placed, runtime, ledger)
+    try_model(ModelFile.read(path), placed, runtime, ledger)
     return "try model" in ledger.steps_ms
 
 
