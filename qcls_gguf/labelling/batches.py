@@ -163,11 +163,14 @@ def measure_batches(prompts: Labeller, queries: Sequence[str], most: int = MOST)
 
     All sizes, one by one too, take blocks of queries in the order of a run with several in a decode. Stops after some
     seconds, with the sizes that were measured. Where decodes are padded, a block is timed once its shapes are known to
-    the device, as those of most decodes of a run are.
+    the device, as those of most decodes of a run are. Nothing is measured where a query takes seconds.
     """
     some = queries[:_N_MEASURED]
     some = [some[place] for place in BatchLabeller(prompts, MOST).ordered(some)]
-    sizes = [2**power for power in range(max(1, min(most, len(some))).bit_length())]
+    most = _most_in_time(prompts, sorted(some, key=len)[len(some) // 2], min(most, len(some)))
+    if most < 2:
+        return []
+    sizes = [2**power for power in range(most.bit_length())]
     blocks = [some[start : start + sizes[-1]] for start in range(0, len(some) - sizes[-1] + 1, sizes[-1])]
     n_untimed = N_UNTIL_CAPTURED if pays_to_pad(prompts) else 0
     times_ns: Counter[int] = Counter()
@@ -191,6 +194,19 @@ def measure_batches(prompts: Labeller, queries: Sequence[str], most: int = MOST)
         rate = n_queries / times_ns[size] * 1e9
         speeds.append(BatchSpeed(size=size, n_queries=n_queries, n_tokens=n_tokens, queries_per_s=rate))
     return speeds
+
+
+def _most_in_time(prompts: Labeller, query: str, most: int) -> int:
+    """Of at most so many queries in a decode, the number up to which two rounds of all sizes take about twice _MOST_S:
+    none of their answers is kept.
+    """
+    for _ in range(2):  # the first one warms up
+        began = perf_counter()
+        deque(BatchLabeller(prompts, 1).label([query]), maxlen=0)
+        seconds = perf_counter() - began
+    while most > 1 and seconds * most * most.bit_length() > _MOST_S:
+        most //= 2
+    return most
 
 
 def best_size(speeds: Sequence[BatchSpeed]) -> int:

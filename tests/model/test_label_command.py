@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from qcls_gguf import Classifier, Result, load_config
 from qcls_gguf.cli.app import app
 from qcls_gguf.labelling import batches, worker
-from qcls_gguf.labelling.batches import BatchLabeller, measure_batches, with_room
+from qcls_gguf.labelling.batches import BatchLabeller, best_size, measure_batches, with_room
 from qcls_gguf.labelling.records import LabellingRecord
 
 
@@ -118,6 +118,7 @@ def test_queries_too_long_for_one_decode_go_by_halves(classifier: Classifier) ->
 def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
     classifier: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(batches, "_MOST_S", 600.0)
     before = measure_batches(classifier.configured, QUERIES[:8], SIZE)
     monkeypatch.setattr(batches, "pays_to_pad", lambda prompts: True)
     counters = classifier.engine.context.counters()
@@ -126,3 +127,11 @@ def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
     assert all(each.n_tokens % 8 == 0 for each in found if each.size > 1)
     timed = sum(each.n_queries // each.size for each in found)
     assert classifier.engine.context.counters().n_graphs_reused - counters.n_graphs_reused >= timed
+
+
+def test_slow_queries_are_labelled_at_once(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring would take minutes, and what it computes is not kept."""
+    monkeypatch.setattr(batches, "_MOST_S", 1e-9)
+    measured = measure_batches(classifier.configured, QUERIES[:8], SIZE)
+    assert measured == []
+    assert best_size(measured) == 1
