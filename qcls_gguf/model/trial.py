@@ -19,6 +19,7 @@ from ..config.schema import RuntimeConfig
 from ..config.words import printable
 from ..errors import ModelError
 from ..native import build_info, library_folder
+from ..native.abi import with_remedy
 from ..native.context_settings import FLASH_ATTN
 from ..native.device import cpu_features
 from ..system.folders import remember, remembered
@@ -69,7 +70,7 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
         warnings.warn(f"{path} is loaded untried: {command[0]} did not run: {why_not_run}", stacklevel=2)
         return
     if done.returncode == _REFUSED:
-        raise ModelError(f"{path}: {_shown(done.stdout)}")
+        raise ModelError(f"{path}: {with_remedy(_shown(done.stdout))}")
     if done.returncode:
         raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, file.size_bytes)}")
     remember(_KNOWN, key, str(path))

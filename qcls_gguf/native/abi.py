@@ -246,10 +246,15 @@ def check(status: int, error: Error, path: Path | None = None) -> None:
     """Raise the error of a status other than OK, with the library's message, and the file if one is given."""
     if status != _OK:
         # the message may quote bytes of a model file
-        message = printable_lines(error.message.decode(errors="backslashreplace"))
-        if unknown := re.search("unknown model architecture: '(.*?)'", message):
-            message = (
-                f"this version's llama.cpp does not know the architecture '{unknown[1]}': name a model of another "
-                "family, or install a newer qcls-gguf"
-            )
+        message = with_remedy(printable_lines(error.message.decode(errors="backslashreplace")))
         raise _ERRORS.get(status, QclsError)(f"{path}: {message}" if path else message)
+
+
+def with_remedy(message: str) -> str:
+    """What llama.cpp said of a model file; of an unknown architecture in this package's words."""
+    if unknown := re.search("unknown model architecture: '(.*?)'", message):
+        return (
+            f"this version's llama.cpp does not know the architecture '{unknown[1]}': name a model of another family, "
+            "or install a newer qcls-gguf"
+        )
+    return message

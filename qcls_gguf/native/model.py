@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -117,7 +118,9 @@ class NativeModel:
         """Those that are open."""
         found, error = abi.ModelFacts(), Error()
         check(library().qcls_model_describe(handle, byref(found), byref(error)), error, path)
-        description = found.description.decode(errors="replace").replace("?B", abbreviated(found.n_params))
+        # llama.cpp guesses the size from the number of layers
+        size = rf"\1 {abbreviated(found.n_params)}"
+        description = re.sub(r"^(\S+) \S+", size, found.description.decode(errors="replace"))
         description = description.removesuffix(" (guessed)")  # where a file does not say its type
         self.facts = found.to(ModelFacts, add_bos=bool(found.add_bos), description=description)
 

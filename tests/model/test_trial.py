@@ -98,6 +98,14 @@ def test_a_file_that_ends_the_process_is_an_error(
     assert run_python(code, write_config(deadly, [PROMPT], try_model=False)).returncode < 0, "the file is sound by now"
 
 
+def test_an_architecture_from_the_future(model_file: Path) -> None:
+    model_file.write_bytes(model_file.read_bytes().replace(b"qwen3", b"qwen9"))
+    with pytest.raises(
+        ModelError, match=r"model\.gguf: this version's llama\.cpp does not know the architecture 'qwen9'"
+    ):
+        tried(model_file)
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
