@@ -71,12 +71,13 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
             **provenance(evaluation.model, evaluation.environment),
         }
     )
+    told = [Paragraph(str(mistake), "warning") for mistake in evaluation.warnings]  # a terminal has them already
     by_prompt = [(name, {mode: found.prompts[name] for mode, found in modes.items()}) for name in names]
     reliability = [_reliability(applicable)] if applicable else []
     return Document(
         title=f"Evaluation of {counted(len(names), 'prompt')}",
         parts=[
-            Section(title="Conditions", parts=[facts], on_terminal=False),
+            Section(title="Conditions", parts=[facts, *told], on_terminal=False),
             *_modes_tables(evaluation),
             Section(title="Reliability", parts=[*reliability, _coverage(applicable)], on_terminal=False),
             _accuracies(evaluation, names),

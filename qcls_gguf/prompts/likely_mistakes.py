@@ -195,8 +195,8 @@ def untrained_prompts(case: _Case) -> _Found:
     """The embedded model with a prompt that it was not trained on."""
     if case.model.is_embedded and digest(case.whole) not in TRAINED:
         what = (
-            "the embedded model knows the prompts of the configurations fashion-8 and fashion-8-joint only, word for "
-            "word, and answers others nearly at random: name another model with model.path or model.hf_repo"
+            "the embedded model answers other prompts than those of fashion-8 and fashion-8-joint nearly at random: "
+            "name another model with model.path or model.hf_repo"
         )
         yield "untrained", "", what
 

@@ -153,13 +153,13 @@ def test_every_kind_has_a_check() -> None:
 def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"prompts": [{"name": "c", "prompt_template": GOOD, "labels": ["red", "blue"]}]}))
-    data = tmp_path / "rows.jsonl"
+    data, page = tmp_path / "rows.jsonl", tmp_path / "page.html"
     data.write_text("".join(json.dumps({"query": f"{i}", "labels": {"c": "red"}}) + "\n" for i in range(3)))
-    line = "qcls-gguf: warning: prompts.c: the embedded model knows the prompts of the configurations fashion-8 and"
+    line = "qcls-gguf: warning: prompts.c: the embedded model answers other prompts than those of fashion-8 and"
     for words in (
         ["run", "-q", "red"],
         ["run", "-q", "red", "--quiet"],
-        ["eval", "--data", str(data), "-f", "json"],
+        ["eval", "--data", str(data), "-f", "json", "--html", str(page)],
         ["inspect", "--quiet", "-f", "json"],
     ):
         done = CliRunner().invoke(app, [*words, "-c", str(path)], catch_exceptions=False)
@@ -168,6 +168,7 @@ def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
         if "json" in words:
             (warning,) = json.loads(done.stdout)["warnings"]
             assert (warning["kind"], warning["prompts"]) == ("untrained", ["c"])
+    assert "nearly at random" in page.read_text(encoding="utf-8")
     shown = CliRunner().invoke(app, ["inspect", "-c", str(path), "--quiet"], catch_exceptions=False).stdout
     assert "warnings" in shown
     assert "[untrained]" in shown
