@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from qcls_gguf.native import library_folder
+from qcls_gguf.native.library import library_folder
 
 NATIVE = Path(__file__).parents[1] / "qcls_gguf" / "native"
 _CPUINFO = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16"}

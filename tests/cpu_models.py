@@ -40,7 +40,7 @@ PROGRAM = """
 import dataclasses, json, sys
 from time import process_time
 from qcls_gguf import Classifier, RuntimeConfig, load_config
-from qcls_gguf.native import library_folder
+from qcls_gguf.native.library import library_folder
 from qcls_gguf.native.device import cpu_variant
 
 config = load_config("fashion-8")

@@ -24,7 +24,7 @@ from ..engine.cores import threads
 from ..errors import DecodeError, PlanError
 from ..model.header import GgufHeader, TensorInfo
 from ..model.placement import device_index
-from ..native import Probed, devices, probe_copy, probe_matmul, probe_multiply, probe_read
+from ..native.device import Probed, devices, probe_copy, probe_matmul, probe_multiply, probe_read
 from ..prompts.prompt_set import read_depths
 from .records import ProbeMethod, RooflineRecord, SampleTimes
 

@@ -10,7 +10,7 @@ from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.words import MAX_LISTED
 from ..engine.prefix_cache import Prefix
 from ..errors import PlanError
-from ..native import TrieScores
+from ..native.trie import TrieScores
 from ..plan.templates import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ModelError, PlanError
-from ..native import dequantised
+from ..native.tensor_types import dequantised
 from .files import ModelFile
 from .header import GgufHeader, TensorInfo
 from .identity import stamp_of

@@ -18,10 +18,10 @@ from ..config.resources import is_embedded
 from ..config.schema import RuntimeConfig
 from ..config.words import printable
 from ..errors import ModelError
-from ..native import build_info, library_folder
 from ..native.abi import with_remedy
 from ..native.context_settings import FLASH_ATTN
 from ..native.device import cpu_features
+from ..native.library import build_info, library_folder
 from ..system.folders import remember, remembered
 from ..system.timing import Ledger
 from .files import ModelFile

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
-
 from ..config.schema import RuntimeConfig
 from ..native import NativeModel
 from .files import ModelFile
 from .placement import Placement
-
-Int32Array = npt.NDArray[np.int32]
 
 
 class Vocabulary:
@@ -28,6 +23,10 @@ class Vocabulary:
         self.n_gpu_layers = placement.n_gpu_layers
         """Layers on GPUs, with the output layer."""
         self.native = native
+        self.tokenize = native.tokenize
+        """Text to token ids; see NativeModel."""
+        self.piece = native.piece
+        """The bytes of a token, and whether it is a special one."""
         self.facts = native.facts
         self.opened_with = runtime.of_model
         self.first_token = native.facts.token_bos if native.facts.add_bos else -1
@@ -75,17 +74,6 @@ class Vocabulary:
             return None
         length = self.header.scalars.get(f"{self.header.arch}.rope.scaling.original_context_length")
         return int(length) if isinstance(length, int) else None
-
-    def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
-        """Token ids of text, shape (n_tokens,); no BOS is added. parse_special: spelt special tokens become tokens.
-
-        Raises PlanError for text that is not valid Unicode.
-        """
-        return self.native.tokenize(text, parse_special=parse_special)
-
-    def piece(self, token: int) -> tuple[bytes, bool]:
-        """The bytes of a token, and whether it is a special one, which only parse_special finds in text."""
-        return self.native.piece(token)
 
     def close(self) -> None:
         """Free what is loaded, and the contexts that still use it first; may be called again."""

@@ -15,9 +15,9 @@ from gguf_parts import finish
 
 from qcls_gguf import __version__
 from qcls_gguf.errors import ModelError
-from qcls_gguf.native import NativeModel, build_info, set_log
+from qcls_gguf.native import NativeModel
 from qcls_gguf.native.abi import Error, ModelParams, Status
-from qcls_gguf.native.library import library
+from qcls_gguf.native.library import build_info, library, set_log
 
 PIN = Path(__file__).parents[2] / "vendor" / "pin.toml"
 
@@ -136,7 +136,8 @@ def test_a_log_function_may_switch_the_log_off(make_model: MakeModel, run_python
     code = """
 import sys
 from pathlib import Path
-from qcls_gguf.native import NativeModel, set_log
+from qcls_gguf.native import NativeModel
+from qcls_gguf.native.library import set_log
 lines = []
 def first_line(level, text):
     lines.append(text)

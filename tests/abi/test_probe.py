@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from qcls_gguf.errors import DecodeError, PlanError
-from qcls_gguf.native import devices, probe_copy, probe_matmul, probe_multiply, probe_read
+from qcls_gguf.native.device import devices, probe_copy, probe_matmul, probe_multiply, probe_read
 
 CPU = len(list(devices())) - 1
 MATMUL: dict[str, Any] = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.errors import PlanError, ScoreError
-from qcls_gguf.native import TrieScores
+from qcls_gguf.native.trie import TrieScores
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 from qcls_gguf.score import scorer as scorer_module
 from qcls_gguf.score.output import Output

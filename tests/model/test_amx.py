@@ -73,7 +73,8 @@ DECODE = """
 import ctypes, os, sys
 from pathlib import Path
 import numpy as np
-from qcls_gguf.native import NativeContext, NativeModel, set_log
+from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native.library import set_log
 
 LENGTHS = 1, 2, 16, 17, 32, 40  # tokens: none, one, and two tiles of activations, filled and not
 log = []

@@ -17,7 +17,8 @@ from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.model import rows
 from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.rows import OutputRows
-from qcls_gguf.native import NativeModel, OutputSteps
+from qcls_gguf.native import NativeModel
+from qcls_gguf.native.context import OutputSteps
 from qcls_gguf.score.output import Output
 
 LARGEST = {"": 5e-5, "gelu": 2e-3}

@@ -91,7 +91,8 @@ def test_classifiers_of_many_threads_leave_no_memory(run_python: RunPython) -> N
 WEIGHTS = """
 import sys
 from pathlib import Path
-from qcls_gguf.native import NativeModel, set_log
+from qcls_gguf.native import NativeModel
+from qcls_gguf.native.library import set_log
 
 log = []
 set_log(lambda _level, text: log.append(text))

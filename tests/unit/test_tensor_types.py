@@ -8,7 +8,7 @@ import pytest
 
 from qcls_gguf.errors import PlanError
 from qcls_gguf.model.header import GgufHeader, Scalar
-from qcls_gguf.native import dequantised, type_block
+from qcls_gguf.native.tensor_types import dequantised, type_block
 
 OTHER_IN_GGUF = {gguf.GGMLQuantizationType.Q8_1}  # of activations only; ggml's blocks have two F16, gguf's two F32
 NO_WEIGHTS = {"Q8_K", "I8", "I16", "I32", "I64", "F64"}
