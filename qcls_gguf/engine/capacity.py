@@ -94,7 +94,8 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
         if n > n_ctx_train > 0:
             raise CapacityError(
                 f"prompts.{prompt.name}: with a query of runtime.max_query_tokens ({max_query_tokens}) it has "
-                f"{n} tokens, and the model was trained for {n_ctx_train}: lower max_query_tokens or shorten the prompt"
+                f"{n} tokens, and the model was trained for {n_ctx_train}: lower max_query_tokens, shorten the prompt, "
+                "or give fewer labels"
             )
     return whole
 

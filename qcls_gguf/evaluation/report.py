@@ -107,7 +107,9 @@ def _modes_tables(evaluation: EvaluationRecord) -> Iterator[Part]:
     named = {mode if common is None else f"{mode} ({found.n_prompts})": found for mode, found in modes.items()}
     note = (
         "Accuracy with its Wilson 95 % interval; log-loss in nats; ECE over 15 bins; as joint: the share of rows with "
-        "the answer of joint; mass: the mean probability that lies on the labels at all."
+        "the answer of joint; mass: the mean probability that lies on the labels at all. The scorings are without the "
+        "configuration's priors, temperatures and biases; calibrated, where it is shown, is with them, as the "
+        "configuration answers."
     )
     yield _table(named, title, note)
     if evaluation.cascade:

@@ -58,21 +58,25 @@ def expected(name: str) -> tuple[FloatArray, FloatArray]:
     return np.array(stock), np.array(exact)
 
 
-def config(name: str, kept_queries: int = 0) -> Config:
-    (prompt, *_) = sweep.prompts(real_tasks()[name], "list")
+def config(name: str, kept_queries: int = 0, n_prompts: int = 1) -> Config:
+    """Prompts that differ in their last words only; the first is compared."""
+    prompts = sweep.prompts(real_tasks()[name], "list")[:n_prompts]
     return Config(
-        prompts=(replace(prompt, scoring="joint"),),
+        prompts=tuple(replace(prompt, scoring="joint") for prompt in prompts),
         model=ModelConfig(path=model_file()),
         runtime=RuntimeConfig(n_threads=1, n_gpu_layers=0, state_cache=False, kept_queries=kept_queries),
     )
 
 
+@pytest.mark.parametrize("n_prompts", [1, 3], ids=["separate", "one common text"])
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("name", ["product reviews", "kinds"])  # the second has labels of two tokens
-def test_log_probabilities_are_those_of_the_weights(name: str, asked: str) -> None:
+def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_prompts: int) -> None:
     texts = [text for text, _ in real_tasks()[name].rows[:N_TEXTS]]
-    with Classifier.from_config(config(name, kept_queries=4 if asked == "as typed" else 0)) as classifier:
+    settings = config(name, kept_queries=4 if asked == "as typed" else 0, n_prompts=n_prompts)
+    with Classifier.from_config(settings) as classifier:
         results = ASKED[asked](classifier, texts)
+        assert len(set(classifier.handle.compiled.prefixes)) == 1, "a query is computed once"
     ours = np.array([[score.score for score in result.results[0].scores] for result in results])
     for other in expected(name):
         difference = np.abs(ours - other)

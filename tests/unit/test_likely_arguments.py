@@ -61,6 +61,14 @@ def test_help_has_several_names(arguments: list[str]) -> None:
     assert "calibrate" in short.output
 
 
+def test_an_option_of_another_command_is_named_with_that() -> None:
+    done = CliRunner().invoke(app, ["calibrate", "--html", "x.html"])
+    assert done.exit_code == 2
+    assert "calibrate has no --html, which is an option of label, eval, advise, compare, bench" in done.stderr
+    missing = CliRunner().invoke(app, ["eval", "--html"])
+    assert "requires an argument" in missing.stderr
+
+
 def test_the_version_has_two_names() -> None:
     done = CliRunner().invoke(app, ["version"])
     assert done.exit_code == 0
