@@ -1,29 +1,11 @@
-"""What is shown of a benchmark: where it was measured, then tables; on a page also stages and distributions drawn."""
+"""What is shown of a benchmark: where it was measured, then tables."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from ..report.document import (
-    TEXT,
-    Document,
-    Facts,
-    Figure,
-    Paragraph,
-    Table,
-    measured,
-    provenance,
-)
+from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured, provenance
 from ..report.gpu import GpuState
 from ..system.timing import STAGES
-from .records import BenchmarkRecord, ClassifierRecord, RooflineRecord, WorkloadRecord
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
+from .records import BenchmarkRecord, ClassifierRecord, RooflineRecord
 
 _MADE = (
     "No queries were given: these are made of words about clothes, in the numbers of tokens that the names of the rows "
@@ -56,7 +38,6 @@ def document(record: BenchmarkRecord) -> Document:
                 "the decode would take if nothing but reading the weights, or nothing but multiplying by them, took "
                 "time. Utilisation: the roofline's part of p50.",
             ),
-            Figure("stages of the workloads", (9.5, 1.2 + 0.26 * len(workloads)), partial(_draw_stages, workloads)),
             Table(
                 columns={"stages, p50 ms": TEXT, **dict.fromkeys(STAGES, measured)},
                 rows=[[each.name, *(each.stage_ms[stage].p50 for stage in STAGES)] for each in workloads],
@@ -98,22 +79,6 @@ def _start_row(classifier: ClassifierRecord) -> list[object]:
         memory.rss_after_bytes / 2**20,
         None if before is None or after is None else (before - after) / 2**20,
     ]
-
-
-def _draw_stages(workloads: tuple[WorkloadRecord, ...], axes: Axes) -> None:
-    """A bar for each workload, the medians of its stages end to end, and a mark at its roofline."""
-    places = np.arange(len(workloads))
-    left = np.zeros(len(workloads))
-    for stage in STAGES:
-        ms = np.array([workload.stage_ms[stage].p50 for workload in workloads])
-        axes.barh(places, ms, left=left, height=0.7, label=stage)
-        left += ms
-    least_ms = [np.nan if workload.roofline_ms is None else workload.roofline_ms for workload in workloads]
-    axes.scatter(least_ms, places, marker="|", s=90, color="black", label="roofline", zorder=3)
-    axes.set_yticks(places, [workload.name for workload in workloads])
-    axes.invert_yaxis()
-    axes.set(xlabel="ms, the medians of the stages", title="Where the time goes")
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _facts(record: BenchmarkRecord) -> dict[str, str]:

@@ -90,10 +90,6 @@ def make_groups(root: Path, groups: str, **files: str) -> Path:
     return root
 
 
-def old_quota(at: str, quota_us: int) -> dict[str, str]:
-    return {f"{at}cpu.cfs_quota_us": f"{quota_us}\n", f"{at}cpu.cfs_period_us": "100000\n"}
-
-
 @pytest.mark.parametrize(
     ("groups", "files", "quota"),
     [
@@ -103,8 +99,7 @@ def old_quota(at: str, quota_us: int) -> dict[str, str]:
         # the host's path, where the container sees its own group as the top
         ("0::/kube/pod1\n", {"cpu.max": "400000 100000\n"}, 4.0),
         ("0::/../../else\n", {"cpu.max": "400000 100000\n"}, 4.0),
-        ("5:cpu,cpuacct:/d\n1:name=systemd:/\n", old_quota("cpu,cpuacct__d__", 300_000), 3.0),
-        ("5:cpu:/d\n0::/\n", old_quota("cpu__d__", -1), None),
+        ("5:cpu:/d\n0::/\n", {"cpu.max": "300000 100000\n"}, 3.0),
         ("", {"cpu.max": "100000 100000\n"}, None),
         ("not a line of the kernel\n::\n", {"cpu.max": "many\n"}, None),
         ("0::/\n", {"cpu.max": "100000 0\n"}, None),
@@ -131,10 +126,9 @@ def test_a_quota_limits_the_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert str(threads(RuntimeConfig(n_threads=63), root=root)) == "63 threads (as configured)"
 
 
-def memory(most: str, used: str, stat: str = "", *, at: str = "", old: bool = False) -> dict[str, str]:
+def memory(most: str, used: str, stat: str = "", *, at: str = "") -> dict[str, str]:
     """The files of a group's memory."""
-    names = ("limit_in_bytes", "usage_in_bytes") if old else ("max", "current")
-    texts = dict(zip((*names, "stat"), (most, used, stat), strict=True))
+    texts = {"max": most, "current": used, "stat": stat}
     return {f"{at}memory.{name}": f"{text}\n" for name, text in texts.items() if text}
 
 
@@ -145,12 +139,6 @@ def memory(most: str, used: str, stat: str = "", *, at: str = "", old: bool = Fa
         ("0::/\n", memory("max", "300"), None),
         ("0::/a\n", memory("1000", "900", "anon 1\ninactive_file 200", at="a__") | memory("2000", "500"), 300),
         ("0::/\n", memory("100", "300", "odd"), 0),
-        (
-            "4:memory:/d\n",
-            memory("5000", "1000", "inactive_file 1\ntotal_inactive_file 50", at="memory__d__", old=True)
-            | memory("9223372036854771712", "4096", at="memory__", old=True),
-            4050,
-        ),
         ("0::/\n", {"memory.max": "1000\n"}, None),
         ("", {}, None),
     ],
