@@ -9,8 +9,6 @@ from pathlib import Path
 from ..config.resources import PACKAGE
 from ..errors import ModelError
 
-_OURS = "qcls-gguf"
-
 
 def find_packaged_model(text: str) -> Path:
     """The GGUF file of an installed package.
@@ -38,7 +36,7 @@ def packaged_models() -> Iterator[tuple[str, Path]]:
     found = {
         f"{each.metadata['Name']}/{path.name}" if len(files) > 1 else each.metadata["Name"]: path
         for each in distributions()
-        if each.metadata["Name"] != _OURS
+        if each.metadata["Name"] != "qcls-gguf"
         for files in [_gguf_files(each)]
         for path in files
     }

@@ -27,7 +27,6 @@ from ..system.timing import Ledger
 from .files import ModelFile
 from .placement import Placement, flash_attention
 
-_PROGRAM = "qcls-trial"
 _REFUSED = 3
 _LEAST_S = 120.0
 _SLOWEST_BYTES_S = 20e6
@@ -51,7 +50,7 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
         return
     limit_s = _LEAST_S + file.size_bytes / _SLOWEST_BYTES_S
     layers = map(str, placed.gpu_layers)
-    command = [str(library_folder() / _PROGRAM), str(path), str(attention), runtime.kv_type, *layers]
+    command = [str(library_folder() / "qcls-trial"), str(path), str(attention), runtime.kv_type, *layers]
     why_not_run = None
     try:
         done = subprocess.run(
