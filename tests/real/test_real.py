@@ -9,6 +9,7 @@ import pytest
 from oracle import Oracle, PromptSpec
 
 from qcls_gguf import Classifier, Config, ModelConfig, Result, RuntimeConfig
+from qcls_gguf.native.device import sees_cuda_gpu
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.statistics import FloatArray
 
@@ -58,22 +59,26 @@ def expected(name: str) -> tuple[FloatArray, FloatArray]:
     return np.array(stock), np.array(exact)
 
 
-def config(name: str, kept_queries: int = 0, n_prompts: int = 1) -> Config:
+def config(name: str, kept_queries: int = 0, n_prompts: int = 1, n_gpu_layers: int = 0) -> Config:
     """Prompts that differ in their last words only; the first is compared."""
     prompts = sweep.prompts(real_tasks()[name], "list")[:n_prompts]
     return Config(
         prompts=tuple(replace(prompt, scoring="joint") for prompt in prompts),
         model=ModelConfig(path=model_file()),
-        runtime=RuntimeConfig(n_threads=1, n_gpu_layers=0, state_cache=False, kept_queries=kept_queries),
+        runtime=RuntimeConfig(n_threads=1, n_gpu_layers=n_gpu_layers, state_cache=False, kept_queries=kept_queries),
     )
 
 
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
 @pytest.mark.parametrize("n_prompts", [1, 3], ids=["separate", "one common text"])
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("name", ["product reviews", "kinds"])  # the second has labels of two tokens
-def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_prompts: int) -> None:
+def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_prompts: int, device: str) -> None:
+    if device == "gpu" and not sees_cuda_gpu():
+        pytest.skip("needs a CUDA device")
     texts = [text for text, _ in real_tasks()[name].rows[:N_TEXTS]]
-    settings = config(name, kept_queries=4 if asked == "as typed" else 0, n_prompts=n_prompts)
+    n_kept, n_gpu_layers = 4 if asked == "as typed" else 0, 999 if device == "gpu" else 0
+    settings = config(name, kept_queries=n_kept, n_prompts=n_prompts, n_gpu_layers=n_gpu_layers)
     with Classifier.from_config(settings) as classifier:
         results = ASKED[asked](classifier, texts)
         assert len(set(classifier.handle.compiled.prefixes)) == 1, "a query is computed once"
