@@ -27,7 +27,6 @@ from .errors import ConfigError
 from .model import Model
 from .prompts.chat_template import render_template
 
-_MAX_LENGTH = 4096
 _OF_RUNTIME = ("n_threads", "n_gpu_layers", "kv_type", "flash_attn", "cpu_activations")
 
 TokenizedRequest = tuple[Any, list[int], list[int]]
@@ -52,9 +51,8 @@ class QclsLM(TemplateLM):  # type: ignore[misc]
             settings.pop(ignored, None)
         runtime = RuntimeConfig(**{key: settings.pop(key) for key in _OF_RUNTIME if key in settings})
         self._model = Model.open(ModelConfig(path=path or None, **settings), runtime)
-        facts = self._model.facts
-        self.max_length = max_length or min(facts.n_ctx_train, _MAX_LENGTH)
-        self._scorer = ContinuationScorer(self._model, runtime, self.max_length)
+        self._scorer = ContinuationScorer(self._model, runtime, max_length)
+        self.max_length = self._scorer.n_ctx
 
     @property
     def eot_token_id(self) -> int:

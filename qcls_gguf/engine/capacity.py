@@ -23,6 +23,8 @@ _MOST_TOKENS = 4096
 """runtime.n_batch: auto, unless one prompt needs more"""
 _DECISION_TOKENS = 1024
 """runtime.n_batch: auto, at least, for a decision model"""
+_QUESTION_TOKENS = 512
+"""runtime.n_batch: auto, at least so many more than the longest query, so that questions at run time fit"""
 _QUESTION_CELLS = 1024
 """runtime.question_cells: auto"""
 _QUESTION_PREFIXES = 16
@@ -140,7 +142,10 @@ def limits(
     n_kept_seqs = runtime.kept_queries * len(prefixes)
     n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved, n_kept_seqs)
     n_seqs = len(prefixes) + n_reserved + n_kept_seqs + n_leaf_seqs
-    n_least = max(*whole, n_seqs, n_outputs, _DECISION_TOKENS if decides and runtime.n_batch == "auto" else 0)
+    n_least = max(*whole, n_seqs, n_outputs)
+    if runtime.n_batch == "auto":
+        asks = runtime.question_cells != 0
+        n_least = max(n_least, _DECISION_TOKENS * decides, (runtime.max_query_tokens + _QUESTION_TOKENS) * asks)
     n_batch = _n_batch(runtime, prompts, n_least, max(whole), max(n_seqs, n_outputs))
     n_prefix = sum(map(len, prefixes))
     n_kept = cells_of(n_kept_seqs)

@@ -24,6 +24,7 @@ from .cores import threads
 
 _N_LEAVES = 64
 """Texts of one token tree, each with tokens of its own at its end."""
+_USUAL_N_CTX = 4096
 _ROWS_BYTES = 64 << 20
 """Of the logits of one decode, about."""
 
@@ -50,8 +51,11 @@ class TokenScore(NamedTuple):
 class ContinuationScorer:
     """Scores continuations with a context of its own. One thread at a time; it is closed before its model."""
 
-    def __init__(self, model: Model, runtime: RuntimeConfig, n_ctx: int) -> None:
-        """n_ctx: the most tokens of a text. Raises ModelError if memory is lacking."""
+    def __init__(self, model: Model, runtime: RuntimeConfig, n_ctx: int | None = None) -> None:
+        """n_ctx: the most tokens of a text; none: what the model was trained with, at most 4,096. Raises ModelError if
+        memory is lacking.
+        """
+        n_ctx = n_ctx or min(model.facts.n_ctx_train, _USUAL_N_CTX)
         n_batch = max(2, min(n_ctx, 2048 if model.n_gpu_layers else 512))
         n_rows = max(2, min(n_batch, _ROWS_BYTES // (4 * model.facts.n_vocab)))
         self._n_leaves = min(_N_LEAVES, n_rows - 1)

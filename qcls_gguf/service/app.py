@@ -18,7 +18,7 @@ from ..version import __version__
 from .asking import Asker, json_bytes
 from .backend import Backend
 from .bodies import JSON, LINES, check_encoding, read_json, unless_gone
-from .dialect import MODEL, Dialect
+from .dialect import MODEL, Dialect, Events
 from .dialects import DIALECTS
 from .exchange import Exchange, ExchangeMiddleware
 from .lifecycle import Lifecycle
@@ -85,9 +85,16 @@ def _dialects(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, l
         backend = lifecycle.backend
         dialect = next(each for each in dialects if each.claims(body))
         asked = dialect.ask(parse(dialect.request, body), backend.context(exchange.request_id, request.query_params))
-        return _json(await unless_gone(asker.answer(asked, backend, exchange), request))
+        found = await unless_gone(asker.answer(asked, backend, exchange), request)
+        return _events(found) if isinstance(found, Events) else _json(found)
 
     return answer
+
+
+def _events(events: Events) -> Response:
+    """Events of a stream, in one piece: the answer is whole before the first of them."""
+    lines = [b"data: " + json_bytes(body) for body in events.bodies]
+    return Response(b"\n\n".join([*lines, b"data: [DONE]", b""]), media_type="text/event-stream")
 
 
 class _Lines(StreamingResponse):

@@ -18,7 +18,7 @@ from ..questions.sets import RoomError
 from ..score.result import PromptResult, Result
 from .backend import Backend, Pair
 from .bodies import check_size, json_value, read_lines
-from .dialect import Dialect, Questions, TextQuestion, Texts, Usage, unknown_prompt
+from .dialect import Completions, Dialect, Questions, TextQuestion, Texts, Usage, unknown_prompt
 from .exchange import Exchange, log
 from .lifecycle import Admission, Lifecycle
 from .metrics import Metrics
@@ -41,8 +41,12 @@ class Asker:
         self._metrics = metrics
         self._limits = limits
 
-    async def answer(self, asked: Texts | Questions, backend: Backend, exchange: Exchange) -> object:
+    async def answer(self, asked: Texts | Questions | Completions, backend: Backend, exchange: Exchange) -> object:
         """The body of the answer to a request."""
+        if isinstance(asked, Completions):
+            check_size(len(asked.prompts), self._limits.queries, "prompts", "prompt")
+            with self._admission.admitted(len(asked.prompts)), backend:
+                return asked.answer(await backend.scored(asked.prompts, from_start=asked.from_start))
         if isinstance(asked, Questions):
             check_size(len(asked.questions), self._limits.queries, "questions", "questions")
             for each in asked.questions:

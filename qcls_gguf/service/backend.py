@@ -14,6 +14,7 @@ from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
 from ..core.handle import LoadedPrompts
 from ..core.loading import some_of
+from ..engine.continuations import Continuation, ContinuationScorer, TokenScore
 from ..model import Model
 from ..model.identity import Stamp
 from ..prompts.prompt_set import PromptSet
@@ -22,9 +23,13 @@ from ..questions.forms import Forms, FormSettings
 from ..questions.question import Question, compile_question
 from ..questions.sets import SetCache
 from ..score.result import Result
-from .dialect import Context, TextQuestion, unknown_prompt
+from .dialect import Context, ScoredToken, TextQuestion, unknown_prompt
+from .refusal import RefusedError
 
 Pair = tuple[LoadedPrompts, str]
+
+_AT_ONCE = 8
+"""given texts that are scored while others wait"""
 
 
 class Backend:
@@ -33,8 +38,10 @@ class Backend:
     A request uses it in a `with` block: it is not closed meanwhile.
     """
 
-    def __init__(self, classifier: Classifier, model: Model, stamp: Stamp, forms: FormSettings) -> None:
-        """stamp: of the model file when it was opened."""
+    def __init__(
+        self, classifier: Classifier, model: Model, stamp: Stamp, forms: FormSettings, scorer: ContinuationScorer | None
+    ) -> None:
+        """stamp: of the model file when it was opened; scorer: of given texts, if these are scored."""
         self.classifier = classifier
         self.model = model
         self.stamp = stamp
@@ -44,6 +51,7 @@ class Backend:
         self.window = classifier.config.runtime.max_batch
         """queries of one request that may wait at once"""
         self.decision = read_decision(model)
+        self._scorer = scorer
         self._forms = Forms(forms, model, classifier.config.model)
         self._n_users = 0
         self._unused = asyncio.Event()
@@ -128,8 +136,58 @@ class Backend:
         """The answers of prompt sets to queries, all from one turn. Raises QclsError."""
         return await self.classifier.aclassify_pairs(pairs, deadline_s=deadline_s)
 
+    async def scored(self, prompts: Sequence[str | list[int]], *, from_start: bool) -> list[list[ScoredToken]]:
+        """The tokens of each prompt with the most probable next one; from_start: with the scores of all of them.
+
+        Others' requests come between some prompts. Raises RefusedError and PlanError.
+        """
+        if self._scorer is None:
+            what = "this service scores no given texts: its operator starts it with --completions for that"
+            raise RefusedError(501, "not served", what)
+        asked = [self._tokens(prompt, f"prompt[{index}]") for index, prompt in enumerate(prompts)]
+        found: list[list[ScoredToken]] = []
+        for start in range(0, len(asked), _AT_ONCE):
+            some = asked[start : start + _AT_ONCE]
+            texts = [Continuation((*tokens, 0), 1 if from_start else len(tokens)) for tokens in some]
+            scores = await asyncio.to_thread(self.classifier.core.run, self._scorer.scores, texts)
+            found += map(self._scored_tokens, some, scores)
+        return found
+
+    def _tokens(self, prompt: str | list[int], param: str) -> list[int]:
+        """The tokens of a text, in which special ones may be spelt, or given ones. Raises RefusedError."""
+        tokens, first = prompt, self.model.first_token
+        if isinstance(tokens, str):
+            tokens = self.model.tokenize(tokens, parse_special=True).tolist()
+            if first >= 0 and tokens[:1] != [first]:
+                tokens.insert(0, first)
+        n_vocab = self.model.facts.n_vocab
+        if wrong := [token for token in tokens if not 0 <= token < n_vocab]:
+            what = f"{param}: {wrong[0]} is no token: this model has tokens 0 to {n_vocab - 1}"
+            raise RefusedError(400, "invalid", what, param=param)
+        assert self._scorer is not None
+        if not 1 <= len(tokens) < self._scorer.n_ctx:
+            what = f"{param}: {len(tokens)} tokens: a prompt has 1 to {self._scorer.n_ctx - 1}"
+            raise RefusedError(400, "invalid", what, param=param)
+        return tokens
+
+    def _scored_tokens(self, tokens: list[int], scores: list[TokenScore]) -> list[ScoredToken]:
+        *own, following = scores
+        given = [self._piece(token) for token in tokens]
+        known = [
+            ScoredToken(piece, score.log_probability, self._piece(score.best), score.best_log_probability)
+            for piece, score in zip(given[len(given) - len(own) :], own, strict=True)
+        ]
+        piece, log_probability = self._piece(following.best), following.best_log_probability
+        unknown = [ScoredToken(piece, None) for piece in given[: len(given) - len(own)]]
+        return [*unknown, *known, ScoredToken(piece, log_probability, piece, log_probability)]
+
+    def _piece(self, token: int) -> str:
+        return self.model.piece(token)[0].decode(errors="replace")
+
     async def close(self) -> None:
         """Wait until no request uses it, then close the classifier, but not the model."""
         await self._unused.wait()
         await self.sets.close()
+        if self._scorer is not None:
+            self._scorer.close()
         await asyncio.to_thread(self.classifier.close)

@@ -123,6 +123,36 @@ class Questions:
     is_partial: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """A token of a given text, and what would have been the most probable one in its place."""
+
+    piece: str
+    log_probability: float | None
+    """after the tokens before it; None where that is not known"""
+    best_piece: str = ""
+    best_log_probability: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completions:
+    """Given texts whose tokens are scored."""
+
+    prompts: Sequence[str | list[int]]
+    """texts, or token ids"""
+    from_start: bool
+    """whether all tokens are scored, or only the most probable next one"""
+    answer: Callable[[list[list[ScoredToken]]], object]
+    """the answer's body, of each prompt's tokens with the most probable next one after them"""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """An answer that is sent as a stream of events."""
+
+    bodies: Sequence[object]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """One API on one path."""
@@ -130,7 +160,7 @@ class Dialect:
     path: str
     summary: str
     request: type[BaseModel]
-    ask: Callable[[Any, Context], Texts | Questions]
+    ask: Callable[[Any, Context], Texts | Questions | Completions]
     """what a request asks. Raises RefusedError"""
     claims: Callable[[object], bool] = lambda _: True
     """whether a body, as JSON, is of this dialect; of several on a path the first one that claims it has it"""

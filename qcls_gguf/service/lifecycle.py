@@ -12,6 +12,7 @@ from time import monotonic
 
 from ..classifier import Classifier
 from ..config.schema import Config
+from ..engine.continuations import ContinuationScorer
 from ..engine.open import open_model
 from ..errors import ModelError, QclsError
 from ..model import Model, OpenModels, find_model
@@ -150,11 +151,11 @@ class Lifecycle:
         self._tasks.start(reload())
 
     async def _build(self, config: Config) -> Backend:
-        model, stamp, classifier = await asyncio.to_thread(self._open, config)
-        return Backend(classifier, model, stamp, self._settings.forms)
+        model, stamp, classifier, scorer = await asyncio.to_thread(self._open, config)
+        return Backend(classifier, model, stamp, self._settings.forms, scorer)
 
-    def _open(self, config: Config) -> tuple[Model, Stamp, Classifier]:
-        """The model, which is the open one if its file is the same, and a classifier on it."""
+    def _open(self, config: Config) -> tuple[Model, Stamp, Classifier, ContinuationScorer | None]:
+        """The model, which is the open one if its file is the same, a classifier on it, and what scores given texts."""
         # what may wait is limited at the door, before anything of a request is computed
         config = dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, max_waiting=_UNBOUNDED))
         path = find_model(config.model, offline=self._offline)
@@ -180,10 +181,11 @@ class Lifecycle:
             cost = classifier.measure_turns()
             what = f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more"
             self._step("measure turns", what, (monotonic() - began) * 1e3)
+            scorer = ContinuationScorer(model, config.runtime) if self._settings.completions else None
             undo.pop_all()
         for mistake in classifier.warnings:
             log.warning("%s", mistake)
-        return model, stamp, classifier
+        return model, stamp, classifier, scorer
 
     def _step(self, name: str, what: str, ms: float) -> None:
         if self._on_step and self.state is State.loading:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ..dialect import Dialect
+from .chat_completions import CHAT_COMPLETIONS
 from .classify import CLASSIFY
+from .completions import COMPLETIONS
 from .openai_decisions import OPENAI_DECISIONS
 from .predict import PREDICT
 from .sglang import SGLANG_DECISIONS
@@ -18,5 +20,7 @@ DIALECTS: tuple[Dialect, ...] = (
     SYSTEM_ONE,
     PREDICT,
     VLLM_CLASSIFY,
+    CHAT_COMPLETIONS,
+    COMPLETIONS,
 )
 """Of several on a path the first that claims a body has it, and errors are in the words of the last."""

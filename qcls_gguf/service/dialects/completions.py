@@ -1,0 +1,107 @@
+"""`/v1/completions` as OpenAI has it, for clients that read the log-probabilities of given texts (`echo`, `logprobs`).
+
+Nothing is generated but the one most probable token that clients of this kind ask for and drop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ..dialect import Completions, Context, Dialect, Lenient, ScoredToken
+from ..refusal import RefusedError
+
+Prompts = str | list[str] | list[int] | list[list[int]]
+
+
+class CompletionsRequest(Lenient):
+    """OpenAI's request; fields that are not named here are ignored."""
+
+    prompt: Prompts
+    """texts, or token ids"""
+    model: str = "default"
+    max_tokens: Annotated[int, Field(ge=0)] = 16
+    """0 or 1"""
+    echo: bool = False
+    """whether the answer begins with the prompt, with its log-probabilities"""
+    logprobs: Annotated[int, Field(ge=0)] | None = None
+    """each token has its own log-probability and that of the most probable one, whatever the number"""
+    n: int = 1
+    best_of: int = 1
+    stream: bool = False
+    suffix: str | None = None
+
+
+def _ask(request: CompletionsRequest, context: Context) -> Completions:
+    for name, given, only in (
+        ("max_tokens", request.max_tokens, (0, 1)),
+        ("n", request.n, (1,)),
+        ("best_of", request.best_of, (1,)),
+        ("stream", request.stream, (False,)),
+        ("suffix", request.suffix, (None, "")),
+    ):
+        if given not in only:
+            what = f"{name}: {given!r}: no text is generated here, so it is {' or '.join(map(repr, only))}"
+            raise RefusedError(400, "invalid", f"{what}; log-probabilities come by echo and logprobs", param=name)
+
+    def answer(found: list[list[ScoredToken]]) -> object:
+        n_prompt, n_more = sum(len(tokens) - 1 for tokens in found), request.max_tokens * len(found)
+        return {
+            "id": f"cmpl-{context.request_id}",
+            "object": "text_completion",
+            "created": context.created,
+            "model": request.model,
+            "choices": [_choice(index, tokens, request) for index, tokens in enumerate(found)],
+            "usage": {"prompt_tokens": n_prompt, "completion_tokens": n_more, "total_tokens": n_prompt + n_more},
+        }
+
+    from_start = request.echo and request.logprobs is not None
+    return Completions(prompts=_prompts(request.prompt), from_start=from_start, answer=answer)
+
+
+def _prompts(given: Prompts) -> Sequence[str | list[int]]:
+    """The prompts, each by itself. Raises RefusedError where there is none."""
+    match given:
+        case str():
+            return [given]
+        case []:
+            raise RefusedError(400, "invalid", "prompt: an empty list: send at least one prompt", param="prompt")
+        case [int(), *_]:
+            return [given]  # type: ignore[list-item]
+    return given  # type: ignore[return-value]
+
+
+def _choice(index: int, tokens: list[ScoredToken], request: CompletionsRequest) -> dict[str, Any]:
+    """The prompt's tokens if they are echoed, then the most probable next one if it is asked for."""
+    shown = [*(tokens[:-1] if request.echo else []), *tokens[-1:] * request.max_tokens]
+    pieces = [each.piece for each in shown]
+    logprobs = {
+        "tokens": pieces,
+        "token_logprobs": [each.log_probability for each in shown],
+        "top_logprobs": [_top(each) for each in shown],
+        "text_offset": list(accumulate(map(len, pieces), initial=0))[:-1],
+    }
+    return {
+        "index": index,
+        "text": "".join(pieces),
+        "finish_reason": "length",
+        "logprobs": None if request.logprobs is None else logprobs,
+    }
+
+
+def _top(token: ScoredToken) -> dict[str, float] | None:
+    """The log-probabilities of a token and of the most probable one in its place; None where they are not known."""
+    if token.log_probability is None:
+        return None
+    return {token.best_piece: token.best_log_probability, token.piece: token.log_probability}
+
+
+COMPLETIONS = Dialect(
+    path="/v1/completions",
+    summary="Log-probabilities of given texts, as OpenAI's completions with echo give them",
+    request=CompletionsRequest,
+    ask=_ask,
+)
