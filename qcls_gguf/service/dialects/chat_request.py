@@ -42,7 +42,7 @@ class Function(Lenient):
 
 
 class Tool(Lenient):
-    """A tool; only functions are known."""
+    """A tool that may be called, or has to be; only functions are known."""
 
     function: Function
 
@@ -54,7 +54,7 @@ class ChatRequest(QuestionsRequest):
     model: str = "default"
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | JsonObject | None = None
+    tool_choice: str | Tool | None = None
     guided_choice: list[str] | None = None
     structured_outputs: JsonObject | None = None
     n: Literal[1] | None = 1
@@ -77,7 +77,7 @@ def wanted_of(request: ChatRequest) -> Wanted:
     """What the answer is chosen from. Raises RefusedError (400) for an answer that would have to be written."""
     choice = request.tool_choice
     if request.tools and choice not in (None, "none", "auto"):
-        named = choice["function"]["name"] if isinstance(choice, dict) else None
+        named = choice.function.name if isinstance(choice, Tool) else None
         functions = [each.function for each in request.tools if named in (None, each.function.name)]
         if len(functions) == 1:
             (function,) = functions

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from ...config.words import shown
 from ..refusal import RefusedError
 
-_MOST_STEPS = 64
-"""references and alternatives within each other"""
+_MOST_STEPS = 10_000
+"""references, or alternatives, that are followed for one field"""
 
 
 class ClosedList(NamedTuple):
@@ -40,36 +40,32 @@ def closed_lists(schema: Any, param: str) -> dict[str, ClosedList]:
 
 
 def _closed_list(field: Any, root: Any, param: str) -> ClosedList:
-    values = {json.dumps(value): value for value in _values(field, root, param, 0)}
+    values = {json.dumps(value): value for value in _values(field, root, param)}
     description = _resolved(field, root, param).get("description", "")
     return ClosedList(tuple(values.values()), description if isinstance(description, str) else "")
 
 
-def _values(field: Any, root: Any, param: str, n_steps: int) -> list[Any]:
+def _values(field: Any, root: Any, param: str) -> list[Any]:
     """The values that a schema allows, alternatives one after the other."""
-    if n_steps > _MOST_STEPS:
-        raise _refusal("alternatives that go too deep", param)
-    match _resolved(field, root, param):
-        case {"enum": [*values]} if values and not any(isinstance(value, list | dict) for value in values):
+    values: list[Any] = []
+    waiting = [field]
+    for _ in range(_MOST_STEPS):
+        if not waiting:
             return values
-        case {"const": value} if not isinstance(value, list | dict):
-            return [value]
-        case {"type": "boolean"}:
-            return [True, False]
-        case {"type": "null"}:
-            return [None]
-        case (
-            {"anyOf": [*fields]}
-            | {"oneOf": [*fields]}
-            | {
-                "allOf": [
-                    *fields,
-                ]
-            }
-        ) if fields:
-            return [value for each in fields for value in _values(each, root, param, n_steps + 1)]
-        case other:
-            raise _refusal(shown(other), param)
+        match _resolved(waiting.pop(0), root, param):
+            case {"enum": [*some]} if some and not any(isinstance(value, list | dict) for value in some):
+                values += some
+            case {"const": value} if not isinstance(value, list | dict):
+                values.append(value)
+            case {"type": "boolean"}:
+                values += [True, False]
+            case {"type": "null"}:
+                values.append(None)
+            case {"anyOf": [_, *_] as some} | {"oneOf": [_, *_] as some} | {"allOf": [_] as some}:
+                waiting[:0] = some
+            case other:
+                raise _refusal(shown(other), param)
+    raise _refusal("a schema of so many alternatives", param)
 
 
 def _resolved(field: Any, root: Any, param: str) -> dict[str, Any]:
