@@ -33,11 +33,13 @@ def layouts_of(path: Path, use: str) -> tuple[NativeModel, bool]:
         set_log(None)
 
 
-@pytest.mark.parametrize("weight_type", TYPES)
+@pytest.mark.parametrize(
+    ("arch", "weight_type"), [*(("qwen3", name) for name in TYPES), ("qwen3moe", "Q8_0"), ("qwen3moe", "Q4_K")]
+)
 def test_near_llama_cpp_and_equal_in_every_decode(
-    weight_type: str, make_model: MakeModel, open_context: OpenContext
+    arch: str, weight_type: str, make_model: MakeModel, open_context: OpenContext
 ) -> None:
-    path = make_model(weight_type=weight_type, n_embd=512, n_ff=768)
+    path = make_model(arch, weight_type=weight_type, n_embd=512, n_ff=768 if arch == "qwen3" else 1024)
     stock, switched_off = layouts_of(path, "0")
     ours, is_ours = layouts_of(path, "1")
     assert not switched_off

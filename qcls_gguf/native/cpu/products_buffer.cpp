@@ -20,12 +20,17 @@ namespace {
 constexpr size_t alignment = 64;
 constexpr int64_t piece_products = 1 << 19;  // that a thread takes at a time: some 10 microseconds
 
-// The kernels for a matrix; NULL if there are none.
+// The kernels for a matrix, or for the matrices of a layer's experts; NULL if there are none.
 const product_kernels * kernels_of(const ggml_tensor * weights) {
     const product_kernels * kernels = qcls_product_kernels(ggml_type_name(weights->type));
-    const bool fits = kernels && ggml_is_contiguous(weights) && weights->ne[2] * weights->ne[3] == 1 &&
+    const bool fits = kernels && ggml_is_contiguous(weights) && weights->ne[3] == 1 &&
         weights->ne[0] % kernels->value_multiple == 0 && weights->ne[1] % kernels->row_multiple == 0;
     return fits ? kernels : nullptr;
+}
+
+// Of one matrix. Those of experts follow each other.
+size_t matrix_size(const product_kernels & kernels, const ggml_tensor * weights) {
+    return GGML_PAD(kernels.size(weights->ne[1], weights->ne[0]), alignment);
 }
 
 int64_t n_activations(const ggml_tensor * x) { return x->ne[0] / 32 * ggml_nrows(x); }
@@ -158,11 +163,105 @@ class products_traits : public ggml::cpu::tensor_traits {
     }
 };
 
+// A result of experts has a column for each expert that a token chose. Work memory has, expert by expert, the numbers of
+// these columns, their activations, and their products.
+class experts_traits : public ggml::cpu::tensor_traits {
+    static int64_t n_columns(const ggml_tensor * op) { return ggml_nrows(op); }
+    static int64_t n_blocks(const ggml_tensor * op) { return 2 * (op->src[1]->ne[0] / 32) * n_columns(op); }
+    static int64_t n_numbers(const ggml_tensor * op) { return op->src[0]->ne[2] + 1 + n_columns(op); }
+
+    static int32_t expert_of(const ggml_tensor * op, int64_t column) {
+        const ggml_tensor * chosen = op->src[2];
+        const int64_t at = column / op->ne[1] * chosen->nb[1] + column % op->ne[1] * chosen->nb[0];
+        const int32_t expert = *(const int32_t *) ((const char *) chosen->data + at);
+        GGML_ASSERT(expert >= 0 && expert < op->src[0]->ne[2]);
+        return expert;
+    }
+
+    // starts[e]: where in `columns` those of expert e start.
+    static void sort(const ggml_tensor * op, int64_t * starts, int64_t * columns) {
+        const int64_t n_experts = op->src[0]->ne[2];
+        std::fill(starts, starts + n_experts + 1, 0);
+        for (int64_t c = 0; c < n_columns(op); ++c) {
+            starts[expert_of(op, c)] += 1;
+        }
+        for (int64_t e = 0; e < n_experts; ++e) {
+            starts[e + 1] += starts[e];
+        }
+        for (int64_t c = n_columns(op) - 1; c >= 0; --c) {
+            columns[--starts[expert_of(op, c)]] = c;
+        }
+    }
+
+    bool work_size(int, const ggml_tensor * op, size_t & size) override {
+        size = n_numbers(op) * sizeof(int64_t) + n_blocks(op) * sizeof(activation_block) + ggml_nbytes(op);
+        return true;
+    }
+
+    bool compute_forward(ggml_compute_params * params, ggml_tensor * op) override {
+        const ggml_tensor * weights = op->src[0];
+        const ggml_tensor * x = op->src[1];
+        const product_kernels * kernels = kernels_of(weights);
+        GGML_ASSERT(kernels && !weights->view_src && x->nb[0] == sizeof(float) && ggml_is_contiguous(op));
+        const int64_t n_values = weights->ne[0];
+        const int64_t n_rows = weights->ne[1];
+        const int64_t n_experts = weights->ne[2];
+        int64_t * starts = (int64_t *) params->wdata;
+        int64_t * columns = starts + n_experts + 1;
+        activation_block * activations = (activation_block *) (columns + n_columns(op));
+        float * products = (float *) (activations + n_blocks(op));
+        GGML_ASSERT((char *) products + ggml_nbytes(op) <= (char *) params->wdata + params->wsize);
+
+        const ggml_tensor * before = params->before;
+        if (!before || before->op != GGML_OP_MUL_MAT_ID || before->src[1] != x || before->src[2] != op->src[2] ||
+            !is_here(before->src[0])) {
+            if (params->ith == 0) {
+                sort(op, starts, columns);
+            }
+            ggml_barrier(params->threadpool);
+            for (int64_t i = params->ith; i < n_columns(op); i += params->nth) {
+                const int64_t * start = starts + expert_of(op, columns[i]);
+                const int64_t n = start[1] - start[0];
+                activation_block * blocks = activations + 2 * (n_values / 32) * start[0] + i - start[0];
+                const int64_t row = columns[i] / op->ne[1] * x->ne[1] + columns[i] % op->ne[1] % x->ne[1];
+                kernels->quantise(row_of(x, row), n_values, *(const precision *) weights->extra, blocks,
+                    blocks + n_values / 32 * n, n);
+            }
+        }
+        if (params->ith == 0) {
+            ggml_threadpool_chunk_set(params->threadpool, 0);
+        }
+        ggml_barrier(params->threadpool);
+
+        const int64_t n_usual = std::max<int64_t>(1, n_columns(op) / n_experts);
+        in_pieces(params, n_rows * n_experts, kernels->row_multiple, n_values * n_usual, [&](int64_t at, int64_t end) {
+            for (int64_t next; at < end; at = next) {
+                const int64_t e = at / n_rows;
+                const int64_t first = at % n_rows;
+                next = std::min(end, (e + 1) * n_rows);
+                const int64_t n = starts[e + 1] - starts[e];
+                if (n == 0) {
+                    continue;
+                }
+                const uint8_t * matrix = (const uint8_t *) weights->data + e * matrix_size(*kernels, weights);
+                kernels->multiply(matrix, n_rows, n_values, first, first + next - at,
+                    activations + 2 * (n_values / 32) * starts[e], n, products + starts[e] * n_rows, n_rows);
+                for (int64_t i = starts[e]; i < starts[e + 1]; ++i) {
+                    const float * found = products + i * n_rows + first;
+                    std::copy(found, found + next - at, (float *) op->data + columns[i] * n_rows + first);
+                }
+            }
+        });
+        return true;
+    }
+};
+
 class products_buffers : public ggml::cpu::extra_buffer_type {
     bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) override {
         const ggml_tensor * weights = op->src[0];
         const ggml_tensor * x = op->src[1];
-        if (op->op != GGML_OP_MUL_MAT || !is_here(weights) || !kernels_of(weights)) {
+        const bool is_product = op->op == GGML_OP_MUL_MAT_ID || (op->op == GGML_OP_MUL_MAT && weights->ne[2] == 1);
+        if (!is_product || !is_here(weights) || !kernels_of(weights)) {
             return false;
         }
         if (!weights->data && is_switched_off()) {  // a model is loaded, which asks before it allocates
@@ -173,7 +272,11 @@ class products_buffers : public ggml::cpu::extra_buffer_type {
 
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
         static products_traits of_layouts;
+        static experts_traits of_experts;
         static float_traits of_floats;
+        if (op->op == GGML_OP_MUL_MAT_ID) {
+            return is_here(op->src[0]) ? &of_experts : nullptr;
+        }
         if (op->op != GGML_OP_MUL_MAT) {
             return nullptr;
         }
@@ -187,7 +290,10 @@ class products_buffers : public ggml::cpu::extra_buffer_type {
 void put(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     const product_kernels * kernels = kernels_of(tensor);
     GGML_ASSERT(kernels && offset == 0 && size == ggml_nbytes(tensor));
-    kernels->lay_out((const uint8_t *) data, tensor->ne[1], tensor->ne[0], (uint8_t *) tensor->data);
+    for (int64_t i = 0; i < tensor->ne[2]; ++i) {
+        kernels->lay_out((const uint8_t *) data + i * tensor->nb[2], tensor->ne[1], tensor->ne[0],
+            (uint8_t *) tensor->data + i * matrix_size(*kernels, tensor));
+    }
 }
 
 ggml_status take_precision(ggml_backend_buffer_t, ggml_tensor * tensor) {
@@ -201,7 +307,7 @@ size_t buffer_alignment(ggml_backend_buffer_type_t) { return alignment; }
 
 size_t size_of(ggml_backend_buffer_type_t, const ggml_tensor * tensor) {
     const product_kernels * kernels = kernels_of(tensor);
-    return kernels ? kernels->size(tensor->ne[1], tensor->ne[0]) : ggml_nbytes(tensor);
+    return kernels ? tensor->ne[2] * matrix_size(*kernels, tensor) : ggml_nbytes(tensor);
 }
 
 ggml_backend_buffer_t allocated(ggml_backend_buffer_type_t type, size_t size) {
