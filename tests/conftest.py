@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ hypothesis.settings.load_profile("untimed")
 
 MakeModel = Callable[..., Path]
 OpenContext = Callable[..., NativeContext]
+SIZES: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}
 WriteConfig = Callable[..., Path]
 OpenClassifier = Callable[..., Classifier]
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -73,15 +75,29 @@ def model(make_model: MakeModel) -> Iterator[NativeModel]:
 
 
 @pytest.fixture
-def open_context() -> Iterator[OpenContext]:
-    """Opens small contexts, hidden states only unless told otherwise, and closes them after the test."""
+def open_context(make_model: MakeModel) -> Iterator[OpenContext]:
+    """Opens small contexts, hidden states only unless told otherwise, and closes them after the test.
+
+    On a model, or on a file or what `make_model` names, which is then loaded once, on the CPU unless told otherwise.
+    """
     with ExitStack() as stack:
 
-        def open_one(model: NativeModel, **options: Any) -> NativeContext:
-            sizes = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}
-            return stack.enter_context(NativeContext(model, **{**sizes, **options}))
+        @cache
+        def loaded(model: Path | str, **placed: Any) -> NativeModel:
+            return stack.enter_context(NativeModel(make_model(model) if isinstance(model, str) else model, **placed))
+
+        def open_one(model: NativeModel | Path | str, **options: Any) -> NativeContext:
+            placed = {name: options.pop(name) for name in ("n_gpu_layers", "share") if name in options}
+            native = model if isinstance(model, NativeModel) else loaded(model, **placed)
+            return stack.enter_context(NativeContext(native, **{**SIZES, **options}))
 
         yield open_one
+
+
+@pytest.fixture
+def context(model: NativeModel, open_context: OpenContext) -> NativeContext:
+    """One of the small model."""
+    return open_context(model)
 
 
 @pytest.fixture

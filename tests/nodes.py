@@ -1,15 +1,19 @@
 """Decodes of hand-made tokens: a token, its position and its sequences."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from oracle import decode_sequence
 
-from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native import NativeContext
 
 Float32Array = npt.NDArray[np.float32]
+
+
+BRANCHING: dict[str, Any] = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
+"""The contexts that `random_decodes` takes."""
 
 
 class Node(NamedTuple):
@@ -32,16 +36,16 @@ def decode(context: NativeContext, nodes: Sequence[Node]) -> Float32Array:
     return rows
 
 
-def random_tokens(random: np.random.Generator, model: NativeModel, n: int) -> list[int]:
-    return [int(token) for token in random.integers(0, model.facts.n_vocab - 5, n)]
+def random_tokens(random: np.random.Generator, context: NativeContext, n: int) -> list[int]:
+    return [int(token) for token in random.integers(0, context.model.facts.n_vocab - 5, n)]
 
 
 def random_decodes(
-    random: np.random.Generator, model: NativeModel, both: Sequence[NativeContext], n_decodes: int, most_new: int
+    random: np.random.Generator, both: Sequence[NativeContext], n_decodes: int, most_new: int
 ) -> list[Float32Array]:
     """Sequences branch, grow and are trimmed at random, alike in both contexts; the rows of each decode in each.
 
-    The contexts have 1,024 cells, room for 128 tokens and 12 sequences; most_new: tokens of a sequence at once.
+    most_new: tokens of a sequence at once.
     """
     found = []
     length = [0] * 12
@@ -58,7 +62,7 @@ def random_decodes(
                     context.share(parent, seq, 0, length[seq])
         nodes = []
         for seq in random.permutation(12)[: random.integers(1, 6)].tolist():
-            new = random_tokens(random, model, int(random.integers(1, most_new)))
+            new = random_tokens(random, both[0], int(random.integers(1, most_new)))
             nodes += [Node(token, length[seq] + i, [seq]) for i, token in enumerate(new)]
             length[seq] += len(new)
         found.append(np.stack([decode(context, nodes) for context in both]))
@@ -70,22 +74,17 @@ def random_decodes(
 
 
 def check_cells_of_others(
-    random: np.random.Generator,
-    model: NativeModel,
-    context: NativeContext,
-    tokens: list[int],
-    wanted: Float32Array,
-    n_foreign: int,
+    random: np.random.Generator, context: NativeContext, tokens: list[int], wanted: Float32Array, n_foreign: int
 ) -> None:
     """A sequence has these rows, to a bit, with n_foreign cells of others in the cache, and scattered among theirs.
 
     The context decodes 512 tokens at once and has 48 sequences.
     """
     for start in range(0, n_foreign, 512):
-        decode_sequence(context, random_tokens(random, model, 512), seq=47, start=start)
+        decode_sequence(context, random_tokens(random, context, 512), seq=47, start=start)
     np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
     context.clear()
     for seq in range(1, 47):  # every second sequence leaves a hole of some cells
-        decode_sequence(context, random_tokens(random, model, 1 + seq % 3), seq=seq)
+        decode_sequence(context, random_tokens(random, context, 1 + seq % 3), seq=seq)
     context.trim(np.arange(2, 47, 2, dtype=np.int32), np.zeros(23, np.int32))
     np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)

@@ -72,7 +72,7 @@ class NativeContext:
         status = library().qcls_context_open(model.handle, byref(params), byref(handle), self._error_ref)
         check(status, self._error, None if status == Status.BAD_ARGUMENT else model.path)
         self._handle = handle
-        self._model = model  # keeps the model open: it must not be freed before the context
+        self.model = model  # keeps the model open: it must not be freed before the context
         self._free = weakref.finalize(self, library().qcls_context_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
         self._pid = os.getpid()
@@ -246,13 +246,13 @@ class NativeContext:
         if self._handle:
             self._free()
             self._handle = c_void_p()
-            self._model.contexts.discard(self)
+            self.model.contexts.discard(self)
             _contexts.pop(id(self), None)
 
     @property
     def is_on_gpu(self) -> bool:
         """Whether its model has layers on GPUs, if there are any."""
-        return self._model.n_gpu_layers != 0
+        return self.model.n_gpu_layers != 0
 
     def __enter__(self) -> Self:
         return self

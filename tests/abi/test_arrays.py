@@ -57,9 +57,8 @@ DTYPES = {
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_arrays_of_another_kind(name: str, model: NativeModel, open_context: OpenContext) -> None:
+def test_arrays_of_another_kind(name: str, context: NativeContext) -> None:
     """Another dtype, gaps between the elements, another dimension, too short."""
-    context = open_context(model)
     array = good_plan(context)[name]
     for dtype in DTYPES[name]:
         assert_refused(context, **{name: array.astype(dtype)})
@@ -70,8 +69,7 @@ def test_arrays_of_another_kind(name: str, model: NativeModel, open_context: Ope
         assert_refused(context, **{name: other})
 
 
-def test_rows_of_another_shape(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_rows_of_another_shape(context: NativeContext) -> None:
     assert context.row_size == 256
     for shape in [(2,), (2, 255), (2, 257), (1, 2, 256), (1, 256), (3, 256), (0, 256)]:
         assert_refused(context, rows=np.zeros(shape, np.float32))
@@ -93,10 +91,7 @@ def test_rows_of_another_shape(model: NativeModel, open_context: OpenContext) ->
         ("seq_offset", 4, (5, -1, 3)),
     ],
 )
-def test_ids_out_of_range(
-    name: str, index: int, values: tuple[int, ...], model: NativeModel, open_context: OpenContext
-) -> None:
-    context = open_context(model)
+def test_ids_out_of_range(name: str, index: int, values: tuple[int, ...], context: NativeContext) -> None:
     array = good_plan(context)[name]
     for value in values:
         array[index] = value
@@ -104,8 +99,7 @@ def test_ids_out_of_range(
 
 
 @pytest.mark.parametrize("n", [0, 65])
-def test_a_number_of_tokens_that_does_not_fit(n: int, model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_a_number_of_tokens_that_does_not_fit(n: int, context: NativeContext) -> None:
     assert_refused(
         context,
         token=np.ones(n, np.int32),
@@ -137,9 +131,8 @@ def test_offsets_that_lead_past_the_ids(model: NativeModel, open_context: OpenCo
 
 
 @pytest.mark.parametrize("start", [1, 5, np.iinfo(np.int32).max])
-def test_positions_with_a_gap_before_them(start: int, model: NativeModel, open_context: OpenContext) -> None:
+def test_positions_with_a_gap_before_them(start: int, context: NativeContext) -> None:
     """Left to llama.cpp, which refuses them: position 3 must be followed by 4."""
-    context = open_context(model)
     before = decode_good(context)
     decode_sequence(context, [5, 6, 7, 8])
     with pytest.raises(DecodeError):
@@ -147,8 +140,7 @@ def test_positions_with_a_gap_before_them(start: int, model: NativeModel, open_c
     assert (decode_good(context) == before).all()
 
 
-def test_more_cells_than_there_are(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_more_cells_than_there_are(context: NativeContext) -> None:
     before = decode_good(context)
     for seq in range(4):
         decode_sequence(context, [1] * 64, seq=seq)
@@ -159,10 +151,7 @@ def test_more_cells_than_there_are(model: NativeModel, open_context: OpenContext
 
 
 @pytest.mark.parametrize(("seq", "start"), [(-1, 0), (8, 0), (np.iinfo(np.int32).max, 0), (0, -1)])
-def test_trimming_out_of_range_trims_nothing(
-    seq: int, start: int, model: NativeModel, open_context: OpenContext
-) -> None:
-    context = open_context(model)
+def test_trimming_out_of_range_trims_nothing(seq: int, start: int, context: NativeContext) -> None:
     decode_sequence(context, [5, 6, 7])
     with pytest.raises(PlanError, match="seq_trim"):
         context.trim(np.array([0, seq], np.int32), np.array([0, start], np.int32))
@@ -171,8 +160,7 @@ def test_trimming_out_of_range_trims_nothing(
     decode_sequence(context, [8], start=3)
 
 
-def test_a_decode_trims_what_it_is_told_to(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_a_decode_trims_what_it_is_told_to(context: NativeContext) -> None:
     before = decode_good(context)
     one = np.ones(1, np.int32)
     for start in (0, 3):  # all, and the last of four
@@ -184,8 +172,7 @@ def test_a_decode_trims_what_it_is_told_to(model: NativeModel, open_context: Ope
     np.testing.assert_allclose(decode_sequence(context, [8], start=3)[0], before[3], rtol=0, atol=1e-4)
 
 
-def test_a_decode_lets_sequences_keep_cells_before_it_trims(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_a_decode_lets_sequences_keep_cells_before_it_trims(context: NativeContext) -> None:
     before = decode_good(context)
     decode_sequence(context, [9, 9, 9], seq=1)  # of which the first stays
     keep = np.array([[0, 1, 1, 3], [0, 2, 0, 3]], np.int32)
@@ -199,8 +186,7 @@ def test_a_decode_lets_sequences_keep_cells_before_it_trims(model: NativeModel, 
     assert (decode_good(context) == before).all()
 
 
-def test_a_decode_is_refused_for_what_cannot_be_kept_or_trimmed(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_a_decode_is_refused_for_what_cannot_be_kept_or_trimmed(context: NativeContext) -> None:
     for cells in [(-1, 1, 0, 1), (8, 1, 0, 1), (0, -1, 0, 1), (0, 8, 0, 1), (1, 1, 0, 1), (0, 1, -1, 1), (0, 1, 2, 1)]:
         assert_refused(context, keep=np.array([(0, 1, 0, 1), cells], np.int32))
     assert_refused(context, keep=np.array(cells, np.int32))
@@ -211,8 +197,7 @@ def test_a_decode_is_refused_for_what_cannot_be_kept_or_trimmed(model: NativeMod
     assert_refused(context, trim_seq=np.zeros(1, np.int64), trim_start=NO_SEQ)
 
 
-def test_a_decode_that_fails_trims_too(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_a_decode_that_fails_trims_too(context: NativeContext) -> None:
     before = decode_good(context)
     plan = good_plan(context)
     plan["pos"] = plan["pos"] + np.array([0, 0, 5, 5], np.int32)  # llama.cpp refuses the gap
@@ -223,8 +208,7 @@ def test_a_decode_that_fails_trims_too(model: NativeModel, open_context: OpenCon
     assert (decode_sequence(context, [5, 6, 7, 8]) == before).all()
 
 
-def test_a_queued_decode_gives_the_same_rows_and_trims(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_a_queued_decode_gives_the_same_rows_and_trims(context: NativeContext) -> None:
     before = decode_good(context)[[1, 3]]
     for _ in range(2):  # the second one needs position 0 to be free
         plan = good_plan(context)
@@ -250,8 +234,7 @@ def leave_rows(context: NativeContext) -> tuple[Float32Array, Callable[[int], in
 
 
 @pytest.mark.parametrize("n_rows", [-1, 0, 1, 3, (1 << 32) + 2])
-def test_rows_that_were_not_left_are_refused(n_rows: int, model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_rows_that_were_not_left_are_refused(n_rows: int, context: NativeContext) -> None:
     before = decode_good(context)[[1, 3]]
     room, ask = leave_rows(context)
     assert ask(n_rows) == Status.BAD_ARGUMENT
@@ -265,11 +248,8 @@ def test_rows_that_were_not_left_are_refused(n_rows: int, model: NativeModel, op
 @pytest.mark.parametrize(
     "call", ["clear", "trim", "share", "save_state", "load_state", "set_label_tokens", "keep_shapes", "decode"]
 )
-def test_whatever_else_is_asked_waits_for_work_in_flight(
-    call: str, model: NativeModel, open_context: OpenContext
-) -> None:
+def test_whatever_else_is_asked_waits_for_work_in_flight(call: str, context: NativeContext) -> None:
     """As after an interrupt at the very return of qcls_decode, which leaves rows that nobody will ask for."""
-    context = open_context(model)
     before = decode_good(context)[[1, 3]]
     state = context.save_state()
     fresh = np.array([4], np.int32)
@@ -297,7 +277,6 @@ def test_whatever_else_is_asked_waits_for_work_in_flight(
     ("src", "dst", "start"),
     [(-1, 0, 0), (0, -1, 0), (0, 8, 0), (8, 0, 0), (0, 1, -1), (0, 1 << 32, 0), (0, -(1 << 32), 0)],
 )
-def test_sharing_out_of_range(src: int, dst: int, start: int, model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_sharing_out_of_range(src: int, dst: int, start: int, context: NativeContext) -> None:
     with pytest.raises(PlanError, match=r"seq_share|32 bits"):
         context.share(src, dst, start, 4)

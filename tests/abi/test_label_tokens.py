@@ -26,21 +26,14 @@ def decode_again(context: NativeContext) -> Float32Array:
     return decode_sequence(context, TOKENS)
 
 
-@pytest.fixture(params=["f32", "q8_0"])
-def kind(request: pytest.FixtureRequest, make_model: MakeModel) -> Any:
-    """A model with F32 weights, and one whose head is quantised."""
-    with NativeModel(
-        make_model() if request.param == "f32" else make_model(head_type="Q6_K", weight_type="Q8_0")
-    ) as model:
-        yield model
-
-
+@pytest.mark.parametrize("types", [{}, {"head_type": "Q6_K", "weight_type": "Q8_0"}], ids=["f32", "q8_0"])
 @pytest.mark.parametrize("n_shapes", [0, 4])
 def test_rows_are_those_of_a_context_opened_with_the_tokens(
-    n_shapes: int, kind: NativeModel, open_context: OpenContext
+    n_shapes: int, types: dict[str, str], make_model: MakeModel, open_context: OpenContext
 ) -> None:
     """Set, lengthened, reordered, shortened and removed, at one shape of decode, whose graph must not be kept."""
-    context = open_context(kind)
+    path = make_model(**types)
+    context = open_context(path)
     context.keep_shapes(n_shapes)
     plain = decode_again(context)
     n_embd = context.row_size
@@ -48,7 +41,7 @@ def test_rows_are_those_of_a_context_opened_with_the_tokens(
         tokens = label_tokens(*wanted)
         context.set_label_tokens(tokens)
         assert context.row_size == n_embd + len(wanted) + 1
-        with open_context(kind, label_tokens=tokens) as opened:
+        with open_context(path, label_tokens=tokens) as opened:
             expected = decode_again(opened)
         for _ in range(2):  # the second of them reuses the graph
             assert (decode_again(context) == expected).all()
@@ -59,8 +52,7 @@ def test_rows_are_those_of_a_context_opened_with_the_tokens(
         assert (decode_again(context) == plain).all()
 
 
-def test_a_room_for_rows_of_the_former_size_is_refused(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_a_room_for_rows_of_the_former_size_is_refused(context: NativeContext) -> None:
     rows = np.zeros((1, context.row_size), np.float32)
     one, zero = np.ones(1, np.int32), np.zeros(1, np.int32)
     context.set_label_tokens(label_tokens(3))
@@ -80,10 +72,7 @@ def test_a_room_for_rows_of_the_former_size_is_refused(model: NativeModel, open_
         (label_tokens(3)[None], "1 dimensions"),
     ],
 )
-def test_refused_tokens_leave_the_context_as_it_was(
-    refused: Any, message: str, model: NativeModel, open_context: OpenContext
-) -> None:
-    context = open_context(model)
+def test_refused_tokens_leave_the_context_as_it_was(refused: Any, message: str, context: NativeContext) -> None:
     for before in (NONE, label_tokens(3, 9)):
         context.set_label_tokens(before)
         row_size, expected = context.row_size, decode_again(context)

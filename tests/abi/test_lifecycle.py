@@ -6,11 +6,10 @@ import sys
 from collections.abc import Callable
 from ctypes import c_int32, c_int64
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenContext, RunPython
+from conftest import SIZES, MakeModel, OpenContext, RunPython
 from oracle import decode_sequence
 from random_models import WITH_ANOTHER_TAIL
 
@@ -43,8 +42,7 @@ def test_a_closed_model_says_so(make_model: MakeModel, open_context: OpenContext
     assert model.facts.n_vocab == n_vocab
 
 
-def test_a_closed_context_says_so(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_a_closed_context_says_so(context: NativeContext) -> None:
     context.close()
     nothing = np.zeros(1, np.int32)
     calls: list[Callable[[], object]] = [
@@ -99,9 +97,7 @@ print("fine")
 
 def test_a_context_outlives_the_name_of_its_model(make_model: MakeModel) -> None:
     expected = cycle(make_model())
-    context = NativeContext(
-        NativeModel(make_model()), n_ctx=256, n_batch=64, n_seq_max=8, n_outputs_max=64, n_threads=1
-    )
+    context = NativeContext(NativeModel(make_model()), **SIZES)
     gc.collect()
     assert decode_sequence(context, [1, 2, 3]).sum() == expected
     context.close()
@@ -134,13 +130,12 @@ print("fine")
 
 def cycle(path: Path) -> float:
     """Open, use and close a model with a context of each kind, which is measured first."""
-    sizes: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}
     with NativeModel(path, without_weights=True) as model:
-        measure_context(model, **sizes)
+        measure_context(model, **SIZES)
     with NativeModel(path) as model:
         total = 0.0
         for hidden_only in (False, True):
-            with NativeContext(model, **sizes, hidden_only=hidden_only) as context:
+            with NativeContext(model, **SIZES, hidden_only=hidden_only) as context:
                 total = float(decode_sequence(context, [1, 2, 3]).sum())
         return total
 

@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenContext
+from conftest import SIZES, MakeModel
 from oracle import decode_sequence
 
 from qcls_gguf.errors import PlanError
 from qcls_gguf.native import NativeContext, NativeModel, abi
 from qcls_gguf.native.abi import Error, Status
 from qcls_gguf.native.library import library
-
-SIZES: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}
 
 
 def open_with(model: NativeModel, params: abi.ContextParams) -> tuple[int, str]:
@@ -68,7 +66,6 @@ def test_a_model_without_weights_has_contexts_to_describe_alone(make_model: Make
         ):
             with pytest.raises(PlanError, match="opened without weights"):
                 call()
-        context.close()
 
 
 def plan_of_one(context: NativeContext) -> tuple[abi.Plan, list[np.ndarray[Any, Any]]]:
@@ -97,8 +94,7 @@ def plan_of_one(context: NativeContext) -> tuple[abi.Plan, list[np.ndarray[Any, 
         ("output", None),
     ],
 )
-def test_plans_that_do_not_fit(member: str, value: int | None, model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_plans_that_do_not_fit(member: str, value: int | None, context: NativeContext) -> None:
     plan, arrays = plan_of_one(context)
     setattr(plan, member, value)
     error = Error()
@@ -109,9 +105,9 @@ def test_plans_that_do_not_fit(member: str, value: int | None, model: NativeMode
     decode_sequence(context, [5])  # position 0 is still free
 
 
-def test_lengths_that_no_int32_holds(model: NativeModel, open_context: OpenContext) -> None:
+def test_lengths_that_no_int32_holds(context: NativeContext) -> None:
     """Cut to 32 bits they would be 1: nothing is read of the arrays, which have one element."""
-    context, one, long = open_context(model), np.zeros(1, np.int32), (1 << 32) + 1
+    one, long = np.zeros(1, np.int32), (1 << 32) + 1
     tokens = library().qcls_context_set_label_tokens(context.handle, long, one.ctypes.data, None)
     assert tokens == Status.BAD_ARGUMENT
     rows = np.zeros((1, context.row_size), np.float32)

@@ -46,10 +46,9 @@ def test_near_llama_cpp_and_equal_in_every_decode(
     with stock, ours:
         if not is_ours:
             pytest.skip("this processor has no such products")
-        tokens = random_tokens(np.random.default_rng(0), ours, max(LENGTHS))
         of_stock = open_context(stock, flash_attn=False)
+        tokens = random_tokens(np.random.default_rng(0), of_stock, max(LENGTHS))
         wanted = decode_sequence(of_stock, tokens, seq=1)
-        of_stock.close()
         rows = rows_of_decodes(ours, open_context)
     assert np.sqrt(np.mean((rows[-1] - wanted) ** 2)) < LARGEST_DIFFERENCE
     for found in rows:
@@ -67,8 +66,7 @@ def test_finer_activations_are_nearer(make_model: MakeModel, open_context: OpenC
         rows = []
         for model in models:
             context = open_context(model, flash_attn=False)
-            rows.append(decode_sequence(context, random_tokens(np.random.default_rng(0), model, 31), seq=1))
-            context.close()
+            rows.append(decode_sequence(context, random_tokens(np.random.default_rng(0), context, 31), seq=1))
     fast, default, fine = rows
     assert 0 < np.linalg.norm(default - fine) < np.linalg.norm(fast - fine)
 
@@ -77,19 +75,17 @@ def test_finer_activations_are_nearer(make_model: MakeModel, open_context: OpenC
 def test_weights_that_are_floats_give_the_same_in_every_decode(
     weight_type: str, make_model: MakeModel, open_context: OpenContext
 ) -> None:
-    with NativeModel(make_model(weight_type=weight_type, n_embd=512, n_ff=768)) as model:
-        rows = rows_of_decodes(model, open_context)
+    rows = rows_of_decodes(make_model(weight_type=weight_type, n_embd=512, n_ff=768), open_context)
     for found in rows:
         np.testing.assert_array_equal(found, rows[-1][: len(found)])
 
 
-def rows_of_decodes(model: NativeModel, open_context: OpenContext) -> list[Float32Array]:
+def rows_of_decodes(model: NativeModel | Path, open_context: OpenContext) -> list[Float32Array]:
     """Hidden states of a text's first tokens, decoded alone and with those after them, by 1 and by 3 threads."""
-    tokens = random_tokens(np.random.default_rng(0), model, max(LENGTHS))
     rows = []
     for n_threads in (1, 3):
         for n in LENGTHS:
             context = open_context(model, n_threads=n_threads, flash_attn=False)
+            tokens = random_tokens(np.random.default_rng(0), context, max(LENGTHS))
             rows.append(decode_sequence(context, tokens[:n], seq=1))
-            context.close()
     return rows

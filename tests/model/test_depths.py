@@ -12,7 +12,6 @@ from oracle_prompts import EXACT
 from random_models import ARCHS
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.native import NativeModel
 
 N_LAYER = 4
 TOKENS = [5, 6, 7, 8, 9, 11]
@@ -65,39 +64,32 @@ def test_states_are_what_higher_layers_get(
     """
     flagged = np.arange(len(TOKENS)) % 2 == 0
     path = make_model(name, n_layer=N_LAYER)
-    with NativeModel(path) as model:
-        n_embd = model.facts.n_embd
-        whole, beside, ended = (open_context(model, **EXACT) for _ in range(3))
-        plain = decode_sequence(whole, TOKENS, output=flagged)
-        beside.set_depths(depths(1, 2, 3))
-        decode_sequence(beside, TOKENS[:3], output=np.zeros(3, np.bool_), seq=1)
-        found = decode_sequence(beside, TOKENS, output=flagged)
-        np.testing.assert_allclose(found[:, :n_embd], plain, rtol=0, atol=1e-5)
-        for depth in range(1, N_LAYER):
-            state = found[:, depth * n_embd : (depth + 1) * n_embd]
-            with NativeModel(without_effect(path, depth, tmp_path / "other.gguf")) as other:
-                context = open_context(other, **EXACT)
-                wanted = decode_sequence(context, TOKENS, output=flagged)
-                context.close()
-            assert np.abs(wanted - plain).max() > 0.01
-            np.testing.assert_allclose(normed(path, state), wanted, rtol=2e-4, atol=2e-4)
-            ended.set_depths(depths(*range(1, depth)), depth)
-            assert ended.row_size == depth * n_embd
-            ended.trim(depths(0), depths(0))
-            rows = decode_sequence(ended, TOKENS, output=flagged)
-            np.testing.assert_allclose(rows[:, :n_embd], state, rtol=1e-5, atol=1e-5)
-            np.testing.assert_allclose(rows[:, n_embd:], found[:, n_embd : depth * n_embd], rtol=1e-5, atol=1e-5)
-        for each in (whole, beside, ended):
-            each.close()
+    whole, beside, ended = (open_context(path, **EXACT) for _ in range(3))
+    n_embd = whole.row_size
+    plain = decode_sequence(whole, TOKENS, output=flagged)
+    beside.set_depths(depths(1, 2, 3))
+    decode_sequence(beside, TOKENS[:3], output=np.zeros(3, np.bool_), seq=1)
+    found = decode_sequence(beside, TOKENS, output=flagged)
+    np.testing.assert_allclose(found[:, :n_embd], plain, rtol=0, atol=1e-5)
+    for depth in range(1, N_LAYER):
+        state = found[:, depth * n_embd : (depth + 1) * n_embd]
+        other = open_context(without_effect(path, depth, tmp_path / f"{depth}.gguf"), **EXACT)
+        wanted = decode_sequence(other, TOKENS, output=flagged)
+        assert np.abs(wanted - plain).max() > 0.01
+        np.testing.assert_allclose(normed(path, state), wanted, rtol=2e-4, atol=2e-4)
+        ended.set_depths(depths(*range(1, depth)), depth)
+        assert ended.row_size == depth * n_embd
+        ended.trim(depths(0), depths(0))
+        rows = decode_sequence(ended, TOKENS, output=flagged)
+        np.testing.assert_allclose(rows[:, :n_embd], state, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(rows[:, n_embd:], found[:, n_embd : depth * n_embd], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", UNSHOWN)
-def test_a_stream_of_another_shape_is_refused(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
-    with NativeModel(make_model(name)) as model:
-        context = open_context(model, **EXACT)
-        before = decode_sequence(context, TOKENS)
-        with pytest.raises(ModelError, match=UNSHOWN[name]):
-            context.set_depths(depths(1))
-        context.trim(depths(0), depths(0))
-        np.testing.assert_array_equal(decode_sequence(context, TOKENS), before)
-        context.close()
+def test_a_stream_of_another_shape_is_refused(name: str, open_context: OpenContext) -> None:
+    context = open_context(name, **EXACT)
+    before = decode_sequence(context, TOKENS)
+    with pytest.raises(ModelError, match=UNSHOWN[name]):
+        context.set_depths(depths(1))
+    context.trim(depths(0), depths(0))
+    np.testing.assert_array_equal(decode_sequence(context, TOKENS), before)

@@ -1,22 +1,20 @@
 """Attention that reads only the cells that a token may see, in whole models on a CUDA device (patch 8)."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, RunPython, WriteConfig
-from nodes import Float32Array, Node, check_cells_of_others, decode, random_decodes, random_tokens
+from nodes import BRANCHING, Float32Array, Node, check_cells_of_others, decode, random_decodes, random_tokens
 from oracle import COLOR, PromptSpec, decode_sequence
 
-from qcls_gguf.native import NativeModel, sees_cuda_gpu
+from qcls_gguf.native import sees_cuda_gpu
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LARGEST_DIFFERENCE = 0.05
 """From the CPU's, root mean square of a row of unit size. Products with Q8_0 weights round activations: where attention
 alone was another, rows differed by up to 0.022 on a CPU; one other cell among 40 made 0.13 and more.
 """
-SIZES = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
 ON_CPU = {"flash_attn": False, "visible_cells": False}
 """llama.cpp's attention with a mask, on a CPU."""
 HEADS = [(32, 4, 2), (64, 4, 4), (64, 8, 1), (80, 4, 2), (96, 6, 3), (128, 4, 2), (128, 8, 2), (128, 7, 1)]
@@ -32,13 +30,10 @@ def test_random_decodes_and_evictions(
     heads: tuple[int, int, int], make_model: MakeModel, open_context: OpenContext
 ) -> None:
     path = make_model("qwen3", heads=heads, weight_type="Q8_0")
-    with NativeModel(path, n_gpu_layers=-1) as on_gpu, NativeModel(path) as on_cpu:
-        both = [open_context(on_gpu, **SIZES), open_context(on_cpu, **SIZES, **ON_CPU)]
-        assert both[0].why_no_visible_cells is None
-        for found, wanted in random_decodes(np.random.default_rng(4), on_gpu, both, 30, 24):
-            assert_alike(found, wanted)
-        for context in both:
-            context.close()
+    both = [open_context(path, n_gpu_layers=-1, **BRANCHING), open_context(path, **BRANCHING, **ON_CPU)]
+    assert both[0].why_no_visible_cells is None
+    for found, wanted in random_decodes(np.random.default_rng(4), both, 30, 24):
+        assert_alike(found, wanted)
 
 
 @pytest.mark.parametrize(
@@ -63,39 +58,31 @@ def test_what_cannot_have_it_says_why(
     make_model: MakeModel,
     open_context: OpenContext,
 ) -> None:
-    with NativeModel(make_model(name, **model_options), n_gpu_layers=-1) as model:
-        context = open_context(model, **options)
-        assert context.why_no_visible_cells == why
-        context.close()
+    context = open_context(make_model(name, **model_options), n_gpu_layers=-1, **options)
+    assert context.why_no_visible_cells == why
 
 
-def test_some_layers_on_the_cpu(make_model: MakeModel, open_context: OpenContext) -> None:
+def test_some_layers_on_the_cpu(open_context: OpenContext) -> None:
     """The head is the first to go to the GPU, then one of the two layers."""
-    with NativeModel(make_model("qwen3"), n_gpu_layers=2) as model:
-        assert open_context(model).why_no_visible_cells == "the model has layers on a GPU and on the CPU"
+    context = open_context("qwen3", n_gpu_layers=2)
+    assert context.why_no_visible_cells == "the model has layers on a GPU and on the CPU"
 
 
-@pytest.fixture(scope="module")
-def model(make_model: MakeModel) -> Iterator[NativeModel]:
-    with NativeModel(make_model("qwen3", weight_type="Q8_0"), n_gpu_layers=-1) as model:
-        yield model
-
-
-def test_other_cells_and_where_cells_lie_do_not_matter(model: NativeModel, open_context: OpenContext) -> None:
+def test_other_cells_and_where_cells_lie_do_not_matter(make_model: MakeModel, open_context: OpenContext) -> None:
     """To a bit: with thousands of others' cells in the cache, and with cells scattered among theirs."""
-    random = np.random.default_rng(2)
+    random, path = np.random.default_rng(2), make_model(weight_type="Q8_0")
     sizes = {"n_ctx": 9216, "n_batch": 512, "n_outputs_max": 512, "n_seq_max": 48}
-    tokens = random_tokens(random, model, 153)
-    wanted = decode_sequence(open_context(model, **sizes), tokens)
-    check_cells_of_others(random, model, open_context(model, **sizes), tokens, wanted, 8192)
+    context, other = (open_context(path, n_gpu_layers=-1, **sizes) for _ in range(2))
+    tokens = random_tokens(random, context, 153)
+    check_cells_of_others(random, context, tokens, decode_sequence(other, tokens), 8192)
 
 
-def test_a_graph_serves_any_number_of_others_cells(model: NativeModel, open_context: OpenContext) -> None:
+def test_a_graph_serves_any_number_of_others_cells(make_model: MakeModel, open_context: OpenContext) -> None:
     random = np.random.default_rng(5)
-    context = open_context(model, n_ctx=4096, n_seq_max=40)
+    context = open_context(make_model(weight_type="Q8_0"), n_gpu_layers=-1, n_ctx=4096, n_seq_max=40)
     context.keep_shapes(1)
     for seq in range(40):
-        decode_sequence(context, random_tokens(random, model, 64), seq=seq)
+        decode_sequence(context, random_tokens(random, context, 64), seq=seq)
     assert context.counters().n_graphs_reused == 39
 
 
@@ -105,20 +92,15 @@ def test_a_long_sequence_and_many_branches(make_model: MakeModel, open_context: 
     sizes = {"n_ctx": 2304, "n_batch": 1024, "n_outputs_max": 1024, "n_seq_max": 40}
     found = []
     for n_gpu_layers, options in ((-1, {}), (0, ON_CPU)):
-        with NativeModel(path, n_gpu_layers=n_gpu_layers) as model:
-            random = np.random.default_rng(6)
-            tokens = random_tokens(random, model, 1024)
-            branches = [
-                Node(token, 1024 + i // 32, [i % 32]) for i, token in enumerate(random_tokens(random, model, 64))
-            ]
-            context = open_context(model, **sizes, **options)
-            context.keep_shapes(2)
-            rows = [decode_sequence(context, tokens[:3], seq=35), decode_sequence(context, tokens)]
-            for seq in range(1, 32):
-                context.share(0, seq, 0, 1024)
-            rows += [decode(context, branches), decode_sequence(context, tokens[3:40], seq=35, start=3)]
-            found.append(np.concatenate(rows))
-            context.close()
+        random, context = np.random.default_rng(6), open_context(path, n_gpu_layers=n_gpu_layers, **sizes, **options)
+        tokens = random_tokens(random, context, 1024)
+        branches = [Node(token, 1024 + i // 32, [i % 32]) for i, token in enumerate(random_tokens(random, context, 64))]
+        context.keep_shapes(2)
+        rows = [decode_sequence(context, tokens[:3], seq=35), decode_sequence(context, tokens)]
+        for seq in range(1, 32):
+            context.share(0, seq, 0, 1024)
+        rows += [decode(context, branches), decode_sequence(context, tokens[3:40], seq=35, start=3)]
+        found.append(np.concatenate(rows))
     assert_alike(found[0], found[1])
 
 

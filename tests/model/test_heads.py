@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
-from oracle import Float32Array, Oracle, PromptSpec, decode_sequence
+from oracle import Oracle, PromptSpec, decode_sequence
 from oracle_prompts import EXACT
 from random_models import ARCHS, WITH_ANOTHER_TAIL
 
@@ -17,7 +17,6 @@ from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.model import rows
 from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.rows import OutputRows
-from qcls_gguf.native import NativeModel
 from qcls_gguf.native.context import OutputSteps
 from qcls_gguf.score.output import Output
 
@@ -133,13 +132,6 @@ def test_an_audit_answers_as_the_fast_scoring_does_and_adds_the_exact_ones(write
                 assert 0 < after.audit.label_mass <= 1
 
 
-def rows_of(model: NativeModel, open_context: OpenContext, tokens: list[int], **options: Any) -> Float32Array:
-    context = open_context(model, **EXACT, **options)
-    rows = decode_sequence(context, tokens)
-    context.close()
-    return rows
-
-
 @pytest.mark.parametrize(
     ("name", "head_type"),
     [("qwen3", "Q8_0"), ("qwen3", "Q4_K"), *((name, kind) for name in ("phi2", "grok") for kind in ("F32", "Q6_K"))],
@@ -149,15 +141,12 @@ def test_rows_of_the_whole_vocabulary(
 ) -> None:
     """Hidden states, rows and steps give stock logits; the graph's label logits and log-sum-exp are stock's, too."""
     path = make_model(name, head_type=head_type)
-    with NativeModel(path) as model:
-        tokens, vocabulary = [int(token) for token in range(40, 64)], range(model.facts.n_vocab)
-        context = open_context(model, **EXACT)
-        found = context.output_steps
-        context.close()
-        hidden = rows_of(model, open_context, tokens)
-        labels = np.array([3, 70, 256, 551], np.int32)
-        both = rows_of(model, open_context, tokens, label_tokens=labels)
-        logits = rows_of(model, open_context, tokens, hidden_only=False).astype(np.float64)
+    tokens, labels = range(40, 64), np.array([3, 70, 256, 551], np.int32)
+    context = open_context(path, **EXACT)
+    vocabulary, found = range(context.model.facts.n_vocab), context.output_steps
+    hidden = decode_sequence(context, tokens)
+    both = decode_sequence(open_context(path, **EXACT, label_tokens=labels), tokens)
+    logits = decode_sequence(open_context(path, **EXACT, hidden_only=False), tokens).astype(np.float64)
     head = OutputRows(ModelFile.read(path))
     output = Output(scale=found.scale, cap=found.cap, bias=head.biases(vocabulary) if found.has_bias else None)
     mine = hidden @ output.scaled(np.stack(list(head.of(vocabulary).values()))).T
@@ -190,10 +179,8 @@ def test_another_tail_is_refused_by_its_name(
 ) -> None:
     path = make_model(**WITH_ANOTHER_TAIL)
     why = r"between the final norm of this model and its logits stands CLAMP \(img_logits\), which is neither the"
-    with NativeModel(path) as model:
-        with pytest.raises(ModelError, match=why):
-            open_context(model)
-        logits = rows_of(model, open_context, [5, 6], hidden_only=False)
-        assert np.isfinite(logits).all()
+    with pytest.raises(ModelError, match=why):
+        open_context(path)
+    assert np.isfinite(decode_sequence(open_context(path, hidden_only=False), [5, 6])).all()
     with pytest.raises(ModelError, match=why):
         open_classifier(path, PROMPTS)

@@ -16,7 +16,7 @@ from qcls_gguf import Classifier, ConfigError, DecodeError
 from qcls_gguf.labelling.batches import BatchLabeller, most_with_states
 from qcls_gguf.model import Model
 from qcls_gguf.model.header import read_header
-from qcls_gguf.native import NativeModel, sees_cuda_gpu
+from qcls_gguf.native import sees_cuda_gpu
 
 ROUNDING = 0.1
 """Where weights are quantised; measured: 0.018, since a difference in the last bit may round activations otherwise."""
@@ -205,24 +205,21 @@ def test_the_file_of_prefixes_brings_their_states(write_config: WriteConfig, pre
 
 @pytest.mark.parametrize("name", [*HYBRIDS, *OTHERS])
 def test_the_size_of_a_state(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
-    with NativeModel(make_model(name)) as model:
-        some, more = (open_context(model, n_seq_max=n, **EXACT).counters().cache_bytes for n in (4, 6))
-        assert more - some == 2 * model.facts.state_bytes > 0
+    some, more = (open_context(name, n_seq_max=n, **EXACT) for n in (4, 6))
+    n_bytes = more.counters().cache_bytes - some.counters().cache_bytes
+    assert n_bytes == 2 * some.model.facts.state_bytes > 0
     assert read_header(make_model(name)).may_have_states
-    with NativeModel(make_model()) as model:
-        assert model.facts.state_bytes == 0
+    assert open_context("qwen3").model.facts.state_bytes == 0
     assert not read_header(make_model()).may_have_states
 
 
-def test_a_state_is_not_cut_back_in_silence(make_model: MakeModel, open_context: OpenContext) -> None:
-    with NativeModel(make_model("qwen35")) as model:
-        context = open_context(model)
-        decode_sequence(context, [5, 6, 7, 8])
-        zero, two = np.zeros(1, np.int32), np.full(1, 2, np.int32)
-        with pytest.raises(DecodeError, match="sequence 0 cannot be trimmed to 2 positions: the model keeps a state"):
-            context.trim(zero, two)
-        context.trim(zero, zero)
-        context.close()
+def test_a_state_is_not_cut_back_in_silence(open_context: OpenContext) -> None:
+    context = open_context("qwen35")
+    decode_sequence(context, [5, 6, 7, 8])
+    zero, two = np.zeros(1, np.int32), np.full(1, 2, np.int32)
+    with pytest.raises(DecodeError, match="sequence 0 cannot be trimmed to 2 positions: the model keeps a state"):
+        context.trim(zero, two)
+    context.trim(zero, zero)
 
 
 def test_settings_without_kernels_for_recurrent_layers(make_model: MakeModel, open_classifier: OpenClassifier) -> None:

@@ -5,7 +5,7 @@ import re
 import nodes
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenContext
+from conftest import OpenContext
 from nodes import Float32Array, Node
 from oracle import decode_sequence
 
@@ -56,12 +56,10 @@ def test_no_more_sequences_than_the_limit(model: NativeModel, open_context: Open
     ids=["overlap", "gap", "decreasing", "unequal", "one empty"],
 )
 def test_what_is_no_tree_is_refused(
-    tokens: Tokens, message: str, make_model: MakeModel, open_context: OpenContext
+    tokens: Tokens, message: str, model: NativeModel, open_context: OpenContext
 ) -> None:
-    with NativeModel(make_model()) as model:
-        context = open_context(model, flash_attn=False)
-        decode(context, [(5, 0, [1]), (6, 1, [1]), (7, 2, [1]), (8, 0, [2]), (9, 1, [2])])
-        with pytest.raises(DecodeError, match=message):
-            decode(context, tokens)
-        assert decode(context, [(9, 3, [1])]).shape == (1, context.row_size)
-        context.close()
+    context = open_context(model, flash_attn=False)
+    decode(context, [(5, 0, [1]), (6, 1, [1]), (7, 2, [1]), (8, 0, [2]), (9, 1, [2])])
+    with pytest.raises(DecodeError, match=message):
+        decode(context, tokens)
+    assert decode(context, [(9, 3, [1])]).shape == (1, context.row_size)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext
 from nodes import Node, decode, random_tokens
-from oracle import Float32Array, decode_sequence
+from oracle import decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import ModelError
 from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.rows import OutputRows
-from qcls_gguf.native import NativeModel
+from qcls_gguf.native import NativeContext, NativeModel
 
 PATCHES = sorted((Path(__file__).parents[2] / "patches").glob("*.patch"))
 
@@ -36,19 +36,12 @@ REFUSED_AT_LOAD = {
 }
 
 
-def head_logits(path: Path, model: NativeModel, hidden: Float32Array) -> Float32Array:
-    rows = OutputRows(ModelFile.read(path)).of(range(model.facts.n_vocab))
-    return hidden @ np.stack([rows[token] for token in range(model.facts.n_vocab)]).T
-
-
 def assert_head_gives_logits(path: Path, open_context: OpenContext, largest: float) -> None:
-    with NativeModel(path) as model:
-        tokens = random_tokens(np.random.default_rng(0), model, 24)
-        hidden, stock = open_context(model), open_context(model, hidden_only=False)
-        found = head_logits(path, model, decode_sequence(hidden, tokens))
-        wanted = decode_sequence(stock, tokens)
-        hidden.close()
-        stock.close()
+    hidden, stock = open_context(path), open_context(path, hidden_only=False)
+    tokens = random_tokens(np.random.default_rng(0), stock, 24)
+    head = OutputRows(ModelFile.read(path)).of(range(stock.row_size))
+    found = decode_sequence(hidden, tokens) @ np.stack(list(head.values())).T
+    wanted = decode_sequence(stock, tokens)
     assert wanted.std() > 1
     assert np.abs(found - wanted).max() <= largest
 
@@ -82,8 +75,9 @@ def test_a_model_that_cannot_branch_is_refused_at_load(name: str, why: str, make
 
 
 def test_only_flagged_tokens_come_back_in_order(model: NativeModel, open_context: OpenContext) -> None:
-    tokens = random_tokens(np.random.default_rng(0), model, 40)
-    every = decode_sequence(open_context(model), tokens)
+    context = open_context(model)
+    tokens = random_tokens(np.random.default_rng(0), context, 40)
+    every = decode_sequence(context, tokens)
     for seed in range(5):
         output = np.random.default_rng(seed).random(40) < 0.3
         np.testing.assert_allclose(
@@ -91,8 +85,7 @@ def test_only_flagged_tokens_come_back_in_order(model: NativeModel, open_context
         )
 
 
-def test_nothing_is_written_behind_the_flagged_rows(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_nothing_is_written_behind_the_flagged_rows(context: NativeContext) -> None:
     buffer = np.full((4, context.row_size), 7.0, np.float32)
     ids = np.arange(3, dtype=np.int32)
     output = np.array([False, True, False])
@@ -129,9 +122,9 @@ def test_rows_hardly_depend_on_the_batch_split(
     Flash attention on a CPU has a less precise kernel for a token alone (ggml-cpu/ops.cpp), and an F16 cache rounds
     keys that differ in the last bit to neighbours.
     """
-    tokens = random_tokens(np.random.default_rng(0), model, 40)
-    whole = decode_sequence(open_context(model, **options), tokens)
     context, parts, start = open_context(model, **options), [], 0
+    tokens = random_tokens(np.random.default_rng(0), context, 40)
+    whole = decode_sequence(open_context(model, **options), tokens)
     for size in sizes:
         parts.append(decode_sequence(context, tokens[start : start + size], start=start))
         start += size

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext, WriteConfig
-from nodes import random_decodes
+from nodes import BRANCHING, random_decodes
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, Config, Model, load_config
@@ -27,7 +27,6 @@ PROMPTS = [
 ]
 QUERIES = ["red dress", "a long light blue shirt with green dots, for the summer", "b"]
 MIB = 1 << 20
-SIZES: dict[str, Any] = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
 
 
 @pytest.mark.parametrize("share", [(5, 8), (1, 12), (12, 1), (7, 6), (0, 13), (4, 5)])
@@ -49,19 +48,16 @@ def caches(path: Path, share: tuple[int, int]) -> tuple[int, list[int]]:
     """The bytes of the cache of a context of a model so divided, and those on each GPU."""
     n = sum(share)
     with NativeModel(path, n_gpu_layers=n, share=share, without_weights=True) as native:
-        facts = described(NativeContext(native, n_threads=1, **SIZES).handle)
+        facts = described(NativeContext(native, n_threads=1, **BRANCHING).handle)
     return facts.cache_bytes, list(facts.gpu_cache_bytes[:2])
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_a_divided_model_computes_the_same(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
     path = make_model(name, weight_type="Q8_0")
-    with NativeModel(path, n_gpu_layers=-1) as divided, NativeModel(path, n_gpu_layers=-1, share=(1,)) as whole:
-        both = [open_context(divided, **SIZES), open_context(whole, **SIZES)]
-        for found, wanted in random_decodes(np.random.default_rng(4), whole, both, 30, 24):
-            np.testing.assert_array_equal(found, wanted)
-        for context in both:
-            context.close()
+    both = [open_context(path, n_gpu_layers=-1, share=share, **BRANCHING) for share in ((), (1,))]
+    for found, wanted in random_decodes(np.random.default_rng(4), both, 30, 24):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def probabilities(classifier: Classifier, query: str) -> list[float]:

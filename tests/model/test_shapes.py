@@ -3,26 +3,26 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import MakeModel, OpenClassifier, OpenContext, RunPython
+from conftest import OpenClassifier, OpenContext, RunPython
 from oracle import PromptSpec, decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import PlanError
-from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native import NativeContext
 
 Float32Array = npt.NDArray[np.float32]
 
 LENGTHS = [3, 9, 3, 17, 9, 3, 1, 17, 9, 1, 3]
 
 
-def sequences(n_vocab: int) -> list[list[int]]:
+def sequences(context: NativeContext) -> list[list[int]]:
     random = np.random.default_rng(5)
-    return [random.integers(0, n_vocab, n).tolist() for n in LENGTHS]
+    return [random.integers(0, context.model.facts.n_vocab, n).tolist() for n in LENGTHS]
 
 
-def decode_each(context: NativeContext, n_vocab: int) -> list[Float32Array]:
+def decode_each(context: NativeContext) -> list[Float32Array]:
     rows = []
-    for tokens in sequences(n_vocab):
+    for tokens in sequences(context):
         rows.append(decode_sequence(context, tokens))
         context.trim(np.zeros(1, np.int32), np.zeros(1, np.int32))
     return rows
@@ -33,22 +33,17 @@ USABLE = [name for name, spec in ARCHS.items() if spec.memory in ("full", "windo
 
 @pytest.mark.parametrize("arch", USABLE)
 @pytest.mark.parametrize("hidden_only", [True, False])
-def test_rows_are_the_same_bit_by_bit(
-    arch: str, hidden_only: bool, make_model: MakeModel, open_context: OpenContext
-) -> None:
-    with NativeModel(make_model(arch)) as model:
-        stock, kept = (open_context(model, hidden_only=hidden_only) for _ in range(2))
-        kept.keep_shapes(8)
-        n_vocab = model.facts.n_vocab
-        for row, wanted in zip(decode_each(kept, n_vocab), decode_each(stock, n_vocab), strict=True):
-            np.testing.assert_array_equal(row, wanted)
-        assert kept.counters().n_graphs_reused > 0
+def test_rows_are_the_same_bit_by_bit(arch: str, hidden_only: bool, open_context: OpenContext) -> None:
+    stock, kept = (open_context(arch, hidden_only=hidden_only) for _ in range(2))
+    kept.keep_shapes(8)
+    for row, wanted in zip(decode_each(kept), decode_each(stock), strict=True):
+        np.testing.assert_array_equal(row, wanted)
+    assert kept.counters().n_graphs_reused > 0
 
 
-def test_every_shape_is_built_once(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_every_shape_is_built_once(context: NativeContext) -> None:
     context.keep_shapes(8)
-    decode_each(context, model.facts.n_vocab)
+    decode_each(context)
     counters = context.counters()
     assert counters.n_shapes == len(set(LENGTHS))
     assert counters.n_graphs_reused == len(LENGTHS) - len(set(LENGTHS))
@@ -68,39 +63,35 @@ def test_graphs_that_take_much_memory_are_fewer(
     assert (usual.engine.context.counters().n_shapes, frugal.engine.context.counters().n_shapes) == (5, 2)
 
 
-def test_without_shapes_only_the_last_graph_is_there(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
-    decode_each(context, model.facts.n_vocab)
+def test_without_shapes_only_the_last_graph_is_there(context: NativeContext) -> None:
+    decode_each(context)
     counters = context.counters()
     assert (counters.n_shapes, counters.shapes_bytes, counters.n_graphs_reused) == (0, 0, 0)
 
 
-def test_the_shape_that_idled_longest_makes_room(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
+def test_the_shape_that_idled_longest_makes_room(context: NativeContext) -> None:
     context.keep_shapes(2)
-    rows = decode_each(context, model.facts.n_vocab)
+    rows = decode_each(context)
     assert context.counters().n_shapes == 2
     before = context.counters().n_graphs_reused
-    last = sequences(model.facts.n_vocab)[-1]
+    last = sequences(context)[-1]
     np.testing.assert_array_equal(decode_sequence(context, last), rows[-1])
     assert context.counters().n_graphs_reused == before + 1
 
 
-def test_shapes_can_be_freed_and_kept_again(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
-    wanted = decode_each(context, model.facts.n_vocab)
+def test_shapes_can_be_freed_and_kept_again(context: NativeContext) -> None:
+    wanted = decode_each(context)
     for n_shapes in (3, 0, 5):
         context.keep_shapes(n_shapes)
         assert context.counters().n_shapes == 0
-        for row, other in zip(decode_each(context, model.facts.n_vocab), wanted, strict=True):
+        for row, other in zip(decode_each(context), wanted, strict=True):
             np.testing.assert_array_equal(row, other)
     with pytest.raises(PlanError, match="n_shapes is -1: it must be 0 or more"):
         context.keep_shapes(-1)
 
 
-def test_a_trimmed_sequence_leaves_the_others_their_cells(model: NativeModel, open_context: OpenContext) -> None:
+def test_a_trimmed_sequence_leaves_the_others_their_cells(context: NativeContext) -> None:
     """Sequence 1 shares 4 cells of sequence 0 and grows on; trimmed, both go on as if it never had."""
-    context = open_context(model)
     whole = decode_sequence(context, list(range(10, 18)))
     context.share(0, 1, 0, 4)
     grown = decode_sequence(context, [90, 91, 92], seq=1, start=4)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext
-from nodes import Node, check_cells_of_others, decode, random_decodes, random_tokens
+from nodes import BRANCHING, Node, check_cells_of_others, decode, random_decodes, random_tokens
 from oracle import PromptSpec, decode_sequence
 from random_models import ARCHS
 
@@ -30,61 +30,45 @@ OTHER_CACHE = "the cache is neither F16 nor F32"
 PLAIN = {"flash_attn": False}
 HEADS = [(64, 4, 4), (64, 8, 1), (80, 4, 2), (96, 6, 3), (128, 4, 2), (256, 2, 1), (40, 5, 5)]
 """Head size, query heads, key and value heads."""
+LIKE_STOCK: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in HAVE_IT),
+    *((name, {"heads": heads}) for name in ("llama", "qwen3") for heads in HEADS),
+]
 
 
-def assert_like_stock(name: str, open_context: OpenContext, make_model: MakeModel, kv_type: str, **model: Any) -> None:
+@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+@pytest.mark.parametrize(("name", "model"), LIKE_STOCK, ids=str)
+def test_every_model_that_can_have_it_and_every_kind_of_head(
+    name: str, model: dict[str, Any], kv_type: str, make_model: MakeModel, open_context: OpenContext
+) -> None:
     """A sequence of 40 tokens, and a tree with tokens of three, two and one sequence after it."""
-    random = np.random.default_rng(0)
-    with NativeModel(make_model(name, **model)) as loaded:
-        options = {**PLAIN, "kv_type": kv_type}
-        ours = open_context(loaded, **options)
-        stock = open_context(loaded, visible_cells=False, **options)
-        assert ours.why_no_visible_cells is None
-        assert stock.why_no_visible_cells == ANOTHER
-        tokens = random_tokens(random, loaded, 48)
-        paths = [(40, [1, 3, 5]), (41, [1, 3, 5]), (42, [3, 5]), (42, [1]), (43, [5]), (43, [3]), (43, [1]), (44, [1])]
-        found = []
-        for context in (ours, stock):
-            first = decode_sequence(context, tokens[:40], seq=1)
-            for seq in (3, 5):
-                context.share(1, seq, 0, 40)
-            nodes = [Node(token, pos, seqs) for token, (pos, seqs) in zip(tokens[40:], paths, strict=True)]
-            found.append(np.concatenate([first, decode(context, nodes)]))
-            context.close()
+    path, options = make_model(name, **model), {**PLAIN, "kv_type": kv_type}
+    ours, stock = open_context(path, **options), open_context(path, visible_cells=False, **options)
+    assert ours.why_no_visible_cells is None
+    assert stock.why_no_visible_cells == ANOTHER
+    tokens = random_tokens(np.random.default_rng(0), ours, 48)
+    paths = [(40, [1, 3, 5]), (41, [1, 3, 5]), (42, [3, 5]), (42, [1]), (43, [5]), (43, [3]), (43, [1]), (44, [1])]
+    found = []
+    for context in (ours, stock):
+        first = decode_sequence(context, tokens[:40], seq=1)
+        for seq in (3, 5):
+            context.share(1, seq, 0, 40)
+        nodes = [Node(token, pos, seqs) for token, (pos, seqs) in zip(tokens[40:], paths, strict=True)]
+        found.append(np.concatenate([first, decode(context, nodes)]))
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=LARGEST_DIFFERENCE[kv_type])
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16"])
-@pytest.mark.parametrize("name", HAVE_IT)
-def test_every_model_that_can_have_it(
-    name: str, kv_type: str, make_model: MakeModel, open_context: OpenContext
-) -> None:
-    assert_like_stock(name, open_context, make_model, kv_type)
-
-
-@pytest.mark.parametrize("kv_type", ["f32", "f16"])
-@pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_every_kind_of_head(
-    heads: tuple[int, int, int], kv_type: str, make_model: MakeModel, open_context: OpenContext
-) -> None:
-    for name in ("llama", "qwen3"):
-        assert_like_stock(name, open_context, make_model, kv_type, heads=heads)
-
-
-def assert_falls_back(model: NativeModel, open_context: OpenContext, why: str, **options: Any) -> None:
+def assert_falls_back(model: str | NativeModel, open_context: OpenContext, why: str, **options: Any) -> None:
     """The rows are those of llama.cpp's own attention to a bit, for they come from it."""
-    tokens = random_tokens(np.random.default_rng(1), model, 30)
     ours, stock = open_context(model, **options), open_context(model, **{**options, "visible_cells": False})
+    tokens = random_tokens(np.random.default_rng(1), ours, 30)
     assert ours.why_no_visible_cells == why
     np.testing.assert_array_equal(decode_sequence(ours, tokens), decode_sequence(stock, tokens))
 
 
 @pytest.mark.parametrize(("name", "why"), WHY_NOT.items())
-def test_a_model_that_cannot_have_it_falls_back(
-    name: str, why: str, make_model: MakeModel, open_context: OpenContext
-) -> None:
-    with NativeModel(make_model(name)) as model:
-        assert_falls_back(model, open_context, why, **PLAIN)
+def test_a_model_that_cannot_have_it_falls_back(name: str, why: str, open_context: OpenContext) -> None:
+    assert_falls_back(name, open_context, why, **PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -120,26 +104,20 @@ def test_a_row_does_not_depend_on_other_cells_or_threads(
 ) -> None:
     """To a bit: with thousands of others' cells in the cache, with cells scattered among theirs, by three threads."""
     sizes = {"n_ctx": 17408, "n_batch": 512, "n_outputs_max": 512, "n_seq_max": 48, **PLAIN}
-    random = np.random.default_rng(2)
-    with NativeModel(make_model(weight_type=weight_type)) as model:
-        tokens = random_tokens(random, model, 53)
-        wanted = decode_sequence(open_context(model, **sizes), tokens)
-        context = open_context(model, **sizes)
-        check_cells_of_others(random, model, context, tokens, wanted, n_foreign)
-        np.testing.assert_array_equal(decode_sequence(open_context(model, n_threads=3, **sizes), tokens), wanted)
-        context.close()
+    random, path = np.random.default_rng(2), make_model(weight_type=weight_type)
+    context = open_context(path, **sizes)
+    tokens = random_tokens(random, context, 53)
+    wanted = decode_sequence(open_context(path, **sizes), tokens)
+    check_cells_of_others(random, context, tokens, wanted, n_foreign)
+    np.testing.assert_array_equal(decode_sequence(open_context(path, n_threads=3, **sizes), tokens), wanted)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
-def test_random_decodes_and_evictions(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
+def test_random_decodes_and_evictions(name: str, open_context: OpenContext) -> None:
     """Alike in a context with llama.cpp's own attention."""
-    with NativeModel(make_model(name)) as model:
-        sizes = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
-        both = [open_context(model, visible_cells=v, kv_type="f32", **sizes, **PLAIN) for v in (True, False)]
-        for found, wanted in random_decodes(np.random.default_rng(4), model, both, 40, 24):
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=LARGEST_DIFFERENCE["f32"])
-        for context in both:
-            context.close()
+    both = [open_context(name, visible_cells=v, kv_type="f32", **BRANCHING, **PLAIN) for v in (True, False)]
+    for found, wanted in random_decodes(np.random.default_rng(4), both, 40, 24):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=LARGEST_DIFFERENCE["f32"])
 
 
 def test_a_graph_serves_any_number_of_cells(model: NativeModel, open_context: OpenContext) -> None:
@@ -150,7 +128,7 @@ def test_a_graph_serves_any_number_of_cells(model: NativeModel, open_context: Op
         context = open_context(model, n_ctx=4096, visible_cells=visible, **PLAIN)
         context.keep_shapes(1)
         for start in range(0, 2048, 64):
-            decode_sequence(context, random_tokens(random, model, 64), start=start)
+            decode_sequence(context, random_tokens(random, context, 64), start=start)
         n_reused.append(context.counters().n_graphs_reused)
         n_bytes.append(context.counters().shapes_bytes)
     assert n_reused == [31, 24]
@@ -159,8 +137,8 @@ def test_a_graph_serves_any_number_of_cells(model: NativeModel, open_context: Op
 
 
 def test_saved_cells_are_those_of_a_context_like_it(model: NativeModel, open_context: OpenContext) -> None:
-    tokens = random_tokens(np.random.default_rng(6), model, 40)
     ours, again, stock = (open_context(model, visible_cells=v, **PLAIN) for v in (True, True, False))
+    tokens = random_tokens(np.random.default_rng(6), ours, 40)
     wanted = decode_sequence(ours, tokens)
     ours.trim(np.zeros(1, np.int32), np.zeros(1, np.int32))
     decode_sequence(ours, tokens[:30])
