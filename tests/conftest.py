@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("untimed", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("untimed")
 
+ROOT = Path(__file__).parents[1]
 MakeModel = Callable[..., Path]
 OpenContext = Callable[..., NativeContext]
 SIZES: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}

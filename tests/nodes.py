@@ -1,39 +1,15 @@
-"""Decodes of hand-made tokens: a token, its position and its sequences."""
+"""Decodes of random tokens, and of some beside the cells of others."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from oracle import decode_sequence
+from oracle import Float32Array, Node, decode, decode_sequence
 
 from qcls_gguf.native import NativeContext
 
-Float32Array = npt.NDArray[np.float32]
-
-
 BRANCHING: dict[str, Any] = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
 """The contexts that `random_decodes` takes."""
-
-
-class Node(NamedTuple):
-    token: int
-    pos: int
-    seqs: Sequence[int]
-
-
-def decode(context: NativeContext, nodes: Sequence[Node]) -> Float32Array:
-    """The nodes' rows, (n, row_size)."""
-    rows = np.empty((len(nodes), context.row_size), np.float32)
-    context.decode(
-        np.array([node.token for node in nodes], np.int32),
-        np.array([node.pos for node in nodes], np.int32),
-        np.cumsum([0, *(len(node.seqs) for node in nodes)], dtype=np.int32),
-        np.array([seq for node in nodes for seq in node.seqs], np.int32),
-        np.ones(len(nodes), np.bool_),
-        rows,
-    )
-    return rows
 
 
 def random_tokens(random: np.random.Generator, context: NativeContext, n: int) -> list[int]:

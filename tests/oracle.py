@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,31 @@ from qcls_gguf.native import NativeContext, NativeModel
 
 Float32Array = npt.NDArray[np.float32]
 N_CTX = 512
+STOCK: dict[str, Any] = {
+    **{"n_batch": N_CTX, "n_seq_max": 1, "n_outputs_max": N_CTX, "n_threads": 1},
+    **{"hidden_only": False, "visible_cells": False},
+}
+
+
+class Node(NamedTuple):
+    token: int
+    pos: int
+    seqs: Sequence[int]
+
+
+def decode(context: NativeContext, nodes: Sequence[Node], output: npt.NDArray[np.bool_] | None = None) -> Float32Array:
+    """The rows of the nodes, or of those that are flagged, (n_flagged, row_size)."""
+    output = np.ones(len(nodes), np.bool_) if output is None else output
+    rows = np.full((int(output.sum()), context.row_size), np.nan, np.float32)
+    context.decode(
+        np.array([node.token for node in nodes], np.int32),
+        np.array([node.pos for node in nodes], np.int32),
+        np.cumsum([0, *(len(node.seqs) for node in nodes)], dtype=np.int32),
+        np.array([seq for node in nodes for seq in node.seqs], np.int32),
+        output,
+        rows,
+    )
+    return rows
 
 
 def decode_sequence(
@@ -32,18 +57,7 @@ def decode_sequence(
 
     output: (n_tokens,) flags, all if not given. Returns the flagged rows, (n_flagged, row_size).
     """
-    n = len(tokens)
-    output = np.ones(n, np.bool_) if output is None else output
-    rows = np.full((int(output.sum()), context.row_size), np.nan, np.float32)
-    context.decode(
-        np.array(tokens, np.int32),
-        np.arange(start, start + n, dtype=np.int32),
-        np.arange(n + 1, dtype=np.int32),
-        np.full(n, seq, np.int32),
-        output,
-        rows,
-    )
-    return rows
+    return decode(context, [Node(token, start + i, [seq]) for i, token in enumerate(tokens)], output)
 
 
 def log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -70,6 +84,8 @@ COLOR = PromptSpec(
     labels=("light blue", "light pink", "red", "none"),
 )
 """Two of its labels begin alike."""
+ITEM = PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))
+"""Its prefix is one token."""
 
 
 class Oracle:
@@ -77,18 +93,7 @@ class Oracle:
 
     def __init__(self, path: Path, *, n_ctx: int = N_CTX, kv_type: str = "f16", flash_attn: bool | None = None) -> None:
         self.model = NativeModel(path)
-        self.context = NativeContext(
-            self.model,
-            n_ctx=n_ctx,
-            n_batch=N_CTX,
-            n_seq_max=1,
-            n_outputs_max=N_CTX,
-            n_threads=1,
-            hidden_only=False,
-            kv_type=kv_type,
-            flash_attn=flash_attn,
-            visible_cells=False,
-        )
+        self.context = NativeContext(self.model, **STOCK, n_ctx=n_ctx, kv_type=kv_type, flash_attn=flash_attn)
         pieces = [(token, *self.model.piece(token)) for token in range(self.model.facts.n_vocab)]
         self.special = {piece.decode(): token for token, piece, is_special in pieces if is_special}
         longest_first = sorted(self.special, key=len, reverse=True)
@@ -154,9 +159,12 @@ class Oracle:
 
     def joint(self, prompt: PromptSpec, query: str) -> list[list[float]]:
         """log p of every token of each label, an end-of-label token included, over the whole vocabulary."""
-        start = self.rendered(prompt.template, query)
+        return self.log_probabilities(self.rendered(prompt.template, query), self.paths(prompt, query))
+
+    def log_probabilities(self, start: list[int], paths: Sequence[list[int]]) -> list[list[float]]:
+        """log p of every token of each path after the tokens of a prompt, over the whole vocabulary."""
         answers = []
-        for path in self.paths(prompt, query):
+        for path in paths:
             logits = self.logits(start + path)
             rows = [logits[len(start) - 1 + depth] for depth in range(len(path))]
             answers.append([float(log_softmax(row)[token]) for row, token in zip(rows, path, strict=True)])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from oracle import Oracle, PromptSpec
 
 from qcls_gguf import Classifier, Result
@@ -91,6 +92,17 @@ def assert_same(
             assert answer.probability == answer.scores[winner].probability
             n_tokens = [len(path) for path in oracle.label_tokens(prompt, query)]
             assert [score.n_tokens for score in answer.scores] == n_tokens
+
+
+def probabilities(result: Result) -> npt.NDArray[np.float64]:
+    """Those of all labels of all prompts, (n_labels,)."""
+    return np.array([score.probability for answer in result.results for score in answer.scores])
+
+
+def assert_alike(result: Result, other: Result) -> None:
+    """Equal but for what other cells in the cache, and other tokens in the decode, do to the arithmetic: it is F16."""
+    assert [answer.prompt for answer in result.results] == [answer.prompt for answer in other.results]
+    np.testing.assert_allclose(probabilities(result), probabilities(other), rtol=0, atol=0.01)
 
 
 def compared(

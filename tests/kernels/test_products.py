@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
-from oracle import PromptSpec
+from oracle import ITEM
 
 from kernels.products import Floats, Matrix, backend, distance, exact, normalized, quantized
 from kernels.variants import runs_code_for_75
@@ -27,7 +27,6 @@ LARGEST_BETWEEN_KERNELS = {"Q4_K": 1.2e-3, "Q6_K": 6e-6, "Q8_0": 6e-6}
 LARGEST_OF_A_VALUE = 3e-3  # where an activation lies between two int8 values, and the GPU's choice is the other one
 LAYOUTS = [("Q4_K", False), ("Q6_K", False), ("Q6_K", True), ("Q8_0", False), ("Q8_0", True)]
 KINDS: list[dict[str, Any]] = [{}, {"glu": True}, {"norm": True}, {"glu": True, "norm": True}]
-SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
 
 
 def environment(short_loops: bool = True) -> dict[str, str]:
@@ -115,7 +114,7 @@ def test_a_model_with_one_damaged_block_is_refused(
     path.write_bytes(data)
     monkeypatch.setenv(LANE_ORDER, lanes)
     with pytest.raises(ModelError, match="not finite"):
-        open_classifier(path, SPECS, n_gpu_layers="all", state_cache=False)
+        open_classifier(path, [ITEM], n_gpu_layers="all", state_cache=False)
 
 
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeModel, OpenClassifier
+from conftest import ROOT, MakeModel, OpenClassifier
 from oracle import COLOR, PromptSpec
 from typer.testing import CliRunner, Result
 
@@ -18,7 +18,6 @@ from qcls_gguf.cli.app import app
 from qcls_gguf.native import NativeModel
 from qcls_gguf.system.timing import STAGES
 
-ROOT = Path(__file__).parents[2]
 SEPARATE, JOINT = (str(ROOT / "configs" / name) for name in ("fashion-8.yaml", "fashion-8-joint.yaml"))
 
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
+from oracle_prompts import assert_alike
 
 from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, Result, load_config
 from qcls_gguf.system import timing
@@ -30,8 +30,6 @@ SHARED = [
     PromptSpec(name=name, template=f"<|im_start|>user\nquery: {{query}}<|im_end|>\n{name}:", labels=labels)
     for name, labels in (("color", ("light blue", "light pink", "red", "none")), ("item", ("dress", "jeans", "none")))
 ]
-LARGEST_DIFFERENCE = 0.01
-"""of probabilities; the cache rounds to F16"""
 QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙", "tank top " * 5]
 
 
@@ -65,17 +63,6 @@ def test_threads_that_wait_share_a_decode_where_that_pays(
     assert 1 < most <= 4 if is_shared else most == 1
     assert any(result.wait_ms > 0 for result in results)
     assert all(result.total_ms == pytest.approx(sum(result.stage_ms.values())) for result in results)
-
-
-def assert_alike(result: Result, other: Result) -> None:
-    """Equal but for what the number of tokens in a decode does to the arithmetic."""
-    for answer, wanted in zip(result.results, other.results, strict=True):
-        np.testing.assert_allclose(
-            [score.probability for score in answer.scores],
-            [score.probability for score in wanted.scores],
-            rtol=0,
-            atol=LARGEST_DIFFERENCE,
-        )
 
 
 def test_answers_can_be_pickled_and_classifiers_cannot(classifier: Classifier) -> None:

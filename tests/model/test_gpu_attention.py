@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, RunPython, WriteConfig
-from nodes import BRANCHING, Float32Array, Node, check_cells_of_others, decode, random_decodes, random_tokens
-from oracle import COLOR, PromptSpec, decode_sequence
+from nodes import BRANCHING, check_cells_of_others, random_decodes, random_tokens
+from oracle import COLOR, Float32Array, Node, PromptSpec, decode, decode_sequence
 
 from qcls_gguf.native import sees_cuda_gpu
 
@@ -115,6 +115,7 @@ WITHOUT_LAYERS = """
 import os, sys
 if sys.argv[2] == "hidden":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf import Classifier
 with Classifier.from_config(sys.argv[1]) as classifier:
     result = classifier.classify("red " * 60)

@@ -10,7 +10,7 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from kernels.decodes import hidden_states as rows
 from kernels.decodes import largest_difference
 from kernels.variants import runs_code_for_75
-from oracle import PromptSpec
+from oracle import ITEM
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.model import OpenModels
@@ -20,7 +20,6 @@ from qcls_gguf.native.kernel_steps import LANE_ORDER
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 Pair = Callable[..., list[Classifier]]
-SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
 SIZES = (1, 2, 3, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 73, 81, 104, 112, 113, 129, 161, 225, 300, 512)
 LARGEST_OF_A_LAYER = 0.02
 """of rows of unit size. Measured: 0.004, with one token, which other kernels take in the file's order"""
@@ -43,7 +42,7 @@ def pair(open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch) -> Pa
         for order in ("0", "1"):
             monkeypatch.setenv(LANE_ORDER, order)
             settings = {"n_gpu_layers": "all", "n_batch": 640, "state_cache": False, **runtime}
-            both.append(open_classifier(path, SPECS, **settings))
+            both.append(open_classifier(path, [ITEM], **settings))
         assert both[0].engine.model.facts.n_lane_ordered == 0
         return both
 
@@ -86,14 +85,14 @@ def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = make_model("qwen3", weight_type=weight_type, head_type=weight_type, **SHAPES[0][1])
-    config = load_config(write_config(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False))
+    config = load_config(write_config(path, [ITEM], n_gpu_layers="all", n_batch=640, state_cache=False))
     with OpenModels() as models, monkeypatch.context() as patch:
         patch.setenv("QCLS_LANE_ORDER", "1")
         models.of(config)
         patch.setenv("QCLS_MMQ_DIRECT", "0")  # for contexts: the model is loaded
         with Classifier.from_config(config, model=models) as lanes:
             patch.setenv("QCLS_LANE_ORDER", "0")
-            plain = open_classifier(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False)
+            plain = open_classifier(path, [ITEM], n_gpu_layers="all", n_batch=640, state_cache=False)
             for n in (2, 5, 8, 9, 33, 130, MANY):
                 np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
 

@@ -19,8 +19,6 @@ from qcls_gguf.data.labelled import LabelledColumns
 from qcls_gguf.evaluation.cues import CUES, best_cue
 from qcls_gguf.evaluation.records import TriedCue
 
-ROOT = Path(__file__).parents[2]
-
 
 def init(*arguments: str, stdin: str = "") -> tuple[int, str]:
     done = CliRunner().invoke(app, ["init", *arguments], input=stdin, catch_exceptions=False)

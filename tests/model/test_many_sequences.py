@@ -2,12 +2,11 @@
 
 import re
 
-import nodes
 import numpy as np
+import oracle
 import pytest
 from conftest import OpenContext
-from nodes import Float32Array, Node
-from oracle import decode_sequence
+from oracle import Float32Array, Node, decode_sequence
 
 from qcls_gguf.errors import DecodeError, PlanError
 from qcls_gguf.native import NativeContext, NativeModel, build_info
@@ -17,7 +16,7 @@ Tokens = list[tuple[int, int, list[int]]]
 
 
 def decode(context: NativeContext, tokens: Tokens) -> Float32Array:
-    return nodes.decode(context, [Node(*each) for each in tokens])
+    return oracle.decode(context, [Node(*each) for each in tokens])
 
 
 def test_a_thousand_sequences(model: NativeModel, open_context: OpenContext) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
 from kernels.variants import LANES, compare_variants, variants
-from oracle import PromptSpec
+from oracle import ITEM, PromptSpec
 
 from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf.native.kernel_steps import environment
@@ -15,8 +15,6 @@ pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device
 LEFT_TO_STOCK = 1
 LARGEST_OF_HEAD = 0.05  # measured: 0.012, of scores down to -36
 TAKEN = (2, 3, 7, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 81, 104, 112, 113, 128, 129, 160, 161, 225, 300)
-SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
-"""Its prefix is one token, which is stock's: what differs, the kernels computed in the decode that is compared."""
 
 
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
@@ -33,7 +31,8 @@ def test_hidden_states_are_stock_s_within_rounding(
     name: str, shape: dict[str, Any], weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
     path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
-    classifier = open_classifier(path, SPECS, n_gpu_layers="all")
+    classifier = open_classifier(path, [ITEM], n_gpu_layers="all")
+    # the one token is stock's: what differs, the kernels computed in the decode that is compared
     assert len(classifier.prompts[0].prefix) == 1
     sizes = compare_variants(classifier, [LEFT_TO_STOCK, *TAKEN], 1).sizes
     rounding = max(size.rounding for size in sizes)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext
-from nodes import Node, decode, random_tokens
-from oracle import decode_sequence
+from nodes import random_tokens
+from oracle import Node, decode, decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import ModelError

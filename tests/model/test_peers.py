@@ -8,25 +8,24 @@ aggregation may be named, of which the sum is tested here. Likelihoods are divid
 It has no end-of-label token: here a label that another one begins with is a completion with that token after it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from oracle import Oracle, log_softmax
+from conftest import ROOT
+from oracle import Oracle
 
 from qcls_gguf import Classifier, Config, load_config
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.resources import embedded_model
-from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
+from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.score.result import PromptResult
 
-ROOT = Path(__file__).parents[2]
 QUERIES = ("red summer dress for girls", "宽松羊毛混纺大衣", "light pink wool blend coat, on sale", "")
 LARGEST = 1e-3  # measured: 2.8e-6
-FloatArray = npt.NDArray[np.float64]
+AGGREGATIONS: dict[Scoring, Callable[[list[float]], float]] = {"joint": sum, "mean": fmean}
 
 
 @pytest.fixture(scope="module", params=["fashion-8.yaml", "fashion-8-joint.yaml"])
@@ -51,26 +50,13 @@ def completions(oracle: Oracle, prompt: PromptConfig) -> list[list[int]]:
     ]
 
 
-def log_probabilities(oracle: Oracle, start: Sequence[int], paths: Sequence[Sequence[int]]) -> list[list[float]]:
-    """log p of each token of each completion after a prompt's tokens, from stock logits over the whole vocabulary."""
-    logits: dict[tuple[int, ...], FloatArray] = {}
-    found = []
-    for path in paths:
-        *fed, _ = path
-        if tuple(fed) not in logits:
-            logits[tuple(fed)] = oracle.logits([*start, *fed])[len(start) - 1 :]
-        rows = logits[tuple(fed)]
-        found.append([float(log_softmax(row)[token]) for row, token in zip(rows, path, strict=True)])
-    return found
-
-
 def test_joint_and_mean_are_the_probabilities_of_cappr(
     config: Config, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With llama.cpp's attention, as the oracle has it: ours rounds otherwise, by 1.2e-3 at most."""
     monkeypatch.setenv("QCLS_VISIBLE_CELLS", "0")
     answers: dict[Scoring, list[tuple[PromptResult, ...]]] = {}
-    for scoring in EXACT_SCORINGS:
+    for scoring in AGGREGATIONS:
         prompts = tuple(replace(prompt, scoring=scoring) for prompt in config.prompts)
         with Classifier.from_config(replace(config, prompts=prompts)) as classifier:
             answers[scoring] = [classifier.classify(query).results for query in QUERIES]
@@ -80,17 +66,11 @@ def test_joint_and_mean_are_the_probabilities_of_cappr(
             start = oracle.rendered(prompt.expanded_template, query)
             paths = completions(oracle, prompt)
             lengths |= {len(path) for path in paths}
-            logs = log_probabilities(oracle, start, paths)
-            likelihoods: dict[Scoring, list[float]] = {
-                "joint": [sum(each) for each in logs],
-                "mean": [sum(each) / len(each) for each in logs],
-            }
-            for scoring in EXACT_SCORINGS:
-                likelihood = likelihoods[scoring]
-                probability = np.array([score.probability for score in answers[scoring][i][p].scores])
-                np.testing.assert_allclose(
-                    probability, np.exp(likelihood) / np.exp(likelihood).sum(), rtol=0, atol=LARGEST
-                )
-                scores = [score.score for score in answers[scoring][i][p].scores]
-                np.testing.assert_allclose(np.exp(scores), np.exp(likelihood), rtol=0, atol=LARGEST)
+            logs = oracle.log_probabilities(start, paths)
+            for scoring, aggregation in AGGREGATIONS.items():
+                likelihood = np.exp([aggregation(each) for each in logs])
+                scores = answers[scoring][i][p].scores
+                found = [each.probability for each in scores]
+                np.testing.assert_allclose(found, likelihood / likelihood.sum(), rtol=0, atol=LARGEST)
+                np.testing.assert_allclose(np.exp([each.score for each in scores]), likelihood, rtol=0, atol=LARGEST)
     assert lengths == {1, 2}

@@ -5,6 +5,7 @@ import signal
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from time import sleep
 from types import FrameType
@@ -13,10 +14,11 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
+from oracle_prompts import assert_alike, probabilities
 from waiting import until
 
 from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, PromptConfig, Result, load_config
-from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
+from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.core.queue import Job
 from qcls_gguf.engine.prefix_cache import Prefix
@@ -28,8 +30,11 @@ CONFIGURED = [
     PromptSpec(name="item", template="<|im_start|>what is {query}\nlabel:", labels=("dress", "jeans", "none")),
 ]
 QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙"]
-LARGEST_DIFFERENCE = 0.01
-"""of probabilities: what other cells in the cache, and other tokens in the decode, do to the arithmetic"""
+LONG = PromptConfig(
+    name="long",
+    prompt_template="<|im_start|>" + " ".join(f"word {n}" for n in range(60)) + " {query}\nlabel:",
+    labels=("a", "b"),
+)
 
 
 def question(
@@ -47,20 +52,9 @@ def classifier(open_classifier: OpenClassifier) -> Classifier:
     return open_classifier("qwen3", CONFIGURED)
 
 
-def probabilities(result: Result) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([score.probability for answer in result.results for score in answer.scores])
-
-
-def assert_alike(result: Result, other: Result) -> None:
-    assert [answer.prompt for answer in result.results] == [answer.prompt for answer in other.results]
-    np.testing.assert_allclose(probabilities(result), probabilities(other), rtol=0, atol=LARGEST_DIFFERENCE)
-
-
 def fresh_answers(prompts: Sequence[PromptConfig], write_config: WriteConfig, queries: Sequence[str]) -> list[Result]:
     config = load_config(write_config("qwen3", CONFIGURED))
-    with Classifier.from_config(
-        type(config)(prompts=tuple(prompts), model=config.model, runtime=config.runtime)
-    ) as own:
+    with Classifier.from_config(replace(config, prompts=tuple(prompts))) as own:
         return [own.classify(query) for query in queries]
 
 
@@ -232,9 +226,8 @@ def test_a_file_is_opened_once_however_it_is_named(write_config: WriteConfig) ->
     link.symlink_to(elsewhere)
     with OpenModels() as models:
         one = models.of(config)
-        assert models.of(Config(prompts=config.prompts, model=ModelConfig(path=link), runtime=config.runtime)) is one
-        in_part = RuntimeConfig(n_gpu_layers=1)
-        assert models.of(Config(prompts=config.prompts, model=config.model, runtime=in_part)) is not one
+        assert models.of(replace(config, model=ModelConfig(path=link))) is one
+        assert models.of(replace(config, runtime=RuntimeConfig(n_gpu_layers=1))) is not one
         assert len(models) == 2
 
 
@@ -242,8 +235,6 @@ def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
     open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classifier = open_classifier("qwen3", CONFIGURED, n_ctx=2048, n_batch=512)
-    template = "<|im_start|>" + " ".join(f"word {n}" for n in range(60)) + " {query}\nlabel:"
-    long = PromptConfig(name="long", prompt_template=template, labels=("a", "b"))
     engine, hold = classifier.engine, classifier.engine.hold
     lengths: list[int] = []
     asked: list[Future[tuple[Result, int]]] = []
@@ -258,21 +249,21 @@ def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
     with ThreadPoolExecutor(16) as pool:
         alone = classifier.classify("red dress")
         monkeypatch.setattr(engine, "hold", hold_and_ask)
-        with classifier.prompt_set([long]) as prompts:
+        with classifier.prompt_set([LONG]) as prompts:
             n_whole = len(prompts.prompts[0].prefix)
             n_shared = lengths[0] - 64
             assert 0 <= n_shared < 8  # with the configured prompts
             assert lengths == [*range(64 + n_shared, n_whole, 64), n_whole]
             assert len(engine.cache) == 3  # the beginnings have gone
-            in_pieces = probabilities(prompts.classify("red dress"))
+            in_pieces = prompts.classify("red dress")
         for n_pieces, future in enumerate(asked, 1):
             result, n_then = future.result(20)
             assert n_then <= n_pieces + 1  # whoever came while a piece was stored had a turn before the one after
-            assert probabilities(result) == pytest.approx(probabilities(alone), abs=LARGEST_DIFFERENCE)
+            assert_alike(result, alone)
     monkeypatch.undo()
     small = open_classifier("qwen3", CONFIGURED, n_ctx=2048, n_batch=512, question_prefixes=1)
-    with small.prompt_set([long]) as prompts:  # without room for its beginning it is stored at once
-        assert probabilities(prompts.classify("red dress")) == pytest.approx(in_pieces, abs=LARGEST_DIFFERENCE)
+    with small.prompt_set([LONG]) as prompts:  # without room for its beginning it is stored at once
+        assert_alike(prompts.classify("red dress"), in_pieces)
         assert len(small.engine.cache) == 3
 
 
@@ -281,9 +272,7 @@ def test_an_interrupted_call_leaves_no_prefix_pinned(open_classifier: OpenClassi
     classifier = open_classifier("qwen3", CONFIGURED, n_ctx=2048, n_batch=512)
     cache = classifier.engine.cache
     pins = [(prefix.tokens, prefix.n_users) for prefix in cache.prefixes]
-    template = "<|im_start|>" + " ".join(f"word {n}" for n in range(60)) + " {query}\nlabel:"
-    long = PromptConfig(name="long", prompt_template=template, labels=("a", "b"))
-    compiled = compile_prompts([long], classifier.engine.model)
+    compiled = compile_prompts([LONG], classifier.engine.model)
     n_interrupts, random = 0, Random(7)
 
     def interrupt(_: int, frame: FrameType | None) -> None:

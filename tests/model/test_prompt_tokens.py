@@ -12,7 +12,6 @@ from conftest import MakeModel
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.config.template import SLOT
 from qcls_gguf.errors import ConfigError, PlanError
 from qcls_gguf.native import NativeModel
@@ -67,25 +66,9 @@ class Tokens:
     def words(self, tokens: Sequence[int]) -> list[bytes]:
         return [self.model.piece(token)[0] for token in tokens]
 
-    def compile(
-        self,
-        template: str,
-        labels: Sequence[str] = ("dress", "tee"),
-        *,
-        label_prefix: str = " ",
-        scoring: Scoring = "tree",
-        end: int = -1,
-    ) -> Prompt:
-        return compile_prompt(
-            self.model,
-            name="category",
-            template=template,
-            label_prefix=label_prefix,
-            labels=labels,
-            scoring=scoring,
-            bos=self.bos,
-            end=end,
-        )
+    def compile(self, template: str, labels: Sequence[str] = ("dress", "tee"), **options: Any) -> Prompt:
+        settings = {"name": "category", "label_prefix": " ", "scoring": "tree", "end": -1, **options}
+        return compile_prompt(self.model, template=template, labels=labels, bos=self.bos, **settings)
 
     def fragment(self, prompt: Prompt, query: str) -> list[int]:
         return self.of(prompt.before + query + prompt.after)

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import ROOT
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, load_config
 from qcls_gguf.config.template import SLOTS
 from qcls_gguf.questions.forms import INSTRUCTIONS, OPTIONS, Forms, FormSettings, read_forms
 from qcls_gguf.questions.question import Question, compile_question
-
-ROOT = Path(__file__).parents[2]
 
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

@@ -9,6 +9,7 @@ import pytest
 from conftest import MakeModel, OpenContext, WriteConfig
 from nodes import BRANCHING, random_decodes
 from oracle import PromptSpec
+from oracle_prompts import probabilities
 
 from qcls_gguf import Classifier, Config, Model, load_config
 from qcls_gguf.engine import open as engine_open
@@ -60,11 +61,6 @@ def test_a_divided_model_computes_the_same(name: str, make_model: MakeModel, ope
         np.testing.assert_array_equal(found, wanted)
 
 
-def probabilities(classifier: Classifier, query: str) -> list[float]:
-    """Of all labels of all prompts."""
-    return [score.probability for result in classifier.classify(query).results for score in result.scores]
-
-
 def measured(model: Model, config: Config) -> ContextMemory:
     """What the context of a configuration takes with all layers on one GPU."""
     with open_vocabulary(model.file, config.runtime) as vocabulary:
@@ -102,7 +98,7 @@ def test_each_gpu_takes_no_more_than_it_has_free(
     config = load_config(write_config(path, PROMPTS, n_gpu_layers=given_layers, n_threads=4))
     on_cpu = replace(config, runtime=replace(config.runtime, n_gpu_layers=0))
     with Classifier.from_config(on_cpu) as classifier:
-        wanted = [probabilities(classifier, query) for query in QUERIES]
+        wanted = [probabilities(classifier.classify(query)) for query in QUERIES]
         context = measured(classifier.engine.model, config)
     weights = weights_of(read_header(path).tensors, 12)
     all_bytes = sum(weights.layer_bytes) + weights.output_bytes + context.cache_bytes
@@ -113,7 +109,7 @@ def test_each_gpu_takes_no_more_than_it_has_free(
         monkeypatch.setattr(module, "gpus", lambda: scarce)
     with Classifier.from_config(config) as classifier:
         placed = classifier.engine.model.placement
-        found = [probabilities(classifier, query) for query in QUERIES]
+        found = [probabilities(classifier.classify(query)) for query in QUERIES]
         taken = [was - gpu.free_bytes for was, gpu in zip(before, gpus(), strict=True)]
     print(placed, "MiB taken and free:", *(each // MIB for each in (*taken, *free)))
     assert placed.n_gpu_layers == n_layers if n_layers else 0 < placed.n_gpu_layers < 13

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext
-from nodes import BRANCHING, Node, check_cells_of_others, decode, random_decodes, random_tokens
-from oracle import PromptSpec, decode_sequence
+from nodes import BRANCHING, check_cells_of_others, random_decodes, random_tokens
+from oracle import Node, PromptSpec, decode, decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import DecodeError

@@ -14,6 +14,8 @@ from qcls_gguf import Classifier, PromptConfig
 from qcls_gguf.questions.distribution import Distribution
 
 COLOURS = ("light blue", "light pink", "red", "dark red")
+_LINES = "".join(f"- {each}\n" for each in COLOURS)
+WHICH_COLOUR = f"Which colour?\nOptions:\n{_LINES}Answer with exactly one option."
 CLOSE = 0.01
 """of probabilities: what other tokens in the decode do to the arithmetic"""
 
@@ -31,6 +33,11 @@ def ask(server: Server, body: object, path: str = "/v1/decisions") -> tuple[int,
 
 def choice(instructions: str = "Which colour?", values: tuple[object, ...] = COLOURS, **more: object) -> dict[str, Any]:
     return {"type": "choice", "instructions": instructions, "choices": [{"value": value} for value in values], **more}
+
+
+def probabilities(answer: Any, n: int = 0) -> list[float]:
+    """Those of the options of a question, by its number."""
+    return [option["probability"] for option in answer["answers"][n]["probabilities"]]
 
 
 def expected(classifier: Classifier, system: str, labels: tuple[str, ...], query: str) -> list[float]:
@@ -54,15 +61,12 @@ def test_the_openai_sdk(client: openai.OpenAI, classifier: Classifier) -> None:
     predicate, colour, score = decision.answers
     assert predicate.type == "predicate"
     system = "Is it a dress?\n\nAnswer with exactly yes or no."
-    probabilities = expected(classifier, system, ("yes", "no"), "red dress for girls")
-    assert predicate.probability == pytest.approx(probabilities[0], abs=CLOSE)
+    wanted, _ = expected(classifier, system, ("yes", "no"), "red dress for girls")
+    assert predicate.probability == pytest.approx(wanted, abs=CLOSE)
     assert colour.type == "choice"
     assert (colour.name, [each.value for each in colour.probabilities]) == ("colour", list(COLOURS))
-    lines = "".join(f"- {each}\n" for each in COLOURS)
-    system = f"Which colour?\nOptions:\n{lines}Answer with exactly one option."
-    probabilities = expected(classifier, system, COLOURS, "red dress for girls")
     found = [each.probability for each in colour.probabilities]
-    assert found == pytest.approx(probabilities, abs=CLOSE)
+    assert found == pytest.approx(expected(classifier, WHICH_COLOUR, COLOURS, "red dress for girls"), abs=CLOSE)
     assert sum(found) == pytest.approx(1)
     assert colour.choice == COLOURS[found.index(max(found))]
     assert colour.confidence == pytest.approx(Distribution(found).choice_confidence)
@@ -207,9 +211,7 @@ def test_more_questions_than_the_cache_holds(server: Server) -> None:
     assert status == 200
     for n in (0, 17, 39):
         _, alone = ask(server, {"model": "m", "input": "red dress", "questions": [questions[n]]})
-        for one, other in zip(answer["answers"][n]["probabilities"], alone["answers"][0]["probabilities"], strict=True):
-            assert one["value"] == other["value"]
-            assert one["probability"] == pytest.approx(other["probability"], abs=CLOSE)
+        assert probabilities(answer, n) == pytest.approx(probabilities(alone), abs=CLOSE)
     assert server.metric("qcls_sets_evicted_total") > 20
 
 
@@ -227,11 +229,7 @@ def test_clients_that_crowd_the_cache_wait_for_each_other(narrow: Server) -> Non
         answers = list(pool.map(lambda body: ask(narrow, body), bodies))
     assert [status for status, _ in answers] == [200] * 16, answers
     for body, (_, answer) in zip(bodies[::5], answers[::5], strict=True):
-        found, right = (
-            [option["probability"] for option in each["answers"][0]["probabilities"]]
-            for each in (answer, ask(narrow, body)[1])
-        )
-        assert found == pytest.approx(right, abs=CLOSE)
+        assert probabilities(answer) == pytest.approx(probabilities(ask(narrow, body)[1]), abs=CLOSE)
 
 
 def test_a_question_is_made_once(server: Server) -> None:
@@ -246,10 +244,7 @@ def test_a_question_is_made_once(server: Server) -> None:
 
 
 def test_audited_questions_say_what_mass_the_options_have(server: Server, classifier: Classifier) -> None:
-    system = (
-        "Which colour?\nOptions:\n" + "".join(f"- {each}\n" for each in COLOURS) + "Answer with exactly one option."
-    )
-    prompt = PromptConfig(name="p", prompt_template=f"{system}\n\n{{query}}\nanswer:", labels=COLOURS)
+    prompt = PromptConfig(name="p", prompt_template=f"{WHICH_COLOUR}\n\n{{query}}\nanswer:", labels=COLOURS)
     with classifier.prompt_set([prompt], audit=True) as prompts:
         (result,) = prompts.classify("red dress").results
     assert result.audit is not None
@@ -262,9 +257,8 @@ def test_audited_questions_say_what_mass_the_options_have(server: Server, classi
     system_one = {"state": "red dress", "questions": questions, "audit": True}
     assert ask(server, system_one, "/v1/systemone")[1]["answers"]["q"]["x_label_mass"] == mass
     options = [{"name": each} for each in COLOURS]
-    sglang = {"input": "red dress", "questions": [
-        {"id": "q", "type": "choice", "question": "Which colour?", "options": options}
-    ]}  # fmt: skip
+    question = {"id": "q", "type": "choice", "question": "Which colour?", "options": options}
+    sglang = {"input": "red dress", "questions": [question]}
     assert ask(server, {**sglang, "audit": True})[1]["answers"]["q"]["label_mass"] == mass
     assert ask(server, sglang)[1]["answers"]["q"]["label_mass"] is None
 

@@ -94,11 +94,7 @@ def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list
     assert len(prefixes) + max(n_leaves) <= found.n_seq_max <= MAX_SEQ
 
 
-LONG = prompt_of(n_head=200)
 MANY = prompt_of(labels=forks(40))
-ONE: dict[str, Any] = {"max_query_tokens": 1, "max_batch": 1}
-
-
 TWO = [prompt_of(n_head=20, n_tail=5), prompt_of(n_head=30, n_tail=5, first=1)]
 STABLE = prompt_of(n_head=20, n_stable=1, n_tail=5)
 FORKS = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(99))]
@@ -107,23 +103,11 @@ FORKS = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(9
 @pytest.mark.parametrize(
     ("prompts", "settings", "limit", "least", "message"),
     [
-        (
-            FORKS,
-            {},
-            "n_seq_max",
-            101,
-            "the prefixes 2 and kept queries 0, more than runtime.n_seq_max (100 of at most 4096): raise",
-        ),
+        (FORKS, {}, "n_seq_max", 101, "2 and kept queries 0, more than runtime.n_seq_max (100 of at most 4096): raise"),
         (TWO, {"max_query_tokens": 8}, "n_batch", 43, "runtime.n_batch: 42 is less than the 43 that"),
         ([MANY], {}, "n_batch", 164, "runtime.n_batch: 163 is less than the 164 that"),
         ([MANY], {"question_prefixes": 200}, "n_batch", 256, "runtime.n_batch: 255 is less than the 256 that"),
-        (
-            [STABLE],
-            {"max_query_tokens": 8},
-            "n_ctx",
-            55,
-            "the prefixes (21), kept queries (0) and a batch (34) need: raise it",
-        ),
+        ([STABLE], {"max_query_tokens": 8}, "n_ctx", 55, "(21), kept queries (0) and a batch (34) need: raise it"),
         (TWO[:1], {"n_batch": 1024}, "n_ctx", 1044, "runtime.n_ctx: 1043 is less than the 1044 cells"),
     ],
 )
@@ -149,7 +133,8 @@ def test_a_prompt_longer_than_the_training_context_is_refused() -> None:
 
 
 def test_a_cache_that_changes_the_rope_factors_is_refused() -> None:
-    config, prompts = runtime(**ONE), set_of([LONG, prompt_of(n_head=200, first=1)], [0, 0])
+    config = runtime(max_query_tokens=1, max_batch=1)
+    prompts = set_of([prompt_of(n_head=200, first=first) for first in (0, 1)], [0, 0])
     for n_cells in (768, 200):  # one prompt alone is past 200: the long factors are right
         assert limits(config, prompts, 0, n_cells).n_ctx == 768
     with pytest.raises(ConfigError, match=r"cache of 768 cells .* longer than 512"):
@@ -248,14 +233,10 @@ def test_questions_get_room_beside_the_prompts() -> None:
 
 def test_questions_take_no_sequence_from_the_prompts() -> None:
     prompts = set_of([prompt_of(labels=forks(40))], [0])
-    found = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000, n_seq_max=MAX_SEQ), prompts, 0)
-    assert (found.n_seq_max, found.n_leaf_seqs) == (MAX_SEQ, 255)
-    reserved = limits(
-        RuntimeConfig(max_query_tokens=1, max_batch=1000, question_prefixes=100, n_seq_max=MAX_SEQ), prompts, 0
-    )
-    assert (reserved.n_seq_max, reserved.n_leaf_seqs) == (MAX_SEQ, 155)
-    small = limits(RuntimeConfig(max_query_tokens=1, n_seq_max=60), prompts, 0)
-    assert (small.n_seq_max, small.n_leaf_seqs) == (60, 59)
+    many: dict[str, Any] = {"max_batch": 1000, "n_seq_max": MAX_SEQ}
+    for settings, n_leaf_seqs in ((many, 255), ({**many, "question_prefixes": 100}, 155), ({"n_seq_max": 60}, 59)):
+        found = limits(RuntimeConfig(max_query_tokens=1, **settings), prompts, 0)
+        assert (found.n_seq_max, found.n_leaf_seqs) == (settings["n_seq_max"], n_leaf_seqs)
 
 
 @pytest.mark.parametrize(

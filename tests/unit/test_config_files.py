@@ -185,7 +185,7 @@ _RUNTIME_KEYS = [f.name for f in fields(RuntimeConfig)]
 _SCHEMA = Draft202012Validator(config_json_schema())
 
 
-@settings(max_examples=500, derandomize=False)
+@settings(max_examples=150, derandomize=False)
 @given(prompt=_some(_PROMPT_KEYS), runtime=_some(_RUNTIME_KEYS), model=_some(["hf_repo", "quantization", "revision"]))
 def test_files_and_python_objects_are_judged_alike(
     prompt: dict[str, Any], runtime: dict[str, Any], model: dict[str, Any]
