@@ -9,16 +9,7 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
 from oracle import Oracle, PromptSpec, decode_sequence
-from oracle_prompts import (
-    EXACT,
-    QUERIES,
-    TOPICS,
-    compared,
-    make_template,
-    numbered_prompts,
-    probabilities,
-    random_prompts,
-)
+from oracle_prompts import EXACT, QUERIES, TOPICS, compared, make_template, numbered_prompts, random_prompts
 from random_hybrids import HYBRIDS as ALL
 
 from qcls_gguf import Classifier, ConfigError, DecodeError
@@ -94,7 +85,7 @@ def test_a_gpu_answers_as_the_cpu_does(name: str, open_classifier: OpenClassifie
     for layers in (0, "all"):
         classifier = open_classifier(name, prompts, max_batch=2, n_gpu_layers=layers)
         results = [*classifier.classify_batch(["red dress for girl", ""]), classifier.classify("dark")]
-        answers.append([probabilities(each) for each in results])
+        answers.append([[score.probability for answer in each.results for score in answer.scores] for each in results])
     np.testing.assert_allclose(answers[1], answers[0], rtol=0, atol=0.05)
 
 
