@@ -1,7 +1,7 @@
 """The slow, obvious mirror of the classifier: one prompt, one label, one whole sequence, stock logits.
 
-Nothing is cached, shared or merged: every label's score comes from a decode of the rendered prompt with the label
-behind it. The code follows the definitions and takes nothing from the package but the native library.
+Nothing is cached or merged: every label's score comes from a decode of the rendered prompt with the label behind it.
+The code follows the definitions and takes nothing from the package but the native library.
 """
 
 import re
@@ -162,11 +162,14 @@ class Oracle:
         return self.log_probabilities(self.rendered(prompt.template, query), self.paths(prompt, query))
 
     def log_probabilities(self, start: list[int], paths: Sequence[list[int]]) -> list[list[float]]:
-        """log p of every token of each path after the tokens of a prompt, over the whole vocabulary."""
+        """log p of every token of each path after the tokens of a prompt, over the whole vocabulary.
+
+        Paths that differ in their last token alone are read from one decode: labels of a real model are many.
+        """
+        logits = {fed: self.logits([*start, *fed]) for fed in {tuple(path[:-1]) for path in paths}}
         answers = []
         for path in paths:
-            logits = self.logits(start + path)
-            rows = [logits[len(start) - 1 + depth] for depth in range(len(path))]
+            rows = logits[tuple(path[:-1])][len(start) - 1 :]
             answers.append([float(log_softmax(row)[token]) for row, token in zip(rows, path, strict=True)])
         return answers
 
