@@ -22,6 +22,7 @@ from qcls_gguf.report.record import LEFT_OUT, Record
 from qcls_gguf.report.run_record import RunRecord
 from qcls_gguf.tuning.batch_prior import BatchPriorRecord
 from qcls_gguf.tuning.calibrate import CalibrationRecord
+from qcls_gguf.tuning.statements import StatementRecord
 
 RECORDS: dict[str, type[Record]] = {
     "run": RunRecord,
@@ -32,6 +33,7 @@ RECORDS: dict[str, type[Record]] = {
     "learn": LearnRecord,
     "calibrate": CalibrationRecord,
     "calibrate --queries": BatchPriorRecord,
+    "calibrate --target-error": StatementRecord,
     "advise": AdviceRecord,
     "compare": ComparisonRecord,
     "bench": BenchmarkRecord,

@@ -196,7 +196,12 @@ class Cascade:
 
 
 def open_stage(name: str, loaded: LoadedPrompts, setting: CascadeStage | None) -> Stage:
-    """A stage on the engine that holds its prompts. setting: the prompts that it is asked; None: all."""
+    """A stage on the engine that holds its prompts. setting: the prompts that it is asked; None: all.
+
+    Raises ConfigError for a stage that would abstain.
+    """
+    if setting is not None and any(each.min_confidence is not None for each in loaded.compiled.settings):
+        raise ConfigError(f"cascade: the calibration of stage {name} states an error rate: name one that does not")
     names = [prompt.name for prompt in loaded.prompts if setting is None or prompt.name in setting.prompts]
     return Stage(
         name=name,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from .cascade import Cascade, Stage, check_stamps, open_stage, stage_config
-from .config.calibration_file import Calibration, read_calibration
-from .config.heads_file import read_heads
+from .config.calibration_file import Calibration
+from .config.heads_file import read_fitted
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
@@ -169,13 +169,11 @@ class Classifier(Labeller):
         else:
             config = check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
         rendered = render_prompts(config.prompts, self.engine.model, self.config.model).prompts
-        config = replace(config, prompts=rendered)
-        calibration = read_calibration(config)
-        heads = read_heads(config, calibration)
+        config, calibration, heads = read_fitted(replace(config, prompts=rendered))
         for fitted in (calibration, heads):
             if fitted is not None:
                 fitted.check_model(self.model.sha256)
-        return compile_prompts(rendered, self.engine.model, audit=audit, heads=heads), calibration
+        return compile_prompts(config.prompts, self.engine.model, audit=audit, heads=heads), calibration
 
     def some(self, names: Sequence[str]) -> LoadedPrompts:
         """Some of the configured prompts as a set for `classify_pairs`, which asks all stages of a cascade for them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..config.scoring import SCORINGS, parse_scoring
 from ..config.words import printable_lines
@@ -11,6 +12,9 @@ from ..errors import ConfigError
 from ..report.files import Output
 from .options import LabelledRows, ModelOptions, Printing, Reporting, RowOptions, command, only_one, option
 from .terminal import EXIT_OTHER, check_outputs, long_work, say
+
+if TYPE_CHECKING:
+    from ..tuning.calibrate import FitSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,7 @@ class EvaluationOptions:
     shuffle_labels: int = option("--shuffle-labels K", "Also score with the labels listed in K other orders.", 0, low=0)
     seed: int = option("--seed S", "Seed of the orders of labels.", 0)
     cues: bool = option("--cues", "Also try other answer cues for prompts of system and user texts.", False)
+    check_error: bool = option("--check-error", "Also check what the calibration states; 1 if it fails.", False)
 
 
 @command
@@ -35,18 +40,21 @@ def eval_command(
     gives the scores of all modes. They are not calibrated. If the configuration has a prior, a temperature or a
     calibration, `calibrated` is one more mode: every prompt in its own scoring with these. If it is a cascade, all
     modes describe its last stage, and `cascade` is one more mode: all stages, as in a request. JSON is one object;
-    docs/records.md describes its fields. Exit codes: 0; 1 if scores are not finite or a decode failed; 2 for usage,
-    configuration and data; 3 for a model that can't be loaded.
+    docs/records.md describes its fields. Exit codes: 0; 1 if scores are not finite, a decode failed or a
+    statement does; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
     --shuffle-labels K scores the rows K more times, with the labels in every {labels} slot listed in other orders. A
     flip is an answer that changed; a row's difference is the largest change of a label's probability. --cues scores
     them once more, with several beginnings of the answer at once, and compares these with the configured one.
+    --check-error checks the error rates and label sets that the configured calibration states, and exits with 1 if one
+    fails: with all true, in at most 5 % of the runs. Rows of queries that the calibration was made with don't count.
 
     \b
     qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
     qcls-gguf eval --data labelled.csv --format json --html report.html
     qcls-gguf eval --data labelled.jsonl --scoring tree --shuffle-labels 5
     qcls-gguf eval --data labelled.csv --cues --scoring tree
+    qcls-gguf eval --data new.jsonl --scoring tree --check-error
     """
     from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
     from ..evaluation.report import evaluation_document
@@ -60,12 +68,14 @@ def eval_command(
         n_shuffles=chosen.shuffle_labels,
         seed=chosen.seed,
         cues=chosen.cues,
+        check_error=chosen.check_error,
     )
     check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config})
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):
         record = evaluate(evaluation, opener, on_progress=on_progress)
     reporting.show(record, evaluation_document(record))
-    return EXIT_OTHER if record.non_finite else None
+    failed = record.check is not None and not record.check.holds
+    return EXIT_OTHER if record.non_finite or failed else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +87,12 @@ class CalibrationOptions:
     strength: float = option(
         "--strength S", "Of the batch prior: 0 changes nothing, 1 makes labels alike.", 0.75, low=0, high=1
     )
+    target_error: float | None = option(
+        "--target-error SHARE", "State an error rate: choose thresholds that keep it.", low=0.0001, high=0.5
+    )
+    confidence: float = option("--confidence SHARE", "Of that statement.", 0.95, low=0.5, high=0.9999)
+    fallback: str | None = option("--fallback TEXT", "The answer below a threshold. Default: the prompt's, or unsure.")
+    sets: bool = option("--sets", "State label sets, as the prompts' key sets asks for them.", False)
     out: Path = option("--out -o FILE", "The calibration file to write.", Path("calibration.yaml"))
     folds: int = option("--folds N", "Folds of the cross-validation.", 5, low=2, high=100)
     seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
@@ -88,7 +104,7 @@ class CalibrationOptions:
 def calibrate_command(
     rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
 ) -> int | None:
-    """Fit a temperature for each prompt to labelled queries, or biases of its labels to unlabelled ones.
+    """Fit temperatures to labelled queries, or biases to unlabelled ones; or state error rates and label sets.
 
     The data has the format of eval's. Each fit minimises a prompt's log-loss in its configured scoring, after its
     prior. A fit is kept if it lowers the log-loss of rows that it has not seen (cross-validation) by more than one
@@ -99,14 +115,21 @@ def calibrate_command(
     prefers on the whole. That helps small models most, and harms where one label is right for nearly all queries; to
     see what it changes, name the file in the configuration and run eval on labelled rows.
 
-    Exit codes: 0; 1 if every fit was refused, so that nothing is written, or a decode failed; 2 for usage,
-    configuration and data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its
+    --target-error SHARE states an error rate instead: it finds for each prompt the lowest threshold with which the
+    error among answered queries is at most SHARE, with --confidence over the choice of the rows; all other queries get
+    --fallback. --sets, or a prompt's key sets, states label sets. The rows must be others than those that fitted a
+    temperature, biases or heads, and like the queries to come; docs/stated-error.md says more. What cannot be stated is
+    refused, with the rows that would be needed, and then nothing is written. `eval --check-error` checks it later.
+
+    Exit codes: 0; 1 if every fit or any statement was refused, so that nothing is written, or a decode failed; 2 for
+    usage, configuration and data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its
     fields.
 
     \b
     qcls-gguf calibrate --data labelled.jsonl
     qcls-gguf calibrate --data labelled.csv --prompt category --out category.yaml --force
     qcls-gguf calibrate --queries unlabelled.txt --out prior.yaml
+    qcls-gguf calibrate --data labelled.jsonl --target-error 0.05 --fallback "ask a person"
     """
     only_one(queries=chosen.queries, data=chosen.data)
     if chosen.queries is not None:
@@ -127,6 +150,8 @@ def calibrate_command(
         columns=rows.columns,
         skip_bad=rows.skip_bad,
     )
+    if chosen.target_error is not None or chosen.sets:
+        return _statements(fit_settings, chosen, model, printing)
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, text = calibrate(fit_settings, opener, on_progress=on_progress)
     outputs = [Output("--out", chosen.out, lambda: text or "")] if text else []
@@ -134,6 +159,21 @@ def calibrate_command(
     if not printing.quiet:
         say(printable_lines(outcome(record)))
     return EXIT_OTHER if record.written is None else None
+
+
+def _statements(
+    settings: FitSettings, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
+) -> int | None:
+    from ..tuning.statements import Asked, state, statement_document
+
+    asked = Asked(target_error=chosen.target_error, confidence=chosen.confidence, fallback=chosen.fallback)
+    with long_work(model.offline, printing.quiet) as (opener, on_progress):
+        record, text = state(settings, asked, opener, on_progress=on_progress)
+    printing.show(record, statement_document(record), [Output("--out", chosen.out, lambda: text or "")] if text else [])
+    if not printing.quiet:
+        used = f"written: {record.written}; to use it, name it in the configuration: `calibration: FILE`"
+        say("nothing written: what cannot be stated is named above" if text is None else printable_lines(used))
+    return EXIT_OTHER if text is None else None
 
 
 def _batch_prior(

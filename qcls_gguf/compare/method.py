@@ -14,7 +14,8 @@ from ..errors import QclsError
 from ..model import Model
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
-from ..score.adjustment import FloatArray, log_softmax, log_sum_exp
+from ..statistics import AnyFloats as FloatArray
+from ..statistics import log_softmax, log_sum_exp
 
 
 class PeerError(QclsError):

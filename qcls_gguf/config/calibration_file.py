@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -17,9 +18,9 @@ import yaml
 from pydantic import Field, ValidationError
 
 from ..errors import ConfigError
-from .prompt import PromptConfig, Temperature
-from .rules import Text
-from .schema import Config, short
+from .prompt import LabelSets, PromptConfig, Temperature
+from .rules import LISTED, Count, Share, Size, Text, VisibleText
+from .schema import Config, short, stage_hash
 from .scoring import Scoring
 from .settings import Mistake, Settings, check, config_error, mistakes, prefixed, settings
 from .words import JsonObject
@@ -30,13 +31,90 @@ _LARGEST_BIAS = 1000.0
 _BiasNumber: TypeAlias = Annotated[float, Field(strict=True, ge=-_LARGEST_BIAS, le=_LARGEST_BIAS)]
 
 
+@settings
+class StatedError(Settings):
+    """The error rate that a threshold keeps among answered queries."""
+
+    target: Share
+    """the error is at most this"""
+    confidence: Share
+    """with at least this probability over the draw of the rows"""
+    threshold: Share
+    """answers with at least this probability count"""
+    fallback: VisibleText
+    """the answer to all other queries"""
+    n_rows: Count
+    """rows by which the threshold was chosen"""
+    n_answered: Count
+    """of them, those that it answers"""
+    n_wrong: Size
+    """of these, those with a wrong answer"""
+
+
+@settings
+class StatedSets(Settings):
+    """Thresholds of label sets."""
+
+    asked: LabelSets
+    """what the configuration asked for"""
+    thresholds: Annotated[tuple[Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)], ...], LISTED]
+    """one, or one for each label in their order"""
+    n_rows: Count
+    """rows by which they were chosen"""
+    n_empty: Size
+    """of these, those that get no label"""
+    n_full: Size
+    """and those that get all"""
+    mean_size: Annotated[float, Field(ge=0)]
+    """labels of a set"""
+
+
+@settings
+class Stated(Settings):
+    """The labelled rows that statements stand on."""
+
+    data: Text
+    """the file's name"""
+    data_sha256: Text
+    date: Text
+    """when the statements were made"""
+    package_version: Text
+    n_rows: Count
+    """rows that were used"""
+    n_duplicates: Size
+    """rows whose query came before"""
+    queries: Text
+    """digests of their queries"""
+
+
+_DIGEST_BYTES = 6
+
+
+def query_digests(queries: Iterable[str]) -> str:
+    """Digests of distinct queries as text, for `Stated`."""
+    return b64encode(b"".join(sorted({_digest(query) for query in queries}))).decode()
+
+
+def _digest(query: str) -> bytes:
+    return hashlib.sha256(query.encode()).digest()[:_DIGEST_BYTES]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCalibration:
     """One prompt's fit."""
 
-    temperature: float
+    temperature: float | None
     bias: tuple[float, ...] | None = None
     """in the order of the labels"""
+    answers: str | None = None
+    """hash of what gave the answers that are stated of"""
+    error: StatedError | None = None
+    sets: StatedSets | None = None
+
+    @property
+    def fits_scores(self) -> bool:
+        """Whether it changes probabilities."""
+        return self.temperature is not None or self.bias is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +142,37 @@ class Calibration(FittedFile):
     command = "calibrate"
 
     prompts: Mapping[str, PromptCalibration]
+    stated: Stated | None = None
+    """only if it has statements"""
+
+    def known(self, queries: Sequence[str]) -> list[bool]:
+        """Which queries were among the rows that statements stand on."""
+        packed = b64decode(self.stated.queries) if self.stated else b""
+        digests = {packed[at : at + _DIGEST_BYTES] for at in range(0, len(packed), _DIGEST_BYTES)}
+        return [_digest(query) in digests for query in queries]
+
+    def applied(self, config: Config, head_digests: Mapping[str, str]) -> Config:
+        """The configuration with the stated thresholds and fallbacks. Raises ConfigError for other answers than those
+        that are stated of; head_digests: of the prompts that a head answers.
+        """
+        prompts = []
+        for prompt in config.prompts:
+            fit = self.prompts.get(prompt.name)
+            where = f"calibration: {self.path}: prompts.{prompt.name}"
+            if prompt.sets and (fit is None or fit.sets is None or fit.sets.asked != prompt.sets):
+                raise ConfigError(f"{where}: has no such label sets as the prompt asks for: {_AGAIN} with `sets`")
+            if fit and fit.answers not in (None, answers_hash(prompt, fit, head_digests.get(prompt.name))):
+                what = "was stated of other answers (template, labels, scoring, prior, temperature, bias, head)"
+                raise ConfigError(f"{where}: {what}: {_AGAIN}")
+            if fit and fit.answers and config.cascade:
+                raise ConfigError(f"{where}: states what a cascade's answers do not keep: remove cascade, or this")
+            if fit and fit.error and fit.error.threshold:
+                if prompt.min_confidence not in (None, fit.error.threshold):
+                    what = "has a threshold, and the configuration min_confidence: remove one"
+                    raise ConfigError(f"{where}: {what}")
+                prompt = replace(prompt, min_confidence=fit.error.threshold, fallback=fit.error.fallback)
+            prompts.append(prompt)
+        return replace(config, prompts=tuple(prompts))
 
 
 def prompt_hash(prompt: PromptConfig) -> str:
@@ -80,15 +189,29 @@ def prompt_hash(prompt: PromptConfig) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def answers_hash(prompt: PromptConfig, fit: PromptCalibration | None, head_digest: str | None) -> str:
+    """A digest of everything but the model that a prompt's probabilities depend on."""
+    temperature = prompt.temperature or (fit and fit.temperature) or 1.0
+    bias = None if fit is None or fit.bias is None else list(fit.bias)
+    return stage_hash(head_digest or prompt_hash(prompt), temperature, bias)
+
+
 @settings
 class _Fit(Settings):
     """What the file says of a prompt; `fit`, how it was fitted, is for people."""
 
     prompt_hash: Text
     scoring: Scoring
-    temperature: Temperature
+    temperature: Temperature | None = None
     bias: dict[str, _BiasNumber] | None = None
     fit: Any = None
+    answers: Text | None = None
+    error: StatedError | None = None
+    sets: StatedSets | None = None
+
+
+FIT_KEYS = ("prompt_hash", "scoring", "temperature", "bias", "fit")
+"""of a prompt in the file, what is no statement"""
 
 
 @settings
@@ -97,6 +220,7 @@ class _File(Settings):
 
     model_sha256: Text
     prompts: Annotated[dict[str, _Fit], Field(min_length=1)]
+    stated: Stated | None = None
 
 
 def read_calibration(config: Config) -> Calibration | None:
@@ -123,15 +247,17 @@ def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]
     fits = {}
     for name, fit in file.prompts.items():
         bias = None if fit.bias is None else tuple(fit.bias[label] for label in prompts[name].labels)
-        fits[name] = PromptCalibration(temperature=fit.temperature, bias=bias)
-    return Calibration(path=path, model_sha256=file.model_sha256, prompts=fits)
+        fits[name] = PromptCalibration(
+            temperature=fit.temperature, bias=bias, answers=fit.answers, error=fit.error, sets=fit.sets
+        )
+    return Calibration(path=path, model_sha256=file.model_sha256, prompts=fits, stated=file.stated)
 
 
 def _mismatch(fit: _Fit, prompt: PromptConfig | None, names: Sequence[str]) -> str | None:
     """Why a fit is not for the prompt of its name."""
     if prompt is None:
         return f"is no prompt of the configuration, which has {', '.join(names)}"
-    if prompt.temperature is not None:
+    if prompt.temperature is not None and fit.temperature is not None:
         return (
             f"the configuration gives this prompt temperature {prompt.temperature:g} as well: "
             "remove it, or this prompt from the calibration"
@@ -143,11 +269,13 @@ def _mismatch(fit: _Fit, prompt: PromptConfig | None, names: Sequence[str]) -> s
         )
     if fit.bias is not None and set(fit.bias) != set(prompt.labels):
         return f"its bias has other labels than the prompt: {_AGAIN}"
+    if fit.sets is not None and len(fit.sets.thresholds) not in (1, len(prompt.labels)):
+        return f"its sets have {len(fit.sets.thresholds)} thresholds for {len(prompt.labels)} labels: {_AGAIN}"
     return None
 
 
-def calibration_text(model_sha256: str, prompts: Mapping[str, JsonObject]) -> str:
-    """The YAML text of a calibration; prompts: each one's entry, in order."""
-    tree = {"model_sha256": model_sha256, "prompts": dict(prompts)}
+def calibration_text(model_sha256: str, prompts: Mapping[str, JsonObject], stated: JsonObject | None = None) -> str:
+    """The YAML text of a calibration; prompts: each one's entry, in order; stated: what statements stand on."""
+    tree = {"model_sha256": model_sha256, "prompts": dict(prompts), **({"stated": stated} if stated else {})}
     head = "# Written by `qcls-gguf calibrate`; it holds for this model and these prompts only.\n"
     return head + yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)

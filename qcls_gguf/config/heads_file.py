@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 
 from ..errors import ConfigError
 from ..version import __version__
-from .calibration_file import Calibration, FittedFile
+from .calibration_file import Calibration, FittedFile, read_calibration
 from .prompt import PromptConfig
 from .rules import LISTED, Count, Text
 from .schema import Config
@@ -131,11 +131,25 @@ def read_heads(config: Config, calibration: Calibration | None) -> Heads | None:
         return None
     try:
         heads = _read(config.heads, {prompt.name: prompt for prompt in config.prompts})
-        if both := [name for name in heads.prompts if calibration and name in calibration.prompts]:
+        fitted = [name for name, fit in calibration.prompts.items() if fit.fits_scores] if calibration else []
+        if both := [name for name in heads.prompts if name in fitted]:
             raise ConfigError(f"prompts.{both[0]}: has a head, and the calibration fits its labels' scores: remove one")
         return heads
     except ConfigError as e:
         raise ConfigError(f"heads: {config.heads}: {e}") from None
+
+
+def read_fitted(config: Config) -> tuple[Config, Calibration | None, Heads | None]:
+    """The fitted files that a configuration with whole texts names, and it with the stated thresholds.
+
+    Raises ConfigError.
+    """
+    calibration = read_calibration(config)
+    heads = read_heads(config, calibration)
+    if calibration is not None:
+        digests = {name: head.digest for name, head in heads.prompts.items()} if heads else {}
+        config = calibration.applied(config, digests)
+    return config, calibration, heads
 
 
 def heads_content(

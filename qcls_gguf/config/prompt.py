@@ -50,6 +50,42 @@ Queries: TypeAlias = Annotated[
 ]
 
 
+@settings
+class LabelSets(Settings):
+    """Sets of labels beside each answer, which hold a right one with a stated probability."""
+
+    coverage: Annotated[float, Field(strict=True, gt=0, lt=1)]
+    """that probability, such as 0.9"""
+    method: Literal["lac", "aps"] = "lac"
+    """lac: the smallest sets on the whole; aps: sets that are larger where the model is less sure"""
+    randomised: Truth = False
+    """only with aps: smaller sets, some empty, by a number drawn from the query's text, so that equal queries get equal
+    sets"""
+    by_label: Truth = False
+    """whether the probability holds for each right label by itself, which needs rows of each"""
+
+    if TYPE_CHECKING:  # as for the others
+
+        def __init__(
+            self,
+            *,
+            coverage: float,
+            method: Literal["lac", "aps"] = "lac",
+            randomised: bool = False,
+            by_label: bool = False,
+        ) -> None: ...
+
+    @classmethod
+    def _place(cls, values: JsonObject) -> str:
+        return "sets"
+
+    @model_validator(mode="after")
+    def _check(self) -> LabelSets:
+        if self.randomised and self.method == "lac":
+            raise refusal("is only for method aps: remove it, or set method to aps", "randomised")
+        return self
+
+
 def resolve_forced(values: JsonObject) -> JsonObject:
     """The same settings with the scoring that `force_single_token_labels` means, which stays only to be told wrong."""
     forced, scoring = values.get("force_single_token_labels"), values.get("scoring")
@@ -129,6 +165,8 @@ class PromptConfig(Settings):
     """answer the fallback if the best label is less probable; default: never"""
     fallback: VisibleText | None = None
     """the answer below min_confidence; need not be a label"""
+    sets: LabelSets | None = None
+    """also answer with sets of labels, by what `qcls-gguf calibrate --sets` wrote into the calibration"""
 
     if TYPE_CHECKING:  # what is accepted is more than what is kept
 
@@ -152,6 +190,7 @@ class PromptConfig(Settings):
             temperature: float | None = None,
             min_confidence: float | None = None,
             fallback: str | None = None,
+            sets: LabelSets | None = None,
         ) -> None: ...
 
     @classmethod

@@ -283,7 +283,7 @@ class Core:
                 total_ms=total_ms,
                 stage_ms=stage_ms.copy(),
                 counts=counts,
-                results=answer,
+                results=each.prompts.answers.with_sets(answer, each.query) if each.prompts.answers.sets else answer,
                 model=self.info,
                 wait_ms=wait_ns / 1e6 if wait_ns > _LEAST_NS else 0.0,
                 n_chars_cut=each.n_chars_cut,

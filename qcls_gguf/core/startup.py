@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..config.calibration_file import Calibration, read_calibration
-from ..config.heads_file import Heads, read_heads
+from ..config.calibration_file import Calibration
+from ..config.heads_file import Heads, read_fitted
 from ..config.prompt import PromptConfig
 from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
@@ -80,8 +80,7 @@ def start(
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
     calibration = heads = None
     if not is_chat(config.prompts):
-        calibration = read_calibration(config)
-        heads = read_heads(config, calibration)
+        config, calibration, heads = read_fitted(config)
     models = model if isinstance(model, OpenModels) else OpenModels(offline=offline, on_load=on_load)
     opened = model if isinstance(model, Model) else open_model(config, models, audit=audit, ledger=ledger)
     if opened.opened_with != config.runtime.of_model:
@@ -94,8 +93,7 @@ def start(
         sources = config.prompts
         if is_chat(sources):
             config = _rendered(config, opened, ledger)
-            calibration = read_calibration(config)
-            heads = read_heads(config, calibration)
+            config, calibration, heads = read_fitted(config)
         started = _start(config, sources, opened, calibration, heads, ledger, audit=audit)
     except BaseException as e:
         if model is None:

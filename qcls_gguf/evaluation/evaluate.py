@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..config.calibration_file import read_calibration
 from ..config.schema import Config, raw_config
@@ -16,8 +17,10 @@ from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..report.environment import environment
 from ..report.progress import OnProgress, counter
-from ..score.adjustment import Adjustment, FloatArray, adjustments_of, calibrates
+from ..score.adjustment import Adjustment, adjustments_of, calibrates
 from ..score.result import ModelInfo
+from ..statistics import AnyFloats
+from .checks import check_statements, stated_calibration
 from .cues import try_cues
 from .metrics import cascade_record, compared_prompts, mode_statistics, worst_rows
 from .passes import (
@@ -25,8 +28,6 @@ from .passes import (
     CASCADE,
     HEADS,
     Probabilities,
-    RowScores,
-    ScoresOf,
     ScoreTable,
     answered_scores,
     calibrated_probabilities,
@@ -58,6 +59,8 @@ class EvaluationSettings:
     """of the orders of labels"""
     cues: bool = False
     """try answer cues"""
+    check_error: bool = False
+    """check what the calibration states"""
 
     @property
     def exact(self) -> bool:
@@ -107,6 +110,8 @@ def evaluate(
     """
     if settings.n_shuffles:
         check_slots(settings.config)
+    if settings.check_error:
+        stated_calibration(read_calibration(opener.rendered(settings.config)))
     configured = settings.config
     settings = replace(settings, config=opener.rendered(settings.config))
     config, raw = settings.config, raw_config(settings.config, TREE)
@@ -118,9 +123,7 @@ def evaluate(
     if calibrates(config):
         modes[CALIBRATED] = calibrated_probabilities(config.prompts, tables, scored.adjustments)
 
-    def score(
-        config: Config, part: str, *, audit: bool = settings.exact, scores_of: ScoresOf = row_scores
-    ) -> list[RowScores]:
+    def score(config: Config, part: str, *, audit: bool = settings.exact, scores_of: Any = row_scores) -> list[Any]:
         on_row, scores = counter(on_progress, part, len(rows)), []
         with opener.open(config, audit=audit, quiet=True) as classifier:
             for row in rows:
@@ -140,6 +143,11 @@ def evaluate(
         modes[CASCADE] = probabilities_of(TREE, prompts, answers)
         last = modes.get(HEADS) or calibrated_probabilities(config.prompts, tables, scored.adjustments)
         cascade = cascade_record(answers, modes[CASCADE], last)
+    check = None
+    if settings.check_error:
+        stated = stated_calibration(read_calibration(config))
+        given = score(config, "check", audit=False, scores_of=lambda result: result.results)
+        check = check_statements(stated, rows, given, truths)
     common = compared_prompts(settings.modes, prompts)
     return EvaluationRecord(
         data=scored.data_record(),
@@ -154,6 +162,7 @@ def evaluate(
         non_finite=tuple(scored.non_finite),
         shuffle_labels=shuffled,
         cues=try_cues(configured, rows, opener, on_progress) if settings.cues else None,
+        check=check,
     )
 
 
@@ -182,7 +191,7 @@ def score_data(
         if calibration is not None:
             calibration.check_model(classifier.model.sha256)
 
-        def raw_scores(query: str) -> dict[str, FloatArray]:
+        def raw_scores(query: str) -> dict[str, AnyFloats]:
             try:
                 result = classifier.classify(query)
             except ScoreError as e:

@@ -18,9 +18,9 @@ from ..data.labelled import BadRow, LabelledQuery
 from ..errors import ConfigError, PlanError
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
-from ..score.adjustment import Adjustment, adjusted_scores, softmax
+from ..score.adjustment import Adjustment, adjusted_scores
 from ..score.result import PromptResult, Result
-from ..statistics import BoolArray, FloatArray, IntArray
+from ..statistics import BoolArray, FloatArray, IntArray, softmax
 
 CALIBRATED = "calibrated"
 """The name of the mode in which every prompt has its configured scoring, calibrated as configured."""

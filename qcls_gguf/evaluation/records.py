@@ -9,6 +9,7 @@ from ..data.labelled import BadRow
 from ..report.environment import Environment
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
+from .checks import CheckRecord
 
 
 class NotApplicable(Record):
@@ -296,3 +297,5 @@ class EvaluationRecord(Record):
     """only where labels were listed in other orders"""
     cues: dict[str, tuple[TriedCue, ...]] | None = left_out_if_none()
     """by prompt, the configured cue first; only where cues were tried"""
+    check: CheckRecord | None = left_out_if_none()
+    """what the calibration states, on these rows; only where that was asked for"""

@@ -22,6 +22,7 @@ from ..report.document import (
     percent,
     provenance,
 )
+from .checks import check_parts
 from .records import (
     CascadeRecord,
     EvaluationRecord,
@@ -78,6 +79,7 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
         title=f"Evaluation of {counted(len(names), 'prompt')}",
         parts=[
             Section(title="Conditions", parts=[facts, *told], on_terminal=False),
+            *(check_parts(evaluation.check) if evaluation.check else ()),
             *_modes_tables(evaluation),
             Section(title="Reliability", parts=[*reliability, _coverage(applicable)], on_terminal=False),
             _accuracies(evaluation, names),

@@ -128,6 +128,7 @@ class Worker:
                 prefix=settings.prefix,
                 scores=settings.scores,
                 top_k=settings.top_k,
+                sets=tuple(each.sets for each in self.classifier.adjustments),
             )
             self.digest = _answers_digest(self.classifier, self.classifier.config)
             """of all that answers depend on except the model"""

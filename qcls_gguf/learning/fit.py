@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config.heads_file import Head
-from ..score.adjustment import log_softmax
 from ..score.heads import head_scores
+from ..statistics import log_softmax
 
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.intp]

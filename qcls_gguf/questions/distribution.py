@@ -16,16 +16,19 @@ class Distribution:
     """the stage of a cascade that gave the answer"""
     depth: int | None = None
     """the layers after which a learnt head read the hidden state that the answer is of"""
+    label_set: tuple[str, ...] | None = None
+    """labels that hold a right one with the stated probability; only of a configured prompt that asks for sets"""
 
     @property
-    def extra(self) -> dict[str, float | str]:
-        """What an answer has beside what its API defines: of an audit under SGLang's name for it, stage and head."""
+    def extra(self) -> dict[str, object]:
+        """What an answer has beside what its API defines: of an audit under SGLang's name for it, stage, head, set."""
         scored_by = None if self.depth is None else "head"
         given = {
             "x_label_mass": self.label_mass,
             "x_stage": self.stage,
             "x_scored_by": scored_by,
             "x_depth": self.depth,
+            "x_label_set": self.label_set,
         }
         return {name: value for name, value in given.items() if value is not None}
 

@@ -9,19 +9,21 @@ With s (n_labels,) a prompt's scores in its scoring (natural logarithms, to whic
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..config.calibration_file import Calibration
+from ..config.calibration_file import Calibration, StatedSets
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..errors import ConfigError, PlanError
+from ..statistics import AnyFloats as FloatArray
+from ..statistics import BoolArray, log_softmax, log_sum_exp
+from ..statistics.stated import label_sets
 
-FloatArray = npt.NDArray[np.floating[Any]]
 RawScores = Callable[[str], Mapping[str, FloatArray]]
 """A query's raw scores, (n_labels,) by prompt, each in its configured scoring."""
 
@@ -35,6 +37,8 @@ class Adjustment:
     """(n_labels,); none: 0"""
     bias: FloatArray | None = None
     """(n_labels,); none: 0"""
+    sets: StatedSets | None = None
+    """the label sets beside its answers"""
 
     @property
     def is_neutral(self) -> bool:
@@ -84,6 +88,19 @@ def adjusted_scores(score: FloatArray, adjustment: Adjustment) -> FloatArray:
     return log_softmax(scaled if adjustment.bias is None else scaled + adjustment.bias)
 
 
+def sets_of(sets: StatedSets, p: FloatArray, queries: Sequence[str]) -> BoolArray:
+    """(n_queries, n_labels) which labels are in the sets; p: (n_queries, n_labels) the probabilities of one prompt."""
+    u = drawn(queries) if sets.asked.randomised else None
+    thresholds = np.array(sets.thresholds) if len(sets.thresholds) > 1 else sets.thresholds[0]
+    return label_sets(np.asarray(p, np.float64), thresholds, sets.asked.method, u)
+
+
+def drawn(queries: Sequence[str]) -> npt.NDArray[np.float64]:
+    """(n_queries, 1) a number for each from [0, 1), by the sha256 of its text."""
+    digests = (hashlib.sha256(query.encode()).digest() for query in queries)
+    return np.array([int.from_bytes(each[:6], "big") / (1 << 48) for each in digests]).reshape(-1, 1)
+
+
 def log_prior(score: FloatArray) -> FloatArray:
     """(n_labels,) the prior of one prompt's raw scores on content-free queries, (n_queries, n_labels)."""
     return np.asarray(log_sum_exp(log_softmax(score), axis=0) - np.log(len(score)))
@@ -128,24 +145,9 @@ def _adjustment(
     fit = calibration and calibration.prompts.get(prompt.name)
     if not fit:
         return Adjustment(temperature=prompt.temperature or 1.0, prior=prior)
-    return Adjustment(temperature=fit.temperature, prior=prior, bias=None if fit.bias is None else np.array(fit.bias))
-
-
-# in the precision of their argument
-
-
-def softmax(score: FloatArray) -> FloatArray:
-    """Over the last axis."""
-    power = np.exp(score - score.max(axis=-1, keepdims=True))
-    return np.asarray(power / power.sum(axis=-1, keepdims=True))
-
-
-def log_softmax(score: FloatArray) -> FloatArray:
-    """Over the last axis."""
-    return np.asarray(score - log_sum_exp(score)[..., None])
-
-
-def log_sum_exp(score: FloatArray, axis: int = -1) -> FloatArray:
-    """Over an axis, on which one score at least is finite."""
-    top = score.max(axis=axis, keepdims=True)
-    return np.asarray((np.log(np.exp(score - top).sum(axis=axis, keepdims=True)) + top).squeeze(axis))
+    return Adjustment(
+        temperature=fit.temperature or prompt.temperature or 1.0,
+        prior=prior,
+        bias=None if fit.bias is None else np.array(fit.bias),
+        sets=fit.sets if prompt.sets else None,
+    )

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config.heads_file import Head
-from .adjustment import log_softmax
+from ..statistics import log_softmax
 
 Float32Array = npt.NDArray[np.float32]
 

@@ -21,20 +21,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import compress, pairwise, repeat
 from operator import getitem
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..config.calibration_file import StatedSets
 from ..config.heads_file import Head
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
-from .adjustment import Adjustment, Adjustments, softmax
+from ..statistics import softmax
+from .adjustment import Adjustment, Adjustments, sets_of
 from .heads import head_scores
 from .output import NOT_FINITE, Output
 from .result import Audit, LabelScore, PromptResult
@@ -223,6 +225,8 @@ class Answers:
         self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(prompts)
         """The calibration of each prompt's scores."""
         self._adjusting: Adjustments | None = None
+        self.sets: list[tuple[int, StatedSets]] = []
+        """The label sets that prompts ask for, by the prompt's number."""
         self._prompts = [prompt.name for prompt in prompts]
         self._labels = [prompt.labels for prompt in prompts]
         self._slices = [slice(low, high) for low, high in pairwise(scorer.first)]
@@ -243,6 +247,7 @@ class Answers:
     def adjust(self, adjustments: Sequence[Adjustment]) -> None:
         """Use these adjustments from now on, one for each prompt."""
         self.adjustments = adjustments
+        self.sets = [(prompt, each.sets) for prompt, each in enumerate(adjustments) if each.sets]
         is_neutral = all(adjustment.is_neutral for adjustment in adjustments)
         self._adjusting = None if is_neutral else Adjustments(adjustments, self._scorer.first)
 
@@ -263,6 +268,15 @@ class Answers:
             scores.score[:, labels], scores.probability[:, labels] = found, np.exp(found)
         return self._named(scores, fast_path)
 
+    def with_sets(self, answers: tuple[PromptResult, ...], query: str) -> tuple[PromptResult, ...]:
+        """One query's answers, with the label sets that its prompts ask for."""
+        found = list(answers)
+        for prompt, sets in self.sets:
+            p = np.array([[score.probability for score in found[prompt].scores]])
+            (is_in,) = sets_of(sets, p, [query]).tolist()
+            found[prompt] = found[prompt]._replace(label_set=tuple(compress(self._labels[prompt], is_in)))
+        return tuple(found)
+
     def _named(self, scores: LabelScores, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
         n = len(self._prompts)
         answers: list[tuple[PromptResult, ...]] = []
@@ -281,7 +295,8 @@ class Answers:
             fast = fast_path[query * n : (query + 1) * n]
             own_scores = map(label_scores.__getitem__, self._slices)
             columns = zip(
-                self._prompts, label, top, abstained, fast, own_scores, audits, self._none, self._depths, strict=True
+                *(self._prompts, label, top, abstained, fast, own_scores, audits, self._none, self._depths, self._none),
+                strict=True,
             )
             answers.append(tuple(map(tuple.__new__, repeat(PromptResult), columns)))
         return answers

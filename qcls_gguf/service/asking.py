@@ -177,7 +177,7 @@ class Asker:
                 answer = result.results[0]
                 mass = answer.audit.label_mass if answer.audit else None
                 probabilities = backend.probabilities(questions[place].question, result)
-                answers[place] = Distribution(probabilities, mass, answer.stage, answer.depth)
+                answers[place] = Distribution(probabilities, mass, answer.stage, answer.depth, answer.label_set)
         return answers
 
     def _prompts(

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+AnyFloats = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.intp]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -20,6 +22,7 @@ N_BINS = 15
 """bins of the reliability diagram and of the calibration error"""
 SMALLEST = 1e-12
 """the log-loss takes smaller probabilities for this one"""
+_BOUND_WIDTH = 1e-9
 _Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution
 
 
@@ -42,14 +45,34 @@ def wilson(n_right: int, n: int) -> tuple[float, float] | None:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """P(X <= k) of X ~ Bin(n, p) with 0 < p < 1: Σ C(n, i) p^i (1-p)^(n-i) over i <= k, by logarithms."""
+    if not 0 <= k < n:
+        return float(k >= n)
+    i = np.arange(1, k + 1)
+    terms = np.cumsum(np.log((n - i + 1) / i * (p / (1 - p))))
+    return min(1.0, math.exp(n * math.log1p(-p) + log_sum_exp(np.append(terms, 0.0))))
+
+
+def beta_binomial_cdf(k: int, n: int, a: float, b: float) -> float:
+    """P(X <= k) of X ~ Bin(n, p) with p ~ Beta(a, b): Σ C(n, i) B(a + i, b + n - i) / B(a, b) over i <= k."""
+    if not 0 <= k < n:
+        return float(k >= n)
+    i, j = np.arange(1, k + 1), np.arange(n)
+    terms = np.cumsum(np.log((n - i + 1) / i * (a + i - 1) / (b + n - i)))
+    return min(1.0, math.exp(np.log((b + j) / (a + b + j)).sum() + log_sum_exp(np.append(terms, 0.0))))
+
+
 def upper_bound(n_seen: int, n: int, confidence: float) -> float:
     """The one-sided bound that a share of which n_seen in n were seen lies below with at least this confidence.
 
-    The quantile `confidence` of Beta(n_seen + 1, n - n_seen): Clopper and Pearson 1934. Needs scipy.
+    The share with which so few are seen with probability 1 - confidence: Clopper and Pearson 1934.
     """
-    from scipy.stats import beta  # an extra, and half a second
-
-    return 1.0 if n_seen >= n else float(beta.ppf(confidence, n_seen + 1, n - n_seen))
+    low, high = 0.0, 1.0
+    while n_seen < n and high - low > _BOUND_WIDTH:
+        middle = (low + high) / 2
+        low, high = (low, middle) if binomial_cdf(n_seen, n, middle) < 1 - confidence else (middle, high)
+    return high
 
 
 def paired_difference(before: npt.NDArray[np.floating], after: npt.NDArray[np.floating]) -> tuple[float, float]:
@@ -126,3 +149,20 @@ def quantiles(values: npt.ArrayLike, *levels: float) -> tuple[float, ...]:
 def spread(values: Sequence[float]) -> float | None:
     """(largest - smallest) / median: how far repetitions lie apart; None for fewer than two."""
     return (max(values) - min(values)) / float(np.median(values)) if len(values) > 1 else None
+
+
+def softmax(score: AnyFloats) -> AnyFloats:
+    """Over the last axis, in the precision of the scores."""
+    power = np.exp(score - score.max(axis=-1, keepdims=True))
+    return np.asarray(power / power.sum(axis=-1, keepdims=True))
+
+
+def log_softmax(score: AnyFloats) -> AnyFloats:
+    """Over the last axis."""
+    return np.asarray(score - log_sum_exp(score)[..., None])
+
+
+def log_sum_exp(score: AnyFloats, axis: int = -1) -> AnyFloats:
+    """Over an axis, on which one score at least is finite."""
+    top = score.max(axis=axis, keepdims=True)
+    return np.asarray((np.log(np.exp(score - top).sum(axis=axis, keepdims=True)) + top).squeeze(axis))

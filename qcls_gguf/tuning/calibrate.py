@@ -23,10 +23,32 @@ from ..report.files import check_writable
 from ..report.progress import OnProgress
 from ..report.record import Record
 from ..score.result import ModelInfo
-from .fit import CalibrationError, LogLoss, check_n_rows, cross_validate
+from ..statistics.temperature import cross_validate
 
+N_ROWS_A_FOLD = 10
+"""Fewer held-out rows say too little of a fit."""
 _DIGITS = 6
 """Decimals of what is written."""
+
+
+class LogLoss(Record):
+    """Mean log-loss over the rows, in nats."""
+
+    before: float
+    """of the uncalibrated scores"""
+    after: float
+    """of each row by the fit to the other folds"""
+    standard_error: float
+    """of the mean of before - after"""
+
+
+class CalibrationError(Record):
+    """Expected calibration error over 15 bins."""
+
+    before: float
+    """of the uncalibrated scores"""
+    after: float
+    """of each row by the fit to the other folds"""
 
 
 class FitRecord(Record):
@@ -133,8 +155,8 @@ def calibrate(
             temperature=round(verdict.temperature, _DIGITS),
             n_rows=len(score),
             n_folds=settings.n_folds,
-            log_loss=verdict.log_loss,
-            ece=verdict.ece,
+            log_loss=LogLoss(**verdict.log_loss._asdict(), standard_error=verdict.standard_error),
+            ece=CalibrationError(**verdict.ece._asdict()),
         )
         on_progress("fit", len(fits), len(prompts))
     entries = {prompt.name: _file_entry(prompt, fits[prompt.name]) for prompt in prompts if fits[prompt.name].accepted}
@@ -166,9 +188,14 @@ def prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
 
 def _check_rows(settings: FitSettings, prompts: Sequence[PromptConfig], rows: Sequence[LabelledQuery]) -> None:
     """Raise ConfigError for too few rows, before the model is loaded."""
+    n_folds = settings.n_folds
     for prompt in prompts:
         n_rows = sum(prompt.name in row.labels for row in rows)
-        check_n_rows(n_rows, settings.n_folds, f"`data` {settings.data}: prompt {prompt.name}")
+        if n_rows < n_folds * N_ROWS_A_FOLD:
+            raise ConfigError(
+                f"`data` {settings.data}: prompt {prompt.name}: has {n_rows} labelled rows, {n_folds} folds need "
+                f"{n_folds * N_ROWS_A_FOLD}: label more, lower `n_folds`, or name the prompts to fit with `prompt`"
+            )
 
 
 def _file_entry(prompt: PromptConfig, fit: FitRecord) -> dict[str, object]:

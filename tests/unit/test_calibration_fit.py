@@ -4,8 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qcls_gguf.score.adjustment import log_softmax
-from qcls_gguf.tuning.fit import cross_validate, fit, log_losses
+from qcls_gguf.statistics import log_softmax
+from qcls_gguf.statistics.temperature import cross_validate, fit
+from qcls_gguf.statistics.temperature import losses as log_losses
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -58,7 +59,7 @@ def test_a_fit_that_helps_is_accepted() -> None:
     score, accepted = drawn(400, 2.0, BIAS)
     verdict = cross_validate(score, accepted)
     assert verdict.accepted
-    assert verdict.log_loss.before - verdict.log_loss.after > verdict.log_loss.standard_error > 0
+    assert verdict.log_loss.before - verdict.log_loss.after > verdict.standard_error > 0
     assert verdict.ece.after < verdict.ece.before
 
 
@@ -82,5 +83,5 @@ def test_the_held_out_loss_is_that_of_fits_to_the_other_folds() -> None:
     before = log_losses(log_softmax(score), accepted)
     assert verdict.log_loss.after == pytest.approx(losses.mean())
     assert verdict.log_loss.before == pytest.approx(before.mean())
-    assert verdict.log_loss.standard_error == pytest.approx((before - losses).std(ddof=1) / 10)
+    assert verdict.standard_error == pytest.approx((before - losses).std(ddof=1) / 10)
     assert verdict.temperature == fit(score, accepted)

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from qcls_gguf.learning.fit import N_FOLDS, Candidate, Ridge, choose, fit_scores, folds, held_out, sign_test
-from qcls_gguf.score.adjustment import log_softmax
 from qcls_gguf.score.heads import head_scores, unit_states
+from qcls_gguf.statistics import log_softmax
 
 N_EMBD = 24
 

@@ -39,7 +39,8 @@ def _ask(request: VllmRequest, context: Context) -> Texts:
 def _label(index: int, result: Result) -> dict[str, object]:
     (answer,) = result.results
     probabilities = [score.probability for score in answer.scores]
-    return {"index": index, "label": answer.label, "probs": probabilities, "num_classes": len(probabilities)}
+    sets = {} if answer.label_set is None else {"x_label_set": answer.label_set}
+    return {"index": index, "label": answer.label, "probs": probabilities, "num_classes": len(probabilities), **sets}
 
 
 def _words(refusal: RefusedError) -> dict[str, object]:

@@ -1,0 +1,151 @@
+"""Statements of a calibration file, checked on rows that it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..config.calibration_file import Calibration, PromptCalibration
+from ..data.labelled import LabelledQuery
+from ..errors import ConfigError
+from ..report.document import TEXT, Paragraph, Part, Table
+from ..report.record import Record
+from ..score.result import PromptResult
+from ..statistics import BoolArray
+from ..statistics.stated import p_value_of_coverage, p_value_of_error
+from .passes import Truth
+
+LEVEL = 0.05
+"""With this probability at most statements that are all true are said to fail."""
+_LEAST_POWER = 0.5
+
+
+class Check(Record):
+    """One statement about one prompt."""
+
+    prompt: str
+    """the prompt's name"""
+    statement: str
+    """`error` or `coverage`"""
+    stated: float
+    """the share of wrong answers among answered queries at most, or of sets with an accepted label at least"""
+    n_rows: int
+    """rows that are labelled for the prompt"""
+    n_counted: int
+    """those that are answered; of sets all"""
+    n_seen: int
+    """of these, those with a wrong answer, or whose set has an accepted label"""
+    p_value: float
+    """how likely a share as bad as this is where the statement is true"""
+    holds: bool
+    """whether that is not too unlikely: at least 0.05, divided by the number of statements"""
+    power: float | None
+    """of an error rate, with which probability so many rows show that it is twice the stated one"""
+
+
+class CheckRecord(Record):
+    """The statements of a calibration file on other rows."""
+
+    n_known: int
+    """rows that are left out, as their query was among the calibration's"""
+    checks: tuple[Check, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether all do."""
+        return all(each.holds for each in self.checks)
+
+
+def stated_calibration(calibration: Calibration | None) -> Calibration:
+    """A calibration with statements. Raises ConfigError for another one, and for none."""
+    if calibration is None or calibration.stated is None:
+        what = "the configuration names no calibration that states an error rate or label sets"
+        raise ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate --target-error`")
+    return calibration
+
+
+def check_statements(
+    calibration: Calibration,
+    rows: Sequence[LabelledQuery],
+    answers: Sequence[Sequence[PromptResult]],
+    truths: Sequence[Truth],
+) -> CheckRecord:
+    """answers: of each row; truths: of each prompt, in the answers' order. Raises ConfigError without new rows."""
+    known = calibration.known([row.query for row in rows])
+    if all(known):
+        raise ConfigError("`check_error`: the calibration was made with all of these queries: give other rows")
+    found: list[Check] = []
+    for number, truth in enumerate(truths):
+        if fit := calibration.prompts.get(truth.prompt.name):
+            new = [place for place, index in enumerate(truth.index) if not known[index]]
+            own = [answers[truth.index[place]][number] for place in new]
+            found += _checks(truth, fit, truth.accepted[new], own)
+    level = LEVEL / max(len(found), 1)
+    checks = tuple(each.model_copy(update={"holds": each.p_value >= level}) for each in found)
+    return CheckRecord(n_known=sum(known), checks=checks)
+
+
+def _checks(
+    truth: Truth, fit: PromptCalibration, accepted: BoolArray, answers: Sequence[PromptResult]
+) -> Iterator[Check]:
+    labels, n = truth.prompt.labels, len(answers)
+    if fit.error:
+        counted = [(row, answer.label) for row, answer in enumerate(answers) if not answer.abstained]
+        n_wrong = sum(not accepted[row, labels.index(label)] for row, label in counted)
+        target = fit.error.target
+        power = _power(len(counted), target)
+        p = p_value_of_error(n_wrong, len(counted), target)
+        yield _check(truth, "error", target, n, len(counted), n_wrong, p, power)
+    if fit.sets and answers and answers[0].label_set is not None:
+        is_in = np.array([[label in (answer.label_set or ()) for label in labels] for answer in answers])
+        n_covered = int((is_in & accepted).any(axis=1).sum())
+        coverage = fit.sets.asked.coverage
+        p = p_value_of_coverage(n_covered, n, coverage, fit.sets.n_rows)
+        yield _check(truth, "coverage", coverage, n, n, n_covered, p, None)
+
+
+def _check(
+    truth: Truth, statement: str, stated: float, n: int, n_counted: int, n_seen: int, p: float, power: float | None
+) -> Check:
+    return Check(
+        prompt=truth.prompt.name,
+        statement=statement,
+        stated=stated,
+        n_rows=n,
+        n_counted=n_counted,
+        n_seen=n_seen,
+        p_value=p,
+        holds=True,
+        power=power,
+    )
+
+
+def _power(n: int, target: float) -> float:
+    """With which probability n answers of an error rate of twice the target are too unlikely under the target."""
+    least = next((k for k in range(n + 1) if p_value_of_error(k, n, target) < LEVEL), None)
+    return 0.0 if least is None else p_value_of_error(least, n, min(2 * target, 1 - 1e-9))
+
+
+def check_parts(record: CheckRecord) -> Iterator[Part]:
+    """A row for each statement, and what the check cannot see."""
+    said = {"error": "error at most {:.3g}", "coverage": "sets hold a right label: {:.3g}"}
+    yield Table(
+        title="Statements of the calibration on these rows",
+        columns={"prompt": TEXT, "statement": TEXT, "rows": "d", "counted": "d", "seen": ".1%", "p": ".3f", "": TEXT},
+        rows=[
+            [
+                *(each.prompt, said[each.statement].format(each.stated), each.n_rows, each.n_counted),
+                each.n_seen / each.n_counted if each.n_counted else None,
+                *(each.p_value, "holds" if each.holds else "FAILS"),
+            ]
+            for each in record.checks
+        ],
+        note="p: how likely a share as bad as this is if the statement is true.",
+    )
+    if record.n_known:
+        yield Paragraph(f"{record.n_known} rows are left out: the calibration was made with their queries", "warning")
+    for each in record.checks:
+        if each.power is not None and each.power < _LEAST_POWER:
+            what = f"{each.n_counted} answered rows would show twice the stated error with probability {each.power:.2f}"
+            yield Paragraph(f"{each.prompt}: {what}: give more rows", "warning")

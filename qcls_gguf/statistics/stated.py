@@ -1,0 +1,136 @@
+"""What can be stated of answers to unseen queries, from labelled rows that are exchangeable with them.
+
+An error rate among answered queries, with a confidence over the draw of the rows; and sets of labels that hold a right
+one with a stated probability, which is over the draw of the rows and of the query.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from . import BoolArray, FloatArray, beta_binomial_cdf, binomial_cdf
+
+MOST_STEPS, ROWS_A_STEP = 10, 50
+"""thresholds that are tried: one for so many rows, at most so many"""
+_MOST_ROWS = 1_000_000
+
+
+class Step(NamedTuple):
+    """One threshold that was tried."""
+
+    threshold: float
+    """answers with at least this probability count; 0: all"""
+    n_answered: int
+    n_wrong: int
+    accepted: bool
+
+
+def error_thresholds(sureness: FloatArray, wrong: BoolArray, target: float, confidence: float) -> list[Step]:
+    """Thresholds from the strictest to the loosest; the error of the last accepted one is at most the target.
+
+    sureness: (n,) the answers' probabilities; wrong: (n,). The k surest rows are tried for up to MOST_STEPS numbers k.
+    Given the k+1st row's sureness t, the rows above t are draws from all queries above it, so that the p-value of
+    "their error is larger than the target" is P(X <= n_wrong), X ~ Bin(n_answered, target): Clopper and Pearson 1934.
+    The search is paid for by the fallback procedure (Wiens 2003), a fixed sequence in which each hypothesis has its
+    share of 1 - confidence and inherits that of those accepted directly before it: a case of "learn then test"
+    (Angelopoulos et al. 2021). The claim is then wrong with probability at most 1 - confidence where the error does
+    not grow with the threshold; simulations in tests/unit/test_stated.py have others, too.
+    """
+    n, order = len(sureness), np.argsort(-sureness, kind="stable")
+    sureness, n_wrong = sureness[order], np.append(0, np.cumsum(wrong[order]))
+    counts, share = _counts(n, target, confidence)
+    steps, level = [], 0.0
+    for k in counts:
+        threshold = float(np.nextafter(sureness[k], 2)) if k < n else 0.0
+        n_answered = int((sureness >= threshold).sum())  # fewer than k where some are as sure as the next one
+        level += share
+        accepted = n_answered > 0 and binomial_cdf(int(n_wrong[n_answered]), n_answered, target) <= level
+        level = level if accepted else 0.0
+        steps.append(Step(threshold, n_answered, int(n_wrong[n_answered]), accepted))
+    return steps
+
+
+def _counts(n: int, target: float, confidence: float) -> tuple[list[int], float]:
+    """How many of the surest of n rows are tried, and the share of 1 - confidence that each try has."""
+    n_steps = min(max(n // ROWS_A_STEP, 2), MOST_STEPS)
+    share = (1 - confidence) / n_steps
+    least = math.ceil(math.log(share) / math.log1p(-target))  # of which not one may be wrong
+    return sorted(set(np.linspace(least, n, n_steps).astype(int).tolist())) if n >= least else [], share
+
+
+def rows_needed(n: int, steps: Sequence[Step], target: float, confidence: float) -> int | None:
+    """About how many rows a threshold needs to be accepted, if errors stay as frequent as in the steps tried.
+
+    n: rows now. Without steps, what rows that are all right need; None if no step has fewer errors than the target.
+    """
+    found = []
+    for step in steps or [Step(0.0, 1, 0, False)]:
+        error, part = step.n_wrong / max(step.n_answered, 1), step.n_answered / n if steps else 1.0
+        low, high = 1, _MOST_ROWS
+        if error >= target or not step.n_answered:
+            continue
+        while low < high:  # the answered rows, of which the first test of so many has its share alone
+            k = (low + high) // 2
+            share = _counts(math.ceil(k / part), target, confidence)[1]
+            low, high = (low, k) if binomial_cdf(int(error * k), k, target) <= share else (k + 1, high)
+        found.append(math.ceil(low / part))
+    return min(found, default=None)
+
+
+def p_value_of_error(n_wrong: int, n_answered: int, target: float) -> float:
+    """P(X >= n_wrong), X ~ Bin(n_answered, target): how likely so many errors are if the error is the target."""
+    return 1.0 - binomial_cdf(n_wrong - 1, n_answered, target)
+
+
+def conformity_scores(p: FloatArray, method: str, u: FloatArray | float = 1.0) -> FloatArray:
+    """(n, n_labels) how little each label conforms; p: (n, n_labels) probabilities.
+
+    lac: 1 - p (Sadinle, Lei and Wasserman 2019). aps: the probability of all labels before it, the most probable
+    first, and u times its own (Romano, Sesia and Candès 2020); u: (n, 1) from [0, 1), or 1.
+    """
+    if method == "lac":
+        return np.asarray(1 - p)
+    order = np.argsort(-p, axis=1, kind="stable")
+    ranked = np.take_along_axis(p, order, 1)
+    found = np.empty_like(ranked)
+    np.put_along_axis(found, order, np.cumsum(ranked, axis=1) - ranked + u * ranked, 1)
+    return found
+
+
+def conformal_quantile(scores: FloatArray, coverage: float) -> float:
+    """The ⌈(n + 1) · coverage⌉th smallest of n scores, infinity if there are fewer (Vovk et al. 2005; Papadopoulos
+    et al. 2002): another score from where they come from is as large or smaller with at least this probability.
+    """
+    k = math.ceil((len(scores) + 1) * coverage - 1e-9)
+    return float(np.sort(scores)[k - 1]) if k <= len(scores) else math.inf
+
+
+def least_rows(coverage: float) -> int:
+    """Rows without which the quantile is infinite."""
+    return math.ceil(coverage / (1 - coverage) - 1e-9)
+
+
+def label_sets(
+    p: FloatArray, thresholds: FloatArray | float, method: str, u: FloatArray | float | None = None
+) -> BoolArray:
+    """(n, n_labels) the labels whose score is at most the threshold; thresholds: of all labels, or (n_labels,).
+
+    aps without u: with the label that reaches the threshold, too, so that no set is empty.
+    """
+    if method == "aps" and u is None:
+        return np.asarray(conformity_scores(p, method, 0.0) < thresholds)
+    return np.asarray(conformity_scores(p, method, 1.0 if u is None else u) <= thresholds)
+
+
+def p_value_of_coverage(n_covered: int, n: int, coverage: float, n_rows: int) -> float:
+    """How likely so few of n new rows are covered, if they are exchangeable with the n_rows that gave the quantile.
+
+    The coverage given those rows is Beta(k, n_rows + 1 - k) with k = ⌈(n_rows + 1) · coverage⌉ (Vovk 2012), and larger
+    with ties: P(X <= n_covered) of the beta-binomial distribution.
+    """
+    k = math.ceil((n_rows + 1) * coverage - 1e-9)
+    return beta_binomial_cdf(n_covered, n, k, n_rows + 1 - k)

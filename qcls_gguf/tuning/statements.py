@@ -1,0 +1,328 @@
+"""Statements about answers to unseen queries, by labelled rows that fitted nothing else, for the calibration file."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config.calibration_file import (
+    FIT_KEYS,
+    Stated,
+    StatedError,
+    StatedSets,
+    answers_hash,
+    calibration_text,
+    prompt_hash,
+    query_digests,
+    read_calibration,
+)
+from ..config.prompt import LabelSets, LikelyMistake, PromptConfig
+from ..config.schema import Config
+from ..config.words import MAX_LISTED, JsonObject, counted, hint, shown
+from ..config.yaml_values import load_yaml, read_text
+from ..data.labelled import read_labelled, refusal
+from ..errors import ConfigError
+from ..evaluation.passes import Truth, refused_queries, truth_of
+from ..evaluation.records import DataRecord
+from ..opening import ClassifierOpener
+from ..report.document import TEXT, Document, Paragraph, Table, percent
+from ..report.files import check_writable
+from ..report.progress import OnProgress, counter
+from ..report.record import Record
+from ..score.adjustment import drawn, sets_of
+from ..score.result import ModelInfo
+from ..statistics import FloatArray, upper_bound, wilson
+from ..statistics.stated import (
+    Step,
+    conformal_quantile,
+    conformity_scores,
+    error_thresholds,
+    least_rows,
+    rows_needed,
+)
+from ..version import __version__
+from .calibrate import FitSettings
+
+FALLBACK = "unsure"
+_DIGITS = 6
+
+
+class StatedPrompt(Record):
+    """What is stated of one prompt's answers."""
+
+    n_rows: int
+    """rows that are labelled for it"""
+    error_of_all: float
+    """share of them with a wrong answer"""
+    error: StatedError | None
+    """null where no error rate was asked for, or none can be stated"""
+    answered: float | None
+    """share of the rows that the threshold answers"""
+    answered_ci: tuple[float, float] | None
+    """its Wilson 95 % interval"""
+    bound: float | None
+    """the error among them is below this, by Clopper and Pearson with the same confidence for this threshold alone"""
+    sets: StatedSets | None
+    """null where the prompt asks for none, or none can be stated"""
+    refused: tuple[str, ...]
+    """what cannot be stated, and why"""
+
+
+class StatementRecord(Record):
+    """Error rates and label sets, stated by labelled rows."""
+
+    data: DataRecord
+    model: ModelInfo
+    warnings: tuple[LikelyMistake, ...]
+    """what is likely a mistake in the prompts"""
+    written: str | None
+    """the calibration file; null where something was refused"""
+    n_duplicates: int
+    """rows whose query came before"""
+    prompts: dict[str, StatedPrompt]
+    """by prompt"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be stated."""
+
+    target_error: float | None = None
+    """the error among answered queries; None: no threshold"""
+    confidence: float = 0.95
+    fallback: str | None = None
+    """the answer to all other queries; None: the prompt's own, else FALLBACK"""
+
+
+def state(
+    settings: FitSettings,
+    asked: Asked,
+    opener: ClassifierOpener,
+    *,
+    on_progress: OnProgress = lambda part, done, total: None,
+) -> tuple[StatementRecord, str | None]:
+    """The record that `qcls-gguf calibrate --target-error` prints as JSON, and the calibration file's text.
+
+    Temperatures and biases are those of the configuration and of its calibration file, which must be fitted to other
+    rows. The text keeps them; it is None where something cannot be stated. Raises ConfigError for what cannot be
+    asked, before anything is computed; and what Classifier raises.
+    """
+    inputs = {"`data`": settings.data, "the configuration": settings.config.path}
+    check_writable(settings.out, "`out`", inputs, force=settings.force)
+    if settings.config.cascade:
+        raise ConfigError("cascade: nothing is stated of a cascade's answers: remove it from the configuration")
+    config = opener.rendered(settings.config)
+    known = [prompt.name for prompt in config.prompts]
+    if unknown := [name for name in settings.names if name not in known]:
+        raise ConfigError(f"`prompt` {unknown[0]}: is no prompt of the configuration, {hint(unknown[0], known)}")
+    prompts = [prompt for prompt in config.prompts if not settings.names or prompt.name in settings.names]
+    if asked.target_error is None and not any(prompt.sets for prompt in prompts):
+        raise ConfigError("`sets`: no prompt has `sets`: write `sets: {coverage: 0.9}` into the configuration")
+    data = read_labelled(settings.data, {each.name: each.labels for each in config.prompts}, settings.columns)
+    for prompt in prompts:
+        if not any(prompt.name in row.labels for row in data.rows):
+            raise ConfigError(f"`data` {settings.data}: no row is labelled for prompt {prompt.name}: name others")
+    with _fits_alone(config) as (plain, entries), opener.open(plain) as classifier:
+        bad = sorted([*data.bad, *refused_queries(classifier, data.rows)], key=lambda row: row.line)
+        if bad and (not settings.skip_bad or len(bad) == len(data.rows) + len(data.bad)):
+            raise refusal(settings.data, bad, len(data.rows) + len(data.bad))
+        rows = [row for row in data.rows if row.line not in {each.line for each in bad}]
+        on_row, results = counter(on_progress, "answer", len(rows)), []
+        for row in rows:
+            results.append(classifier.classify(row.query).results)
+            on_row()
+        handle, model = classifier.handle, classifier.model
+        fits = read_calibration(plain)
+    found: dict[str, StatedPrompt] = {}
+    for number, prompt in enumerate(config.prompts):
+        if prompt not in prompts:
+            continue
+        p = np.array([[score.probability for score in answers[number].scores] for answers in results])
+        truth = truth_of(handle.prompts[number], rows)
+        queries = [rows[index].query for index in truth.index]
+        found[prompt.name] = stated = _stated(prompt, truth, p[truth.index], queries, asked)
+        head = handle.compiled.heads[number]
+        entry = entries.setdefault(prompt.name, {"prompt_hash": prompt_hash(prompt), "scoring": prompt.scoring})
+        fit = fits.prompts.get(prompt.name) if fits else None
+        entry["answers"] = answers_hash(prompt, fit, head.digest if head else None)
+        for key, value in (("error", stated.error), ("sets", stated.sets)):
+            if value is not None:
+                entry[key] = dataclasses.asdict(value)
+    n_duplicates = len(rows) - len({row.query for row in rows})
+    refused = any(each.refused for each in found.values())
+    record = StatementRecord(
+        data=DataRecord(
+            path=str(data.path), sha256=data.sha256, n_rows=len(rows), n_bad=len(bad), bad=tuple(bad[:MAX_LISTED])
+        ),
+        model=model,
+        warnings=opener.warnings,
+        written=None if refused else str(settings.out),
+        n_duplicates=n_duplicates,
+        prompts=found,
+    )
+    source = Stated(
+        data=settings.data.name,
+        data_sha256=data.sha256,
+        date=datetime.now(UTC).date().isoformat(),
+        package_version=__version__,
+        n_rows=len(rows),
+        n_duplicates=n_duplicates,
+        queries=query_digests(row.query for row in rows),
+    )
+    return record, None if refused else calibration_text(model.sha256, entries, dataclasses.asdict(source))
+
+
+@contextmanager
+def _fits_alone(config: Config) -> Iterator[tuple[Config, dict[str, JsonObject]]]:
+    """The configuration as it answers without statements and abstention, and the entries of its fits.
+
+    Raises ConfigError for a calibration that is there and not for these prompts.
+    """
+    prompts = tuple(dataclasses.replace(each, min_confidence=None, fallback=None, sets=None) for each in config.prompts)
+    plain = dataclasses.replace(config, prompts=prompts, calibration=None)
+    entries: dict[str, JsonObject] = {}
+    if config.calibration is not None and config.calibration.exists():
+        fits = read_calibration(config)
+        tree: Any = load_yaml(read_text(config.calibration, "the file")).values
+        assert fits is not None
+        for name in (name for name, fit in fits.prompts.items() if fit.fits_scores):
+            entries[name] = {key: value for key, value in tree["prompts"][name].items() if key in FIT_KEYS}
+    if not entries:
+        yield plain, entries
+        return
+    assert fits is not None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "calibration.yaml")
+        path.write_text(calibration_text(fits.model_sha256, entries), encoding="utf-8")
+        yield dataclasses.replace(plain, calibration=path), entries
+
+
+def _stated(prompt: PromptConfig, truth: Truth, p: FloatArray, queries: Sequence[str], asked: Asked) -> StatedPrompt:
+    """What is stated of one prompt; p: (n, n_labels) of its labelled rows."""
+    each, answer = np.arange(len(p)), p.argmax(axis=1)
+    wrong, refused = ~truth.accepted[each, answer], []
+    error = bound = n_answered = None
+    if (target := asked.target_error) is not None:
+        steps = error_thresholds(p[each, answer], wrong, target, asked.confidence)
+        if best := next((step for step in reversed(steps) if step.accepted), None):
+            n_answered = best.n_answered
+            bound = upper_bound(best.n_wrong, n_answered, asked.confidence)
+            error = StatedError(
+                target=target,
+                confidence=asked.confidence,
+                threshold=best.threshold,
+                fallback=asked.fallback or prompt.fallback or FALLBACK,
+                n_rows=len(p),
+                n_answered=n_answered,
+                n_wrong=best.n_wrong,
+            )
+        else:
+            refused.append(_why_no_threshold(steps, len(p), target, asked.confidence))
+    sets = _sets(prompt.sets, truth, p, queries, refused) if prompt.sets else None
+    return StatedPrompt(
+        n_rows=len(p),
+        error_of_all=float(wrong.mean()),
+        error=error,
+        answered=None if n_answered is None else n_answered / len(p),
+        answered_ci=None if n_answered is None else wilson(n_answered, len(p)),
+        bound=bound,
+        sets=sets,
+        refused=tuple(refused),
+    )
+
+
+def _why_no_threshold(steps: Sequence[Step], n: int, target: float, confidence: float) -> str:
+    needed = rows_needed(n, steps, target, confidence)
+    what = f"no threshold keeps the error at {target:.3g} with confidence {confidence:.3g}"
+    if not steps:
+        return f"{what}: {n} labelled rows are too few, {needed} are needed if none of them is wrong"
+    best = min(steps, key=lambda step: step.n_wrong / max(step.n_answered, 1))
+    seen = f"{best.n_wrong} of the {best.n_answered} surest rows are wrong"
+    if needed is None:
+        return (
+            f"{what}: {seen}, which more rows do not change: try `learn`, a better prompt or model, or a larger share"
+        )
+    return f"{what}: {seen}; if errors stay as frequent, about {needed} rows are needed, and there are {n}"
+
+
+def _sets(
+    asked: LabelSets, truth: Truth, p: FloatArray, queries: Sequence[str], refused: list[str]
+) -> StatedSets | None:
+    """The thresholds of a prompt's label sets; None, with the reason in `refused`, for too few rows."""
+    labels, first = truth.prompt.labels, truth.first
+    scores = conformity_scores(p, asked.method, drawn(queries) if asked.randomised else 1.0)
+    groups = {"": np.where(truth.accepted, scores, np.inf).min(axis=1)}
+    if asked.by_label:
+        groups = {label: scores[first == i, i] for i, label in enumerate(labels)}
+    least = least_rows(asked.coverage)
+    if few := {label: len(own) for label, own in groups.items() if len(own) < least}:
+        has = ", ".join(f"{shown(label)} {n}" if label else f"{n}" for label, n in few.items())
+        of = "of each label" if asked.by_label else ""
+        refused.append(
+            f"sets with coverage {asked.coverage:g} need {least} rows {of}: there are {has}".replace(" :", ":")
+        )
+        return None
+    thresholds = tuple(conformal_quantile(own, asked.coverage) for own in groups.values())
+    sets = StatedSets(asked=asked, thresholds=thresholds, n_rows=len(p), n_empty=0, n_full=0, mean_size=0.0)
+    size = sets_of(sets, p, queries).sum(axis=1)
+    return dataclasses.replace(
+        sets,
+        n_empty=int((size == 0).sum()),
+        n_full=int((size == len(labels)).sum()),
+        mean_size=round(float(size.mean()), _DIGITS),
+    )
+
+
+def statement_document(record: StatementRecord) -> Document:
+    """A row for each prompt's error rate, one for each prompt's sets, and what is refused."""
+    errors, sets = [], []
+    stated = dict.fromkeys((each.error.target, each.error.confidence) for each in record.prompts.values() if each.error)
+    titles = [f"Error among answered queries at most {error:.3g}, confidence {sure:.3g}" for error, sure in stated]
+    for name, each in record.prompts.items():
+        if each.error:
+            low, high = each.answered_ci or (0.0, 1.0)
+            errors.append([
+                *(name, each.n_rows, each.error_of_all, each.error.threshold),
+                *(f"{percent(each.answered)} ({low:.1%}–{high:.1%})", each.error.n_wrong, each.bound),
+                each.error.fallback,
+            ])  # fmt: skip
+        if each.sets:
+            found = each.sets
+            how = found.asked.method + ", randomised" * found.asked.randomised + ", by label" * found.asked.by_label
+            shares = (found.n_empty / found.n_rows, found.n_full / found.n_rows)
+            sets.append([name, found.n_rows, how, found.asked.coverage, found.mean_size, *shares])
+    return Document(
+        title="Statements",
+        parts=[
+            Table(
+                columns={
+                    "prompt": TEXT, "rows": "d", "error of all": ".1%", "threshold": ".4f",
+                    "answered (95 %)": ">", "wrong": "d", "error below": ".1%", "the rest gets": TEXT,
+                },
+                rows=errors,
+                title=" and ".join(titles),
+            ),
+            Table(
+                columns={
+                    "prompt": TEXT, "rows": "d", "sets": TEXT, "coverage": ".3g", "labels a set": ".2f",
+                    "empty": ".1%", "full": ".1%",
+                },
+                rows=sets,
+            ),
+            *(Paragraph(f"{name}: {why}", "warning") for name, each in record.prompts.items() for why in each.refused),
+            Paragraph(
+                f"{counted(record.n_duplicates, 'row')} with a query that came before: leave them out, unless queries "
+                "repeat so where the answers are used",
+                "warning",
+            )
+            if record.n_duplicates
+            else None,
+        ],
+    )  # fmt: skip
