@@ -124,7 +124,7 @@ def state(
         raise ConfigError(f"`prompt` {unknown[0]}: is no prompt of the configuration, {hint(unknown[0], known)}")
     prompts = [prompt for prompt in config.prompts if not settings.names or prompt.name in settings.names]
     if asked.target_error is None and not any(prompt.sets for prompt in prompts):
-        raise ConfigError("`sets`: no prompt has `sets`: write `sets: {coverage: 0.9}` into the configuration")
+        raise ConfigError("`sets`: no prompt asks for label sets: write `sets: {coverage: 0.9}` into the configuration")
     data = read_labelled(settings.data, {each.name: each.labels for each in config.prompts}, settings.columns)
     for prompt in prompts:
         if not any(prompt.name in row.labels for row in data.rows):
