@@ -1,6 +1,7 @@
 """`make real`: how well a small real model labels real texts, by cue and prior, as a record and as tables.
 
-`python -m real orders N` in tests/: what moves with the order of the options, on N texts of two tasks.
+`python -m real orders N` in tests/: what moves with the order of the options, on N texts of two tasks;
+`python -m real statements`: error rates and label sets, over redraws of three.
 """
 
 import json
@@ -10,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from . import sweep
+from . import statements, sweep
 from .orders import order_table
 from .texts import CACHE, SMOLLM2, tasks
 
@@ -22,6 +23,9 @@ def main() -> None:
     if sys.argv[1:2] == ["orders"]:
         for name in sweep.TUNED_ON[:2]:
             Console(width=160).print(order_table(found[name], int(sys.argv[2])))
+        return
+    if sys.argv[1:2] == ["statements"]:
+        print(statements.tables(found))
         return
     record = [
         {"task": name, "wording": wording, "cue": cue, "prior": prior, **each._asdict()}
