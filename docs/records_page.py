@@ -16,6 +16,7 @@ from qcls_gguf.config.words import JsonObject
 from qcls_gguf.evaluation.records import EvaluationRecord
 from qcls_gguf.inspection.local_models import ModelsRecord
 from qcls_gguf.inspection.records import Inspection, ShownPrompts
+from qcls_gguf.inspection.statement import StatementsRecord
 from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.learning.learn import LearnRecord
 from qcls_gguf.report.record import LEFT_OUT, Record
@@ -29,6 +30,7 @@ RECORDS: dict[str, type[Record]] = {
     "label": LabellingRecord,
     "inspect": Inspection,
     "inspect --show-prompt": ShownPrompts,
+    "inspect --statement": StatementsRecord,
     "eval": EvaluationRecord,
     "learn": LearnRecord,
     "calibrate": CalibrationRecord,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..config.words import printable_lines
 from ..report.files import Output, write_schema
 from .options import ColumnOptions, ModelOptions, Reporting, command, option
-from .terminal import EXIT_OTHER, check_outputs, long_work, needs, say, with_options
+from .terminal import EXIT_OTHER, check_outputs, long_work, say, with_options
 
 if TYPE_CHECKING:
     from ..advising.records import AdviceRecord
@@ -49,8 +49,7 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
     --cascade SHARE also fits a cascade: the candidate that saves most is asked first, and the configuration answers
     only the prompts whose probability is below a threshold. The thresholds are proposed by one half of the queries and
     accepted by the other half, so that with 95 % confidence each prompt agrees with the configuration in at least that
-    share of unseen queries. --write writes it as two files, OUT.yaml and OUT-first-stage.yaml. Needs scipy:
-    pip install 'qcls-gguf[calibrate]'.
+    share of unseen queries. --write writes it as two files, OUT.yaml and OUT-first-stage.yaml.
 
     JSON is one object; docs/records.md describes its fields. Exit codes: 0; 1 if --write was given and nothing is
     recommended, or a decode failed; 2 for usage, configuration and queries; 3 for a model that can't be loaded.
@@ -69,8 +68,6 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
     inputs = {"--data": chosen.data, "--queries": chosen.queries, "--config": model.config}
     check_outputs({"--html": reporting.html}, inputs)
     check_outputs({"--write": write}, {**inputs, "--html": reporting.html}, force=chosen.force)
-    if chosen.cascade is not None:
-        needs("--cascade", "scipy", "calibrate")
     advice = AdviceSettings(
         config=model.settings(),
         data=chosen.data,

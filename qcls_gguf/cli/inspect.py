@@ -9,6 +9,8 @@ from .options import Printing, ScoredModelOptions, command, option
 from .terminal import classifier_opener
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ..report.record import Record
 
 
@@ -19,6 +21,7 @@ class PromptsToShow:
     show_prompt: bool = option("--show-prompt", "Show the prompts' text and tokens with a query instead.", False)
     prompt: tuple[str, ...] = option("--prompt NAME", "A prompt to show so; repeatable. Default: all.")
     query: str | None = option("--query -q TEXT", "The query to show them with. Default: an empty one.")
+    statement: bool = option("--statement", "Print what the calibration states, a paragraph for each prompt.", False)
 
 
 @command
@@ -33,22 +36,30 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
     Control tokens are in reverse video, cached tokens blue, tokens that the request computes green, and tokens of
     labels yellow, underlined if they are computed too.
 
+    --statement prints what `calibrate --target-error` or `--sets` found, as a paragraph that a person can sign: data,
+    date, counts, error rate, coverage, and what is not promised.
+
     JSON is one object; docs/records.md describes its fields.
 
     \b
     qcls-gguf inspect --config my.yaml
+    qcls-gguf inspect --config my.yaml --statement
     qcls-gguf inspect --config my.yaml --show-prompt --prompt colour --query "red dress"
     """
     from ..inspection.inspect import inspect_classifier, show_prompts  # see app.py for why here
     from ..inspection.report import inspection_view, shown_prompts_view
+    from ..inspection.statement import statements_document, statements_of
 
     config = model.settings()
     with (
         classifier_opener(model.offline, printing.quiet, warns=False) as opener,
         opener.open(config) as classifier,
     ):
-        if chosen.show_prompt or chosen.prompt or chosen.query is not None:
-            record: Record = (shown := show_prompts(classifier, chosen.prompt, chosen.query or ""))
+        if chosen.statement:
+            record: Record = (stated := statements_of(classifier))
+            view: RenderableType = statements_document(stated)
+        elif chosen.show_prompt or chosen.prompt or chosen.query is not None:
+            record = (shown := show_prompts(classifier, chosen.prompt, chosen.query or ""))
             view = shown_prompts_view(shown)
         else:
             record = (inspection := inspect_classifier(classifier))

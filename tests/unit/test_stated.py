@@ -1,6 +1,6 @@
 """What is stated holds as often as it is stated: over redraws of rows from populations whose truth is known."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from qcls_gguf.statistics.stated import (
 N_REDRAWS = 1000
 TARGET = 0.05
 RANDOM = np.random.default_rng
-POPULATIONS = {
+POPULATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "calibrated": lambda c: 1 - c,
     "overconfident": lambda c: np.minimum(0.02 + 2 * (1 - c), 1),
     "just too many errors": lambda c: np.full(len(c), 0.0505),
