@@ -119,11 +119,12 @@ def label_sets(
 ) -> BoolArray:
     """(n, n_labels) the labels whose score is at most the threshold; thresholds: of all labels, or (n_labels,).
 
-    aps without u: with the label that reaches the threshold, too, so that no set is empty.
+    aps without u: with the most probable label in any case, so that no set is empty.
     """
+    found = np.asarray(conformity_scores(p, method, 1.0 if u is None else u) <= thresholds)
     if method == "aps" and u is None:
-        return np.asarray(conformity_scores(p, method, 0.0) < thresholds)
-    return np.asarray(conformity_scores(p, method, 1.0 if u is None else u) <= thresholds)
+        found[np.arange(len(p)), p.argmax(axis=1)] = True
+    return found
 
 
 def p_value_of_coverage(n_covered: int, n: int, coverage: float, n_rows: int) -> float:

@@ -122,7 +122,7 @@ def test_sets_hold_the_label_as_often_as_stated(method: str) -> None:
         assert name != "aps" or randomised or sets.any(axis=1).all()
     standard_error = np.std(shares) / np.sqrt(N_REDRAWS)
     assert np.mean(shares) >= 0.9 - 3 * standard_error
-    assert np.mean(shares) <= 0.91 + 3 * standard_error or method == "aps"
+    assert np.mean(shares) <= (0.93 if method == "aps" else 0.91) + 3 * standard_error
     assert np.mean(np.array(seen) < 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / N_REDRAWS)
 
 
@@ -154,7 +154,7 @@ def test_scores_and_sets_are_those_of_their_definitions() -> None:
         for label in sorted(range(6), key=lambda each: -p[row, each]):
             assert exact[row, label] == pytest.approx(before + p[row, label])
             assert mixed[row, label] == pytest.approx(before + u[row, 0] * p[row, label])
-            assert sets[row, label] == (before < 0.8)
+            assert sets[row, label] == (before + p[row, label] <= 0.8 or before == 0)
             assert some[row, label] == (before + u[row, 0] * p[row, label] <= 0.8)
             before += p[row, label]
     assert np.array_equal(label_sets(p, 0.8, "lac"), 1 - p <= 0.8)
