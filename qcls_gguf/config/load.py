@@ -67,7 +67,7 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
         wrong = [_at_its_place(each, tree) for each in mistakes(e, ConfigFile, _SHARED)]
         raise config_error(dict.fromkeys(wrong), tree, file=file) from None
     if found.calibration is None and (asked := next((each.name for each in found.prompts if each.sets), None)):
-        what = "needs calibration: name there the file that `qcls-gguf calibrate --sets` writes"
+        what = "needs calibration: name there the file that `qcls-gguf calibrate` with `sets` writes"
         raise ConfigError(f"prompts.{asked}.sets: {what}")
     return Config(path=path, **{key.name: getattr(found, key.name) for key in dataclasses.fields(found)})
 

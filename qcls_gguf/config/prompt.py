@@ -166,7 +166,7 @@ class PromptConfig(Settings):
     fallback: VisibleText | None = None
     """the answer below min_confidence; need not be a label"""
     sets: LabelSets | None = None
-    """also answer with sets of labels, by what `qcls-gguf calibrate --sets` wrote into the calibration"""
+    """also answer with sets of labels, by what `qcls-gguf calibrate` wrote into the calibration"""
 
     if TYPE_CHECKING:  # what is accepted is more than what is kept
 

@@ -61,7 +61,7 @@ def stated_calibration(calibration: Calibration | None) -> Calibration:
     """A calibration with statements. Raises ConfigError for another one, and for none."""
     if calibration is None or calibration.stated is None:
         what = "the configuration names no calibration that states an error rate or label sets"
-        raise ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate --target-error`")
+        raise ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate` and `target_error`")
     return calibration
 
 

@@ -39,7 +39,7 @@ def statements_of(classifier: Classifier) -> StatementsRecord:
     config = classifier.config
     calibration = read_calibration(config)
     if calibration is None or calibration.stated is None:
-        what = "states nothing: `qcls-gguf calibrate --target-error` or `--sets` makes statements"
+        what = "states nothing: `qcls-gguf calibrate` with `target_error` or `sets` makes statements"
         raise ConfigError(f"calibration: {calibration.path if calibration else 'none'}: {what}")
     return StatementsRecord(
         config=None if config.path is None else str(config.path),

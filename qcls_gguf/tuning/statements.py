@@ -108,7 +108,7 @@ def state(
     *,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> tuple[StatementRecord, str | None]:
-    """The record that `qcls-gguf calibrate --target-error` prints as JSON, and the calibration file's text.
+    """The record that `qcls-gguf calibrate` prints as JSON, and the calibration file's text.
 
     Temperatures and biases are those of the configuration and of its calibration file, which must be fitted to other
     rows. The text keeps them; it is None where something cannot be stated. Raises ConfigError for what cannot be
