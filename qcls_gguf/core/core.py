@@ -39,7 +39,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_QUERIES = 10_000
-"""Queries of one call, during which nobody else is answered."""
+"""The most queries of one call; other callers wait until it ends."""
 _BYTES_A_TOKEN = 32
 """A query may have so many for each of max_query_tokens, so that it is tokenised soon. Text has 3 to 6 bytes a token;
 only long runs of one character have more than 32."""
@@ -88,13 +88,13 @@ class Core:
         """The thread that computes; it exists from `start` on."""
 
     def start(self) -> None:
-        """Let other threads ask from now on. Raises DecodeError if the process cannot start another thread."""
+        """Start the executor thread; any thread may ask afterwards. Raises DecodeError if it cannot be started."""
         self.executor = Executor(self.step, max_waiting=self._runtime.max_waiting, joins=self._joins)
 
     # any thread
 
     def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
-        """A result for each item. This is the hot path. Raises what Classifier.classify_batch raises."""
+        """Returns a result for each item; this is the hot path. Raises what Classifier.classify_batch raises."""
         self.check(items, deadline_s)
         if not items:
             return []
@@ -155,7 +155,7 @@ class Core:
         return TokenizedItem(prompts, query, prompts.templates, fragments, len(query) - n_kept)
 
     def _fragments(self, prompts: LoadedPrompts, query: str) -> tuple[list[Int32Array], int]:
-        """(the tokens of each distinct fragment with a query, how many more than allowed the longest has)."""
+        """(the tokens of each distinct fragment with a query, by how many tokens the longest exceeds the limit)."""
         found, n_more = [], -self._runtime.max_query_tokens
         for (before, after), n_empty in prompts.compiled.fragments.items():
             tokens = self._tokenize(before + query + after, parse_special=False)
@@ -169,7 +169,7 @@ class Core:
         return self.run(lambda: _counts(1, self.plan([self.tokenize(prompts, query)])))
 
     def check(self, items: Sequence[tuple[object, object]], deadline_s: float | None = None) -> None:
-        """Raise PlanError for what is no query or has too many bytes to tokenise. Does not tokenise, so it is quick."""
+        """Raise PlanError for a value that is not a query, or has too many bytes to tokenise; tokenises nothing."""
         if len(items) > MAX_QUERIES:
             raise PlanError(
                 f"{len(items)} queries in one call, at most {MAX_QUERIES} are answered: ask in several calls"
@@ -326,7 +326,7 @@ class Core:
     # prompt sets: the executor thread, or the thread that starts
 
     def add(self, prompts: LoadedPrompts) -> None:
-        """Let a prompt set be asked. If the engine's rows cannot hold the logits that it needs, nothing changes."""
+        """Make a prompt set available; changes nothing if the engine's rows cannot hold the logits that it needs."""
         self._sets.append(prompts)
         try:
             self._use_rows()
@@ -407,7 +407,7 @@ def _answers_of_sets(
 
 
 def _is_missing(value: object) -> bool:
-    """Whether it is what tables have in place of a value."""
+    """Whether a value stands for a missing one in a table, such as None or NaN."""
     is_nan = isinstance(value, float) and value != value
     return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
 

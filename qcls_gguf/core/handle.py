@@ -36,7 +36,7 @@ def n_query_tokens(query: str) -> int:
 
 
 class Labeller:
-    """What answers queries: a classifier, or the handle of one of its prompt sets."""
+    """Base of the objects that answer queries: classifiers, and handles of their prompt sets."""
 
     @property
     def handle(self) -> LoadedPrompts:

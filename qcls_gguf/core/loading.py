@@ -1,4 +1,4 @@
-"""How prompt sets come onto an engine: their prefixes are cached, their answers calibrated."""
+"""Adds prompt sets to an engine: caches their prefixes and calibrates their answers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def calibrate(core: Core, prompts: LoadedPrompts, calibration: Calibration | Non
 
 
 def _hold(core: Core, compiled: PromptSet, begun: list[Prefix]) -> list[Prefix]:
-    """Cache the prefixes, then evict their beginnings; evict the beginnings first if there is no room for both."""
+    """Cache the whole prefixes, then evict the pieces cached before; evict these first if there is no room for both."""
     try:
         held = core.engine.hold(compiled.prefixes)
     except PlanError:

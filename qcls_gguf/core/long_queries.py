@@ -14,12 +14,13 @@ GAP = " … "
 class LongQuery:
     """A query, cut at the borders of its own tokens.
 
-    Whether a part is short enough is for who tokenises it with its prompts: there its outer tokens may merge otherwise.
+    The caller must tokenise a part with its prompts to see whether it is short enough, because its outer tokens may
+    merge.
     """
 
     def __init__(self, query: str, how: LongQueries, tokenizer: Tokenizer, most_bytes: int) -> None:
-        """how: which part is kept, but for refuse; most_bytes: of the kept part, so that a text of any size is cut
-        soon."""
+        """how: which part is kept (not refuse); most_bytes: limit of the kept part, so that a text of any size is cut
+        quickly."""
         self._how = how
         data = query.encode()
         n = most_bytes // 2 if how == "middle" else most_bytes
@@ -28,7 +29,7 @@ class LongQuery:
         self._ends, self._last_ends = ([0, *_token_ends(each, tokenizer)] for each in (first, last))
 
     def kept(self, n_tokens: int) -> tuple[str, int]:
-        """(the part of so many of its tokens at most, how many characters of the query are in it)."""
+        """(the part with at most this many tokens, how many characters of the query it has)."""
         n_first = {"head": n_tokens, "tail": 0}.get(self._how, n_tokens - n_tokens // 2)
         n_last = n_tokens - n_first
         ends, last_ends = self._ends, self._last_ends

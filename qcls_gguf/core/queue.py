@@ -38,7 +38,7 @@ _CLOSED = "this Classifier is closed"
 
 
 class Job(Generic[R]):
-    """What a caller asks the executor for: to answer items, or to run an action alone. Its caller waits for it."""
+    """A request to the executor: to answer items, or to run an action between turns. Its caller waits for it."""
 
     __slots__ = (
         "_done", "action", "arrived_ns", "deadline_ns", "ended_ns", "error", "future", "has_begun", "is_given_up",

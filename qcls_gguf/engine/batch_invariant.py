@@ -1,4 +1,4 @@
-"""Whether a query's results can be the same whatever else is in its decode (`runtime.batch_invariant`).
+"""Checks whether a query's results can be independent of what else is in its decode (`runtime.batch_invariant`).
 
 This project's CUDA kernels must compute all products, because llama.cpp's split their sums by the number of tokens. So
 the conditions here are those of can_compute in native/cuda/mmq_direct_graph.cu. The output matrix is multiplied for

@@ -51,7 +51,7 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
 
 
 class OtherPrograms:
-    """How busy other programs keep the CPUs that this process may use, from a moment on."""
+    """Measures, from its creation on, how busy other programs keep the CPUs that this process may use."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         """root: where `proc` is looked for."""
@@ -59,10 +59,10 @@ class OtherPrograms:
         self._began, self._busy, self._own = time.monotonic(), _busy_s(root), time.process_time()
 
     def crowding(self, n_threads: int) -> str | None:
-        """What is to be said of so many threads, where other programs left fewer CPUs; None otherwise.
+        """A warning if other programs left fewer CPUs than there are threads; None otherwise.
 
-        The threads of a decode wait for the slowest of them, so one that shares its CPU slows all. One thread has none
-        to wait for.
+        The threads of a decode wait for the slowest one, so a thread that shares its CPU slows down all. A single
+        thread waits for none.
         """
         seconds, busy = time.monotonic() - self._began, _busy_s(self._root)
         if n_threads == 1 or seconds < _LEAST_S or busy is None or self._busy is None:
@@ -78,7 +78,7 @@ class OtherPrograms:
 
 
 def _busy_s(root: Path) -> float | None:
-    """Seconds that the CPUs which this process may use have worked; None where the system does not tell."""
+    """Seconds for which the CPUs that this process may use have been busy; None if the system does not tell."""
     names = {f"cpu{cpu}" for cpu in _usable()}
     try:
         lines = [line.split() for line in (root / "proc/stat").read_text().splitlines()]

@@ -35,7 +35,7 @@ _NOTHING = Root(holder=-1, n_cached=0)
 
 
 class DecodeResult(NamedTuple):
-    """What one decode returned."""
+    """The result of one decode."""
 
     hidden: Float32Array
     """(n_outputs, row size), a view that the next decode overwrites"""

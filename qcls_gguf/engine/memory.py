@@ -18,7 +18,7 @@ _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4
 _MANY_BYTES = 1 << 28
 """If a context cannot be opened, the message mentions the recurrent states of all sequences if they take as much."""
 LEAST_FREE_BYTES = 256 << 20
-"""What contexts leave free on a GPU, for the scratch memory of decodes: without it, llama.cpp ends the process."""
+"""Memory of a GPU that contexts leave free for the scratch memory of decodes; without it llama.cpp ends the process."""
 _ASKED_FROM_BYTES = 1 << 30
 """For smaller caches the free memory is not checked, because that would take longer than opening the context."""
 

@@ -102,8 +102,8 @@ def context_settings(config: Config, vocabulary: Vocabulary, *, audit: bool = Fa
 def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSettings) -> NativeContext:
     """Open a context, unless it would leave too little of a GPU's memory for its decodes.
 
-    That is checked where layers were fitted to a context, which may be another configuration's, and beside other
-    contexts: their process, such as a service that reloads, must not end for it. Raises ModelError.
+    That is checked if layers were placed for a context, perhaps of another configuration, and if other contexts are
+    open: a process such as a service that reloads must not end because of it. Raises ModelError.
     """
     n_others = n_contexts_on_gpus()
     states = many_states(model.facts.state_bytes, settings["n_seq_max"])

@@ -47,7 +47,7 @@ class PrefixCache:
 
     @property
     def prefixes(self) -> list[Prefix]:
-        """All prefixes, in the order in which they came."""
+        """All prefixes, in the order in which they were cached."""
         return list(self._by_tokens.values())
 
     @property
@@ -79,13 +79,13 @@ class PrefixCache:
         heapq.heappush(self._free, prefix.holder)
 
     def put(self, prefix: Prefix) -> None:
-        """Note that a prefix is cached; no other one has its tokens."""
+        """Record that a prefix is cached; no other one has its tokens."""
         self.n_cells += self._n_own(prefix.tokens)
         self._by_tokens[prefix.tokens] = prefix
         self._ordered.insert(bisect_left(self._ordered, prefix.tokens), prefix.tokens)
 
     def take_out(self, prefix: Prefix) -> None:
-        """Note that a prefix is not cached any more: cells that no other prefix shares are free."""
+        """Record that a prefix is not cached any more: cells that no other prefix shares are free."""
         del self._by_tokens[prefix.tokens]
         del self._ordered[bisect_left(self._ordered, prefix.tokens)]
         self.n_cells -= self._n_own(prefix.tokens)
@@ -95,12 +95,12 @@ class PrefixCache:
         return len(tokens) - max(self.match(tokens)[1], common_prefix(tokens, other))
 
     def use(self, prefix: Prefix) -> None:
-        """Note that a prefix is wanted now."""
+        """Record that a prefix is used now."""
         self._clock += 1
         prefix.last_used = self._clock
 
     def n_missing(self, wanted: Sequence[Tokens]) -> tuple[int, int]:
-        """(sequences, cells) that the wanted prefixes would take which are not cached yet."""
+        """(sequences, cells) that those wanted prefixes need which are not cached yet."""
         missing = sorted({tokens for tokens in wanted if tokens not in self._by_tokens})
         n_cells = 0
         before: Tokens = ()

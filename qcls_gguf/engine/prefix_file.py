@@ -2,7 +2,7 @@
 
 A file's name is a digest of everything that its cells depend on except the weights. Their sha256 is inside the file:
 computing it takes long, and is waited for only if there is a file. A file is used only if it belongs to this user, its
-head says that it holds these cells of this model, and its content has the digest in the head.
+head names these cells and this model, and its content has the digest in the head.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _reason(error: Exception) -> str:
 
 
 def _head(key: str, model_sha256: str, state: bytes) -> bytes:
-    """What stands in a file before the cells: the key of a StateCache, the model's digest, and a digest of it all."""
+    """The head of a file: the key of a StateCache, the model's digest, and a digest of these and the cells."""
     digest = hashlib.sha256(f"{key}{model_sha256}\n".encode())
     digest.update(state)
     return MAGIC + f"{key}{model_sha256}{digest.hexdigest()}\n".encode()

@@ -1,4 +1,4 @@
-"""Whole tables labelled: files of any size in shards, and Arrow tables in memory. Needs the extra `label`."""
+"""Labels whole tables: files of any size in shards, and Arrow tables in memory. Needs the extra `label`."""
 
 try:
     import pyarrow  # noqa: F401  # whose absence is told here

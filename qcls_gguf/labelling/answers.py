@@ -1,4 +1,4 @@
-"""Answers in columns: what is kept of each distinct query's, and the columns that rows get."""
+"""Answers of distinct queries, and the columns of the output that they fill."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerColumns:
-    """Which columns rows get."""
+    """The columns that the output gets."""
 
     prompts: tuple[PromptConfig, ...]
-    """those that answer"""
+    """the names of the prompts"""
     prefix: str = ""
     """before the name of each"""
     scores: bool = False

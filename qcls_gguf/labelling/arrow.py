@@ -1,4 +1,4 @@
-"""Arrow tables labelled in memory."""
+"""Labels Arrow tables in memory."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def label_table(
 
         labelled = label_table(pandas_frame, "fashion-8").to_pandas()
 
-    table: an Arrow table, or whatever gives its columns as Arrow (`__arrow_c_stream__`), such as a frame of pandas or
-    Polars; a RecordBatchReader, of which a RecordBatchReader comes back that labels batch by batch as it is read. What
-    is no table of these but an Arrow array of text, such as what DuckDB gives a function, is a table of that column.
+    table: an Arrow table, or an object that exports its columns as Arrow (`__arrow_c_stream__`), such as a frame of
+    pandas or Polars; for a RecordBatchReader the result is another one, which labels batches as they are read. An
+    Arrow array of text, such as DuckDB passes to a function, counts as a table with that column.
     classifier: an open one, one of its prompt sets, or what Classifier.from_config takes, opened for this call.
     query_column: the one with the queries. prefix: before the names of the new columns. scores: also NAME_scores, a
     struct of every label's probability; top_k: a list of so many labels and their probabilities, the most probable

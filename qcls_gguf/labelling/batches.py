@@ -39,13 +39,15 @@ _GAIN = 0.97
 
 
 def with_room(config: Config, n: int) -> Config:
-    """The configuration with room for n queries in a decode; none is kept, as hardly one begins like the last."""
+    """The configuration with room for n queries in a decode; no queries are kept, because few begin like the one
+    before.
+    """
     runtime = replace(config.runtime, max_batch=max(config.runtime.max_batch, n), kept_queries=0)
     return replace(config, runtime=runtime)
 
 
 def most_queries(config: Config, opener: ClassifierOpener) -> int:
-    """Queries of a decode at most. Its vocabulary is opened here only if its states may be large."""
+    """The most queries of a decode. Opens the vocabulary only if the model's states may be large."""
     if not read_header(opener.models.path_of(config)).may_have_states:
         return MOST
 
@@ -55,7 +57,7 @@ def most_queries(config: Config, opener: ClassifierOpener) -> int:
 
 
 def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
-    """Queries of a decode at most, where recurrent layers keep state_bytes of each of its sequences."""
+    """The most queries of a decode if recurrent layers keep state_bytes for each sequence."""
     if not state_bytes:
         return MOST
     n_leaves = sum(prompt.trie.n_leaves for prompt in prompts.prompts)
@@ -63,17 +65,17 @@ def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
 
 
 def pays_to_pad(prompts: Labeller) -> bool:
-    """Whether decodes that are filled up to one of a few token counts, so that shapes repeat, save time."""
+    """Whether padding decodes to a few token counts, so that shapes repeat, saves time."""
     core = prompts.handle.core
     return pays_to_repeat_shapes(core.config.runtime, core.engine.model.n_gpu_layers)
 
 
 class BatchLabeller:
-    """Labels many queries with prompts that nobody else asks meanwhile: the only place that plans and asks."""
+    """Labels many queries on a classifier that has no other users meanwhile; it plans decodes ahead itself."""
 
     def __init__(self, prompts: Labeller, size: int, *, padded: bool | None = None) -> None:
-        """size: queries of a decode. padded: whether decodes are filled up, so that shapes repeat; None: if that pays,
-        but not one by one, which is to compute what `classify` does.
+        """size: queries of a decode. padded: whether decodes are padded so that shapes repeat; None: if that saves
+        time, but never one by one, where results must equal those of `classify`.
         """
         self._prompts, self._handle = prompts, prompts.handle
         self._is_cascade = isinstance(prompts, Classifier) and prompts.is_cascade
@@ -81,8 +83,8 @@ class BatchLabeller:
         self._padded = size > 1 and pays_to_pad(prompts) if padded is None else padded
 
     def label(self, queries: Sequence[str]) -> Iterator[list[tuple[int, Result | str]]]:
-        """The results with the queries' places, or the reasons why queries have none; a decode's at a time, in no
-        particular order.
+        """Yields the results with the queries' places, or the reasons why queries have none, decode by decode, in any
+        order.
         """
         running: deque[tuple[Batch, Job[list[Result]] | None]] = deque()
         refused: list[tuple[int, Result | str]] = []
@@ -104,9 +106,8 @@ class BatchLabeller:
     def ordered(self, queries: Sequence[str]) -> list[int]:
         """The order in which queries go into decodes.
 
-        Queries that begin alike stand together: a decode computes what they have in common once. One by one, those of
-        one length do, whose decodes have one shape; and so they do always with a model with states, which computes
-        sequences of one length together.
+        Queries that begin alike stand together, because a decode computes their common tokens once. One by one, and
+        with models with states, queries of one length stand together: their decodes have one shape, or take few passes.
         """
         by_length = self._size == 1 or self._handle.core.engine.model.has_states
         return sorted(range(len(queries)), key=lambda at: (len(queries[at]), "") if by_length else (0, queries[at]))
@@ -125,10 +126,10 @@ class BatchLabeller:
             yield batch
 
     def _asked(self, batch: Batch) -> Iterator[tuple[Batch, Job[list[Result]] | None]]:
-        """Ask for the results of a batch in one decode, or, if it does not fit, of its halves, of its quarters, ….
+        """Submit a batch as one decode or, if it does not fit, as its halves, quarters, …
 
-        Halves rather than as many queries as fit: their number is part of a decode's shape. A cascade, which asks its
-        stages as it goes, is asked later.
+        Halves rather than as many queries as fit, because their number is part of a decode's shape. A cascade, which
+        asks its stages one after the other, is asked later.
         """
         if self._is_cascade:
             yield batch, None
@@ -197,8 +198,8 @@ def measure_batches(prompts: Labeller, queries: Sequence[str], most: int = MOST)
 
 
 def _most_in_time(prompts: Labeller, query: str, most: int) -> int:
-    """Of at most so many queries in a decode, the number up to which two rounds of all sizes take about twice _MOST_S:
-    none of their answers is kept.
+    """The largest size, at most `most`, up to which two rounds of all sizes take about twice _MOST_S; discards the
+    answers.
     """
     for _ in range(2):  # the first one warms up
         began = perf_counter()

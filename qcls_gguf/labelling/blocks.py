@@ -1,4 +1,4 @@
-"""The rows of a shard in memory: their values, their distinct queries, and why a row has none."""
+"""The rows of a shard in memory: their values and distinct queries, and the reasons why rows have no query."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Queries:
     """(n_rows,) and their numbers there"""
 
     def place(self, row: int) -> str:
-        """What messages call a row."""
+        """The name of a row in messages."""
         return f"{self.unit} {self.numbers[row]}"
 
 
@@ -50,7 +50,7 @@ def distinct_queries(
 ) -> Queries:
     """The distinct queries of rows with these texts; unit, numbers: see Queries.
 
-    problems: why rows have no query, for those of which it is known.
+    problems: the known reasons why rows have no query.
     """
     known: dict[str, int] = {}
     index, reasons = np.full(len(texts), -1, np.int32), {}
@@ -116,8 +116,8 @@ def rows_of(table: pa.Table) -> Iterator[Sequence[Any]]:
 def read_block(input_: Input, shard: Shard, query_column: str, added: Sequence[str]) -> Block:
     """Read the rows of a shard that are labelled.
 
-    added: columns that the output gets. Raises ConfigError for a file that cannot be read any more, or has one of those
-    already.
+    added: columns that the output gets. Raises ConfigError for a file that cannot be read any more, or already has one
+    of these columns.
     """
     is_parquet = input_.format == "parquet"
     try:

@@ -1,5 +1,5 @@
-"""Answers kept in files: in a cache between shards, runs and processes, and beside the output of a shard that is not
-whole yet, after which a stopped run goes on.
+"""Answers stored in files: a cache shared by shards, runs and processes, and the answers of an unfinished shard, from
+which a stopped run resumes.
 
 A cache finds an answer by the set of prompts, the model, and the text of the query byte for byte: this text is what the
 tokenizer gets, and any other text may become other tokens.
@@ -26,7 +26,7 @@ _N_ASKED = 500  # SQLite has a limit for the parameters of a statement
 
 
 class AnswerCache:
-    """A SQLite file that several processes may use at once. Belongs to one thread."""
+    """A SQLite file that several processes may use at once. An object belongs to one thread."""
 
     def __init__(self, path: Path, digest: str, n_labels: int) -> None:
         """digest: of everything but the query that an answer depends on, in hexadecimal digits; n_labels: of all its
@@ -48,7 +48,7 @@ class AnswerCache:
             raise ConfigError(f"`cache` {path}: cannot be used: {e}: name a file of its own, or a new one") from None
 
     def find(self, queries: Sequence[str]) -> dict[str, Answer]:
-        """The answers that are there. Raises QclsError."""
+        """The stored answers. Raises QclsError."""
         found = {}
         with self._errors():
             for start in range(0, len(queries), _N_ASKED):
@@ -61,7 +61,7 @@ class AnswerCache:
         return found
 
     def add(self, answers: Mapping[str, Answer]) -> None:
-        """Keep answers by their queries; those that are there stay. Raises QclsError where the disk is full."""
+        """Store answers by their queries; stored answers stay. Raises QclsError if the disk is full."""
         rows = [(query, each.probabilities.tobytes() + bytes(each.abstained)) for query, each in answers.items()]
         with self._errors(), self._database:  # all of them, or none
             self._database.executemany(f"INSERT OR IGNORE INTO {self._table} VALUES (?, ?)", rows)
@@ -79,12 +79,12 @@ class AnswerCache:
 
 
 def kept_path(folder: Path, output: str) -> Path:
-    """Where the answers of the shard are kept that becomes this output file."""
+    """The file with the answers of an unfinished shard, by the name of its output file."""
     return folder / f".{output}{KEPT}"
 
 
 class KeptAnswers:
-    """A file of answers by the places of their queries, to which each decode's are added at once."""
+    """A file of answers by the places of their queries; those of each decode are added at once."""
 
     def __init__(self, path: Path, digest: bytes, columns: AnswerColumns) -> None:
         """digest: of all that answers and places depend on; a file with another one is begun anew. Raises QclsError."""

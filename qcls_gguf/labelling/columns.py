@@ -33,7 +33,7 @@ def check_query_type(schema: pa.Schema, query_column: str, what: Path | str) -> 
 
 
 def check_names(names: Sequence[str], taken: Sequence[str], what: Path | str) -> None:
-    """Raise ConfigError where a column that is to be added is in the input already."""
+    """Raise ConfigError if the input already has a column that is to be added."""
     if twice := [name for name in names if name in taken]:
         raise ConfigError(
             f"{what}: has a column {shown(twice[0])} already, as the labels' is to be named: choose a `prefix` for "
@@ -82,7 +82,7 @@ def column_of(values: Sequence[object], field: pa.Field) -> pa.Array:
 
 
 def texts_of(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
-    """The texts of a column; a byte that is no UTF-8, which a file may have all the same, is a surrogate."""
+    """The texts of a column; bytes that are not valid UTF-8 become surrogates."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     values = column.cast(pa.large_binary()).to_pylist()
@@ -98,12 +98,12 @@ def values_of(column: pa.Array) -> Sequence[Any]:
 
 
 def json_of(value: object) -> str:
-    """A value as JSON; what JSON cannot say is null or text."""
+    """A value as JSON; values that JSON cannot represent become null or text."""
     return json.dumps(plain(value), ensure_ascii=False)
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; bytes that are no UTF-8, and halves of pairs, are escapes, and what is no number null."""
+    """A value with JSON's types; invalid UTF-8 and lone surrogates become escapes, numbers that are not finite null."""
     if isinstance(value, str):
         return value if is_text(value) else shown_bytes(value)
     if isinstance(value, float):
@@ -120,13 +120,13 @@ def plain(value: Any) -> Any:
 
 
 def members_in(row: Row) -> Mapping[str, Any]:
-    """The object on a line of JSON; halves of pairs, which JSON has as escapes and no file of text, stay escapes."""
+    """The object on a line of JSON; lone surrogates stay escapes, because text files cannot contain them."""
     values = row.values or {}
     return plain(values) if b"\\u" in row.line else values
 
 
 def cell(value: object) -> str:
-    """A value as CSV has it: text as it is, nothing for null, JSON for all that has parts."""
+    """A value as a CSV field: text unchanged, nothing for null, JSON for lists and objects."""
     found = value if isinstance(value, str) else plain(value)
     if found is None:
         return ""

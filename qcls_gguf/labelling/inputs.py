@@ -1,4 +1,4 @@
-"""Which files are labelled, the shards that each is cut into, and whether one has changed since."""
+"""The input files, their shards, and checks that the files have not changed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Input(Record):
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns))) if self.columns else None
 
     def refreshed(self) -> Input | None:
-        """The input with the file's stamp of this moment; None if the file has another content now."""
+        """The input with the file's current stamp; None if its content has changed."""
         with _readable(self.path):
             (stamp,) = stamps_of([Path(self.path)])
             if stamp != self.stamp and (stamp[1], digest_of_ends(Path(self.path))) != (self.stamp[1], self.digest):
@@ -77,10 +77,10 @@ class Input(Record):
 
 
 def find_inputs(given: Sequence[str]) -> list[Path]:
-    """The files that names, patterns and folders stand for, each once, those of a pattern or folder by their names.
+    """The files that names, patterns and folders stand for, each once, sorted by name within a pattern or folder.
 
-    Of a folder and those inside it the files with a known ending count, except hidden ones. Raises ConfigError for a
-    name or pattern that stands for nothing, and for what cannot be read.
+    A folder stands for the files in it and below with a known ending, except hidden ones. Raises ConfigError for a name
+    or pattern without a file, and for files that cannot be read.
     """
     found: dict[str, Path] = {}
     for name in given:
@@ -197,7 +197,7 @@ def first_rows(inputs: Sequence[Input], limit: int) -> list[Input]:
 
 @contextmanager
 def _readable(path: Path | str) -> Iterator[None]:
-    """Raise ConfigError where the file cannot be read inside."""
+    """Turns errors of reading the file inside into ConfigError."""
     try:
         yield
     except OSError as e:

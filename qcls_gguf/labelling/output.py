@@ -1,4 +1,4 @@
-"""The folder that a run writes to: which run has it, what it was begun with, and which shards are done and left."""
+"""The output folder of a run: its lock, its manifest, and the shards that are done and left."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Settings = Mapping[str, JsonValue]
 
 
 class Manifest(Record):
-    """What a run was begun with, and what came of it."""
+    """The settings of a run, and its results."""
 
     version: Literal[4] = 4
     settings: dict[str, JsonValue]
-    """what a run that goes on must have in common"""
+    """the settings that must be equal when a run is resumed"""
     provenance: dict[str, JsonValue]
     inputs: tuple[Input, ...]
     totals: dict[str, JsonValue] | None = None
@@ -60,15 +60,15 @@ class Task:
 
 
 class OutputFolder:
-    """The output files with their manifest; inside a `with` block one run has them."""
+    """The output files with their manifest; a `with` block locks them for one run."""
 
     def __init__(self, out: Path, format_: Format | None, part: tuple[int, int] = (1, 1)) -> None:
-        """out: the folder, or a file that all shards become in the end. format_: of the files; None: the input's, or
-        what the end of the file's name says. part: see LabelSettings. Raises ConfigError.
+        """out: the folder, or a file into which the shards are joined at the end. format_: of the files; None: the
+        format of the input, or that of the file's ending. part: see LabelSettings. Raises ConfigError.
         """
         self.out, self._part = out, part
         self.joined = out if out.suffix.lower() in ENDINGS.values() and not out.is_dir() else None
-        """the one file that all shards become in the end"""
+        """the file into which the shards are joined at the end"""
         if self.joined is None and (out.suffix.lower() in FORMATS or why_refused(out)) and not out.is_dir():
             raise ConfigError(
                 f"`out` {out}: cannot be {out.suffix}: name a file that ends in {_KNOWN_ENDINGS}, or a folder"
@@ -80,12 +80,12 @@ class OutputFolder:
             raise ConfigError(f"`out` {out}: is no plain file: name one, which takes its name when it is whole")
         self.folder = out.with_name(out.name + _SHARDS) if self.joined else out
         self.manifest: Manifest | None = None
-        """of a run that can go on"""
+        """of a run that can be resumed"""
         self.done: dict[str, ShardCounts] = {}
         """the counts of the shards whose files are there, by the files' names"""
 
     def __enter__(self) -> Self:
-        """Take the folder, which is made if it is missing. Raises ConfigError where another run has it, or where it
+        """Make the folder if it is missing, and lock it. Raises ConfigError if another run has locked it, or if it
         cannot be written.
         """
         self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
@@ -101,7 +101,7 @@ class OutputFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the folder; where nothing was begun, what was made for it goes."""
+        """Unlock the folder; if no run was begun, remove what was made for it."""
         with suppress(OSError):
             if self._made and not (self.folder / _MANIFEST).exists():
                 (self.folder / _LOCK).unlink()
@@ -135,7 +135,7 @@ class OutputFolder:
         return None
 
     def _read_done(self) -> dict[str, ShardCounts]:
-        """The shards whose files are there; what a kill left of a last line does not count."""
+        """The shards whose files exist; ignores a last line that a kill has cut off."""
         found = {}
         path = self.folder / _DONE
         with suppress(FileNotFoundError):
@@ -150,11 +150,11 @@ class OutputFolder:
 
     @property
     def is_joined(self) -> bool:
-        """Whether the one file has all shards already, whose own files are not there any more then."""
+        """Whether the shards have been joined into the one file; their own files are then removed."""
         return self.joined is not None and self.joined.exists() and self.joined.stat().st_size == self._joined_bytes
 
     def check_joined(self) -> None:
-        """Raise ConfigError where the one file is there and is not what earlier runs made of it."""
+        """Raise ConfigError if the one file exists and is not the output of an earlier run."""
         is_unfinished = self.manifest is not None and self._joined_bytes is None  # it is written once more then
         if self.joined and self.joined.exists() and not self.is_joined and not is_unfinished:
             was = "no run wrote it" if self._joined_bytes is None else "it was changed since a run wrote it"
@@ -162,7 +162,7 @@ class OutputFolder:
             raise ConfigError(f"`out` {self.joined}: is there already, and {was}: {remedy}")
 
     def check(self, settings: Settings) -> None:
-        """Raise ConfigError where shards are there that were labelled with other settings."""
+        """Raise ConfigError if existing shards were labelled with other settings."""
         before = self.manifest.settings if self.manifest else settings
         other = [name for name in settings if before.get(name) != settings[name]]
         if len(other) > 1 and None in (before.get("inputs"), settings.get("inputs")):
@@ -176,7 +176,7 @@ class OutputFolder:
             )
 
     def tasks(self, inputs: Sequence[Input]) -> list[Task]:
-        """All shards, or those of the part, with the files that they become."""
+        """All shards, or those of the part, with their output files."""
         found: list[Task] = []
         for each in inputs:
             alone, ending = each.model_copy(update={"shards": ()}), ENDINGS[self.format or each.format]
@@ -188,7 +188,9 @@ class OutputFolder:
         return [replace(task, header=task.header or not number) for number, task in enumerate(found)]
 
     def begin(self, settings: Settings, provenance: Settings, inputs: Sequence[Input]) -> list[Task]:
-        """Write the manifest, and remove what killed runs left; returns the tasks that are left. Raises QclsError."""
+        """Write the manifest and remove temporary files of killed runs; returns the tasks still to do. Raises
+        QclsError.
+        """
         missing = [task for task in self.tasks(inputs) if task.output not in self.done]
         kept = {kept_path(self.folder, task.output) for task in missing}
         for path in self.folder.iterdir():
@@ -208,17 +210,17 @@ class OutputFolder:
         return missing
 
     def batch_before(self, settings: Settings) -> int | None:
-        """Queries of a decode in a run with the same settings, if one was here."""
+        """The queries of a decode in an earlier run with the same settings, if there was one."""
         found = self._before.provenance.get("batch") if self._before and self._before.settings == settings else None
         return found if isinstance(found, int) else None
 
     def note(self, provenance: Settings) -> None:
-        """Note of a run what is known now. Raises QclsError."""
+        """Write what is now known about the run into the manifest. Raises QclsError."""
         assert self.manifest is not None
         self._write(self.manifest.model_copy(update={"provenance": dict(provenance)}))
 
     def add(self, counts: ShardCounts) -> None:
-        """Note a shard whose file has its name. Raises QclsError; the shard is labelled again then."""
+        """Record a shard whose file is complete. Raises QclsError; the shard is then labelled again."""
         self.done[counts.output] = counts
         try:
             with (self.folder / _DONE).open("ab") as file:
@@ -229,7 +231,7 @@ class OutputFolder:
             raise QclsError(f"{self.folder / _DONE}: could not be written: {e.strerror}") from None
 
     def finish(self, tasks: Sequence[Task], n_inputs: int, provenance: Settings) -> RowCounts:
-        """Join the files if one is wanted, and write and return what all shards come to. Raises QclsError."""
+        """Join the files if the output is one file; write and return the totals. Raises QclsError."""
         assert self.manifest is not None
         total, joined_bytes = total_counts([self.done[task.output] for task in tasks]), None
         if self.joined is not None:
@@ -265,7 +267,7 @@ class OutputFolder:
 
 
 def _locked(folder: Path) -> IO[bytes]:
-    """A file in the folder that no other run has open. Raises ConfigError."""
+    """The open lock file of the folder. Raises ConfigError if another run has locked it."""
     lock = None
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Files labelled: inputs and their shards, those that are left labelled and noted when done, all joined."""
+"""Labels files: finds inputs and shards, labels and records the shards that are missing, joins them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def label_files(
     on_progress: Tell = lambda line: None,
     on_note: Tell = lambda note: None,
 ) -> LabellingRecord:
-    """Label the rows of some files, or what earlier runs on the same output left of them.
+    """Label the rows of some files, except what earlier runs on the same output have labelled.
 
-    on_progress: is told how far it has come, on_note what is done already, and what is suspicious in the answers; both
-    in words. Raises ConfigError and what Classifier.from_config raises before anything is labelled, and QclsError where
-    an input or the output fails: what is done stays, and the same call goes on from there.
+    on_progress gets the progress in words; on_note what was already done, and warnings about suspicious answers. Raises
+    ConfigError and the errors of Classifier.from_config before anything is labelled, and QclsError if an input or the
+    output fails: finished shards stay, and the same call resumes from there.
     """
     output = OutputFolder(settings.out, settings.format, settings.part)
     settings = replace(settings, folder=output.folder, format=output.format)
@@ -59,7 +59,7 @@ def _without_outputs(found: Sequence[Path], output: OutputFolder) -> list[Path]:
 
 
 def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path], on_note: Tell) -> list[Input]:
-    """The inputs with their shards: as the manifest has them, where they have not changed."""
+    """The inputs with their shards; those of the manifest for inputs that have not changed."""
     known: dict[str, Input] = {}
     if not settings.overwrite:
         output.check_joined()
@@ -97,13 +97,13 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
 
 
 def _new_name(path: Path, taken: Collection[str]) -> str:
-    """What the names of an input's output files begin with: its own name, with a number where another has the same."""
+    """The beginning of the names of an input's output files: its own name, numbered if another input has the same."""
     stem = path.stem.lstrip(".") or "input"
     return next(name for name in chain([stem], (f"{stem}~{number}" for number in count(2))) if name not in taken)
 
 
 def _row_settings(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path]) -> Settings:
-    """What must be as it was before, as far as it is known without a model."""
+    """The settings, as far as they are known without a model, that a resumed run must share."""
     # Where rows are counted over all inputs, or all become one file, there must be the same ones.
     inputs = [str(path) for path in paths] if output.joined or settings.is_partial else None
     names = ("query_column", "format", "prefix", "scores", "top_k", "shard_rows", "limit")
@@ -112,7 +112,7 @@ def _row_settings(settings: LabelSettings, output: OutputFolder, paths: Sequence
 
 
 def _check_columns(names: Sequence[str], inputs: Sequence[Input]) -> None:
-    """Raise ConfigError where a column of the labels would be there twice."""
+    """Raise ConfigError if two prompts would have columns of the same name."""
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two columns would be named {twice!r}: rename a prompt")

@@ -1,4 +1,4 @@
-"""Labels shards with one classifier: reads the next shard and writes the last one beside the decodes."""
+"""Labels shards with one classifier; reads the next shard and writes the last one while it decodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNMEASURED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSettings:
-    """What is labelled, and how."""
+    """What to label, and how."""
 
     config: Config
     inputs: tuple[str, ...]
@@ -72,7 +72,7 @@ class LabelSettings:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What was done since a moment."""
+    """The work done since some moment."""
 
     n_queries: int = 0
     """distinct queries of shards that were answered"""
@@ -89,7 +89,7 @@ class Progress:
     """the shards whose files have their names"""
 
     def line(self, n_rows: int, seconds: float) -> str:
-        """What was done of n_rows, as text; seconds: in which queries were computed."""
+        """The progress among n_rows, as text; seconds: the time in which queries were computed."""
         rate, distinct = self.n_computed / max(seconds, 1e-9), self.n_queries / max(self.n_rows, 1)
         left = f", {duration((n_rows - self.n_rows) * distinct / rate)} left" if rate else ""
         return f"{self.n_rows:,.0f} of {n_rows:,} rows, {rate:,.1f} queries/s, {distinct:.0%} distinct{left}"
@@ -106,7 +106,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """A time in words."""
+    """A duration in words."""
     minutes, hours = seconds / 60, seconds / 3600
     if seconds < 100:
         return f"{seconds:.0f} s"
@@ -143,10 +143,10 @@ class Worker:
             self._stack = stack.pop_all()
 
     def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
-        """Label shards, and tell of each batch and of each file that has its name.
+        """Label shards, and report each batch and each finished file.
 
-        batch: queries of a decode; None: measured with the first shard that needs one. Raises QclsError, after it has
-        told of the files that have their names.
+        batch: queries of a decode; None: measured with the first shard that needs it. Raises QclsError after reporting
+        the files that are finished.
         """
         self._batch = batch or self._batch
         writing: deque[Future[Progress]] = deque()
@@ -171,7 +171,7 @@ class Worker:
             raise
 
     def _blocks(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Block]]:
-        """The rows of shards, each of which is read while the one before is labelled."""
+        """The rows of the shards; each shard is read while the one before is labelled."""
         before: tuple[Task, Future[Block]] | None = None
         for task in tasks:
             reading = task, self._pool.submit(self._read, task)
@@ -188,7 +188,7 @@ class Worker:
         return block
 
     def _answer(self, task: Task, block: Block, answers: Answers) -> Iterator[Progress]:
-        """Answer a shard's queries from what a stopped run kept, from the cache, then by the model; some at a time."""
+        """Answer a shard's queries in groups: from the answers of a stopped run, from the cache, then by the model."""
         texts = block.queries.texts
         digest = hashlib.sha256("\0".join([self._digest, *texts]).encode()).digest()
         with KeptAnswers(kept_path(self._settings.folder, task.output), digest, self.columns) as kept:
@@ -244,8 +244,8 @@ class Worker:
 
 
 def _answers_digest(prompts: Labeller, config: Config) -> str:
-    """A sha256 of all that answers depend on except the model: prompts, their calibration, what is a query, and the
-    stages of a cascade, with their models.
+    """A sha256 of everything that answers depend on except the model: prompts, calibration, limits of queries, and the
+    stages of a cascade with their models.
     """
     names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type", "cpu_activations")
     settings = [[name, getattr(config.runtime, name)] for name in names]

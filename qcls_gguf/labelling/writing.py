@@ -1,4 +1,4 @@
-"""Output files: written aside, and renamed when they are whole."""
+"""Output files: written under a temporary name, and renamed when complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIGITS = 6
 
 
 def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, header: bool = True) -> int:
-    """Write a shard's rows with what is added to them under its name; returns its size in bytes.
+    """Write a shard's rows with their new columns to its file; returns the size in bytes.
 
     header: whether CSV begins with the names of its columns. Raises QclsError.
     """
@@ -49,14 +49,14 @@ def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, h
 
 @contextmanager
 def output_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name when it is whole and on the disk. Raises QclsError where it cannot be written."""
+    """A file that gets its name when it is complete and on the disk. Raises QclsError if it cannot be written."""
     with written(path), whole_file(path, mode=0o666, on_disk=True) as file:
         yield file
 
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Raise QclsError where the file cannot be written inside."""
+    """Turns errors of writing the file inside into QclsError."""
     try:
         yield
     except OSError as e:
@@ -67,9 +67,9 @@ def written(path: Path) -> Iterator[None]:
 
 
 def join_files(paths: Sequence[Path], out: Path, format_: Format) -> int:
-    """Write the rows of files one after the other into one, which takes its name when it is whole; returns its size.
+    """Join files into one, which gets its name when it is complete; returns its size.
 
-    Of CSV only the first has a header. Raises QclsError.
+    Of CSV files only the first has a header. Raises QclsError.
     """
     with output_file(out) as file:
         if format_ == "parquet":

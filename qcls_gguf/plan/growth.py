@@ -21,7 +21,7 @@ _PADDING = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What one decode holds."""
+    """The limits of one decode."""
 
     n_seqs: int
     """leaves of the token tree: each decodes in one of the sequences 0 … n_seqs - 1"""
@@ -39,7 +39,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
-    """What one prompt adds to the token tree for one query."""
+    """The part of the token tree that one prompt needs for one query."""
 
     trie: LabelTrie
     root: Root
@@ -68,7 +68,7 @@ class DecodePlan:
 
 
 def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:
-    """What each prompt of a set adds for one query.
+    """The addition of each prompt of a set for one query.
 
     holders[i]: the sequence that holds the prefix of prompt i; fragments[i]: the tokens of its fragment with the query
     in it. Raises PlanError where there is nothing to feed.

@@ -30,7 +30,7 @@ def cells_of(n_seqs: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What two prompt sets must have in common, so that cells of a query to one serve queries to the other."""
+    """The properties that two prompt sets must share so that one can use the cells of the other's queries."""
 
     roots: tuple[Root, ...]
     """the cached prefixes that the prompts grow from"""
@@ -55,7 +55,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUpdate:
-    """What a slot keeps of a decode."""
+    """The cells of a decode that a slot keeps."""
 
     slot: Slot
     fragments: Fragments

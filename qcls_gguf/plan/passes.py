@@ -100,7 +100,7 @@ def leaf_padding(chains: Chains, pass_tokens: int, n_most: int) -> dict[int, int
 
 
 def _taken(chains: Chains, left: _Left, n: int, more: Mapping[int, int]) -> _Left:
-    """What is left after a pass that takes n tokens of each chain, or all if fewer are left. more: padding by chain."""
+    """The tokens left after a pass that takes at most n tokens of each chain. more: padding by chain."""
     after: _Left = {}
     for chain, length in left.items():
         if length > n:

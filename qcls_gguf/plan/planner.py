@@ -76,7 +76,7 @@ class Planner:
         self._kept_queries = kept_queries
 
     def plan(self, asked: Sequence[TokenizedQuery], *, keep: bool = True) -> RequestPlan:
-        """The decodes of some queries, each of a prompt set. Raises PlanError if there is nothing to feed.
+        """The decodes for some queries, each with its prompt set. Raises PlanError if there is nothing to feed.
 
         keep: queries that begin like a kept one continue it, and are kept themselves; the engine must then run these
         decodes next.

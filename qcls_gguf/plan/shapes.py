@@ -1,4 +1,4 @@
-"""Changes of planned decodes: several are put side by side, and one is padded so that its shape repeats.
+"""Changes to planned decodes: puts several side by side, or pads one so that its shape repeats.
 
 A shape is a number of tokens, of leaves and of hidden states: a graph that is kept for one decode of a shape serves the
 next one. Batches of equally many queries of one prompt set have the last two in common, so a few token counts, the
@@ -26,7 +26,7 @@ _ZERO = np.zeros(1, np.int32)
 
 
 def joined(decodes: Sequence[DecodePlan], tokens: Sequence[Int32Array]) -> DecodePlan:
-    """One decode that feeds what these decodes feed, as `plan_decodes` would make it; no two of them share a node.
+    """One decode with the tokens of all these decodes, as `plan_decodes` would make it; no two of them share a node.
 
     It grows no token tree, and so takes 0.2 ms instead of 1.2 for four queries of eight prompts.
 

@@ -42,7 +42,7 @@ class KeptRoot(Root):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one llama_decode needs, as flat arrays over the nodes of a token tree. A token comes after its parent."""
+    """The input of one llama_decode, as flat arrays over the nodes of a token tree. A token comes after its parent."""
 
     token: Int32Array
     """(n_tokens,)"""

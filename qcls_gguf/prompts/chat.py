@@ -1,4 +1,4 @@
-"""The model's chat template turns prompts of system and user texts into whole texts.
+"""Turns prompts of system and user texts into whole texts by the model's chat template.
 
 The template renders the turns with a placeholder for the query; the text before and after the placeholder is the
 prompt. It is rendered with two different placeholders, to detect a template that changes the query, or whose other

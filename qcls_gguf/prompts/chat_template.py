@@ -113,7 +113,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 def render_chat(template: str, turns: Mapping[str, str], *, bos: str, eos: str, variables: Mapping[str, Any]) -> str:
     """The text of one message for each turn, by its role, with the beginning of the model's answer after them.
 
-    bos, eos: the texts of the model's tokens, empty where it has none. variables: more that the template may ask for.
+    bos, eos: the texts of the model's tokens, empty where it has none. variables: further variables for the template.
     Raises ChatRefusalError if the template refuses the messages, ConfigError if it fails or exceeds a limit.
     """
     messages = [{"role": role, "content": text} for role, text in turns.items()]
@@ -185,7 +185,7 @@ def _raise(message: object = "") -> None:
 
 
 def _check_size(size: int) -> None:
-    """Refuse a text of so many characters, or a list of so many elements, where that is too many."""
+    """Refuse a text with too many characters, or a list with too many elements."""
     if size > _MAX_TEXT:
         raise _TooMuchError(f"builds a text or list of more than {_MAX_TEXT}")
 
@@ -225,7 +225,7 @@ def _replace(text: str, old: str, new: str, count: int = -1) -> str:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """As transformers has it: no HTML escapes, other scripts as they are."""
+    """The filter `tojson` of transformers: no HTML escapes, other scripts unchanged."""
     if indent is not None and not 0 <= indent <= _MAX_INDENT:
         raise _TooMuchError(f"indents by {indent}")
     return json.dumps(_measured(value), ensure_ascii=ensure_ascii, indent=indent, **options)

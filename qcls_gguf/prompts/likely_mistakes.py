@@ -1,4 +1,4 @@
-"""Likely mistakes in prompts that can be compiled: one function for each kind, of texts and tokens only.
+"""Likely mistakes in prompts that compile: one function for each kind, which looks only at texts and tokens.
 
 `likely_mistakes` calls all of them.
 """
@@ -23,7 +23,7 @@ _N_NAMED = 5
 _CONTROL = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|<｜[^｜<>\n]{1,40}｜>|</?(?:start|end)_of_\w{1,20}>|\[/?INST\]|<</?SYS>>|</?s>"
 )
-"""What control tokens of published models look like."""
+"""The forms of control tokens in published models."""
 _CHATML = ("<|im_start|>", "<|im_end|>")
 _USUAL = (
     *_CHATML, "<|endoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>",
@@ -37,7 +37,7 @@ TRAINED = frozenset({
     "5dfd659a57ce", "7626bd326824", "45e0ef113ead", "e371a1d24b20", "8a92ab171875", "0692ac3a491a", "39a16365d86e",
     "021128a570dd", "27aadd6b33b3",
 })  # fmt: skip
-"""Which prompts the embedded model was trained on: those of the configurations fashion-8 and fashion-8-joint."""
+"""The prompts on which the embedded model was trained: those of the configurations fashion-8 and fashion-8-joint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ RawScores = Callable[[str], Mapping[str, FloatArray]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjustment:
-    """What calibrates one prompt's scores."""
+    """The calibration of one prompt's scores."""
 
     temperature: float = 1.0
     prior: FloatArray | None = None

@@ -1,4 +1,4 @@
-"""What a classification returns."""
+"""The results of a classification."""
 
 from __future__ import annotations
 

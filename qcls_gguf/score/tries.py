@@ -1,4 +1,4 @@
-"""What the scorer needs of the arithmetic of label tries: logits of edges to scores of labels.
+"""The arithmetic of label tries as the scorer uses it: from logits of edges to scores of labels.
 
 `qcls_gguf.native.TrieScores` computes it in C, without a dozen calls of numpy after each decode.
 """

@@ -1,4 +1,4 @@
-"""All routes: those of the dialects, and those for operators: is it alive, what does it count, read it anew."""
+"""All routes: those of the dialects, and those for operators (health, metrics, reload)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .settings import RequestLimits, ServiceSettings
 
 Answer = Callable[[Request], Awaitable[Response]]
 _OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
-"""Paths that need no key: they tell nothing that the project's pages do not."""
+"""Paths that need no key: they show nothing beyond the project's documentation."""
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
-"""for pages: nothing comes from elsewhere, and no other page shows them within itself"""
+"""for pages: they load nothing from other hosts, and no other page may embed them"""
 _BY_PATH = {path: [each for each in DIALECTS if each.path == path] for path in dict.fromkeys(d.path for d in DIALECTS)}
 
 
@@ -61,7 +61,7 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> ASGIApp:
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """A route without Starlette's handlers of exceptions, all of which go on to ExchangeMiddleware."""
+    """A route without Starlette's exception handlers: all exceptions reach ExchangeMiddleware."""
 
     answer: Answer
 
@@ -71,7 +71,7 @@ class _Endpoint:
 
 
 def _dialects(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, limits: RequestLimits) -> Answer:
-    """What answers the requests of a path. dialects: those that are spoken there."""
+    """The handler of a path's requests. dialects: those of this path."""
 
     async def answer(request: Request) -> Response:
         exchange = Exchange.of(request.scope)
@@ -98,7 +98,7 @@ def _events(events: Events) -> Response:
 
 
 class _Lines(StreamingResponse):
-    """Lines as they are ready. Unlike its base it does not read from the client, whose lines are still coming."""
+    """Sends lines when they are ready. Unlike its base class it does not read from the client, who still sends."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.stream_response(send)
@@ -124,7 +124,7 @@ def _response(refusal: RefusedError, scope: Scope) -> Response:
 
 
 def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> list[tuple[str, str, str, Answer]]:
-    """(method, path, summary, what answers it) of each; may_reload: whether clients are known by their keys."""
+    """(method, path, summary, handler) of each; may_reload: whether clients have API keys."""
 
     async def health(_: Request) -> Response:
         return _json({"status": lifecycle.state.value, "version": __version__})

@@ -26,14 +26,14 @@ from .refusal import RefusedError, openai_words, parse, refusal_of
 from .settings import RequestLimits
 
 _AT_ONCE = 8
-"""questions of one turn: others' requests wait for no more"""
+"""the most questions of one request in one turn, so that other requests do not wait longer"""
 T = TypeVar("T")
 
 
 class Asker:
-    """Asks a backend for requests. For the thread of the event loop.
+    """Answers requests by a backend. For the thread of the event loop.
 
-    Raises RefusedError, and QclsError for what a request cannot be asked.
+    Raises RefusedError, and QclsError for requests that cannot be computed.
     """
 
     def __init__(self, admission: Admission, metrics: Metrics, limits: RequestLimits) -> None:
@@ -60,7 +60,7 @@ class Asker:
             return asked.answer(await self._labelled(asked, backend, exchange))
 
     async def lines(self, dialect: Dialect, lifecycle: Lifecycle, request: Request) -> AsyncIterator[bytes]:
-        """A line for each line that comes, in their order; what is wrong with one does not end the others."""
+        """An answer for each line that arrives, in the same order; an error in one line does not affect the others."""
         exchange = Exchange.of(request.scope)
         exchange.streams = True
 
@@ -73,7 +73,7 @@ class Asker:
             with self._admission.admitted(0), backend:
                 async for answer in in_order(each(), backend.window):
                     yield json_bytes(answer) + b"\n"
-        except RefusedError as refusal:  # of the stream itself: the answer has begun, so its last line says it
+        except RefusedError as refusal:  # the answer has begun, so its last line reports this
             exchange.reason = refusal.reason
             yield json_bytes(openai_words(refusal)) + b"\n"
         except ClientDisconnect:
@@ -91,8 +91,8 @@ class Asker:
             return head | openai_words(refusal_of(e))
 
     async def _labelled(self, asked: Texts, backend: Backend, exchange: Exchange) -> list[Result | RefusedError]:
-        """The answer to each text, or with is_partial the refusal of one that cannot be labelled (422), or whose turn
-        had not come by the deadline (504).
+        """The answer to each text; with is_partial instead a refusal for a text that cannot be labelled (422) or had no
+        turn before the deadline (504).
         """
         is_list = asked.is_partial or len(asked.texts) > 1
 
@@ -132,7 +132,7 @@ class Asker:
     # --- questions -----------------------------------------------------------------------------------------------
 
     async def _answered(self, asked: Questions, backend: Backend, exchange: Exchange) -> object:
-        """The body of the answer to questions, some of which are asked at a time."""
+        """The body of the answer to questions, which are asked in groups."""
         usage = Usage()
         questions = backend.prepared(asked.questions)
         answers: list[Distribution | None] = []  # None: its scores cannot be computed
@@ -221,9 +221,9 @@ class Asker:
 
 
 async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> AsyncIterator[T]:
-    """What some coroutines return, in their order, as soon as it is there; at most `window` are at work at once.
+    """The results of some coroutines, in their order, each as soon as it is ready; at most `window` run at once.
 
-    So the queries of one request stand between those of others, not all before them.
+    So the queries of one request do not all go before those of other requests.
     """
     slots = asyncio.Semaphore(window)
     tasks: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""A classifier while it serves: who uses it, and its other prompt sets."""
+"""A classifier in service: it counts its users and holds the prompt sets made for requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Backend:
         self.prompts: Mapping[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}
         self.created = int(time())
         self.window = classifier.config.runtime.max_batch
-        """queries of one request that may wait at once"""
+        """how many queries of one request may wait at once"""
         self.decision = read_decision(model)
         self._scorer = scorer
         self._forms = Forms(forms, model, classifier.config.model)
@@ -58,7 +58,7 @@ class Backend:
         self._unused.set()
 
     def context(self, request_id: str, parameters: Mapping[str, str]) -> Context:
-        """What dialects may know."""
+        """The facts that dialects may use."""
         return Context(self.prompts, self.created, request_id, parameters)
 
     def __enter__(self) -> None:
@@ -113,7 +113,7 @@ class Backend:
         return self.sets.using(question, lambda: self.classifier.prompt_set(compiled()), waits_s)
 
     def prepared(self, questions: Sequence[TextQuestion]) -> Sequence[TextQuestion]:
-        """The questions of a request as this model is asked them."""
+        """The questions of a request in the form that this model needs."""
         if self.decision is None:
             return questions
         own = [each for each in questions if each.question.configured is None]
@@ -126,7 +126,7 @@ class Backend:
         ]
 
     def probabilities(self, question: Question, result: Result) -> list[float]:
-        """Of a question's options, from the answer of its prompt set."""
+        """The probabilities of a question's options, from the answer of its prompt set."""
         if self.decision is not None and question.configured is None:
             return self.decision.probabilities(question, result.results)
         by_label = {score.label: score.probability for score in result.results[0].scores}

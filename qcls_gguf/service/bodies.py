@@ -1,4 +1,4 @@
-"""Bodies of requests, read with a limit on size and time, and clients that leave before they are answered."""
+"""Reads bodies of requests within limits of size and time, and notices clients that disconnect before the answer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def read_json(request: Request, limits: RequestLimits) -> object:
 
 
 def json_value(data: bytes) -> object:
-    """What JSON text says. Raises RefusedError (400)."""
+    """The value of a JSON text. Raises RefusedError (400)."""
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError as e:
@@ -57,8 +57,8 @@ def json_value(data: bytes) -> object:
 async def read_lines(request: Request, limits: RequestLimits) -> AsyncIterator[tuple[int, bytes]]:
     """The lines of a body as they arrive, with their numbers from 1, without blank ones.
 
-    Raises RefusedError for a line that is too long or takes too long to come, and ClientDisconnect where the client has
-    left.
+    Raises RefusedError for a line that is too long or arrives too late, and ClientDisconnect if the client has
+    disconnected.
     """
     number, rest, is_whole = 0, b"", False
     while not is_whole:
@@ -75,7 +75,7 @@ async def read_lines(request: Request, limits: RequestLimits) -> AsyncIterator[t
 
 
 async def unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T:
-    """What `work` returns, for a request whose body has been read.
+    """The result of `work`, for a request whose body has been read.
 
     Cancels the work and raises ClientDisconnect if the client leaves before that.
     """
@@ -100,7 +100,7 @@ async def unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T:
 
 
 async def _part(request: Request, limits: RequestLimits, began_s: float) -> tuple[bytes, bool]:
-    """What has come of a body, and whether it is the last of it. Raises ClientDisconnect, and RefusedError (408)."""
+    """The next part of a body, and whether it is the last one. Raises ClientDisconnect, and RefusedError (408)."""
     try:
         async with asyncio.timeout(began_s + limits.body_timeout_s - monotonic()):
             message = await request.receive()

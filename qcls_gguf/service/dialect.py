@@ -1,7 +1,7 @@
-"""What a dialect is: how one API writes its requests, answers and errors, as functions of values.
+"""Dialects: how an API writes its requests, answers and errors, as functions of plain values.
 
-A dialect reads a body and says what it asks (`Texts` or `Questions`); these carry the function that makes the answer's
-body of what the model answered. It knows no engine, no queue and no HTTP.
+A dialect reads a body and says what it asks (`Texts` or `Questions`); these carry the function that turns the model's
+answers into the answer's body. It knows no engine, no queue and no HTTP.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Lenient(BaseModel):
 
 
 class QuestionsRequest(Lenient):
-    """What all requests with questions have."""
+    """The common fields of all requests with questions."""
 
     model_config = ConfigDict(strict=True)
 
@@ -47,7 +47,7 @@ class QuestionsRequest(Lenient):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a dialect may know beside the body."""
+    """The facts that a dialect may use besides the body."""
 
     prompts: Mapping[str, PromptConfig]
     """the configured prompts by their names"""

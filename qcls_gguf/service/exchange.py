@@ -1,4 +1,4 @@
-"""What every request passes: keys, request ids, headers of the answer, the log, the metrics."""
+"""The common part of all requests: keys, request ids, headers of the answer, the log, the metrics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _numbers = itertools.count(1)
 
 
 class Exchange:
-    """What is known of one request while it is served. `of(scope)` finds it."""
+    """The state of one request while it is served. `of(scope)` finds it."""
 
     def __init__(self, scope: Scope) -> None:
         self.began_ns = perf_counter_ns()
@@ -153,7 +153,7 @@ class Exchange:
 
 
 class ExchangeMiddleware:
-    """An ASGI application around another one. Whatever that raises, it answers."""
+    """An ASGI application around another one, which turns every exception of that one into an answer."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class ExchangeMiddleware:
                 exchange.log(status)
 
     def _check_key(self, scope: Scope, exchange: Exchange) -> None:
-        """Raise RefusedError (401) for a request that brings no key. Every path that is not named open needs one."""
+        """Raise RefusedError (401) for a request without a key, unless its path is open."""
         if not self._digests or scope["path"] in self._open:
             return
         scheme, _, bearer = exchange.header(b"authorization").partition(" ")

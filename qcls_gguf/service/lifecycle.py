@@ -1,4 +1,4 @@
-"""What is served now: loaded at the start, replaced by a reload, drained at the end."""
+"""The served classifier: loaded at the start, replaced by a reload, drained at the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StoppedError(Exception):
 
 
 class Admission:
-    """Counts what has been admitted and is not answered yet. One thread at a time: that of the event loop."""
+    """Counts requests that were admitted and are not answered yet. For the thread of the event loop."""
 
     def __init__(self, most_requests: int) -> None:
         self._most_requests = most_requests
@@ -54,10 +54,9 @@ class Admission:
 
     @contextmanager
     def admitted(self, n_queries: int) -> Iterator[None]:
-        """A block for as long as a request is in the service.
+        """A context for the time that a request is in the service; n_queries: its queries or questions.
 
-        n_queries: that it asks, or questions. Raises RefusedError (503), which says when about half of what is in the
-        service will be done, where there are as many requests as may be.
+        Raises RefusedError (503) if there are too many requests, with the time until about half of them will be done.
         """
         if self.n_requests >= self._most_requests:
             retry_ms = min(max(self.n_queries * self._query_ms / 2, _SOONEST_MS), _LATEST_MS)
@@ -72,7 +71,7 @@ class Admission:
             self.n_queries -= n_queries
 
     def learn(self, ms: float) -> None:
-        """Note what a query took of its turn."""
+        """Record a query's share of its turn's time."""
         self._query_ms += (ms - self._query_ms) * (_SMOOTHING if self._query_ms else 1.0)
 
 
@@ -104,26 +103,26 @@ class Lifecycle:
 
     @property
     def backend(self) -> Backend:
-        """What answers now. Raises RefusedError (503) while loading and while draining.
+        """The backend that answers now. Raises RefusedError (503) while loading and while draining.
 
-        A reload closes it when nobody uses it: take it when the request has been read, and use it (`with backend`)
-        before anything is awaited.
+        A reload closes it when no request uses it: take it after the request has been read, and enter it (`with
+        backend`) before awaiting anything.
         """
         if self.loaded is None or self.state is not State.ready:
             raise RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=1000)
         return self.loaded
 
     async def load(self) -> None:
-        """Load what the configuration says now. Raises QclsError, or StoppedError."""
+        """Load the configuration as it is now. Raises QclsError, or StoppedError."""
         self.loaded = await self._build(self._configure())
         if self.state is State.loading:
             self.state = State.ready
 
     async def reload(self) -> Backend:
-        """Build what the configuration says now beside what answers, and swap them when it is ready.
+        """Load the configuration as it is now beside the old one, and swap them when it is ready.
 
-        Raises RefusedError: 409 while another reload runs, 422 for a configuration that is refused; then the old one
-        answers on.
+        Raises RefusedError: 409 while another reload runs, 422 for a configuration that is refused; the old one then
+        stays.
         """
         old = self.backend
         if self._reloading.locked():
@@ -194,7 +193,7 @@ class Lifecycle:
             raise StoppedError
 
     def drain(self) -> None:
-        """Refuse requests that come from now on; those that have come are answered."""
+        """Refuse new requests; answer the accepted ones."""
         self.state = State.draining
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the service counts, by Prometheus' conventions."""
+"""The metrics of the service, by Prometheus' conventions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Row: TypeAlias = tuple[type[GaugeMetricFamily] | type[CounterMetricFamily], str
 
 
 class Metrics:
-    """The counts of one service, and a registry that gives them out."""
+    """The metrics of one service, with their registry."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         """lifecycle: whose state is read when somebody asks."""
@@ -54,7 +54,7 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def labelled(self, result: Result) -> None:
-        """Count what a query took; a turn's tokens belong to its queries in equal parts."""
+        """Count a query's times and tokens; a turn's tokens are divided equally among its queries."""
         counts = result.counts
         self._queue.observe(result.wait_ms / 1e3)
         self._decode.observe(result.stage_ms["decode"] / 1e3)
@@ -71,7 +71,7 @@ class Metrics:
 
 
 class _State(Collector):
-    """What is read when somebody asks, such as the state of the prefix cache."""
+    """Metrics that are read only on request, such as the state of the prefix cache."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle

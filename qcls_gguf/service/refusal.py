@@ -1,4 +1,4 @@
-"""Requests that are not answered: why, with which status, and what is wrong with a body, in pydantic's words."""
+"""Refusals of requests: reason and status, and mistakes in a body as pydantic reports them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RefusedError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What clients need to ask again, or to identify themselves."""
+        """Headers that tell clients when to try again, or how to identify themselves."""
         headers = {} if self.allow is None else {"allow": self.allow}
         if self.retry_ms is not None:
             headers["retry-after-ms"] = str(math.ceil(self.retry_ms))
@@ -57,7 +57,7 @@ class RefusedError(Exception):
 
 
 def refusal_of(error: QclsError | RefusedError | HTTPException, param: str | None = None) -> RefusedError:
-    """What an error is over HTTP; param: the field of the request that an error of the classifier is about."""
+    """The refusal for an error; param: the field of the request that an error of the classifier is about."""
     match error:
         case RefusedError():
             return error

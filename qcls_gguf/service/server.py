@@ -35,7 +35,7 @@ MOST_HEAD_BYTES = 65_536
 
 
 class Protocol(H11Protocol):
-    """A connection that refuses what is no HTTP in the service's words."""
+    """A connection that answers invalid HTTP with the service's own error."""
 
     def send_400_response(self, msg: str) -> None:
         """Answer 400 and close the connection."""
@@ -47,7 +47,7 @@ class Protocol(H11Protocol):
 
 
 def http_config(app: ASGIApp) -> uvicorn.Config:
-    """How uvicorn serves the application: over HTTP/1.1 alone, with signals and the log left to the service."""
+    """The settings of uvicorn: HTTP/1.1 only; the service itself handles signals and the log."""
     return uvicorn.Config(
         app,
         http=Protocol,
@@ -65,7 +65,7 @@ def http_config(app: ASGIApp) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which leaves signals to us."""
+    """uvicorn's server without its signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from ..questions.forms import FormSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """What one request may hold, and how long it may take."""
+    """Limits on the size and time of one request."""
 
     body_bytes: int = 4 << 20
     """of a body, or of one line of a stream of lines"""
@@ -37,9 +37,9 @@ class ServiceSettings:
     port: int = 8080
     """0: a free one"""
     api_keys: tuple[str, ...] = ()
-    """who sends none of them is refused; empty: everybody is answered"""
+    """a request needs one of them; empty: no keys are needed"""
     grace_s: float = 30.0
-    """how long requests that have come may take after a request to stop"""
+    """how long accepted requests may take after the service was told to stop"""
     logs_requests: bool = True
     """whether the log has a line for each request"""
     completions: bool = False

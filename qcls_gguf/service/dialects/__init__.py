@@ -23,4 +23,4 @@ DIALECTS: tuple[Dialect, ...] = (
     CHAT_COMPLETIONS,
     COMPLETIONS,
 )
-"""Of several on a path the first that claims a body has it, and errors are in the words of the last."""
+"""If a path has several dialects, the first one that claims a body gets it; the last one writes the errors."""
