@@ -19,7 +19,7 @@ from .core.core import Core
 from .core.handle import Labeller, LoadedPrompts
 from .core.loading import load_prompts, some_of
 from .core.sharing import TurnCost
-from .core.startup import StartedParts, start
+from .core.startup import ClassifierParts, start
 from .engine.capacity import check_capacity
 from .engine.engine import Engine
 from .errors import ConfigError
@@ -39,9 +39,9 @@ class Classifier(Labeller):
             print(classifier.classify("red dress for girls").labels)
     """
 
-    def __init__(self, started: StartedParts, *, owns_model: bool = False) -> None:
+    def __init__(self, started: ClassifierParts, *, owns_model: bool = False) -> None:
         """Use `from_config`."""
-        if not isinstance(started, StartedParts):
+        if not isinstance(started, ClassifierParts):
             raise ConfigError(f"a Classifier is made by Classifier.from_config, not by Classifier({shown(started)})")
         self._started = started
         self._owns_model = owns_model

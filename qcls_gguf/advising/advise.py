@@ -17,7 +17,7 @@ from ..cascade import stamps
 from ..config.prompt import PromptConfig
 from ..config.schema import CascadeConfig, CascadeStage, Config, ModelConfig, StagePrompt
 from ..config.words import MAX_LISTED, counted
-from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled
+from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled
 from ..data.queries import QUERY, check_source, read_queries
 from ..errors import ConfigError, ModelError, PlanError
 from ..evaluation.records import DataRecord
@@ -109,7 +109,7 @@ def advise(
         )
 
 
-def _read(settings: AdviceSettings, prompts: Sequence[PromptConfig]) -> Labelled:
+def _read(settings: AdviceSettings, prompts: Sequence[PromptConfig]) -> LabelledData:
     """The rows, each text once, in random order, so that either half is like the other. Raises ConfigError."""
     if (settings.data is None) == (settings.queries is None):
         raise ConfigError("give either labelled rows as `data`, or rows without labels as `queries`")
@@ -127,7 +127,7 @@ def _read(settings: AdviceSettings, prompts: Sequence[PromptConfig]) -> Labelled
     return dataclasses.replace(found, rows=tuple(rows))
 
 
-def _read_queries(source: str, column: str) -> Labelled:
+def _read_queries(source: str, column: str) -> LabelledData:
     """Rows without labels. Raises ConfigError."""
     check_source(source)
     path = Path(source)
@@ -137,7 +137,7 @@ def _read_queries(source: str, column: str) -> Labelled:
     rows = [LabelledQuery(line=line.number or 0, query=line.text, labels={}) for line in lines if line.error is None]
     bad = [BadRow(line.number or 0, line.error) for line in lines if line.error is not None]
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Labelled(path=path, sha256=sha256, rows=tuple(rows), bad=tuple(bad))
+    return LabelledData(path=path, sha256=sha256, rows=tuple(rows), bad=tuple(bad))
 
 
 def _given(other: Config, present: Config, opener: ClassifierOpener) -> Candidate:

@@ -52,7 +52,7 @@ class BenchmarkSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
+class _Target:
     """A classifier under measurement, and what its start took."""
 
     name: str
@@ -126,7 +126,7 @@ def _names(configs: Sequence[Config]) -> list[str]:
 @contextmanager
 def _started(
     name: str, config: Config, settings: BenchmarkSettings, queries: QuerySet | None, opener: ClassifierOpener
-) -> Iterator[_Measured]:
+) -> Iterator[_Target]:
     """A classifier after its first request, its queries checked; closed in the end. Raises what Classifier raises."""
     free_before, rss_before = gpu_free_bytes(), rss_bytes()
     with opener.open(without_kept_queries(config)) as classifier:
@@ -136,7 +136,7 @@ def _started(
             _check_queries(classifier, each, max(settings.batches))
         begun = perf_counter_ns()
         classifier.classify_batch(query_sets[0].queries[: settings.batches[0]])
-        yield _Measured(
+        yield _Target(
             name=name,
             classifier=classifier,
             query_sets=query_sets,
@@ -163,7 +163,7 @@ def _check_queries(classifier: Classifier, queries: QuerySet, largest_batch: int
             raise ConfigError(f"{queries.name}: query {number}: {e}") from None
 
 
-def _measure(settings: BenchmarkSettings, classifiers: Sequence[_Measured], on_progress: OnProgress) -> list[Workload]:
+def _measure(settings: BenchmarkSettings, classifiers: Sequence[_Target], on_progress: OnProgress) -> list[Workload]:
     """The workloads of all classifiers; those of one size run in turns, request by request."""
     sizes = [
         [_workload(settings, measured, index, batch) for measured in classifiers]
@@ -180,7 +180,7 @@ def _measure(settings: BenchmarkSettings, classifiers: Sequence[_Measured], on_p
     return [workload for workloads in sizes for workload in workloads]
 
 
-def _workload(settings: BenchmarkSettings, measured: _Measured, index: int, batch: int) -> Workload:
+def _workload(settings: BenchmarkSettings, measured: _Target, index: int, batch: int) -> Workload:
     queries, classifier = measured.query_sets[index], measured.classifier
     requests, prompts, tokenizer = requests_of(queries.queries, batch), classifier.prompts, classifier.engine.model
     least = [
@@ -196,7 +196,7 @@ def _workload(settings: BenchmarkSettings, measured: _Measured, index: int, batc
     )
 
 
-def _classifier_record(measured: _Measured, roofline: RooflineRecord) -> ClassifierRecord:
+def _classifier_record(measured: _Target, roofline: RooflineRecord) -> ClassifierRecord:
     config = measured.classifier.config
     return ClassifierRecord(
         name=measured.name,

@@ -15,7 +15,7 @@ from .options import ColumnOptions, command, only_one, option
 from .terminal import check_outputs, long_work, say, with_options
 
 if TYPE_CHECKING:
-    from ..drafting.rows import FoundLabels
+    from ..drafting.rows import LabelColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     folder = out.absolute().parent
     named = given_model(chosen.model, chosen.hf_repo, folder)
     model = named or fitting_model(chosen.family or Family.QWEN3)
-    found: FoundLabels | None = None
+    found: LabelColumns | None = None
     remarks: tuple[str, ...] = ()
     if data is not None:
         found = find_labels(data, rows.query_column, rows.columns)
@@ -101,7 +101,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
         say(line)
 
 
-def _next(out: Path, data: Path | None, found: FoundLabels | None) -> list[str]:
+def _next(out: Path, data: Path | None, found: LabelColumns | None) -> list[str]:
     """The commands that follow."""
     config = shlex.quote(str(out))
     commands = [f"qcls-gguf inspect -c {config}"]

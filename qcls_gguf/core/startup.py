@@ -48,7 +48,7 @@ _MOST_SHAPES_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartedParts:
+class ClassifierParts:
     """The parts of a classifier, warm and calibrated."""
 
     config: Config
@@ -68,7 +68,7 @@ def start(
     on_step: Callable[[str, str, float], None] | None = None,
     on_load: Callable[[float], None] | None = None,
     audit: bool = False,
-) -> StartedParts:
+) -> ClassifierParts:
     """Open the model, unless an open one is given; compile and cache the prompts; warm up.
 
     audit: add exact scores to every answer. Raises ConfigError or ModelError, after closing what it opened.
@@ -115,7 +115,7 @@ def _start(
     ledger: Ledger,
     *,
     audit: bool,
-) -> StartedParts:
+) -> ClassifierParts:
     if heads is not None:
         heads.check_shape(model.facts.n_layer, model.facts.n_embd)
     n_labels = sum(len(prompt.labels) for prompt in config.prompts)
@@ -152,7 +152,7 @@ def _start(
     except BaseException:
         engine.close()
         raise
-    return StartedParts(config=config, model=model, core=core, prompts=loaded, ledger=ledger)
+    return ClassifierParts(config=config, model=model, core=core, prompts=loaded, ledger=ledger)
 
 
 def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:

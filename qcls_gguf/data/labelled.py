@@ -1,4 +1,4 @@
-"""Labelled queries from JSON lines or CSV. All rows are checked when they are read."""
+"""LabelledData queries from JSON lines or CSV. All rows are checked when they are read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BadRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labelled:
+class LabelledData:
     """The rows of a file of labelled queries."""
 
     path: Path
@@ -83,7 +83,7 @@ PLAIN_COLUMNS = LabelledColumns()
 
 def read_labelled(
     path: Path, labels: Mapping[str, Sequence[str]], columns: LabelledColumns = PLAIN_COLUMNS
-) -> Labelled:
+) -> LabelledData:
     """The rows of a file for prompts with these labels; CSV where its name ends in `.csv` or `.tsv`, else JSON lines.
 
     JSON lines: `{"query": …, "labels": {prompt: label or list of accepted labels}}`. CSV: the columns `query` and the
@@ -123,7 +123,7 @@ def read_labelled(
         raise ConfigError(f"{name}: {e}") from None
     if not rows and not bad:
         raise ConfigError(f"{name}: has no rows")
-    return Labelled(path=path, sha256=hashlib.sha256(content).hexdigest(), rows=tuple(rows), bad=tuple(bad))
+    return LabelledData(path=path, sha256=hashlib.sha256(content).hexdigest(), rows=tuple(rows), bad=tuple(bad))
 
 
 def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:

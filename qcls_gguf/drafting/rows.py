@@ -27,7 +27,7 @@ _RARE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundLabels:
+class LabelColumns:
     """What labelled rows say about the prompts that they were labelled for."""
 
     n_rows: int
@@ -40,7 +40,7 @@ class FoundLabels:
     """what a reader should know, a sentence each"""
 
 
-def find_labels(path: Path, query: str | None = None, columns: LabelledColumns = PLAIN_COLUMNS) -> FoundLabels:
+def find_labels(path: Path, query: str | None = None, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelColumns:
     """Look through a file of labelled queries, as `eval` takes it.
 
     query: the column with the texts; None: the one with a usual name, else the one with the longest different texts.
@@ -76,7 +76,7 @@ def _table(content: bytes) -> dict[str, list[str]]:
     return cells
 
 
-def _of_table(cells: Mapping[str, list[str]], query: str | None, columns: LabelledColumns) -> FoundLabels:
+def _of_table(cells: Mapping[str, list[str]], query: str | None, columns: LabelledColumns) -> LabelColumns:
     for name in (*columns.labels, *([query] if query is not None else [])):
         if name not in cells:
             raise ConfigError(f"has no column {name!r}: the columns are {', '.join(map(repr, cells))}")
@@ -113,7 +113,7 @@ def _are_labels(counts: Counter[str]) -> bool:
     return 2 <= len(counts) <= _MOST_LABELS and counts.total() >= _LEAST_EACH * len(counts)
 
 
-def _of_objects(content: bytes, query: str, columns: LabelledColumns) -> FoundLabels:
+def _of_objects(content: bytes, query: str, columns: LabelledColumns) -> LabelColumns:
     counts: dict[str, Counter[str]] = {}
     n_rows = 0
     for number, line in enumerate(content.split(b"\n"), 1):
@@ -136,7 +136,7 @@ def _of_objects(content: bytes, query: str, columns: LabelledColumns) -> FoundLa
     return _found(n_rows, query, {name: counts[name] for name in counts if columns.are_read(name)}, ())
 
 
-def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: Sequence[str]) -> FoundLabels:
+def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: Sequence[str]) -> LabelColumns:
     if not counts:
         raise ConfigError(
             f"has no column of labels: none but {query!r} has 2 to {_MOST_LABELS} values, each {_LEAST_EACH} times on "
@@ -154,7 +154,7 @@ def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: 
             remarks.append(f"{name}: rare labels, too few rows to test them: {', '.join(rare)}; remove typing errors")
         remarks += _alike(name, ordered)
     ignored = tuple(name for name in others if name not in counts)
-    return FoundLabels(n_rows=n_rows, query=query, prompts=tuple(prompts), ignored=ignored, remarks=tuple(remarks))
+    return LabelColumns(n_rows=n_rows, query=query, prompts=tuple(prompts), ignored=ignored, remarks=tuple(remarks))
 
 
 def _alike(name: str, labels: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from ..opening import ClassifierOpener
 from ..report.progress import OnProgress, counter
 from ..statistics import accepted_probability, log_losses, mean, paired_difference, wilson
 from .passes import answered_scores, refused_queries, score_tables, truth_of
-from .records import TriedCue
+from .records import CueTrial
 
 CUES = ("{name}:", "label:", "Answer:", "")
 """What is tried beside the configured cues; after the empty one labels have no prefix."""
@@ -30,7 +30,7 @@ MAX_ROWS = 200
 
 def try_cues(
     config: Config, rows: Sequence[LabelledQuery], opener: ClassifierOpener, on_progress: OnProgress
-) -> dict[str, tuple[TriedCue, ...]]:
+) -> dict[str, tuple[CueTrial, ...]]:
     """Each prompt of system and user texts with each cue and prior: first as configured, then as in CUES.
 
     All in the scoring `tree`, without temperatures and calibrations. Prompts that fewer than two rows are labelled for
@@ -77,7 +77,7 @@ def try_cues(
         n = len(truth.index)
         if n < 2:
             continue
-        tried: list[TriedCue] = []
+        tried: list[CueTrial] = []
         by_cue = [tables[f"{number} {prompt.name}"].probability(TREE)[truth.index] for number in range(len(variants))]
         rights = [truth.accepted[np.arange(n), p.argmax(axis=1)].astype(np.float64) for p in by_cue]
         for prompts, p, right in zip(variants, by_cue, rights, strict=True):
@@ -86,7 +86,7 @@ def try_cues(
                 continue
             gain, standard_error = paired_difference(right, rights[0])
             tried.append(
-                TriedCue(
+                CueTrial(
                     answer_cue=cue,
                     label_prefix=prefix,
                     prior=prior,
@@ -110,12 +110,12 @@ def cue_for_rows(
     return best_cue(try_cues(config, data.rows[:: math.ceil(len(data.rows) / MAX_ROWS) or 1], opener, on_progress))
 
 
-def best_cue(tried: Mapping[str, Sequence[TriedCue]]) -> tuple[str, Prior, str]:
+def best_cue(tried: Mapping[str, Sequence[CueTrial]]) -> tuple[str, Prior, str]:
     """(cue, prior, accuracies in words): which labels best over prompts that are configured alike.
 
     Others than the configured ones are best only if their mean gain is larger than the standard error of that mean.
     """
-    ways: dict[tuple[str, Prior], list[TriedCue]] = {}
+    ways: dict[tuple[str, Prior], list[CueTrial]] = {}
     for each in (cue for cues in tried.values() for cue in cues):
         ways.setdefault((each.answer_cue, each.prior), []).append(each)
     gains = {way: float(np.mean([each.gain for each in found])) for way, found in ways.items()}

@@ -11,7 +11,7 @@ from ..config.calibration_file import read_calibration
 from ..config.schema import Config, raw_config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
 from ..config.words import MAX_LISTED
-from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
+from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
 from ..errors import ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
@@ -73,7 +73,7 @@ class EvaluationSettings:
 class ScoredRows:
     """The usable rows of a file with their raw scores, and the prompts and model that they are of."""
 
-    data: Labelled
+    data: LabelledData
     bad: list[BadRow]
     """rows that cannot be used, as written or by this model"""
     non_finite: list[BadRow]
@@ -170,7 +170,7 @@ def score_data(
     settings: EvaluationSettings,
     opener: ClassifierOpener,
     *,
-    check: Callable[[Labelled], None] = lambda data: None,
+    check: Callable[[LabelledData], None] = lambda data: None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> ScoredRows:
     """Read the data and score it in one pass; check(data) may refuse it first. Raises as `evaluate` does.
@@ -226,7 +226,7 @@ def _is_compared(config: Config) -> bool:
     return calibrates(config) or config.cascade is not None
 
 
-def _refuse_bad_rows(settings: EvaluationSettings, data: Labelled, bad: Sequence[BadRow]) -> None:
+def _refuse_bad_rows(settings: EvaluationSettings, data: LabelledData, bad: Sequence[BadRow]) -> None:
     """Raise ConfigError for bad rows, unless they are to be left out and others remain."""
     n_rows = len(data.rows) + len(data.bad)
     if bad and (not settings.skip_bad or len(bad) == n_rows):

@@ -250,7 +250,7 @@ class ShuffledLabels(Record):
     """by scoring"""
 
 
-class TriedCue(Record):
+class CueTrial(Record):
     """One prompt with one answer cue and prior, in the scoring `tree`."""
 
     answer_cue: str
@@ -295,7 +295,7 @@ class EvaluationRecord(Record):
     """rows that are left out because their scores are not finite"""
     shuffle_labels: ShuffledLabels | None = left_out_if_none()
     """only where labels were listed in other orders"""
-    cues: dict[str, tuple[TriedCue, ...]] | None = left_out_if_none()
+    cues: dict[str, tuple[CueTrial, ...]] | None = left_out_if_none()
     """by prompt, the configured cue first; only where cues were tried"""
     check: CheckRecord | None = left_out_if_none()
     """what the calibration states, on these rows; only where that was asked for"""

@@ -36,7 +36,7 @@ _MOST_BIASES = 200
 _LEAST_SCALE = 0.01
 
 
-class Fitted(NamedTuple):
+class HeadFit(NamedTuple):
     """A candidate fitted to some rows."""
 
     head: Head
@@ -61,7 +61,7 @@ class Candidate:
         scores = None if self.scores is None else self.scores[index]
         return Candidate(depth=self.depth, states=self.states[index], text=self.text, scores=scores)
 
-    def fit(self, label: IntArray, n_labels: int) -> Fitted:
+    def fit(self, label: IntArray, n_labels: int) -> HeadFit:
         """The head of least log-loss when each row is left out; label: (n,)."""
         target = np.eye(n_labels)[label]
         if self.scores is None:
@@ -89,7 +89,7 @@ class Candidate:
             scale=scale,
             text=self.text,
         )
-        return Fitted(head, losses)
+        return HeadFit(head, losses)
 
 
 class Ridge:
@@ -169,7 +169,7 @@ def fit_scores(scores: FloatArray, label: IntArray) -> tuple[float, FloatArray]:
     return max(float(at[0]), _LEAST_SCALE), at[1:] if n_biases else np.zeros(n_labels)
 
 
-def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int) -> Fitted:
+def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int) -> HeadFit:
     """The first candidate, cheapest first, whose log-loss is within one standard error of the least."""
     fitted = [each.fit(label, n_labels) for each in candidates]
     best = min(fitted, key=lambda each: float(each.losses.mean()))

@@ -19,7 +19,7 @@ from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
 from ..config.words import MAX_LISTED, counted, hint, shown
 from ..core.handle import LoadedPrompts
-from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
+from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
 from ..errors import CapacityError, ConfigError
 from ..evaluation.passes import ScoreTable, Truth, not_applicable, refused_queries, score_tables, truth_of
 from ..evaluation.records import DataRecord
@@ -44,7 +44,7 @@ _MOST_CELLS = 4_000_000
 """Rows times labels, which are fitted some 200 times at each depth."""
 
 
-class Measured(Record):
+class AnswerQuality(Record):
     """What answers of one kind are worth."""
 
     accuracy: float
@@ -66,9 +66,9 @@ class LearntPrompt(Record):
     """by label, the first where a row accepts several"""
     scoring: Scoring
     """of the labels' texts, the most accurate one on these rows"""
-    zero_shot: Measured
+    zero_shot: AnswerQuality
     """by that scoring"""
-    learnt: Measured | None
+    learnt: AnswerQuality | None
     """by heads chosen and fitted without a row's fold; null where none was fitted"""
     curve: dict[int, float]
     """the accuracy of such heads by the number of rows that each was learnt from: a quarter, half, all of the others"""
@@ -259,7 +259,7 @@ def _check(settings: LearnSettings) -> None:
         raise ConfigError(f"`common_text` {shown(settings.common)}: needs exactly one {SLOT}")
 
 
-def _refuse(settings: LearnSettings, data: Labelled, bad: Sequence[BadRow]) -> None:
+def _refuse(settings: LearnSettings, data: LabelledData, bad: Sequence[BadRow]) -> None:
     n_rows = len(data.rows) + len(data.bad)
     if bad and (not settings.skip_bad or len(bad) == n_rows):
         raise refusal(settings.data, bad, n_rows)
@@ -336,9 +336,9 @@ def _right(p: FloatArray, accepted: BoolArray) -> BoolArray:
     return np.asarray(accepted[np.arange(len(p)), p.argmax(axis=1)])
 
 
-def _measured(p: FloatArray, accepted: BoolArray) -> Measured:
+def _measured(p: FloatArray, accepted: BoolArray) -> AnswerQuality:
     right = _right(p, accepted)
-    return Measured(
+    return AnswerQuality(
         accuracy=float(right.mean()),
         interval=wilson(int(right.sum()), len(right)) or (0.0, 1.0),
         log_loss=float(log_losses(accepted_probability(p, accepted)).mean()),
@@ -395,7 +395,7 @@ def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
     return " ".join(map(str, curve)), " ".join(f"{each:.1%}" for each in accuracies), verdict
 
 
-def _accuracy(measured: Measured) -> str:
+def _accuracy(measured: AnswerQuality) -> str:
     low, high = measured.interval
     return f"{measured.accuracy:.1%} ({100 * low:.0f}–{100 * high:.0f})"
 

@@ -124,7 +124,7 @@ class Vocabulary(Tokenizer, Protocol):
         """The default token after a label with which another label begins; -1: none."""
 
 
-class _Remembering:
+class _CachingTokenizer:
     """A tokenizer that remembers results, because prompts often share labels and the text around the query."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -140,7 +140,7 @@ def compile_prompts(
     audit: let every answer carry exact scores; heads: what answers some of them. Raises ConfigError, which names the
     prompt.
     """
-    tokenizer = _Remembering(model)
+    tokenizer = _CachingTokenizer(model)
     by_prompt = heads_of(configs, heads)
     prompts = tuple(
         compile_prompt(

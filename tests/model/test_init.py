@@ -17,7 +17,7 @@ from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.cli.app import app, schema_text
 from qcls_gguf.data.labelled import LabelledColumns
 from qcls_gguf.evaluation.cues import CUES, best_cue
-from qcls_gguf.evaluation.records import TriedCue
+from qcls_gguf.evaluation.records import CueTrial
 
 
 def init(*arguments: str, stdin: str = "") -> tuple[int, str]:
@@ -147,8 +147,8 @@ def test_prompts_without_cues_have_none_to_try(chat_model: Path, tmp_path: Path)
         evaluated(write(tmp_path / "c.yaml", chat_model, PROMPTS[1:2]), rows, modes=("tree",), cues=True)
 
 
-def cue(text: str, accuracy: float, gain: float, standard_error: float) -> TriedCue:
-    return TriedCue(
+def cue(text: str, accuracy: float, gain: float, standard_error: float) -> CueTrial:
+    return CueTrial(
         answer_cue=text,
         label_prefix=" ",
         prior="none",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf.data.labelled import BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled
+from qcls_gguf.data.labelled import BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled
 from qcls_gguf.data.queries import Line, check_source, read_queries
 from qcls_gguf.errors import ConfigError
 
@@ -124,13 +124,13 @@ def test_a_table_without_its_columns_is_refused(header: str, words: str, tmp_pat
 LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")}
 
 
-def labelled(folder: Path, text: str | bytes, name: str = "rows.jsonl") -> Labelled:
+def labelled(folder: Path, text: str | bytes, name: str = "rows.jsonl") -> LabelledData:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_labelled(path, LABELS)
 
 
-def rows(found: Labelled) -> list[tuple[int, str, dict[str, Any]]]:
+def rows(found: LabelledData) -> list[tuple[int, str, dict[str, Any]]]:
     return [(row.line, row.query, dict(row.labels)) for row in found.rows]
 
 
