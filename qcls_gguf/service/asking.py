@@ -46,7 +46,9 @@ class Asker:
         if isinstance(asked, Completions):
             check_size(len(asked.prompts), self._limits.queries, "prompts", "prompt")
             with self._admission.admitted(len(asked.prompts)), backend:
-                return asked.answer(await backend.scored(asked.prompts, from_start=asked.from_start))
+                return asked.answer(
+                    await backend.scored(asked.prompts, exchange.seconds_left, from_start=asked.from_start)
+                )
         if isinstance(asked, Questions):
             check_size(len(asked.questions), self._limits.queries, "questions", "questions")
             for each in asked.questions:
@@ -165,7 +167,7 @@ class Asker:
                     except CapacityError as e:
                         log.warning("a question was refused: %s", str(e).replace(PLACE, each.param))
                         n = len(each.question.options)
-                        what = f"{each.param}: {n} options with these texts do not fit: give fewer or shorter options"
+                        what = f"{each.param}: {n} options and their question do not fit: give fewer or shorter texts"
                         raise RefusedError(422, "invalid", what, param=each.param) from None
                     except ConfigError as e:
                         raise refusal_of(ConfigError(str(e).replace(PLACE, each.param)), each.param) from None

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cache
-from time import time
+from time import monotonic, time
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
@@ -15,6 +15,7 @@ from ..config.scoring import Scoring
 from ..core.handle import LoadedPrompts
 from ..core.loading import some_of
 from ..engine.continuations import Continuation, ContinuationScorer, TokenScore
+from ..errors import DeadlineError
 from ..model import Model
 from ..model.identity import Stamp
 from ..prompts.prompt_set import PromptSet
@@ -136,20 +137,30 @@ class Backend:
         """The answers of prompt sets to queries, all from one turn. Raises QclsError."""
         return await self.classifier.aclassify_pairs(pairs, deadline_s=deadline_s)
 
-    async def scored(self, prompts: Sequence[str | list[int]], *, from_start: bool) -> list[list[ScoredToken]]:
+    async def scored(
+        self, prompts: Sequence[str | list[int]], deadline_s: float, *, from_start: bool
+    ) -> list[list[ScoredToken]]:
         """The tokens of each prompt with the most probable next one; from_start: with the scores of all of them.
 
-        Others' requests come between some prompts. Raises RefusedError and PlanError.
+        Others' requests come between some prompts. Raises RefusedError, PlanError, and DeadlineError if the first ones'
+        turn has not come after deadline_s.
         """
-        if self._scorer is None:
+        scorer, latest_s = self._scorer, monotonic() + deadline_s
+        if scorer is None:
             what = "this service scores no given texts: its operator starts it with --completions for that"
             raise RefusedError(501, "not served", what)
         asked = [self._tokens(prompt, f"prompt[{index}]") for index, prompt in enumerate(prompts)]
         found: list[list[ScoredToken]] = []
+
+        def score(texts: list[Continuation]) -> list[list[TokenScore]]:
+            if not found and monotonic() > latest_s:
+                raise DeadlineError("the deadline passed before the first prompt's turn: nothing was computed")
+            return scorer.scores(texts)
+
         for start in range(0, len(asked), _AT_ONCE):
             some = asked[start : start + _AT_ONCE]
             texts = [Continuation((*tokens, 0), 1 if from_start else len(tokens)) for tokens in some]
-            scores = await asyncio.to_thread(self.classifier.core.run, self._scorer.scores, texts)
+            scores = await asyncio.to_thread(self.classifier.core.run, score, texts)
             found += map(self._scored_tokens, some, scores)
         return found
 
@@ -189,5 +200,6 @@ class Backend:
         await self._unused.wait()
         await self.sets.close()
         if self._scorer is not None:
-            self._scorer.close()
+            # after what clients who have left may still have there
+            await asyncio.to_thread(self.classifier.core.run, self._scorer.close)
         await asyncio.to_thread(self.classifier.close)

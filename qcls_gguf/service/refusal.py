@@ -21,7 +21,7 @@ Place = tuple[int | str, ...]
 _TAG = "type"  # the field that says which kind an object is
 _NO_PATH = (
     "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
-    "prompts, /v1/decisions by questions of the request; /docs lists the others"
+    "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema; /docs lists the others"
 )
 
 

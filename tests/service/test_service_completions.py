@@ -7,6 +7,7 @@ from math import exp
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import openai
 import pytest
 from oracle import Oracle, decode_sequence, log_softmax
@@ -19,17 +20,25 @@ MESSAGES: Any = [
 ]
 NESTED = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(60)} | {"60": {"const": 1}}
 COLOURS = ["red", "light blue", "light pink"]
+NEXT = {"max_tokens": 1}
+MANY_KEYS = {f"k{n}": 0 for n in range(50_000)}
+LONG = {"properties": {str(n): {"$ref": "#/a"} for n in range(3000)}, "a": {"const": 1, "description": "a" * 30_000}}
+
+
+class Size(BaseModel):
+    value: Literal[36, 38] | None = None
 
 
 class Wish(BaseModel):
     colour: Literal["red", "light blue", "light pink"]
     is_dress: bool = Field(description="Is it a dress?")
-    size: Literal[36, 38] | None
+    size: Size
 
 
 @pytest.fixture(scope="module")
 def scoring() -> Iterator[Server]:
-    with Server("--completions") as server:
+    with Server("--completions", "--api-key", "none") as server:
+        server.http.headers["authorization"] = "Bearer none"
         yield server
 
 
@@ -61,7 +70,7 @@ def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, s
     assert choice.logprobs.content is not None
     for token, asks, labels in zip(
         choice.logprobs.content,
-        ("colour", "is_dress: Is it a dress?", "size"),
+        ("colour", "is_dress: Is it a dress?", "size.value"),
         (COLOURS, ["true", "false"], ["36", "38", "null"]),
         strict=True,
     ):
@@ -73,6 +82,10 @@ def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, s
     assert again.usage is not None
     assert again.usage.prompt_tokens_details is not None
     assert again.choices[0].message.content in COLOURS
+    numbers = client.chat.completions.create(
+        model="any", messages=MESSAGES, extra_body={"structured_outputs": {"choice": [1, True, 2.5]}}
+    )
+    assert numbers.choices[0].message.content in ("1", "true", "2.5")
 
 
 def test_functions_and_streams(client: openai.OpenAI) -> None:
@@ -120,8 +133,19 @@ def schema(of: object) -> dict[str, Any]:
         (schema({"type": "object", "properties": {}}), 400, "without fields"),
         (schema({"enum": []}), 400, "no.* closed list"),
         (schema({"enum": [["a"], "b"]}), 400, "no.* closed list"),
-        (schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), 400, "reference to itself"),
-        (schema({"$ref": "#/$defs/0", "$defs": NESTED}), 400, "so many alternatives"),
+        (schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), 400, "without end"),
+        (schema({"$ref": "#/a", "a": {"$ref": "#/a", **MANY_KEYS}}), 400, "without end"),
+        (schema({"$ref": "#/$defs/0", "$defs": NESTED}), 400, "without end"),
+        (schema({"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}), 400, "more than 16 objects"),
+        (schema(LONG), 413, r"messages: 90,.* at most 67,"),
+        ({"guided_choice": ["a" * 200_000] * 3}, 413, "guided_choice: 200,"),
+        (schema({"enum": ["a", True, "true"]}), 422, "given twice"),
+        (
+            {"guided_choice": ["a", "b"], "messages": [{"role": "user", "content": "a" * 50_000}]},
+            422,
+            "query has 50000",
+        ),
+        ({"guided_choice": ["a", "b"], "messages": [MESSAGES[1] | {"role": "system"}] * 900}, 422, "their question do"),
         (schema(None), 400, "no.* closed list"),
         ({"guided_choice": ["a", 3]}, 422, r"guided_choice\[1\]"),
         ({"guided_choice": ["a", "b"], "n": 2}, 422, "n: "),
@@ -172,11 +196,38 @@ def test_scores_of_given_texts_equal_stock_ones(client: openai.OpenAI) -> None:
     assert texts[0] + unscored.choices[0].text == answer.choices[0].text
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+@pytest.mark.parametrize("value", ["1e999", "NaN", '"\\ud800"', "[" * 300 + "]" * 300])
+def test_values_that_json_cannot_say_are_refused(scoring: Server, path: str, value: str) -> None:
+    body = f'{{"messages": [{{"role": "user", "content": "x"}}], "structured_outputs": {{"choice": ["a", {value}]}}'
+    body += f', "max_tokens": 0, "prompt": {value}}}'
+    answer = scoring.http.post(f"/v1/{path}", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+
+
+def test_a_deadline_that_passes_while_others_are_scored(scoring: Server) -> None:
+    body = {"prompt": [[n, *[6] * 1000] for n in range(8)], "max_tokens": 0, "echo": True, "logprobs": 1}
+    with pytest.raises(httpx.ReadTimeout):
+        scoring.http.post("/v1/completions", json=body, timeout=0.2)
+    late = {"x-request-timeout-ms": "1"}
+    assert scoring.http.post("/v1/completions", json={"prompt": "x"} | NEXT, headers=late).status_code == 504
+
+
+def test_clients_that_leave_do_not_end_what_others_get(scoring: Server) -> None:
+    """Their prompts may still be scored while the configuration is read anew, which closes the scorer."""
+    body = {"prompt": [[n, *[5] * 1000] for n in range(8)], "max_tokens": 0, "echo": True, "logprobs": 1}
+    with pytest.raises(httpx.ReadTimeout):
+        scoring.http.post("/v1/completions", json=body, timeout=0.2)
+    assert scoring.http.post("/admin/reload").status_code == 200
+    assert scoring.http.post("/v1/completions", json={"prompt": "x"} | NEXT).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ({"prompt": "x", "max_tokens": 2}, "max_tokens: 2: no text is generated"),
         ({"prompt": "x"}, "max_tokens: 16"),
+        ({"prompt": "x", "max_tokens": 0, "best_of": 0}, "best_of: 0"),
         ({"prompt": "x", "max_tokens": 0, "n": 2}, "n: 2"),
         ({"prompt": "x", "max_tokens": 0, "stream": True}, "stream: True"),
         ({"prompt": [], "max_tokens": 0}, "empty list"),

@@ -170,7 +170,7 @@ IMAGE = [{"role": "user", "content": [{"type": "input_image", "image_url": "data
 def test_what_does_not_fit_is_told_of_options_to_clients_and_of_settings_in_the_log(server: Server) -> None:
     question = choice(values=tuple(f"shade {n} of the sea" for n in range(255)))
     status, answer = ask(server, {"model": "m", "input": "x", "questions": [question]})
-    what = "questions[0]: 255 options with these texts do not fit: give fewer or shorter options"
+    what = "questions[0]: 255 options and their question do not fit: give fewer or shorter texts"
     assert (status, answer["error"]["message"]) == (422, what)
     until(lambda: any("a question was refused: questions[0]: has about" in line for line in server.lines))
 

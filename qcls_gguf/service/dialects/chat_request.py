@@ -9,7 +9,7 @@ from pydantic import Field
 from ...config.words import JsonObject
 from ..dialect import Lenient, QuestionsRequest
 from ..refusal import RefusedError
-from .closed_lists import ClosedList, closed_lists
+from .closed_lists import ClosedList, Names, closed_lists
 
 
 class ContentPart(Lenient):
@@ -67,7 +67,7 @@ class ChatRequest(QuestionsRequest):
 class Wanted(NamedTuple):
     """How a request wants its answer."""
 
-    lists: dict[str, ClosedList]
+    lists: dict[Names, ClosedList]
     param: str
     function: Function | None = None
     is_json: bool = True

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Any, NamedTuple
 
 from ...config.words import shown
 from ..refusal import RefusedError
 
-_MOST_STEPS = 10_000
-"""references, or alternatives, that are followed for one field"""
+_MOST_STEPS = 100_000
+"""values, references and alternatives of one schema: nobody else is answered while they are followed"""
+_MOST_LEVELS = 16
+"""objects within each other"""
+
+Names = tuple[str, ...]
+"""the fields that lead to a value, the outermost first"""
 
 
 class ClosedList(NamedTuple):
@@ -25,67 +31,94 @@ class ClosedList(NamedTuple):
         return [value if isinstance(value, str) else json.dumps(value) for value in self.values]
 
 
-def closed_lists(schema: Any, param: str) -> dict[str, ClosedList]:
-    """The closed list of each field of an object; under the empty name, that of a schema without fields.
+def closed_lists(schema: Any, param: str) -> dict[Names, ClosedList]:
+    """The closed list of each field of an object and of the objects in it; under no name that of a schema that is one.
 
     Raises RefusedError (400) for a field that may be anything else.
     """
-    whole = _resolved(schema, schema, param)
-    fields = whole.get("properties")
-    if not isinstance(fields, dict):
-        return {"": _closed_list(whole, schema, param)}
-    if not fields:
-        raise _refusal("an object without fields", param)
-    return {name: _closed_list(field, schema, f"{param}.{name}") for name, field in fields.items()}
+    return _Reader(schema, param).lists()
 
 
-def _closed_list(field: Any, root: Any, param: str) -> ClosedList:
-    values = {json.dumps(value): value for value in _values(field, root, param)}
-    description = _resolved(field, root, param).get("description", "")
-    return ClosedList(tuple(values.values()), description if isinstance(description, str) else "")
+class _Reader:
+    def __init__(self, root: Any, param: str) -> None:
+        self._root = root
+        self._param = param
+        self._names: Names = ()
+        self._n_steps = 0
+
+    def lists(self) -> dict[Names, ClosedList]:
+        found: dict[Names, ClosedList] = {}
+        waiting: list[tuple[Names, Any]] = [((), self._root)]
+        while waiting:
+            self._names, field = waiting.pop()
+            whole = self._resolved(field)
+            fields = whole.get("properties")
+            if not isinstance(fields, dict):
+                description = whole.get("description")
+                text = description if isinstance(description, str) else ""
+                found[self._names] = ClosedList(tuple(self._values(whole)), text)
+            elif not fields:
+                raise self._refusal("an object without fields")
+            elif len(self._names) == _MOST_LEVELS:
+                raise self._refusal(f"one of more than {_MOST_LEVELS} objects within each other")
+            else:
+                waiting += [((*self._names, name), field) for name, field in reversed(fields.items())]
+        return found
+
+    def _values(self, field: Any) -> list[Any]:
+        """The values that a schema allows, each once, alternatives one after the other."""
+        values: list[Any] = []
+        waiting = [field]
+        while waiting:
+            match self._resolved(waiting.pop()):
+                case {"enum": [*some]} if some and all(map(_is_value, some)):
+                    self._step(len(some))
+                    values += some
+                case {"const": value} if _is_value(value):
+                    values.append(value)
+                case {"type": "boolean"}:
+                    values += [True, False]
+                case {"type": "null"}:
+                    values.append(None)
+                case {"anyOf": [_, *_] as some} | {"oneOf": [_, *_] as some}:
+                    self._step(len(some))
+                    waiting += reversed(some)
+                case other:
+                    raise self._refusal(shown(other))
+        return list({(type(value), value): value for value in values}.values())  # True == 1
+
+    def _resolved(self, field: Any) -> dict[str, Any]:
+        """A schema, or what it refers to within the whole one, with what stands beside the reference."""
+        while isinstance(field, dict):
+            self._step(1 + len(field))
+            match field:
+                case {"$ref": str() as reference, **beside}:
+                    field = self._root
+                    steps = reference.removeprefix("#").split("/")[1:]
+                    self._step(len(steps))
+                    for step in steps:
+                        field = field.get(step) if isinstance(field, dict) else None
+                case {"allOf": [one], **beside}:
+                    field = one
+                case _:
+                    return field
+            field = field | beside if isinstance(field, dict) else field
+        raise self._refusal(shown(field))
+
+    def _step(self, n: int) -> None:
+        self._n_steps += n
+        if self._n_steps > _MOST_STEPS:
+            raise self._refusal(f"a schema without end, or of more than {_MOST_STEPS:,} values and references,")
+
+    def _refusal(self, what: str) -> RefusedError:
+        param = ".".join([self._param, *self._names])
+        message = (
+            f"{param}: {what} is not a closed list: this service chooses one of given values and writes no text, so "
+            "give `enum`, `const` or `boolean`, or an object of such fields"
+        )
+        return RefusedError(400, "open answer", message, param=param)
 
 
-def _values(field: Any, root: Any, param: str) -> list[Any]:
-    """The values that a schema allows, alternatives one after the other."""
-    values: list[Any] = []
-    waiting = [field]
-    for _ in range(_MOST_STEPS):
-        if not waiting:
-            return values
-        match _resolved(waiting.pop(0), root, param):
-            case {"enum": [*some]} if some and not any(isinstance(value, list | dict) for value in some):
-                values += some
-            case {"const": value} if not isinstance(value, list | dict):
-                values.append(value)
-            case {"type": "boolean"}:
-                values += [True, False]
-            case {"type": "null"}:
-                values.append(None)
-            case {"anyOf": [_, *_] as some} | {"oneOf": [_, *_] as some} | {"allOf": [_] as some}:
-                waiting[:0] = some
-            case other:
-                raise _refusal(shown(other), param)
-    raise _refusal("a schema of so many alternatives", param)
-
-
-def _resolved(field: Any, root: Any, param: str) -> dict[str, Any]:
-    """A schema, or what it refers to within the whole one, with what stands beside the reference."""
-    for _ in range(_MOST_STEPS):
-        if not isinstance(field, dict):
-            raise _refusal(shown(field), param)
-        if "$ref" not in field:
-            return field
-        target = root
-        for step in str(field["$ref"]).removeprefix("#").split("/")[1:]:
-            target = target.get(step) if isinstance(target, dict) else None
-        beside = {key: value for key, value in field.items() if key != "$ref"}
-        field = target | beside if isinstance(target, dict) else target
-    raise _refusal("a reference to itself", param)
-
-
-def _refusal(what: str, param: str) -> RefusedError:
-    message = (
-        f"{param}: {what} is not a closed list: this service chooses one of given values and writes no text, so give "
-        "`enum`, `const` or `boolean`, or an object of such fields"
-    )
-    return RefusedError(400, "open answer", message, param=param)
+def _is_value(value: Any) -> bool:
+    """Whether it is neither of several values, nor a number too large for JSON."""
+    return not isinstance(value, list | dict) and value not in (inf, -inf)

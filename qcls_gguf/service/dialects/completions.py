@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
+from ...config.words import shown
 from ..dialect import Completions, Context, Dialect, Lenient, ScoredToken
 from ..refusal import RefusedError
 
@@ -20,35 +21,39 @@ Prompts = str | list[str] | list[int] | list[list[int]]
 class CompletionsRequest(Lenient):
     """OpenAI's request; fields that are not named here are ignored."""
 
+    model_config = ConfigDict(strict=True)
+
     prompt: Prompts
     """texts, or token ids"""
     model: str = "default"
-    max_tokens: Annotated[int, Field(ge=0)] = 16
+    max_tokens: Annotated[int, Field(ge=0)] | None = 16
     """0 or 1"""
-    echo: bool = False
+    echo: bool | None = False
     """whether the answer begins with the prompt, with its log-probabilities"""
     logprobs: Annotated[int, Field(ge=0)] | None = None
     """each token has its own log-probability and that of the most probable one, whatever the number"""
-    n: int = 1
-    best_of: int = 1
-    stream: bool = False
+    n: int | None = 1
+    best_of: int | None = 1
+    stream: bool | None = False
     suffix: str | None = None
 
 
 def _ask(request: CompletionsRequest, context: Context) -> Completions:
     for name, given, only in (
         ("max_tokens", request.max_tokens, (0, 1)),
-        ("n", request.n, (1,)),
-        ("best_of", request.best_of, (1,)),
-        ("stream", request.stream, (False,)),
+        ("n", request.n, (1, None)),
+        ("best_of", request.best_of, (1, None)),
+        ("stream", request.stream, (False, None)),
         ("suffix", request.suffix, (None, "")),
     ):
         if given not in only:
-            what = f"{name}: {given!r}: no text is generated here, so it is {' or '.join(map(repr, only))}"
+            what = f"{name}: {shown(given)}: no text is generated here, so it is {only[0]!r} or {only[1]!r}"
             raise RefusedError(400, "invalid", f"{what}; log-probabilities come by echo and logprobs", param=name)
 
+    n_next = request.max_tokens or 0
+
     def answer(found: list[list[ScoredToken]]) -> object:
-        n_prompt, n_more = sum(len(tokens) - 1 for tokens in found), request.max_tokens * len(found)
+        n_prompt, n_more = sum(len(tokens) - 1 for tokens in found), n_next * len(found)
         return {
             "id": f"cmpl-{context.request_id}",
             "object": "text_completion",
@@ -58,7 +63,7 @@ def _ask(request: CompletionsRequest, context: Context) -> Completions:
             "usage": {"prompt_tokens": n_prompt, "completion_tokens": n_more, "total_tokens": n_prompt + n_more},
         }
 
-    from_start = request.echo and request.logprobs is not None
+    from_start = bool(request.echo) and request.logprobs is not None
     return Completions(prompts=_prompts(request.prompt), from_start=from_start, answer=answer)
 
 
@@ -76,7 +81,7 @@ def _prompts(given: Prompts) -> Sequence[str | list[int]]:
 
 def _choice(index: int, tokens: list[ScoredToken], request: CompletionsRequest) -> dict[str, Any]:
     """The prompt's tokens if they are echoed, then the most probable next one if it is asked for."""
-    shown = [*(tokens[:-1] if request.echo else []), *tokens[-1:] * request.max_tokens]
+    shown = [*(tokens[:-1] if request.echo else []), *tokens[-1:] * (request.max_tokens or 0)]
     pieces = [each.piece for each in shown]
     logprobs = {
         "tokens": pieces,
