@@ -70,7 +70,7 @@ def test_paths_and_methods_that_are_wrong(server: Server) -> None:
     assert server.http.get("/v1/classify").headers["allow"] == "POST"
     for path in ("/v1", "/v1/classify/", "/v1/CLASSIFY", "/v1/%63lassif%79/x"):
         assert server.http.post(path, json={"query": "a"}).status_code == 404, path
-    error = server.http.post("/v1/chat/completions", json={"messages": []}).json()["error"]
+    error = server.http.post("/v1/embeddings", json={"input": "a"}).json()["error"]
     assert "no path generates or embeds text" in error["message"]
     assert server.http.post("/admin/reload").status_code == 403  # nobody has a key
 
