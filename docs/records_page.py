@@ -19,6 +19,7 @@ from qcls_gguf.inspection.records import Inspection, ShownPrompts
 from qcls_gguf.inspection.statement import StatementsRecord
 from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.learning.learn import LearnRecord
+from qcls_gguf.report.drift import WatchRecord
 from qcls_gguf.report.record import LEFT_OUT, Record
 from qcls_gguf.report.run_record import RunRecord
 from qcls_gguf.tuning.batch_prior import BatchPriorRecord
@@ -38,6 +39,7 @@ RECORDS: dict[str, type[Record]] = {
     "calibrate --target-error": StatementRecord,
     "advise": AdviceRecord,
     "compare": ComparisonRecord,
+    "watch": WatchRecord,
     "bench": BenchmarkRecord,
     "models": ModelsRecord,
 }

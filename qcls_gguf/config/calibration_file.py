@@ -110,6 +110,8 @@ class PromptCalibration:
     """hash of what gave the answers that are stated of"""
     error: StatedError | None = None
     sets: StatedSets | None = None
+    reference: Mapping[str, Mapping[int, int]] | None = None
+    """how often each value of what is watched for drift was among the rows; see report/drift.py"""
 
     @property
     def fits_scores(self) -> bool:
@@ -208,6 +210,7 @@ class _Fit(Settings):
     answers: Text | None = None
     error: StatedError | None = None
     sets: StatedSets | None = None
+    reference: dict[str, dict[int, Count]] | None = None
 
 
 FIT_KEYS = ("prompt_hash", "scoring", "temperature", "bias", "fit")
@@ -248,7 +251,12 @@ def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]
     for name, fit in file.prompts.items():
         bias = None if fit.bias is None else tuple(fit.bias[label] for label in prompts[name].labels)
         fits[name] = PromptCalibration(
-            temperature=fit.temperature, bias=bias, answers=fit.answers, error=fit.error, sets=fit.sets
+            temperature=fit.temperature,
+            bias=bias,
+            answers=fit.answers,
+            error=fit.error,
+            sets=fit.sets,
+            reference=fit.reference,
         )
     return Calibration(path=path, model_sha256=file.model_sha256, prompts=fits, stated=file.stated)
 

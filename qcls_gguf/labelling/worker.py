@@ -19,6 +19,7 @@ from ..core.handle import Labeller
 from ..data.queries import QUERY
 from ..data.rows import Format
 from ..opening import ClassifierOpener
+from ..report.drift import DriftWatch
 from ..report.suspicions import AnswerSample
 from .answers import Answer, AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
@@ -133,6 +134,7 @@ class Worker:
             self.digest = _answers_digest(self.classifier, self.classifier.config)
             """of all that answers depend on except the model"""
             self._digest = hashlib.sha256(f"{self.digest} {self.classifier.model.sha256}".encode()).hexdigest()
+            self.drift = DriftWatch.of(self.classifier)
             self.sample = AnswerSample()
             """of the answers that were computed"""
             self._cache = None
@@ -215,6 +217,8 @@ class Worker:
                     if not isinstance(result, str):
                         found[missing[at]] = answer_of(result)
                         self.sample.add(result)
+                        if self.drift is not None:
+                            self.drift.add(result)
                         answers.put(missing[at], found[missing[at]], is_cut=result.n_chars_cut > 0)
                     else:
                         answers.put(missing[at], result)

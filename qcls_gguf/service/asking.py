@@ -15,6 +15,7 @@ from ..errors import CapacityError, ConfigError, PlanError, QclsError, ScoreErro
 from ..questions.distribution import Distribution
 from ..questions.question import PLACE
 from ..questions.sets import RoomError
+from ..report.drift import alarm_text
 from ..score.result import PromptResult, Result
 from .backend import Backend, Pair
 from .bodies import check_size, json_value, read_lines
@@ -110,6 +111,10 @@ class Asker:
                     refusal.message = f"{param}: {refusal.message}"
                 raise refusal from None
             self._note(exchange, result)
+            if backend.drift is not None and asked.scoring is None:
+                for prompt, what in backend.drift.add(result):
+                    self._metrics.drift.labels(prompt, what).inc()
+                    log.warning("drift: %s", alarm_text(prompt, what))
             return result
 
         async def each() -> AsyncIterator[Coroutine[Any, Any, Result | RefusedError]]:

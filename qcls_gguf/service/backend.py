@@ -23,6 +23,7 @@ from ..questions.decision import read_decision
 from ..questions.forms import Forms, FormSettings
 from ..questions.question import Question, compile_question
 from ..questions.sets import SetCache
+from ..report.drift import DriftWatch
 from ..score.result import Result
 from .dialect import Context, ScoredToken, TextQuestion, unknown_prompt
 from .refusal import RefusedError
@@ -47,6 +48,8 @@ class Backend:
         self.model = model
         self.stamp = stamp
         self.sets = SetCache(classifier)
+        self.drift = DriftWatch.of(classifier)
+        """compares answers with the calibration's rows"""
         self.prompts: Mapping[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}
         self.created = int(time())
         self.window = classifier.config.runtime.max_batch

@@ -33,6 +33,7 @@ from ..evaluation.passes import Truth, refused_queries, truth_of
 from ..evaluation.records import DataRecord
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Paragraph, Table, percent
+from ..report.drift import reference_of
 from ..report.files import check_writable
 from ..report.progress import OnProgress, counter
 from ..report.record import Record
@@ -152,6 +153,9 @@ def state(
         entry = entries.setdefault(prompt.name, {"prompt_hash": prompt_hash(prompt), "scoring": prompt.scoring})
         fit = fits.prompts.get(prompt.name) if fits else None
         entry["answers"] = answers_hash(prompt, fit, head.digest if head else None)
+        entry["reference"] = reference_of(
+            (answers[number], row.query) for answers, row in zip(results, rows, strict=True)
+        )
         for key, value in (("error", stated.error), ("sets", stated.sets)):
             if value is not None:
                 entry[key] = dataclasses.asdict(value)

@@ -21,6 +21,7 @@ from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.config.calibration_file import calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
 from qcls_gguf.opening import ClassifierOpener
+from qcls_gguf.report.drift import WatchRecord
 from qcls_gguf.report.run_record import RunRecord
 from qcls_gguf.score.result import Result
 from qcls_gguf.tuning.calibrate import CalibrationRecord, FitSettings, calibrate
@@ -461,3 +462,40 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
     error = record.prompts["colour"].error
     assert error
     assert sum(not each.abstained for each in answers) == error.n_answered
+
+
+def test_drift_is_told_by_watch_label_and_serve(fashion: Path, tmp_path: Path) -> None:
+    """For queries of another kind, and not for those of the same."""
+    config = changed(fashion, calibration="c.yaml")
+    record, _ = stated(config, labelled_rows("dev", 0, N_STATED), tmp_path / "c.yaml", target_error=0.2)
+    assert record.written
+    same = [row["query"] for row in labelled_rows("heldout", 0, 150)]
+    other = [f"the train to station number {number} leaves late because of snow on the line" for number in range(150)]
+    for name, queries in (("same.txt", same), ("other.txt", other)):
+        (tmp_path / name).write_text("\n".join(queries), encoding="utf-8")
+
+    quiet = run("watch", tmp_path / "same.txt", "--config", config, "--format", "json", "--quiet")
+    assert quiet.returncode == 0, quiet.stderr
+    found = json.loads(quiet.stdout)
+    assert WatchRecord.model_validate(found).to_dict() == found
+    assert [(each["prompt"], each["n"], each["n_windows"], each["alarms"]) for each in found["prompts"]] == [
+        (name, 150, 1, []) for name in FASHION
+    ]
+    loud = run("watch", tmp_path / "other.txt", "--config", config, "--quiet", "--html", tmp_path / "drift.html")
+    assert loud.returncode == 1, loud.stderr
+    assert "is unlike the calibration's rows" in loud.stderr
+    assert "Drift from the calibration" in (tmp_path / "drift.html").read_text(encoding="utf-8")
+    labelled = run("label", tmp_path / "other.txt", "--config", config, "--out", tmp_path / "out.csv")
+    assert labelled.returncode == 0, labelled.stderr
+    assert "is unlike the calibration's rows" in labelled.stderr
+    assert "Drift from the calibration" in labelled.stdout
+    with Server(config=config) as server:
+        answered = server.classify(queries=other).json()["answers"]
+        assert len(answered) == len(other)
+        metrics = server.http.get("/metrics").text
+    assert "qcls_drift_alarms_total{" in metrics
+    assert any("drift: " in line for line in server.lines)
+
+    none = run("watch", tmp_path / "same.txt", "--config", fashion, "--quiet")
+    assert none.returncode == 2
+    assert "calibration: none: has no reference to compare with" in none.stderr

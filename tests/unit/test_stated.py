@@ -1,5 +1,6 @@
 """What is stated holds as often as it is stated: over redraws of rows from populations whose truth is known."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy.stats import beta, betabinom, binom
 
 from qcls_gguf.score.adjustment import drawn
 from qcls_gguf.statistics import FloatArray, beta_binomial_cdf, binomial_cdf, upper_bound
+from qcls_gguf.statistics.drift import FALSE_ALARMS, WINDOW, DriftTest, length_bin, probability_bin
 from qcls_gguf.statistics.stated import (
     conformal_quantile,
     conformity_scores,
@@ -176,3 +178,52 @@ def test_a_check_fails_true_claims_as_rarely_as_stated_and_finds_false_ones() ->
     twice = [p_value_of_error(k, 200, TARGET) < 0.05 for k in random.binomial(200, 2 * TARGET, N_REDRAWS)]
     assert np.mean(twice) > 0.8
     assert p_value_of_error(0, 0, TARGET) == 1
+
+
+def stream(random: np.random.Generator, n: int, sure: float = 3.0, n_tokens: float = 15.0) -> list[dict[str, int]]:
+    """Values of n answers; sure: larger for more probable ones."""
+    p = 1 - random.beta(0.6, sure, n)
+    labels, lengths = random.choice(5, n, p=[0.4, 0.3, 0.15, 0.1, 0.05]), random.lognormal(np.log(n_tokens), 0.5, n)
+    columns = zip(p, labels.tolist(), lengths, strict=True)
+    return [
+        {"confidence": probability_bin(sure), "label": label, "length": length_bin(int(length))}
+        for sure, label, length in columns
+    ]
+
+
+def drift_test(random: np.random.Generator, n: int) -> DriftTest:
+    """A test against n values that are like the stream's."""
+    rows = stream(random, n)
+    return DriftTest({name: Counter(row[name] for row in rows) for name in rows[0]})
+
+
+@pytest.mark.parametrize("n_reference", [20, 400])
+def test_windows_like_the_reference_alarm_as_rarely_as_stated(n_reference: int) -> None:
+    """However few values the reference has."""
+    random, n_windows, n_alarms = RANDOM(8), 200, 0
+    for _ in range(n_windows):
+        test = drift_test(random, n_reference)
+        n_alarms += sum(test.add(values) is not None for values in stream(random, WINDOW))
+        assert test.n_windows == 1 + len(test.alarms) or test.n == WINDOW
+    assert n_alarms <= FALSE_ALARMS * n_windows + 3 * np.sqrt(FALSE_ALARMS * n_windows)
+
+
+@pytest.mark.parametrize(("change", "what"), [({"sure": 1.0}, "confidence"), ({"n_tokens": 30.0}, "length")])
+def test_a_change_is_found_soon_and_named(change: dict[str, float], what: str) -> None:
+    """Also after windows without one."""
+    random, delays = RANDOM(9), []
+    for _ in range(20):
+        test = drift_test(random, 400)
+        before = [test.add(values) for values in stream(random, 2 * WINDOW + 100)]
+        after = [test.add(values) for values in stream(random, 2 * WINDOW, **change)]
+        found = [place for place, alarm in enumerate(after) if alarm is not None]
+        assert sum(alarm is not None for alarm in before) <= 1
+        assert after[found[0]] == what
+        delays.append(found[0])
+    assert np.median(delays) < 200
+
+
+def test_bins_take_what_there_is() -> None:
+    assert probability_bin(0.0) == probability_bin(1e-30) == 0
+    assert probability_bin(1.0) == probability_bin(1 - 1e-16) > probability_bin(0.9) > probability_bin(0.5)
+    assert length_bin(0) == 0 < length_bin(10) < length_bin(20)
