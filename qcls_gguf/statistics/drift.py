@@ -41,15 +41,18 @@ class DriftTest:
         """references: by quantity, how often each bin is in the reference; seed: of the smoothed ranks."""
         self._references = {name: dict(counts) for name, counts in references.items()}
         self._random = np.random.default_rng(seed)
-        self.n_windows = 0
-        """windows that were begun"""
         self.alarms: list[int] = []
         """how many values had come at each alarm"""
         self.n = 0
         self._begin()
 
+    @property
+    def n_windows(self) -> int:
+        """Windows that were begun."""
+        return -(-self.n // WINDOW)
+
     def _begin(self) -> None:
-        self._left = WINDOW
+        self._has_alarmed = False
         self._counts = {name: dict(counts) for name, counts in self._references.items()}
         self._ranks = {name: [_PRIOR] * _N_RANKS for name in self._references}
         self.log_evidence = dict.fromkeys(self._references, 0.0)
@@ -58,21 +61,21 @@ class DriftTest:
     def add(self, values: Mapping[str, int]) -> str | None:
         """Take one value of each quantity into account; the quantity that changed most where there is an alarm now.
 
-        After an alarm, and after WINDOW values, a new window begins.
+        A window has one alarm at most.
         """
-        if self._left == WINDOW:
-            self.n_windows += 1
-        self.n, self._left = self.n + 1, self._left - 1
+        if self.n % WINDOW == 0:
+            self._begin()
+        self.n += 1
+        if self._has_alarmed:
+            return None
         for (name, value), u in zip(values.items(), self._random.random(len(values)).tolist(), strict=True):
             if name in self._references:
                 self.log_evidence[name] += self._bet(name, value, u)
         largest = max(self.log_evidence, key=lambda name: self.log_evidence[name])
         if mean_log(list(self.log_evidence.values())) >= -math.log(FALSE_ALARMS):
+            self._has_alarmed = True
             self.alarms.append(self.n)
-            self._begin()
             return largest
-        if self._left == 0:
-            self._begin()
         return None
 
     def _bet(self, name: str, value: int, u: float) -> float:
@@ -80,7 +83,7 @@ class DriftTest:
         counts, ranks = self._counts[name], self._ranks[name]
         counts[value] = own = counts.get(value, 0) + 1
         below = sum([n for each, n in counts.items() if each < value])
-        rank = int((below + u * own) / sum(counts.values()) * _N_RANKS)
+        rank = min(int((below + u * own) / sum(counts.values()) * _N_RANKS), _N_RANKS - 1)
         density = ranks[rank] / sum(ranks) * _N_RANKS
         ranks[rank] += 1
         return math.log(density)
