@@ -27,6 +27,8 @@ _QUESTION_TOKENS = 512
 """runtime.n_batch: auto, at least so many more than the longest query, so that questions at run time fit"""
 _QUESTION_CELLS = 1024
 """runtime.question_cells: auto"""
+_QUESTION_LEAVES = 64
+"""Sequences for leaves, at least, so that questions of 50 options fit; of models that keep no state of each."""
 _QUESTION_PREFIXES = 16
 """runtime.question_prefixes: auto"""
 _QUESTION_STATE_BYTES = 256 << 20
@@ -171,6 +173,9 @@ def limits(
     if runtime.question_prefixes == "auto":  # llama.cpp has no more sequences than tokens in a batch
         n_auto = min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
         n_seqs = min(n_seqs + n_auto, _most_seqs(runtime), n_batch)
+    if runtime.question_cells != 0 and not state_bytes:
+        n_more = max(0, min(_QUESTION_LEAVES - n_leaf_seqs, min(_most_seqs(runtime), n_batch) - n_seqs))
+        n_leaf_seqs, n_seqs = n_leaf_seqs + n_more, n_seqs + n_more
     return Limits(
         n_ctx=n_ctx,
         n_batch=n_batch,
