@@ -1,4 +1,4 @@
-"""What the command line says of arguments in the wrong place, and of options that it had."""
+"""Messages for arguments in the wrong place, and for options that were removed."""
 
 from __future__ import annotations
 

@@ -40,7 +40,9 @@ class ServiceOptions:
         """The keys of the options and of the environment. Raises ConfigError."""
         variable = os.environ.get(_KEY_VARIABLE)
         if variable is not None and not variable.strip():  # as where a compose file passes on what nobody has set
-            raise ConfigError(f"{_KEY_VARIABLE} is set and empty, so that anybody could ask: give a key, or unset it")
+            raise ConfigError(
+                f"{_KEY_VARIABLE} is set but empty, so anybody could send requests: give a key, or unset it"
+            )
         return [*self.api_key, *(variable or "").split()]
 
 
@@ -88,7 +90,7 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
         return first.pop() if first else model.settings()
 
     if not (service.is_local or service.api_keys) and not chosen.quiet:
-        print_warning(f"whoever reaches {chosen.host} may ask: --api-key limits that")
+        print_warning(f"anybody who can reach {chosen.host} may send requests: limit that with --api-key")
     serve(
         service,
         configure,

@@ -1,4 +1,4 @@
-"""What Ctrl-C and a request to terminate do at any moment of a command: one line, and the exit code that shells give.
+"""Ctrl-C and SIGTERM end a command at any moment with one line, and the exit code that shells expect.
 
 It is imported before everything else, so it imports next to nothing. While modules are imported there is nothing to
 clean up, and the process ends at once; while a command works an exception ends it, and at once the second time.
@@ -21,19 +21,19 @@ class StoppedError(KeyboardInterrupt):
 
 
 def exit_code(number: int) -> int:
-    """What a process that the signal ended exits with."""
+    """The exit code of a process that the signal ended."""
     return _SIGNALLED + number
 
 
 def stopped_line(number: int) -> str:
-    """What is said of it, on a line of its own."""
+    """The message for it, on a line of its own."""
     # On a terminal, not after what stood on the line, such as ^C or a progress.
     start = "\r\033[K" if sys.stderr is not None and sys.stderr.isatty() else ""
     return f"{start}qcls-gguf: {_WORDS.get(number, 'interrupted')}\n"  # type: ignore[call-overload]
 
 
 def end_at_once() -> None:
-    """Let the signals end the process there and then."""
+    """Let the signals end the process at once."""
     _handle(_end)
 
 
@@ -77,7 +77,7 @@ def _end(number: int, _: object) -> None:
 
 def _handle(handler: object) -> None:
     for number in _WORDS:
-        # Who starts a command in the background, or with nohup, wants it to go on.
+        # A command in the background, or under nohup, ignores the signal.
         if signal.getsignal(number) is not signal.SIG_IGN:
             _set(number, handler)
 

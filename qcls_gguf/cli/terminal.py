@@ -1,4 +1,4 @@
-"""What every command does on a terminal: text encoding, exit codes, messages, progress, and its record in the end."""
+"""The common behaviour of all commands: text encoding, exit codes, messages, progress, and printing the record."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def exit_codes() -> Iterator[None]:
 
 
 def _open_streams() -> None:
-    """Let the streams be UTF-8. Where whoever started us has closed standard output, writing to it fails."""
+    """Set the streams to UTF-8. If the parent process has closed standard output, writing to it raises an error."""
     for name, errors in (("stdin", "surrogateescape"), ("stdout", "backslashreplace"), ("stderr", "backslashreplace")):
         stream = getattr(sys, name)
         if stream is None:
@@ -66,9 +66,9 @@ def _open_streams() -> None:
 
 
 def _end(error: BaseException) -> NoReturn:
-    """Print what ended a command, and exit; raise what is no error of ours."""
+    """Print the error that ended a command, and exit; re-raise errors that are not ours."""
     if isinstance(error, BrokenPipeError):
-        _drop_output()  # whoever read it has left
+        _drop_output()  # the reader has closed the pipe
         raise typer.Exit(0) from None
     if isinstance(error, OSError):
         _drop_output()
@@ -114,7 +114,7 @@ def _shown(message: object) -> str:
 
 
 def _drop_output() -> None:
-    """Let the flush at exit not fail once more."""
+    """Keep the flush at exit from failing again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -160,7 +160,7 @@ def load_bar(quiet: bool) -> Callable[[float], None] | None:
 
 
 def classifier_opener(offline: bool, quiet: bool, *, warns: bool = True) -> ClassifierOpener:
-    """What opens classifiers, with likely mistakes and the steps of start-ups on the terminal unless quiet.
+    """An opener of classifiers that shows likely mistakes and the steps of start-ups on the terminal unless quiet.
 
     offline: models of the hub come from the local cache only; warns: whether likely mistakes are shown.
     """
@@ -172,7 +172,7 @@ def classifier_opener(offline: bool, quiet: bool, *, warns: bool = True) -> Clas
 
 @contextmanager
 def long_work(offline: bool, quiet: bool) -> Iterator[tuple[ClassifierOpener, OnProgress]]:
-    """What opens classifiers, and what shows progress on the terminal."""
+    """An opener of classifiers, and a function that shows progress on the terminal."""
     with classifier_opener(offline, quiet) as opener, progress_bars(quiet) as on_progress:
         yield opener, on_progress
 

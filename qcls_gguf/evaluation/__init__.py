@@ -1,1 +1,1 @@
-"""How well a configuration labels."""
+"""Measures how well a configuration labels."""

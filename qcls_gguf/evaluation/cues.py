@@ -1,4 +1,4 @@
-"""Answer cues tried on labelled rows, with and without a prior: all in one request a row."""
+"""Tries answer cues on labelled rows, with and without a prior, in one request per row."""
 
 from __future__ import annotations
 

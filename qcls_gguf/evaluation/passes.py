@@ -89,7 +89,7 @@ class Truth:
 
 
 def truth_of(prompt: Prompt, rows: Sequence[LabelledQuery]) -> Truth:
-    """What the rows say of a prompt."""
+    """The accepted labels of a prompt by row."""
     labelled = [(index, row.labels[prompt.name]) for index, row in enumerate(rows) if prompt.name in row.labels]
     accepted = [[label in names for label in prompt.labels] for _, names in labelled]
     return Truth(
@@ -141,7 +141,7 @@ def probabilities_of(scoring: Scoring, prompts: Sequence[Prompt], tables: Mappin
 
 
 def not_applicable(prompt: Prompt, mode: str) -> str | None:
-    """Why a prompt cannot have a mode; None where it can."""
+    """The reason why a prompt cannot have a mode; None if it can."""
     if mode == FIRST_TOKEN:
         try:
             build_trie(prompt.labels, prompt.label_tokens, -1, FIRST_TOKEN)
@@ -175,7 +175,7 @@ def prompt_scores(answer: PromptResult) -> PromptScores:
 
 
 def answered_scores(result: Result) -> RowScores:
-    """What a result answers: the probabilities as they are calibrated, by their logarithms, in place of `tree`."""
+    """The calibrated probabilities of a result; their logarithms take the place of `tree`."""
     return {
         answer.prompt: PromptScores(
             tree=np.log(np.maximum([score.probability for score in answer.scores], _TINY)).tolist(), stage=answer.stage

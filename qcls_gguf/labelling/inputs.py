@@ -72,7 +72,7 @@ class Input(Record):
         if stamp[1:] != self.stamp[1:]:  # machines may have the file under different paths
             raise ConfigError(
                 f"{self.path}: was changed while it was labelled ({self.stamp[1]} bytes before, {stamp[1]} now): the "
-                "files that are there already stay; run the command again, and it says what can be done"
+                "finished files stay; run the command again, which says what can be done"
             )
 
 

@@ -171,8 +171,8 @@ class OutputFolder:
             changes = ", ".join(f"{name} was {_short(before.get(name))}, is {_short(settings[name])}" for name in other)
             has = f"has {counted(len(self.done), 'shard')} of a run with other settings ({changes})"
             raise ConfigError(
-                f"`out` {self.folder}: {has}: go on with those, name another output, or label everything anew with "
-                "`overwrite`"
+                f"`out` {self.folder}: {has}: keep these settings, name another output, or label everything again "
+                "with `overwrite`"
             )
 
     def tasks(self, inputs: Sequence[Input]) -> list[Task]:

@@ -74,7 +74,7 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
         if before and not now:
             raise ConfigError(
                 f"{path}: was changed since it was labelled ({before.stamp[1]} bytes then, {path.stat().st_size} now): "
-                "name another output, or label everything anew with `overwrite`, where a `cache` spares known queries"
+                "name another output, or label everything again with `overwrite` (a `cache` saves work)"
             )
         if not now:
             typed = (settings.format or format_of(path)) != "jsonl"
@@ -168,7 +168,7 @@ def _labelled(
             on_progress(f"{line}, {len(output.done)} of {len(tasks)} shards")
     except BaseException:
         n, shards = n_all - n_rows + so_far.n_rows, f"{len(output.done)} of {counted(len(tasks), 'shard')}"
-        on_note(f"{n:,.0f} of {n_all:,} rows are labelled, {shards} done: the same command goes on from there")
+        on_note(f"{n:,.0f} of {n_all:,} rows are labelled, {shards} done: repeat the same command to resume")
         raise
     seconds = perf_counter() - began
     batch = so_far.batch or batch or 1

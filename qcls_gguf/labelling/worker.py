@@ -200,7 +200,7 @@ class Worker:
             for place, answer in known.items():
                 answers.put(place, answer, is_cut=self._is_cut(texts[place]))
             n_rows, n_kept = task.shard.n_rows, int(np.isin(block.queries.index, list(kept.found)).sum())
-            about = f"{task.input.path}: goes on after {n_kept:,} of {n_rows:,} rows" if n_kept else ""
+            about = f"{task.input.path}: resumes after {n_kept:,} of {n_rows:,} rows" if n_kept else ""
             rows_per_query = n_rows / max(len(texts), 1)
             yield Progress(n_queries=n, n_rows=n * rows_per_query, kept=about)
             missing = [place for place in range(len(texts)) if place not in known]

@@ -61,7 +61,7 @@ def written(path: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise QclsError(
-            f"{path}: could not be written: {e.strerror or e}: the files that are there already stay; run the command "
+            f"{path}: could not be written: {e.strerror or e}: finished files stay; run the command "
             "again when there is room"
         ) from None
 

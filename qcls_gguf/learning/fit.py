@@ -1,4 +1,4 @@
-"""Heads in closed form, and whether they are worth having. Pure numpy.
+"""Heads in closed form, and their evaluation. Pure numpy.
 
 With y (n, n_labels) the one-hot labels of n rows and p the softmax of base log-odds, a ridge regression of y - p on the
 standardised states x gives f; the head's log-odds are base + gain · f. A head that stands alone has the labels'
@@ -46,7 +46,7 @@ class HeadFit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What a head may read."""
+    """The states, and perhaps scores, that a head may use."""
 
     depth: int
     states: FloatArray
@@ -116,7 +116,7 @@ class Ridge:
         return np.asarray(self._squares / (self._squares + penalty))
 
     def left_out(self, target: FloatArray, penalty: float) -> FloatArray:
-        """(n, n_targets) for each row what the regression without that row says of it."""
+        """(n, n_targets) for each row the prediction of the regression without that row."""
         mean = target.mean(axis=0)
         fitted = mean + self._fitted(target - mean, penalty)
         leverage = np.minimum(1 / len(target) + np.square(self._u) @ self._share(penalty), 1 - 1e-6)
@@ -215,8 +215,9 @@ def _by_label(label: IntArray, rows: IntArray, seed: int) -> IntArray:
 
 
 def sign_test(n_better: int, n_worse: int) -> float:
-    """The probability of at least n_better heads in n_better + n_worse throws of a coin: rows that only one of two
-    methods answers rightly."""
+    """The probability of at least n_better heads in n_better + n_worse coin tosses.
+
+    The tosses are the rows that only one of two methods answers correctly."""
     n = n_better + n_worse
     return float(sum(math.comb(n, k) for k in range(n_better, n + 1)) / 2**n)
 

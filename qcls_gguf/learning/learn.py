@@ -1,4 +1,4 @@
-"""From labelled queries to a file of heads: one pass, then for each prompt a head and whether it is worth having."""
+"""From labelled queries to a file of heads: one pass, then a head for each prompt, kept if it is better."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MOST_CELLS = 4_000_000
 
 
 class AnswerQuality(Record):
-    """What answers of one kind are worth."""
+    """Accuracy, log-loss and calibration of one kind of answers."""
 
     accuracy: float
     """the share of rows whose most probable label is accepted"""
@@ -58,7 +58,7 @@ class AnswerQuality(Record):
 
 
 class LearntPrompt(Record):
-    """What was learnt for one prompt."""
+    """The head of one prompt, and its comparison with the labels' texts."""
 
     n_rows: int
     """labelled for the prompt"""
@@ -107,7 +107,7 @@ class LearnRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnSettings:
-    """What is learnt, from which data, and where it is written."""
+    """The data, the choices and the output of learning."""
 
     config: Config
     data: Path
@@ -268,7 +268,7 @@ def _refuse(settings: LearnSettings, data: LabelledData, bad: Sequence[BadRow]) 
 def _learnt(
     prompt: PromptConfig, truth: Truth, table: ScoreTable, candidates: Sequence[Candidate], seed: int
 ) -> tuple[LearntPrompt, Head | None]:
-    """What was learnt for a prompt, and its head if that is better than its labels' texts."""
+    """The result for a prompt, and its head if that is better than the labels' texts."""
     n, n_labels = truth.accepted.shape
     counts = Counter(prompt.labels[label] for label in truth.first)
     scorings = [scoring for scoring in table.by_scoring if not not_applicable(truth.prompt, scoring)]
@@ -312,7 +312,7 @@ def _learnt(
 
 
 def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
-    """Why nothing can be learnt for a prompt; None where it can be tried."""
+    """The reason why no head can be learnt for a prompt; None if there is none."""
     if prompt.temperature is not None or prompt.prior != "none":
         return "the configuration gives it a temperature or a prior, which a head replaces: remove that first"
     if n < _LEAST_ROWS:

@@ -31,7 +31,7 @@ _SHARES = (0.4, 0.5, 0.6, 0.67, 0.75, 0.85)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """The states of some texts at several depths, kept in a file."""
+    """The states of some texts at several depths, stored in a file."""
 
     depths: tuple[int, ...]
     """layers; the last one is all, with the final norm"""

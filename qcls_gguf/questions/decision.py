@@ -1,4 +1,4 @@
-"""Models that were trained to decide: what their files say of it, and how they are asked and read.
+"""Decision models: what their files say, how they are asked, and how their answers are read.
 
 Such a file has the key `<arch>.decision.type`, a template by the name `systemone` that writes a question with its state
 and options, and temperatures. The kinds here answer with a code that the template puts before each option, such as a
@@ -50,7 +50,7 @@ class _Option:
 
 @dataclass(frozen=True)
 class DecisionReader:
-    """How one file is asked and read."""
+    """How questions are put to one model, and how its answers are read."""
 
     kind: str
     template: str
@@ -59,7 +59,9 @@ class DecisionReader:
     model: Model
 
     def prepared(self, questions: Mapping[str, Question]) -> list[Question]:
-        """The questions of a request, by name, with what their prompts show: names and, for one kind, all of them."""
+        """The questions of a request, by name, with the names and, for one kind, all other questions that their prompts
+        contain.
+        """
         named = [replace(each, name=name) for name, each in questions.items()]
         return [replace(each, beside=tuple(named)) for each in named] if self.kind == NIMBLE else named
 
@@ -78,7 +80,7 @@ class DecisionReader:
         return compile_quoted(prompts, quotes, classifier, audit=question.audit)
 
     def state_text(self, state: str) -> str:
-        """What the template writes for a state, whatever is asked: texts usually as they are, other values as JSON."""
+        """The text that the template writes for a state: strings usually unchanged, other values as JSON."""
         return state if self._keeps_texts and not isinstance(state, JsonText) else self._written(state)
 
     @cached_property
@@ -215,7 +217,7 @@ class DecisionReader:
 
 
 def read_decision(model: Model) -> DecisionReader | None:
-    """How a decision model is asked, None for other models. Raises ModelError for a kind that is not read."""
+    """The reader of a decision model; None for other models. Raises ModelError for an unsupported kind."""
     kind = model.header.decision_kind
     if kind is None:
         return None

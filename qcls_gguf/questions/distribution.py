@@ -39,7 +39,7 @@ class Distribution:
 
     @property
     def choice_confidence(self) -> float:
-        """How far the most probable of n options is above 1/n, as a share of what is possible; 1 for a single one."""
+        """(p - 1/n) / (1 - 1/n) for the largest probability p of n options; 1 for a single option."""
         n = len(self.probabilities)
         return 1.0 if n == 1 else min(max((max(self.probabilities) - 1 / n) / (1 - 1 / n), 0.0), 1.0)
 
@@ -50,7 +50,7 @@ class Distribution:
 
     @property
     def score_confidence(self) -> float:
-        """1 less the mean distance from the most probable level, as a share of that of equally probable levels."""
+        """1 minus the mean distance from the most probable level, divided by that of equally probable levels."""
         n = len(self.probabilities)
         if n == 1:
             return 1.0

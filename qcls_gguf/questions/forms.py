@@ -55,7 +55,7 @@ class FormSettings(Settings):
 
 
 def read_forms(path: Path) -> FormSettings:
-    """Forms from a YAML file, `choice`, `predicate` and `score`; kinds that it leaves out are usual.
+    """Forms from a YAML file: `choice`, `predicate` and `score`; missing kinds have their default.
 
     Raises ConfigError, with a line for each mistake.
     """

@@ -1,4 +1,4 @@
-"""Questions about a text, and the prompt sets that they become, whatever their texts spell."""
+"""Questions about a text, and how they become prompt sets; their texts always stay plain text."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NAMED = "@"
 
 
 class JsonText(str):
-    """The text of a JSON value that is no text itself, such as a list."""
+    """The JSON text of a value that is not a string, such as a list."""
 
     __slots__ = ()
 
 
 def json_value(text: str | None) -> Any:
-    """The value that a request had, of its text."""
+    """The original value of a request, from its text."""
     return json.loads(text) if isinstance(text, JsonText) else text
 
 
@@ -63,26 +63,26 @@ class Question:
     def predicate(
         cls, instructions: str, yes: str | None = None, no: str | None = None, *, audit: bool = False
     ) -> Question:
-        """Is something so? yes, no: what describes these answers."""
+        """A yes-or-no question. yes, no: the descriptions of these answers."""
         return cls.of("predicate", instructions, (("yes", yes), ("no", no)), audit=audit)
 
     @classmethod
     def of(
         cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]], *, audit: bool = False
     ) -> Question:
-        """A question with its options, or ordered levels: each a label and what describes it."""
+        """A question with options or ordered levels, each a label and its description."""
         choices = tuple([Option(*each) for each in options])
         return cls(kind=kind, instructions=instructions, options=choices, audit=audit)
 
     @property
     def configured(self) -> str | None:
-        """The configured prompt that it names, or None."""
+        """The name of the configured prompt that the question names, or None."""
         text = self.instructions
         return text[1:] if text.startswith(NAMED) and len(text) > 1 and not text[1:2].isspace() else None
 
     @property
     def texts(self) -> list[str]:
-        """All that its prompt shows of a request."""
+        """All texts of a request that its prompt contains."""
         own = [self.instructions, self.name, *(f"{each.label}{each.description or ''}" for each in self.options)]
         return [*own, *(text for each in self.beside for text in each.texts)]
 
@@ -93,7 +93,7 @@ class Question:
 
 
 def compile_question(question: Question, forms: Forms, classifier: Classifier) -> PromptSet:
-    """The question as a prompt set, whose texts stay text whatever they spell. Raises ConfigError."""
+    """The question as a prompt set; texts that spell special tokens stay text. Raises ConfigError."""
     instructions = question.instructions.strip() or _USUAL[question.kind]
     lines = "\n".join(
         _line(option) for option in question.options if question.kind != "predicate" or option.description

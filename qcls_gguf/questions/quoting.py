@@ -1,8 +1,7 @@
-"""Texts of strangers inside a prompt: they stay text, whatever control tokens or slots they spell.
+"""Untrusted texts inside a prompt: they stay text even if they spell control tokens or slots.
 
-`Quotes.quote` puts a character that no text has in place of the first one of each spelling, so that nothing is spelt
-any more; `QuotingVocabulary` tokenises a text with such characters as if they were what they stand for, and makes
-special tokens of nothing but the rest.
+`Quotes.quote` replaces the first character of each such spelling by a character that no text has; `QuotingVocabulary`
+tokenises the text as if it had the original characters, but finds special tokens only in the rest of the text.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Quotes:
         self._by_original: dict[str, str] = {}
 
     def quote(self, text: str) -> str:
-        """The text, spelling no slot and no special token."""
+        """The text without spellings of slots or special tokens."""
         if _BRACE in text:
             text = text.replace(_BRACE, self._stand_in(_BRACE))
         while spelt := self._first_special(text):

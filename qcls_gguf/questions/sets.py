@@ -1,4 +1,4 @@
-"""Prompt sets that are made at run time and kept for those who ask the same again."""
+"""Prompt sets that are made at run time and kept for repeated questions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_SETS = 256
 
 
 class RoomError(BusyError):
-    """The engine has no room for another prompt set, as those in use take it."""
+    """The engine has no room for another prompt set besides those in use."""
 
 
 class Tasks(set[asyncio.Task[None]]):
@@ -32,7 +32,7 @@ class Tasks(set[asyncio.Task[None]]):
         return task
 
     async def ended(self) -> None:
-        """Wait until all have ended, also those that they start."""
+        """Wait until all tasks have ended, including tasks that they start."""
         while self:
             await asyncio.wait(self)
 
@@ -70,10 +70,10 @@ class SetCache:
     async def using(
         self, key: Hashable, make: Callable[[], LoadedPrompts], waits_s: float = 0.0
     ) -> AsyncIterator[LoadedPrompts]:
-        """The set under a key, which stays as long as it is used; make() makes it in another thread.
+        """A context with the set of a key, which stays open inside; make() makes it in another thread.
 
-        waits_s: how long to wait for room that the sets in use take; whoever uses another set must not wait, as all
-        could wait for each other. Entering it raises what make raises, and RoomError where there is no room.
+        waits_s: how long to wait until sets in use free their room; 0 for callers that use another set, because callers
+        could wait for each other forever. Raises on entry what make raises, and RoomError if there is no room.
         """
         until = monotonic() + waits_s
         while (entry := self._entries.get(key)) is None:  # a new set may be evicted before it is used

@@ -26,7 +26,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_CELLS = 12
 _GAP = "  "
 _LEAST_FOR_OTHERS = 36
-"""with fewer columns beside name, label and bar, an answer has no bar, and what else is told stands below it"""
+"""with fewer columns beside name, label and bar, an answer has no bar, and the other labels stand below it"""
 
 
 class AnswerWriter:
@@ -93,16 +93,16 @@ class JsonLines(AnswerWriter):
             what = {"blank": True} if answer is None else {"error": answer}
             self._print({**place, "query": line.text, **what})
             return
-        told = self._told(answer)
+        record = self._record(answer)
         if self._n_scores is not None:
-            for each in told["results"]:
+            for each in record["results"]:
                 each["scores"] = heapq.nlargest(self._n_scores, each["scores"], key=lambda score: score["probability"])
-        self._print({**place, **told})
+        self._print({**place, **record})
 
-    def _told(self, result: Result) -> JsonObject:
-        told = result.to_dict()
-        del told["model"]
-        return {**told, "model_sha256": result.model.sha256}
+    def _record(self, result: Result) -> JsonObject:
+        record = result.to_dict()
+        del record["model"]
+        return {**record, "model_sha256": result.model.sha256}
 
     def _print(self, value: JsonObject) -> None:
         print(json_text(value), flush=True)
@@ -115,7 +115,7 @@ class JsonDocument(JsonLines):
         super().__init__(n_scores)
         self._only_one, self._n_written = only_one, 0
 
-    def _told(self, result: Result) -> JsonObject:
+    def _record(self, result: Result) -> JsonObject:
         return result.to_dict()
 
     def _print(self, value: JsonObject) -> None:
@@ -154,26 +154,26 @@ def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
 
 
 def _answers(result: Result, n_top: int, width: int) -> Iterator[RenderableType]:
-    """For each prompt its name, label, a bar and the probability, and beside or below them what else is told."""
+    """For each prompt its name, label, a bar and the probability, and beside or below them other labels and the audit."""
     names = [printable(answer.prompt) for answer in result.results]
     labels = [printable(answer.label) for answer in result.results]
     n_head = max(map(cell_len, names)) + max(map(cell_len, labels)) + _BAR_CELLS
     grid = Table.grid(padding=(0, len(_GAP), 0, 0))
     for answer, name, label in zip(result.results, names, labels, strict=True):
         style = "bold yellow" if answer.abstained else "bold"
-        told, share = Group(*_told(answer, n_top)), f"{percent(answer.probability):>6}"
+        others, share = Group(*_other_labels(answer, n_top)), f"{percent(answer.probability):>6}"
         if width - n_head >= _LEAST_FOR_OTHERS:
-            grid.add_row(Text(name, "dim"), Text(label, style), Text(bar(answer.probability), "green"), share, told)
+            grid.add_row(Text(name, "dim"), Text(label, style), Text(bar(answer.probability), "green"), share, others)
         else:
             yield Text.assemble((name + _GAP, "dim"), (label + _GAP, style), share)
-            yield Padding(told, (0, 0, 0, len(_GAP)))
+            yield Padding(others, (0, 0, 0, len(_GAP)))
     yield grid
 
 
-def _told(answer: PromptResult, n_top: int) -> Iterator[Text]:
+def _other_labels(answer: PromptResult, n_top: int) -> Iterator[Text]:
     """The next labels, and the audit."""
     ranked = sorted(answer.scores, key=lambda score: score.probability, reverse=True)
-    # who abstained shows the label that would have been the answer as well
+    # after abstention the most probable label is shown, too
     shown = ranked[0 if answer.abstained else 1 : n_top or None]
     others = [f"{printable(each.label)} {percent(each.probability)}" for each in shown]
     if others:

@@ -132,8 +132,8 @@ class Lifecycle:
             try:
                 new = await self._build(self._configure())
             except QclsError as e:
-                log.warning("reload refused, the old configuration answers on: %s", e)
-                raise RefusedError(422, "reload", f"the old configuration answers on: {e}") from None
+                log.warning("reload refused, the old configuration stays in use: %s", e)
+                raise RefusedError(422, "reload", f"the old configuration stays in use: {e}") from None
             self.loaded = new
             self.n_reloads += 1
             log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))

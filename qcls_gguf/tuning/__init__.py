@@ -1,1 +1,1 @@
-"""Fitting what calibrates the scores."""
+"""Fits calibrations of the scores."""

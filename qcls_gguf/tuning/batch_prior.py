@@ -71,7 +71,7 @@ class BatchPriorRecord(Record):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPriorSettings:
-    """From which queries biases are made, and where they are written."""
+    """The queries, the strength and the output of a batch prior."""
 
     config: Config
     queries: str
@@ -163,7 +163,7 @@ def _shares(p: FloatArray) -> list[float]:
 
 
 def _skew(name: str, prior: PromptPrior) -> str | None:
-    """What is said where one label is likely right for most queries."""
+    """The warning that one label is likely right for most queries."""
     if (prior.steady or 0) < _SKEWED:
         return None
     top = max(prior.before, key=lambda label: prior.before[label])

@@ -87,7 +87,7 @@ class CalibrationRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """What is fitted, to which data, and where the fits are written."""
+    """The data, the prompts and the output of a calibration."""
 
     config: Config
     data: Path

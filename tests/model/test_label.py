@@ -209,7 +209,7 @@ def test_an_interrupted_run_goes_on_with_its_own_settings(run: Run, notes: list[
 
     with pytest.raises(KeyboardInterrupt):
         run(path, out=out, shard_rows=2, on_progress=interrupt)
-    assert notes[-1].endswith(" of 12 rows are labelled, 2 of 6 shards done: the same command goes on from there")
+    assert notes[-1].endswith(" of 12 rows are labelled, 2 of 6 shards done: repeat the same command to resume")
     with pytest.raises(
         ConfigError, match=r"2 shards of a run with other settings \(limit was not given, is 4\): go on"
     ):
@@ -230,11 +230,11 @@ def test_a_stopped_run_goes_on_within_a_shard(run: Run, notes: list[str], tmp_pa
 
     with pytest.raises(KeyboardInterrupt):
         run(path, out=out, batch=2, on_progress=interrupt)
-    assert notes[-1] == "12 of 25 rows are labelled, 0 of 1 shard done: the same command goes on from there"
+    assert notes[-1] == "12 of 25 rows are labelled, 0 of 1 shard done: repeat the same command to resume"
     (kept,) = out.glob(".*.answers")
     kept.write_bytes(kept.read_bytes()[:-5])  # a kill in the middle of a write
     record = run(path, out=out, batch=2)
-    assert f"{path}: goes on after 10 of 25 rows" in notes
+    assert f"{path}: resumes after 10 of 25 rows" in notes
     assert (record.n_found, record.speed.n_computed) == (5, 7)
     run(path, out=tmp_path / "whole", batch=2)
     assert rows_of(out / "in-00000.parquet") == rows_of(tmp_path / "whole" / "in-00000.parquet")

@@ -62,7 +62,7 @@ def test_a_reload_drops_no_request_and_a_refused_one_changes_nothing(tmp_path: P
             config.write_text("prompts: [")
             refused = server.http.post("/admin/reload")
             assert refused.status_code == 422
-            assert "the old configuration answers on" in refused.json()["error"]["message"]
+            assert "the old configuration stays in use" in refused.json()["error"]["message"]
             config.write_text("prompts: []")
             server.process.send_signal(signal.SIGHUP)
             until(lambda: sum("reload refused" in line for line in server.lines) == 2)

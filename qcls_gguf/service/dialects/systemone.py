@@ -15,19 +15,19 @@ from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, Tex
 from ..refusal import RefusedError
 from .openai_decisions import PATH as DECISIONS_PATH
 
-Told = str | JsonObject | list[Any]
-"""a text, or JSON that is given as its text"""
+TextOrJson = str | JsonObject | list[Any]
+"""a text, or a JSON value, which is written as text"""
 
 
 class _Question(Strict):
-    instructions: Told | None = None
+    instructions: TextOrJson | None = None
 
 
 class NoulCriteria(Strict):
     """What yes and no mean."""
 
-    true: Told | None = None
-    false: Told | None = None
+    true: TextOrJson | None = None
+    false: TextOrJson | None = None
 
 
 class NoulQuestion(_Question):
@@ -41,14 +41,14 @@ class SystemOneChoice(_Question):
     """Which of some options?"""
 
     type: Literal["choice"]
-    criteria: Annotated[dict[str, Told | None], Field(min_length=1)]
+    criteria: Annotated[dict[str, TextOrJson | None], Field(min_length=1)]
 
 
 class SystemOneScore(_Question):
     """Which level, of ordered ones?"""
 
     type: Literal["score"]
-    criteria: Annotated[list[Told], Field(min_length=1)]
+    criteria: Annotated[list[TextOrJson], Field(min_length=1)]
 
 
 class BoxQuestion(BaseModel):
@@ -64,7 +64,7 @@ class SystemOneRequest(QuestionsRequest):
     """TypeSafe's request; fields that are not named here are ignored."""
 
     model: str = "default"
-    state: Told
+    state: TextOrJson
     questions: Annotated[dict[str, Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
     assets: JsonObject | None = None
 
@@ -90,28 +90,28 @@ def _ask(request: SystemOneRequest, _: Context) -> Questions:
 def _question(given: AnyQuestion, param: str, audit: bool) -> Question:
     if isinstance(given, BoxQuestion):
         raise no_images(param)
-    instructions = _told(given.instructions) or ""
+    instructions = _text_of(given.instructions) or ""
     match given:
         case NoulQuestion():
             criteria = given.criteria or NoulCriteria()
             if not instructions and criteria.true is None and criteria.false is None:
                 what = f"{param}: neither instructions nor criteria say what is asked"
                 raise RefusedError(422, "invalid", what, param=param)
-            return Question.predicate(instructions, _told(criteria.true), _told(criteria.false), audit=audit)
+            return Question.predicate(instructions, _text_of(criteria.true), _text_of(criteria.false), audit=audit)
         case SystemOneChoice():
-            options = [(label, _told(told)) for label, told in given.criteria.items()]
+            options = [(label, _text_of(value)) for label, value in given.criteria.items()]
             return Question.of("choice", instructions, options, audit=audit)
         case SystemOneScore():
-            levels = [(_text(told), None) for told in given.criteria]
+            levels = [(_text(value), None) for value in given.criteria]
             return Question.of("score", instructions, levels, audit=audit)
 
 
-def _told(told: Told | None) -> str | None:
-    return None if told is None else _text(told)
+def _text_of(value: TextOrJson | None) -> str | None:
+    return None if value is None else _text(value)
 
 
-def _text(told: Told) -> str:
-    return told if isinstance(told, str) else JsonText(short_json(told))
+def _text(value: TextOrJson) -> str:
+    return value if isinstance(value, str) else JsonText(short_json(value))
 
 
 def _answer(given: AnyQuestion, found: Distribution) -> dict[str, object]:
@@ -123,7 +123,7 @@ def _answer(given: AnyQuestion, found: Distribution) -> dict[str, object]:
             return {"type": "choice", **best, "probabilities": probabilities}
         case SystemOneScore():
             probabilities = {str(index): each for index, each in enumerate(found.probabilities)}
-            legend = {str(index): short_json(told) for index, told in enumerate(given.criteria)}
+            legend = {str(index): short_json(value) for index, value in enumerate(given.criteria)}
             score = {"score": found.expected_level, "confidence": found.score_confidence}
             return {"type": "score", **score, "legend": legend, "probabilities": probabilities}
         case _:
