@@ -154,7 +154,7 @@ def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
 
 
 def _answers(result: Result, n_top: int, width: int) -> Iterator[RenderableType]:
-    """For each prompt its name, label, a bar and the probability, and beside or below them other labels and the audit."""
+    """For each prompt name, label, bar and probability; beside or below them the next labels and the audit."""
     names = [printable(answer.prompt) for answer in result.results]
     labels = [printable(answer.label) for answer in result.results]
     n_head = max(map(cell_len, names)) + max(map(cell_len, labels)) + _BAR_CELLS

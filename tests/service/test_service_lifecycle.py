@@ -228,7 +228,7 @@ def test_what_ends_a_start(server: Server, options: list[str], code: int, says: 
 
 def test_an_empty_variable_for_the_key_opens_the_service_to_nobody() -> None:
     done = CliRunner(env={"QCLS_API_KEY": " "}).invoke(app, ["serve", "--config", "mission", "--port", "0"])
-    assert (done.exit_code, "QCLS_API_KEY is set and empty" in done.stderr) == (2, True), done.stderr
+    assert (done.exit_code, "QCLS_API_KEY is set but empty" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_full_disk_for_the_log_ends_nothing() -> None:
