@@ -125,7 +125,8 @@ def test_a_set_that_shares_a_prefix_takes_no_room(classifier: Classifier) -> Non
 
 
 def test_prompts_that_do_not_fit_are_refused_before_anything_is_computed(classifier: Classifier) -> None:
-    many = [f"{first} {second}" for first in "abcdefghijklmnopqrstuvwxyz" for second in ("light blue", "red", "dark")]
+    words = ("light", "dark", "red")
+    many = [f"{first} {a} {b}" for first in "abcdefghijklmnopqrstuvwxyz" for a in words for b in words]
     with pytest.raises(ConfigError, match=r"^prompts\.q1: needs \d+ label branches in one decode, .*max_batch"):
         classifier.prompt_set([question(1, many)])
     with pytest.raises(ConfigError, match=r"^prompts\.q1: .* runtime\.n_batch"):
