@@ -211,7 +211,7 @@ def test_an_interrupted_run_goes_on_with_its_own_settings(run: Run, notes: list[
         run(path, out=out, shard_rows=2, on_progress=interrupt)
     assert notes[-1].endswith(" of 12 rows are labelled, 2 of 6 shards done: repeat the same command to resume")
     with pytest.raises(
-        ConfigError, match=r"2 shards of a run with other settings \(limit was not given, is 4\): go on"
+        ConfigError, match=r"2 shards of a run with other settings \(limit was not given, is 4\): keep these settings"
     ):
         run(path, out=out, shard_rows=2, limit=4)
     assert run(path, out=out, shard_rows=2).n_shards_before == 2
@@ -262,7 +262,9 @@ def test_an_input_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
     os.utime(first, ns=(1, 1))  # touched only
     assert run(first, second, out=out, shard_rows=2).n_shards_before == 5
     parquet(first, QUERIES[:3])
-    with pytest.raises(ConfigError, match=r"a\.parquet: was changed since it was labelled .* with `overwrite`, where"):
+    with pytest.raises(
+        ConfigError, match=r"a\.parquet: was changed since it was labelled .* with `overwrite` \(a `cache` saves work\)"
+    ):
         run(first, second, out=out, shard_rows=2)
     assert len(outputs(out)) == 5
     assert run(first, second, out=out, shard_rows=2, overwrite=True).n_shards_before == 0
