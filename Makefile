@@ -41,9 +41,11 @@ kernels: $(VENV)/.checked
 	$(BIN)/python -m pytest -q tests/kernels tests/model/test_mmq_direct.py $(wildcard tests/model/test_gpu_*.py)
 	$(LABORATORY) variants --model $(abspath $(wildcard $(MODEL)))$(if $(wildcard $(MODEL)),,$(MODEL))
 
-# All that the owner of a Tesla T4 should run once, into one file: an hour or two, and 14 GB to fetch.
+# All that the owner of a Tesla T4 should run once, into one file: an hour or two, and 14 GB to fetch. T4_MODELS: other models.
+T4_MODELS ?=
 t4: $(VENV)/.checked
-	$(LABORATORY) t4 --out $(abspath t4.json)
+	$(LABORATORY) t4 --out $(abspath t4.json) $(foreach model,$(T4_MODELS),--model \
+	    $(if $(wildcard $(model)),$(abspath $(model)),$(model)))
 
 # The large runs of tests/hostile; docs/security.md says how seed, counts and rows are chosen.
 hostile: $(VENV)/.checked

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
 from ..config.schema import RuntimeConfig
+from ..errors import ConfigError
 from ..report.environment import Environment
 from ..report.gpu import GpuState
 from ..report.record import Record, left_out_if_none
@@ -188,3 +195,31 @@ class BenchmarkRecord(Record):
     workloads: tuple[WorkloadRecord, ...]
     gpu_before: GpuState | None
     """the GPU before the first request; null where it cannot be queried, or computed nothing"""
+
+
+def read_benchmarks(path: Path) -> dict[str, BenchmarkRecord]:
+    """The benchmarks of a file that `bench --format json` or `make t4` wrote, by the names of their parts.
+
+    Raises ConfigError for a file without any, or with one that another version wrote.
+    """
+    try:
+        whole = json.loads(path.read_bytes())
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be read: {e.strerror}") from None
+    except (ValueError, RecursionError) as e:
+        raise ConfigError(f"{path}: is not JSON: {e}") from None
+    parts: Any = whole.get("parts") if isinstance(whole, dict) else None
+    parts = parts if isinstance(parts, dict) else {"": {"printed": whole}}
+    found = {}
+    for name, part in parts.items():
+        value = part.get("printed") if isinstance(part, dict) else None
+        if isinstance(value, dict) and "workloads" in value:
+            try:
+                found[name] = BenchmarkRecord.model_validate(value)
+            except ValidationError as e:
+                place, what = ".".join(map(str, e.errors()[0]["loc"])), e.errors()[0]["msg"]
+                message = f"{path}: {place}: {what}: show it with the version of qcls-gguf that measured it"
+                raise ConfigError(message) from None
+    if not found:
+        raise ConfigError(f"{path}: has no benchmark: give what `qcls-gguf bench --format json` or `make t4` wrote")
+    return found

@@ -32,6 +32,9 @@ class BenchOptions(QueriesFile):
     requests: int = option("--requests -n N", "Requests of each kind.", 50, low=1, high=1_000_000)
     warm_up: int = option("--warm-up N", "Requests before the counted ones.", 5, low=0, high=1_000_000)
     repeat: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
+    imported: Path | None = option(
+        "--import FILE", "Measure nothing: show the tables of what --format json, or `make t4`, wrote elsewhere."
+    )
 
 
 @command
@@ -46,6 +49,7 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1 --batch 4
     qcls-gguf bench --queries queries.txt --format json
     qcls-gguf bench -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -n 20 --html report.html
+    qcls-gguf bench --import t4.json
 
     The roofline of a decode is the larger of two times: reading its weights once; and 2 operations for each weight and
     each token of the smallest possible plan. The rates of a GPU are those of a copy and of a product of 4096 × 4096
@@ -59,7 +63,17 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     """
     from ..bench.benchmark import BenchmarkSettings, benchmark  # see app.py for why here
     from ..bench.document import document
+    from ..bench.records import read_benchmarks
+    from ..report.document import Document, Section
 
+    if chosen.imported is not None:
+        for name, given in {"config": model.config, "queries": chosen.queries, "batch": chosen.batch}.items():
+            only_one(**{"import": chosen.imported, name: given})
+        check_outputs({"--html": reporting.html}, {"--import": chosen.imported})
+        records = read_benchmarks(chosen.imported)
+        sections = [Section(title=name, parts=document(record).parts) for name, record in records.items()]
+        reporting.show(next(iter(records.values())), Document(title=f"Benchmarks of {chosen.imported}", parts=sections))
+        return
     only_one(queries=chosen.queries, query_tokens=chosen.query_tokens)
     benchmark_settings = BenchmarkSettings(
         configs=tuple(map(model.settings, model.config or [Path(DEFAULT_CONFIG)])),

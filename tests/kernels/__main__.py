@@ -1,7 +1,7 @@
 """`python -m kernels` in tests/, as `make kernels` and `make t4` call it.
 
     variants [--model MODEL] [--tokens N,…] [--rounds N]   our kernels step by step against llama.cpp's, in turns
-    t4 --out FILE                                          all that the owner of a T4 should run once, in one file
+    t4 --out FILE [--model MODEL]…                         all that the owner of a T4 should run once, in one file
 
 MODEL is a GGUF file, or a repository of the Hugging Face hub with a quantisation, as in Qwen/Qwen3-8B-GGUF:Q4_K_M.
 """
@@ -11,6 +11,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,7 +67,7 @@ def with_model(config: Config, model: str) -> Config:
 def t4(arguments: argparse.Namespace) -> Found:
     """Run each part as a command of its own, so that one that fails leaves the rest; written after each."""
     record: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "parts": {}}
-    commands = t4_commands()
+    commands = t4_commands(arguments.model or MODELS)
     for number, (name, command) in enumerate(commands.items(), 1):
         print(f"{number} of {len(commands)}: {name}: {' '.join(command[1:])}", file=sys.stderr, flush=True)
         record["parts"][name] = run_part(command)
@@ -76,23 +77,25 @@ def t4(arguments: argparse.Namespace) -> Found:
     return record, []
 
 
-def t4_commands() -> dict[str, list[str]]:
+def t4_commands(models: Sequence[str]) -> dict[str, list[str]]:
     """The commands by the names of their parts."""
     python, qcls = sys.executable, str(Path(sys.executable).parent / "qcls-gguf")
     tests = [str(path) for name in GPU_TESTS for path in sorted((ROOT / "tests/model").glob(name))]
     commands = {"tests": [python, "-m", "pytest", "-q", "-n0", *tests, str(ROOT / "tests/kernels")]}
-    for model in MODELS:
-        short = model.partition(":")[2]
+    for model in models:
+        is_file = Path(model).is_file()
+        short = Path(model).name if is_file else model.partition(":")[2]
+        given = ["-m" if is_file else "-hf", model]
         commands[f"{short}, kernels"] = [python, "-m", "kernels", "variants", "--json", "--model", model]
         configs = [word for name in CONFIGS for word in ("-c", name)]
         commands[f"{short}, requests"] = [
             *(qcls, "bench", *configs, "--batch", "1", "--batch", "4"),
-            *("-hf", model, "--format", "json", "--quiet"),
+            *(*given, "--format", "json", "--quiet"),
         ]
         for config in CONFIGS:
             methods = [word for name in ("naive", "prefix", "batched") for word in ("--method", name)]
             commands[f"{short}, {config}, other methods"] = [
-                *(qcls, "compare", "-c", config, "-hf", model, *methods, "--format", "json", "--quiet")
+                *(qcls, "compare", "-c", config, *given, *methods, "--format", "json", "--quiet")
             ]
     return commands
 
@@ -134,6 +137,7 @@ def main() -> int:
             command.add_argument("--rounds", type=int, default=10)
         else:
             command.add_argument("--out", type=Path, required=True)
+            command.add_argument("--model", action="append")
     arguments = parser.parse_args()
     try:
         record, parts = arguments.run(arguments)

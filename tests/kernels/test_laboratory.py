@@ -5,6 +5,9 @@ On a CPU the steps change nothing but attention, so every variant must return st
 
 import json
 import os
+import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from conftest import OpenClassifier
+from conftest import ROOT, OpenClassifier
 from oracle import PromptSpec
 
 from kernels import __main__ as laboratory
@@ -73,7 +76,7 @@ def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest
         "bad": [sys.executable, "-c", 'import os; print("x"); os.abort()'],
         "last": [sys.executable, "-c", ""],
     }
-    monkeypatch.setattr(laboratory, "t4_commands", lambda: commands)
+    monkeypatch.setattr(laboratory, "t4_commands", lambda _: commands)
     monkeypatch.setattr(sys, "argv", ["kernels", "t4", "--out", str(tmp_path / "t4.json")])
     assert laboratory.main() == 0
     parts = json.loads((tmp_path / "t4.json").read_text())["parts"]
@@ -83,8 +86,27 @@ def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest
 
 def test_the_commands_for_a_t4_are_valid() -> None:
     commands: Any = typer.main.get_command(app)
-    for name, words in laboratory.t4_commands().items():
+    models = [*laboratory.MODELS, str(ROOT / "models/fashion-tiny-Q8_0.gguf")]
+    for name, words in laboratory.t4_commands(models).items():
         if words[1] in commands.commands:
             commands.commands[words[1]].make_context(words[1], words[2:])  # raises for what it would refuse as usage
         else:
             assert words[1] == "-m", name
+
+
+def test_the_notebook_runs_what_there_is() -> None:
+    """Its Python is valid, with what it leaves to the shell, and its commands are the Makefile's and the package's."""
+    cells = json.loads((ROOT / "docs/t4.ipynb").read_text())["cells"]
+    codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell.get("outputs") for cell in cells)
+    shell = "\n".join(re.findall(r"^\s*!(.*)$", "\n".join(codes), re.M))
+    for code in codes:
+        compile(re.sub(r"^(\s*)!.*$", r"\1pass", code, flags=re.M), "t4.ipynb", "exec")
+    subprocess.run(["bash", "-n"], input=shell, text=True, check=True)
+    targets = re.findall(r"^([\w.$()/-]+):", (ROOT / "Makefile").read_text().replace("$(VENV)", ".venv"), re.M)
+    asked = re.findall(r"\bmake --no-print-directory (\S+)", shell)
+    assert asked == [".venv/.built", "t4"]
+    assert set(asked) <= set(targets)
+    commands: Any = typer.main.get_command(app)
+    for name, rest in re.findall(r"bin/qcls-gguf (\w+) (.*)$", shell, re.M):
+        commands.commands[name].make_context(name, shlex.split(rest))

@@ -70,6 +70,44 @@ def test_a_record_and_its_page_have_the_numbers(written: tuple[dict[str, Any], s
         assert each["roofline_ratio"] == pytest.approx(each["total_ms"]["p50"] / each["roofline_ms"])
 
 
+def test_a_record_is_shown_elsewhere(written: tuple[dict[str, Any], str], tmp_path: Path) -> None:
+    record, _ = written
+    path, html = tmp_path / "t4.json", tmp_path / "page.html"
+    path.write_text(json.dumps(record))
+    alone = bench("--import", path, "--html", html)
+    assert alone.exit_code == 0, alone.stderr
+    assert "utilisation" in alone.stdout
+    assert all(each["name"] in html.read_text() for each in record["workloads"])
+    part = {"command": ["bench"], "returncode": 0, "printed": record, "errors": ""}
+    failed = {"command": ["pytest"], "returncode": 1, "printed": "workloads", "errors": ""}
+    path.write_text(json.dumps({"date": "", "parts": {"tests": failed, "Q8_0, requests": part}}))
+    among_others = bench("--import", path)
+    assert "Q8_0, requests" in among_others.stdout
+    assert alone.stdout.strip() in among_others.stdout
+    assert json.loads(bench("--import", path, "--format", "json").stdout) == record
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("{", [], "is not JSON"),
+        ("\udcff", [], "t4.json: is not JSON"),
+        ("[" * 100_000, [], "is not JSON"),
+        ('{"parts": {"tests": {"printed": "x"}}}', [], "has no benchmark"),
+        ('{"parts": []}', [], "has no benchmark"),
+        ('{"parts": {"tests": 3}}', [], "has no benchmark"),
+        ('{"workloads": []}', [], "environment: Field required: show it with the version"),
+        ("{}", ["--batch", "2"], "--import and --batch are both given"),
+    ],
+)
+def test_a_file_without_a_benchmark_is_refused(text: str, options: list[str], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "t4.json"
+    path.write_text(text, errors="surrogateescape")
+    done = bench("--import", path, *options)
+    assert done.exit_code == 2
+    assert re.search(message, done.stderr)
+
+
 def test_a_device_that_cannot_be_measured_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe refuses; what was measured before is shown without a roofline."""
     arguments = ["--query-tokens", "1", "-n", "1", "--repeat", "1", "--quiet"]
