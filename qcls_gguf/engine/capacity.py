@@ -27,8 +27,6 @@ _QUESTION_TOKENS = 512
 """runtime.n_batch: auto, at least so many more than the longest query, so that questions at run time fit"""
 _QUESTION_CELLS = 1024
 """runtime.question_cells: auto"""
-_QUESTION_LEAVES = 64
-"""Sequences for leaves, at least, so that questions of 50 options fit; of models that keep no state of each."""
 _QUESTION_PREFIXES = 16
 """runtime.question_prefixes: auto"""
 _QUESTION_STATE_BYTES = 256 << 20
@@ -146,8 +144,9 @@ def limits(
     n_seqs = len(prefixes) + n_reserved + n_kept_seqs + n_leaf_seqs
     n_least = max(*whole, n_seqs, n_outputs)
     if runtime.n_batch == "auto":
-        asks = runtime.question_cells != 0
-        n_least = max(n_least, _DECISION_TOKENS * decides, (runtime.max_query_tokens + _QUESTION_TOKENS) * asks)
+        n_least = max(n_least, _DECISION_TOKENS * decides)
+        if runtime.n_ctx == "auto" and runtime.question_cells != 0 and n_ctx_short is None:
+            n_least = max(n_least, min(runtime.max_query_tokens + _QUESTION_TOKENS, n_ctx_train))
     n_batch = _n_batch(runtime, prompts, n_least, max(whole), max(n_seqs, n_outputs))
     n_prefix = sum(map(len, prefixes))
     n_kept = cells_of(n_kept_seqs)
@@ -173,9 +172,6 @@ def limits(
     if runtime.question_prefixes == "auto":  # llama.cpp has no more sequences than tokens in a batch
         n_auto = min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
         n_seqs = min(n_seqs + n_auto, _most_seqs(runtime), n_batch)
-    if runtime.question_cells != 0 and not state_bytes:
-        n_more = max(0, min(_QUESTION_LEAVES - n_leaf_seqs, min(_most_seqs(runtime), n_batch) - n_seqs))
-        n_leaf_seqs, n_seqs = n_leaf_seqs + n_more, n_seqs + n_more
     return Limits(
         n_ctx=n_ctx,
         n_batch=n_batch,

@@ -84,7 +84,7 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
         assert request.n_query_copies == n_copies
     sequences = found.sequences
     assert sequences.n_needed == sequences.n_holders + 9 * 4
-    assert sequences.n_seq_max == sequences.n_needed + 16 + (64 - 9 * 4)  # for questions at run time
+    assert sequences.n_seq_max == sequences.n_needed + 16  # for questions at run time
     assert sequences.n_holders == len({prompt.prefix for prompt in classifier.prompts})
     assert all(prompt.fast_path for prompt in found.prompts)
     for prompt, config_prompt in zip(found.prompts, classifier.config.prompts, strict=True):

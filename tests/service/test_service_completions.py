@@ -244,4 +244,4 @@ def test_completions_that_are_refused(client: openai.OpenAI, body: Any, message:
 def test_a_service_that_scores_no_texts_says_so(server: Server) -> None:
     answer = server.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 0})
     assert answer.status_code == 501
-    assert "--completions" in answer.json()["error"]["message"]
+    assert "starts it with completions" in answer.json()["error"]["message"]

@@ -199,6 +199,8 @@ def test_models_for_both_sdks(server: Server) -> None:
             ):
                 client.models.retrieve(wrong)
         with pytest.raises(openai.NotFoundError, match="/v1/decisions by questions of the request"):
+            client.responses.create(model="default", input="red dress")
+        with pytest.raises(openai.BadRequestError, match="writes no text"):
             client.chat.completions.create(model="default", messages=[{"role": "user", "content": "red dress"}])
     with typesafe_sdk.TypeSafeClient(base_url=server.address, api_key="none") as client:
         assert [model.name for model in client.models.list().models] == names

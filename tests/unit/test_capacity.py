@@ -223,10 +223,10 @@ def test_questions_get_room_beside_the_prompts() -> None:
     prompts = set_of([prompt_of(n_head=20)], [0])
     without = limits(runtime(n_batch=1024), prompts, 0)
     auto = limits(RuntimeConfig(n_batch=1024), prompts, 0)
-    assert (auto.n_ctx, auto.n_seq_max) == (without.n_ctx + 1024, without.n_seq_max + 16 + 60)
-    assert (without.n_leaf_seqs, auto.n_leaf_seqs) == (4, 64)  # for options that begin alike
+    assert (auto.n_ctx, auto.n_seq_max) == (without.n_ctx + 1024, without.n_seq_max + 16)
+    assert auto.n_leaf_seqs == without.n_leaf_seqs == 4
     given_room = limits(RuntimeConfig(n_batch=1024, question_cells=3000, question_prefixes=40), prompts, 0)
-    assert (given_room.n_ctx, given_room.n_seq_max) == (4096, 105)  # 1,044 + 3,000 cells, in steps of 256
+    assert (given_room.n_ctx, given_room.n_seq_max) == (4096, 45)  # 1,044 + 3,000 cells, in steps of 256
     # a cache that would change the RoPE factors takes less by itself
     assert limits(RuntimeConfig(n_batch=1024), prompts, 0, 1500).n_ctx == 1500
 
