@@ -67,7 +67,7 @@ def count_weights(
     names = {tensor.name for tensor in tensors}
     head_name = "output.weight" if "output.weight" in names else "token_embd.weight"
     n_layer = int(header.scalars.get(f"{header.arch}.block_count", 0))
-    last = f"blk.{n_layer - 1}."
+    last = f"blk.{(depth or n_layer) - 1}."
     above = tuple(f"blk.{layer}." for layer in range(depth or n_layer, n_layer))
     n_experts = int(header.scalars.get(f"{header.arch}.expert_count", 0)) or 1
     expert_share = int(header.scalars.get(f"{header.arch}.expert_used_count", n_experts)) / n_experts

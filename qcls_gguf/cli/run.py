@@ -101,10 +101,12 @@ def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredMode
         raise ConfigError("--query-column is for --queries, which is not given")
     if answers.top is not None and answers.format not in ("table", "json", "jsonl"):
         raise ConfigError(f"--top is not for --format {answers.format}")
+    from ..config.schema import for_configured_prompts  # see app.py for why here
+
     config = model.settings()
     with (
         classifier_opener(model.offline, answers.quiet) as opener,
-        opener.open(config, audit=answers.audit) as classifier,
+        opener.open(for_configured_prompts(config), audit=answers.audit) as classifier,
     ):
         writer = answers.writer(classifier, queries)
         return EXIT_OTHER if _label(classifier, queries, writer, quiet=answers.quiet) else None

@@ -10,10 +10,10 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from .settings import Settings, check, config_error, mistakes, settings
 from .template import SLOT
 from .words import hint
 
+T = TypeVar("T")
 Float32Array = npt.NDArray[np.float32]
 
 MOST_BYTES = 1 << 28
@@ -129,14 +130,22 @@ def read_heads(config: Config, calibration: Calibration | None) -> Heads | None:
     """
     if config.heads is None:
         return None
-    try:
-        heads = _read(config.heads, {prompt.name: prompt for prompt in config.prompts})
-        fitted = [name for name, fit in calibration.prompts.items() if fit.fits_scores] if calibration else []
-        if both := [name for name in heads.prompts if name in fitted]:
-            raise ConfigError(f"prompts.{both[0]}: has a head, and the calibration fits its labels' scores: remove one")
-        return heads
-    except ConfigError as e:
-        raise ConfigError(f"heads: {config.heads}: {e}") from None
+    prompts = {prompt.name: prompt for prompt in config.prompts}
+    fitted = [name for name, fit in calibration.prompts.items() if fit.fits_scores] if calibration else []
+
+    def checked(path: Path) -> Heads:
+        about, heads = _read(path)
+        for name, head in heads.items():
+            _check_prompt(name, head, about.prompts[name].hash, prompts)
+            if name in fitted:
+                raise ConfigError(
+                    f"prompts.{name}: has a head, and the calibration fits its labels' scores: remove one"
+                )
+        return Heads(
+            path=path, model_sha256=about.model_sha256, n_layer=about.n_layer, n_embd=about.n_embd, prompts=heads
+        )
+
+    return _named(checked, config.heads)
 
 
 def read_fitted(config: Config) -> tuple[Config, Calibration | None, Heads | None]:
@@ -179,13 +188,37 @@ def _entry(prompt: PromptConfig, head: Head) -> _Entry:
     )
 
 
-def _read(path: Path, prompts: Mapping[str, PromptConfig]) -> Heads:
+def layers_needed(config: Config) -> int:
+    """The last layer that a configuration's answers can ever need; 0: all. Raises ConfigError for its heads file.
+
+    Not all are needed where every prompt has a head on a lower layer, and no prompt set may come later, as
+    `question_prefixes` 0 says.
+    """
+    if config.heads is None or config.cascade is not None or config.runtime.question_prefixes != 0:
+        return 0
+    about, heads = _named(_read, config.heads)
+    names = [prompt.name for prompt in config.prompts]
+    if any(name not in heads or heads[name].reads_labels for name in names):
+        return 0
+    deepest = max(heads[name].depth for name in names)
+    return deepest if deepest < about.n_layer else 0
+
+
+def _named(read: Callable[[Path], T], path: Path) -> T:
+    """What is read from a file, whose name errors begin with."""
+    try:
+        return read(path)
+    except ConfigError as e:
+        raise ConfigError(f"heads: {path}: {e}") from None
+
+
+def _read(path: Path) -> tuple[_About, dict[str, Head]]:
     arrays = _arrays(path)
     values = None
     try:
         values = json.loads(arrays[_ABOUT].tobytes())
         about = check(_About, values)
-        heads = {
+        return about, {
             name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
             for index, (name, entry) in enumerate(about.prompts.items())
         }
@@ -193,9 +226,6 @@ def _read(path: Path, prompts: Mapping[str, PromptConfig]) -> Heads:
         raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_AGAIN}") from None
     except (AttributeError, KeyError, ValueError) as e:
         raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
-    for name, head in heads.items():
-        _check_prompt(name, head, about.prompts[name].hash, prompts)
-    return Heads(path=path, model_sha256=about.model_sha256, n_layer=about.n_layer, n_embd=about.n_embd, prompts=heads)
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -239,11 +269,6 @@ def _check_prompt(name: str, head: Head, wanted: str, prompts: Mapping[str, Prom
         raise ConfigError(f"prompts.{name}: is no prompt of the configuration, {hint(name, list(prompts))}")
     if wanted != head_hash(prompt, head):
         raise ConfigError(f"prompts.{name}: was learnt with other labels, or another text: {_AGAIN}")
-    for key, plain in (("temperature", None), ("prior", "none")):
-        if getattr(prompt, key) != plain:
-            raise ConfigError(
-                f"prompts.{name}: the configuration gives it {key}, and its head replaces that: remove one"
-            )
 
 
 def heads_of(prompts: Sequence[PromptConfig], heads: Heads | None) -> list[Head | None]:

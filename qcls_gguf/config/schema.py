@@ -311,6 +311,13 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
     return replace(config, prompts=prompts, calibration=None, heads=None, cascade=None)
 
 
+def for_configured_prompts(config: Config) -> Config:
+    """The configuration for a command that asks no other prompts: layers above all heads are then not loaded."""
+    if config.heads is None:
+        return config
+    return replace(config, runtime=replace(config.runtime, question_cells=0, question_prefixes=0))
+
+
 def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:
     """A digest of everything but the model that a stage's probabilities depend on: the prompt and its calibration."""
     parts = [prompt_hash, round(temperature, 6), bias and [round(each, 6) for each in bias]]

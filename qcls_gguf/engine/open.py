@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ..config.heads_file import layers_needed, read_heads
 from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
 from ..errors import ConfigError, DecodeError, ModelError, PlanError
 from ..model import Model, OpenModels, Vocabulary
 from ..model.open import context_memory, open_vocabulary
-from ..model.placement import ON_CPU, fitted, flash_attention, gpus, is_scarce, used_gpus, weights_of
+from ..model.placement import ON_CPU, fitted, flash_attention, gpus, is_scarce, used_gpus
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..plan.kept_queries import KeptQueries
 from ..prompts.chat import render_prompts
@@ -71,15 +74,15 @@ def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledge
     audit: as for `compile_prompts`. Raises ConfigError or ModelError, also for what `open_engine` would refuse.
     """
     ledger, runtime, placed = ledger or Ledger(), config.runtime, None
-    if models.get(config):
-        return models.of(config, ledger)
-    file = models.file_of(config, ledger)
+    n_first = 0 if audit else layers_needed(config)
+    if model := models.get(config, n_first):
+        return models.of(config, ledger, file=model.file)
+    file = replace(models.file_of(config, ledger), n_first=n_first)
     if is_scarce(runtime, file.size_bytes, gpus()):
         try:
             with open_vocabulary(file, runtime, ledger) as vocabulary:
                 settings = context_settings(config, vocabulary, audit=audit)
-            weights = weights_of(file.tensors, file.header.n_layer)
-            placed, taken = fitted(runtime, weights, gpus(), lambda placed: context_memory(file, placed, settings))
+            placed, taken = fitted(runtime, file.weights, gpus(), lambda placed: context_memory(file, placed, settings))
         except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
             ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
         else:
@@ -93,7 +96,8 @@ def context_settings(config: Config, vocabulary: Vocabulary, *, audit: bool = Fa
     audit: as for `compile_prompts`. Raises what that, rendering the prompts and `open_engine` raise.
     """
     texts = render_prompts(config.prompts, vocabulary, config.model).prompts
-    prompts = compile_prompts(texts, vocabulary, audit=audit)
+    heads = read_heads(replace(config, prompts=texts), None)
+    prompts = compile_prompts(texts, vocabulary, audit=audit, heads=heads)
     if config.runtime.batch_invariant:
         _check_invariant(vocabulary, prompts)
     return _settings(vocabulary, config.runtime, prompts, _size(vocabulary, config.runtime, prompts), n_threads=1)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 
 from ..classifier import Classifier
-from ..config.schema import Config
+from ..config.schema import Config, for_configured_prompts
 from ..core.core import TokenizedItem
 from ..core.handle import Labeller
 from ..core.queue import Job
@@ -43,7 +43,7 @@ def with_room(config: Config, n: int) -> Config:
     before.
     """
     runtime = replace(config.runtime, max_batch=max(config.runtime.max_batch, n), kept_queries=0)
-    return replace(config, runtime=runtime)
+    return for_configured_prompts(replace(config, runtime=runtime))
 
 
 def most_queries(config: Config, opener: ClassifierOpener) -> int:

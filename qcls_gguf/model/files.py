@@ -17,6 +17,7 @@ from .header import GgufHeader, TensorInfo, read_header
 from .hub import SPLIT_NAME, cached_models, fetch_model
 from .ollama import find_ollama_model, installed
 from .packages import find_packaged_model, packaged_models
+from .placement import Weights, weights_of
 
 _COMPANIONS = ("clip", "controlvector", "imatrix")
 """Architectures of files that accompany a model."""
@@ -30,6 +31,8 @@ class ModelFile:
 
     headers: tuple[GgufHeader, ...]
     """of all parts; the first has the metadata"""
+    n_first: int = 0
+    """above 0: only so many of the first layers are loaded, and no LM head's matrix"""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -77,10 +80,23 @@ class ModelFile:
         """The number of weights."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
+    @property
+    def n_layer(self) -> int:
+        """How many layers are loaded."""
+        return self.n_first or self.header.n_layer
+
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
-        """The tensors of all files by name."""
-        return {name: tensor for header in self.headers for name, tensor in header.tensors.items()}
+        """The tensors of all files by name; without those that are not loaded."""
+        above = [f"blk.{layer}." for layer in range(self.n_layer, self.header.n_layer)]
+        left_out = (*above, "output.weight") if self.n_first else ()
+        tensors = {name: tensor for header in self.headers for name, tensor in header.tensors.items()}
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith(left_out)}
+
+    @property
+    def weights(self) -> Weights:
+        """The sizes of what is loaded."""
+        return weights_of(self.tensors, self.n_layer, head=self.n_first == 0)
 
 
 def model_parts(path: Path) -> tuple[Path, ...]:

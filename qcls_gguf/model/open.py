@@ -24,7 +24,6 @@ from .placement import (
     Placement,
     gpus,
     placement,
-    weights_of,
     weights_text,
     why_not_on_gpu,
     with_all_wanted,
@@ -72,7 +71,7 @@ class Model(Vocabulary):
         ledger = ledger or Ledger()
         file = config if isinstance(config, ModelFile) else find_file(find_model(config, offline=offline), ledger)
         if placed is None:
-            placed = placement(runtime, weights_of(file.tensors, file.header.n_layer), gpus())
+            placed = placement(runtime, file.weights, gpus())
         try_model(file, placed, runtime, ledger)
         hashing = Hashing(file.parts)
         try:
@@ -80,15 +79,22 @@ class Model(Vocabulary):
         except BaseException:
             hashing.stop()
             raise
+        n_loaded = native.facts.n_layer - native.facts.n_left_out
+        if file.n_first not in (0, n_loaded):  # llama.cpp needs more of them: they belong on the same devices
+            native.close()
+            hashing.stop()
+            needed = replace(file, n_first=n_loaded if native.facts.n_left_out else 0)
+            return cls.open(needed, runtime, on_load=on_load, ledger=ledger)
         where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
         lanes = f", {weights_text(native.facts.n_lane_ordered)}" if native.facts.n_lane_ordered else ""
-        ledger.step("load model", f"{native.facts.description}, {where}{lanes}")
+        first = f", {file.n_layer} of {native.facts.n_layer} layers" if native.facts.n_left_out else ""
+        ledger.step("load model", f"{native.facts.description}{first}, {where}{lanes}")
         return cls(file, placed, native, runtime, hashing)
 
     @property
     def is_all_on_gpu(self) -> bool:
         """Whether every layer and the output layer are on a GPU."""
-        return self.n_gpu_layers > self.header.n_layer
+        return self.n_gpu_layers > self.file.n_layer
 
     def identity(self) -> ModelIdentity:
         """Size and sha256; waits until the file is hashed, which begins with the loading. Raises ModelError."""
@@ -128,7 +134,7 @@ def open_vocabulary(file: ModelFile, runtime: RuntimeConfig, ledger: Ledger | No
     """Open a model without its weights, as if all layers that are wanted on GPUs were there: to compile the prompts of
     a context that decides where layers go (`placement.fitted`). Raises ModelError.
     """
-    weights, found = weights_of(file.tensors, file.header.n_layer), gpus()
+    weights, found = file.weights, gpus()
     try_model(file, placement(runtime, weights, found), runtime, ledger or Ledger())
     wanted = with_all_wanted(runtime, weights, found)
     return Vocabulary(file, wanted, _load(file, wanted, runtime, without_weights=True), runtime)
@@ -161,6 +167,7 @@ def _load(
         user_defined=runtime is not None and runtime.query_tokens == "user_defined",
         without_weights=without_weights,
         cpu_activations=runtime.cpu_activations if runtime else "default",
+        n_first=file.n_first,
     )
 
 
@@ -170,11 +177,14 @@ class OpenModels:
     def __init__(self, *, offline: bool = False, on_load: Callable[[float], None] | None = None) -> None:
         self._find = cache(lambda model: find_model(model, offline=offline))
         self._on_load = on_load
-        self._models: dict[tuple[Path, int | str, tuple[str, ...]], Model] = {}
+        self._models: dict[tuple[Path, int | str, tuple[str, ...], int], Model] = {}
 
-    def get(self, config: Config) -> Model | None:
-        """The model of a configuration if it is open. Raises ConfigError or ModelError."""
-        return self._models.get(self._key(config))
+    def get(self, config: Config, n_first: int = 0) -> Model | None:
+        """The model of a configuration if it is open, whole or with n_first layers.
+
+        Raises ConfigError or ModelError.
+        """
+        return self._models.get(self._key(config, 0)) or self._models.get(self._key(config, n_first))
 
     def of(
         self,
@@ -185,15 +195,16 @@ class OpenModels:
     ) -> Model:
         """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError.
 
-        file: from `file_of`; none: look for it. placed: see `Model.open`; of configurations that share a model, the
-        first one's counts.
+        file: from `file_of`; none: look for it, and load it whole. placed: see `Model.open`; of configurations that
+        share a model, the first one's counts.
         """
         ledger = ledger or Ledger()
-        if model := self.get(config):
+        n_first = file.n_first if file else 0
+        if model := self.get(config, n_first):
             ledger.step("find model", str(model.path))
             ledger.step("load model", "open already")
             return model
-        model = self._models[self._key(config)] = Model.open(
+        model = self._models[self._key(config, n_first)] = Model.open(
             file or self.file_of(config, ledger),
             config.runtime,
             on_load=self._on_load,
@@ -210,9 +221,9 @@ class OpenModels:
         """The model's file. Raises ConfigError or ModelError."""
         return self._find(config.model)
 
-    def _key(self, config: Config) -> tuple[Path, int | str, tuple[str, ...]]:
+    def _key(self, config: Config, n_first: int) -> tuple[Path, int | str, tuple[str, ...], int]:
         path, runtime = self.path_of(config).resolve(), config.runtime
-        return path, runtime.n_gpu_layers, runtime.of_model
+        return path, runtime.n_gpu_layers, runtime.of_model, n_first
 
     def __len__(self) -> int:
         return len(self._models)

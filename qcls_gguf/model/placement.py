@@ -67,12 +67,13 @@ class Weights:
         return len(self.layer_bytes)
 
 
-def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int) -> Weights:
-    """tensors: of all the model's files. An output matrix that is the token embedding is on a GPU a second time."""
+def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int, *, head: bool = True) -> Weights:
+    """tensors: of all the model's files, as far as they are loaded; head: the output matrix is. One that is the token
+    embedding is on a GPU a second time."""
     layer_bytes = Counter[str]()
     for name, tensor in tensors.items():
         layer_bytes[".".join(name.split(".")[:2])] += tensor.n_bytes
-    own = ("output",) if "output.weight" in tensors else ("output", "token_embd.")
+    own = ("output",) if "output.weight" in tensors or not head else ("output", "token_embd.")
     return Weights(
         layer_bytes=tuple(layer_bytes[f"blk.{n}"] for n in range(n_layer)),
         output_bytes=sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(own)),

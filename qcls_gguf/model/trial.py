@@ -50,7 +50,8 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
         return
     limit_s = _LEAST_S + file.size_bytes / _SLOWEST_BYTES_S
     layers = map(str, placed.gpu_layers)
-    command = [str(library_folder() / "qcls-trial"), str(path), str(attention), runtime.kv_type, *layers]
+    arguments = [str(path), str(attention), runtime.kv_type, str(file.n_first), *layers]
+    command = [str(library_folder() / "qcls-trial"), *arguments]
     why_not_run = None
     try:
         done = subprocess.run(
@@ -96,5 +97,5 @@ def _shown(text: str) -> str:
 def _key(file: ModelFile, n_gpus: int, attention: int, kv_type: str) -> str:
     """A digest of all that a trial's outcome depends on."""
     build = build_info()
-    way = [build.source_digest, build.backend, cpu_features(), n_gpus, attention, kv_type]
+    way = [build.source_digest, build.backend, cpu_features(), n_gpus, attention, kv_type, file.n_first]
     return hashlib.sha256(json.dumps([[header.stamp for header in file.headers], way]).encode()).hexdigest()[:32]

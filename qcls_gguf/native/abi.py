@@ -19,7 +19,7 @@ from ..errors import DecodeError, ModelError, PlanError, QclsError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-ABI = 11
+ABI = 12
 
 LOG_FUNCTION = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 PROGRESS_FUNCTION = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -134,7 +134,7 @@ class ModelParams(Struct):
         *_each(c_int32, "n_gpu_layers", "weight_order"),
         ("share", c_void_p),
         ("n_gpus", c_int64),
-        *_each(c_int32, "without_weights", "cpu_activations"),
+        *_each(c_int32, "without_weights", "cpu_activations", "n_layers"),
         ("progress", PROGRESS_FUNCTION),
         ("user", c_void_p),
     ]
@@ -142,7 +142,9 @@ class ModelParams(Struct):
 
 class ModelFacts(Struct):
     _fields_: ClassVar = [
-        *_each(c_int32, "n_vocab", "n_embd", "n_layer", "n_ctx_train", "token_bos", "token_eos", "token_eot"),
+        *_each(
+            c_int32, "n_vocab", "n_embd", "n_layer", "n_left_out", "n_ctx_train", "token_bos", "token_eos", "token_eot"
+        ),
         *_each(c_int32, "add_bos", "n_lane_ordered"),
         *_each(c_int64, "size_bytes", "n_params", "state_bytes"),
         ("description", ctypes.c_char * 128),

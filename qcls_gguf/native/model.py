@@ -39,6 +39,9 @@ class ModelFacts:
     n_vocab: int
     n_embd: int
     n_layer: int
+    """of the file"""
+    n_left_out: int
+    """the last of these, which were not loaded"""
     n_ctx_train: int
     size_bytes: int
     n_params: int
@@ -86,6 +89,7 @@ class NativeModel:
         user_defined: bool = False,
         without_weights: bool = False,
         cpu_activations: CpuActivations = "default",
+        n_first: int = 0,
     ) -> None:
         """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them.
 
@@ -94,7 +98,8 @@ class NativeModel:
         progress(fraction) may raise an error, which ends the load. user_defined: text that spells a token which was
         added to the vocabulary, such as </think>, becomes that token in plain text, too. without_weights: load all but
         the weights, which is enough for facts, the tokenizer and `measure_context`. cpu_activations: see
-        RuntimeConfig. Raises ModelError.
+        RuntimeConfig. n_first: above 0, load only so many of the first layers, and no LM head; llama.cpp loads models
+        whole whose lower layers need higher ones. Raises ModelError.
         """
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._room = _Room()
@@ -106,6 +111,7 @@ class NativeModel:
             n_gpus=shares.size,
             without_weights=int(without_weights),
             cpu_activations=("default", "fast", "fine").index(cpu_activations),
+            n_layers=int32(n_first, "n_first"),
         )
         handle = _load(path, params, progress)
         self.without_weights = without_weights

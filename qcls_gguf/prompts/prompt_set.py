@@ -163,7 +163,10 @@ def compile_prompts(
     }
     return PromptSet(
         prompts=prompts if model.pass_tokens is None else fed_alike(prompts, n_empty, model.pass_tokens),
-        settings=tuple(configs),
+        settings=tuple(
+            replace(config, prior="none", temperature=None) if head else config
+            for config, head in zip(configs, by_prompt, strict=True)
+        ),
         fragments=MappingProxyType(n_empty),
         exact=audit
         or any(

@@ -11,6 +11,7 @@ from enum import StrEnum
 from time import monotonic
 
 from ..classifier import Classifier
+from ..config.heads_file import layers_needed
 from ..config.schema import Config
 from ..engine.continuations import ContinuationScorer
 from ..engine.open import open_model
@@ -169,6 +170,7 @@ class Lifecycle:
                 and old.stamp == stamp
                 and old.classifier.config.runtime.n_gpu_layers == runtime.n_gpu_layers
                 and old.model.opened_with == runtime.of_model
+                and _has_layers(old.model, layers_needed(config))
             ):
                 model = old.model
             else:
@@ -210,3 +212,8 @@ async def _close(backend: Backend, *, keep_model: bool) -> None:
     await backend.close()
     if not keep_model:
         await asyncio.to_thread(backend.model.close)
+
+
+def _has_layers(model: Model, n_needed: int) -> bool:
+    """Whether it is loaded whole, or as far as it is needed; 0: whole."""
+    return model.file.n_first == 0 or 0 < n_needed <= model.file.n_first

@@ -1,4 +1,5 @@
-"""Hidden states at several depths: against models that have only so many layers, and of graphs that end there."""
+"""Hidden states at several depths: against models that have only so many layers, of graphs that end there, and of
+models of which only so many layers are loaded."""
 
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ from oracle import Float32Array, decode_sequence
 from oracle_prompts import EXACT
 from random_models import ARCHS
 
-from qcls_gguf.errors import ModelError
+from qcls_gguf.errors import ModelError, PlanError
+from qcls_gguf.native import NativeModel
 
 N_LAYER = 4
 TOKENS = [5, 6, 7, 8, 9, 11]
 LAYER_NORM = ("command-r", "cohere2")
 UNSHOWN = {"gemma3n": "after layer"}
 """Its residual stream has several rows a token."""
+COUNTING = ("command-r", "gemma4", "minicpm3")
+"""Their layers depend on how many there are, so that they are loaded whole."""
 REFUSED_AT_LOAD = ("mamba", "plamo2", "t5")
 NAMES = [
     name
@@ -83,13 +87,28 @@ def test_states_are_what_higher_layers_get(
         rows = decode_sequence(ended, TOKENS, output=flagged)
         np.testing.assert_allclose(rows[:, :n_embd], state, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(rows[:, n_embd:], found[:, n_embd : depth * n_embd], rtol=1e-5, atol=1e-5)
+        with NativeModel(path, n_first=depth) as first:
+            n_loaded = first.facts.n_layer - first.facts.n_left_out
+            assert first.facts.n_layer == N_LAYER
+            assert n_loaded == depth or (n_loaded > depth and (name in COUNTING or first.facts.state_bytes))
+            context = open_context(first, **EXACT)
+            context.set_depths(depths(), depth)
+            decode_sequence(context, TOKENS[:3], output=np.zeros(3, np.bool_), seq=1)
+            rows = decode_sequence(context, TOKENS, output=flagged)
+            np.testing.assert_allclose(rows, state, rtol=1e-5, atol=1e-5)
+            if n_loaded < N_LAYER:
+                with pytest.raises(PlanError, match=f"only {n_loaded} of the model's 4 layers are loaded"):
+                    context.set_depths(depths(1))
+            context.close()
 
 
 @pytest.mark.parametrize("name", UNSHOWN)
-def test_a_stream_of_another_shape_is_refused(name: str, open_context: OpenContext) -> None:
+def test_a_stream_of_another_shape_is_refused(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
     context = open_context(name, **EXACT)
     before = decode_sequence(context, TOKENS)
     with pytest.raises(ModelError, match=UNSHOWN[name]):
         context.set_depths(depths(1))
     context.trim(depths(0), depths(0))
     np.testing.assert_array_equal(decode_sequence(context, TOKENS), before)
+    with NativeModel(make_model(name), n_first=1) as model:
+        assert model.facts.n_left_out == 0

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 import yaml
 from conftest import MakeModel, WriteConfig
+from gguf import GGUFReader
 from learnt_heads import COMMON, mirror, random_head, write_heads
 from oracle import Oracle, PromptSpec
 from oracle_prompts import EXACT
 
-from qcls_gguf import Classifier, ConfigError
+from qcls_gguf import Classifier, ConfigError, OpenModels
 from qcls_gguf.config.heads_file import Head
+from qcls_gguf.config.load import load_config
 from qcls_gguf.native import NativeModel
 
 N_LAYER = 4
@@ -114,6 +117,80 @@ def test_hybrids(name: str, make_model: MakeModel, tmp_path: Path, write_config:
     with Classifier.from_config(opened.config(names, names)) as classifier, Oracle(opened.path, **EXACT) as oracle:
         assert classifier.engine.end_depth == 3
         opened.check(oracle, classifier, names)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "lfm2", "falcon-h1", "gemma3"])
+def test_layers_that_nothing_can_ask_for_are_not_loaded(
+    name: str, make_model: MakeModel, tmp_path: Path, write_config: WriteConfig
+) -> None:
+    """Answers are those of the whole model, also where the layers above and the head are damaged; the cache shrinks."""
+    path = make_model(name, n_layer=N_LAYER)
+    opened = Opened(path, tmp_path, write_config)
+    names = ["shape", "color"]
+    with Classifier.from_config(opened.config(names, names)) as whole:
+        assert whole.engine.model.facts.n_left_out == 0
+        wanted = [each.labels for each in whole.classify_batch(QUERIES)]
+        cache_bytes = whole.engine.context.counters().cache_bytes / whole.engine.context.n_ctx
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(path.read_bytes())
+    with damaged.open("r+b") as file:
+        for tensor in GGUFReader(path).tensors:
+            if tensor.name.startswith(("blk.2.", "blk.3.", "output.weight")):
+                file.seek(tensor.data_offset)
+                is_head = tensor.name == "output.weight"  # of which rows are read
+                file.write((b"\0" if is_head else b"\xff") * tensor.n_bytes)
+    opened.path = damaged
+    config = opened.config(names, names, question_prefixes=0)
+    with Classifier.from_config(config) as classifier, Oracle(path, **EXACT) as oracle:
+        model = classifier.engine.model
+        assert (model.facts.n_layer, model.facts.n_left_out, classifier.engine.end_depth) == (N_LAYER, 2, 2)
+        opened.check(oracle, classifier, names)
+        assert [each.labels for each in classifier.classify_batch(QUERIES)] == wanted
+        if name == "qwen3":
+            assert classifier.engine.context.counters().cache_bytes / classifier.engine.context.n_ctx == cache_bytes / 2
+        for audit, headed in ((False, []), (True, ["shape"])):
+            with pytest.raises(ConfigError, match="2 of the model's 4 layers are loaded"):
+                classifier.prompt_set(opened.config(["shape"], headed), audit=audit)
+        opened.check(oracle, classifier, names)
+        with classifier.prompt_set(opened.config(["color"], ["color"])) as loaded:
+            assert loaded.classify(QUERIES[0]).results[0].depth == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "headed", "runtime", "audit"),
+    [
+        (["shape"], ["shape"], {}, False),
+        (["shape"], ["shape"], {"question_prefixes": 0}, True),
+        (["shape", "color"], ["shape"], {"question_prefixes": 0}, False),
+        (["shape", "user"], ["shape", "user"], {"question_prefixes": 0}, False),
+    ],
+)
+def test_all_layers_are_loaded_where_something_can_ask_for_them(
+    names: list[str], headed: list[str], runtime: dict[str, int], audit: bool, opened: Opened
+) -> None:
+    with Classifier.from_config(opened.config(names, headed, **runtime), audit=audit) as classifier:
+        assert classifier.engine.model.facts.n_left_out == 0
+        classifier.classify("red")
+
+
+def test_models_of_fewer_layers_are_shared_if_they_suffice(opened: Opened) -> None:
+    few = load_config(opened.config(["shape"], ["shape"], question_prefixes=0))
+    with OpenModels() as models:
+        for config, n_models, n_left_out in ((few, 1, 2), (few, 1, 2), (replace(few, heads=None), 2, 0), (few, 2, 0)):
+            with Classifier.from_config(config, model=models) as classifier:
+                assert (len(models), classifier.engine.model.facts.n_left_out) == (n_models, n_left_out)
+                classifier.classify("red")
+
+
+def test_a_head_replaces_a_prior_and_a_temperature(opened: Opened) -> None:
+    config = opened.config(["shape", "color"], ["shape"])
+    tree = yaml.safe_load(config.read_text())
+    tree["prompts"][0] |= {"prior": "content_free", "temperature": 2.0}
+    config.write_text(yaml.safe_dump(tree))
+    with Classifier.from_config(config) as classifier, Oracle(opened.path, **EXACT) as oracle:
+        opened.check(oracle, classifier, ["shape"])
+        for score in classifier.classify("red").results[0].scores:
+            assert np.exp(score.score) == pytest.approx(score.probability)
 
 
 def test_a_prompt_set_at_run_time_gets_the_layers_that_it_needs(opened: Opened) -> None:

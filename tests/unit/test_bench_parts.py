@@ -65,7 +65,7 @@ def test_with_a_head_its_rows_count_too() -> None:
 def test_above_the_depth_of_all_heads_no_layer_counts() -> None:
     found = weights(depth=1)
     assert found.weight_bytes == 2 * (10 + 100 + 200)
-    assert (found.n_weights_per_token, found.n_weights_per_row) == (100 + 200, 0)
+    assert (found.n_weights_per_token, found.n_weights_per_row) == (100, 200)  # the last layer that is computed
     assert weights(depth=2) == weights()
 
 

@@ -191,8 +191,10 @@ def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
 
     untied = tensors(token_embd__weight=1000, blk__0__a=1, blk__1__a=2, output_norm__weight=10, output__weight=20)
     assert weights_of(untied, 2) == Weights(layer_bytes=(1, 2), output_bytes=30)
+    assert weights_of(untied, 1, head=False) == Weights(layer_bytes=(1,), output_bytes=30)
     tied = tensors(token_embd__weight=1000, per_layer_token_embd__weight=5000, blk__0__a=1, output_norm__weight=10)
     assert weights_of(tied, 1) == Weights(layer_bytes=(1,), output_bytes=1010)
+    assert weights_of(tied, 1, head=False) == Weights(layer_bytes=(1,), output_bytes=10)
 
 
 def test_the_context_is_measured_where_layers_depend_on_it() -> None:

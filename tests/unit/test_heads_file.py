@@ -128,8 +128,6 @@ def test_nothing_is_unpacked_to_more_than_is_read(tmp_path: Path, monkeypatch: p
         ({"name": "colour"}, "is no prompt of the configuration"),
         ({"labels": ("red", "none", "blue")}, "other labels"),
         ({"prompt_template": "{query}:"}, "another text"),
-        ({"temperature": 2.0}, "gives it temperature"),
-        ({"prior": "content_free"}, "gives it prior"),
     ],
 )
 def test_heads_of_other_prompts_are_refused(prompt: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -2,8 +2,14 @@
 #ifndef QCLS_HEAD_TAIL_H
 #define QCLS_HEAD_TAIL_H
 
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
 struct ggml_cgraph;
 struct ggml_tensor;
+struct llama_hparams;
+struct llama_model;
 struct llm_graph_context;
 struct llm_graph_params;
 
@@ -27,6 +33,17 @@ head_tail read_head_tail(ggml_cgraph * graph, const ggml_tensor * hidden, const 
 // (outputs.cpp). Throws as read_head_tail, and where a layer's output is not found.
 void end_at_hidden_state(const llm_graph_context & graph, const llm_graph_params & params, const ggml_tensor * head,
                          const ggml_tensor * bias);
+
+// How many of a model's layers a graph that ends after `end` layers is built with: mostly so many (models.cpp). arch: an
+// llm_arch.
+uint32_t n_layers_built(const llama_hparams & hparams, int arch, int32_t end);
+
+// While a model is loaded of which this thread wants the first layers only: lets its hyperparameters, once they are read,
+// count no others, and gives the token embedding in place of the head's matrix, which its graph needs but never computes
+// with. NULL for every other tensor.
+void leave_out_layers(llama_hparams & hparams, int arch);
+ggml_tensor * instead_of_head(const llama_model & model, const std::string & name, std::initializer_list<int64_t> ne,
+                              int flags);
 
 // Takes the last n nodes off a graph.
 void drop_last_nodes(ggml_cgraph * graph, int n);

@@ -1,11 +1,14 @@
-// Models and vocabularies: the size of recurrent states, which matrices are put into lane order, plain text.
+// Models and vocabularies: layers that are left out, the size of recurrent states, which matrices are put into lane order,
+// plain text.
 #include "qcls_llama.h"
 
+#include "llama-model-loader.h"
 #include "llama-model.h"
 #include "llama-vocab.h"
 
 #include "ggml-backend.h"
 
+#include <algorithm>
 #include <string>
 
 namespace qcls {
@@ -27,7 +30,69 @@ bool is_only_multiplied(const std::string & name) {
     return false;
 }
 
+thread_local int32_t n_first_layers = 0;
+
 }  // namespace
+
+void load_first_layers(int32_t n) {
+    n_first_layers = n;
+}
+
+int32_t n_layers_left_out(const llama_model * model) {
+    return (int32_t) model->hparams.n_left_out;
+}
+
+uint32_t n_layers_built(const llama_hparams & hparams, int arch, int32_t end) {
+    const uint32_t n_layer = hparams.n_layer();
+    switch (arch) {
+        case LLM_ARCH_COMMAND_R:   // it has more norms from 64 layers on
+        case LLM_ARCH_GEMMA3N:     // embeddings of all layers are one matrix
+        case LLM_ARCH_GEMMA4:
+        case LLM_ARCH_GRANITE_SWITCH:  // what a layer after the last one chooses is used in every layer
+        case LLM_ARCH_HRM_TEXT:        // layers are computed several times
+        case LLM_ARCH_NANBEIGE:
+        case LLM_ARCH_MINICPM3:  // layers are scaled by their number
+        case LLM_ARCH_MINIMAX_01:
+        case LLM_ARCH_SMALLTHINKER:  // the number says whether positions are rotated
+            return n_layer;
+        default:
+            break;
+    }
+    // A graph without any layer of a kind that the model has would not use, and so not allocate, what llama.cpp fills in
+    // for that kind.
+    const auto is_recurrent = [&](uint32_t i) { return hparams.is_recr(i); };
+    const auto attends = [&](uint32_t i) {
+        return hparams.n_head_kv(i) > 0 && (!hparams.is_recr(i) || arch == LLM_ARCH_FALCON_H1);
+    };
+    const auto first = [&](const auto & is_of_kind) {
+        uint32_t i = 0;
+        while (i < n_layer && !is_of_kind(i)) {
+            ++i;
+        }
+        return i < n_layer ? i + 1 : 0;
+    };
+    return std::min(n_layer, std::max({(uint32_t) end, first(is_recurrent), first(attends)}));
+}
+
+void leave_out_layers(llama_hparams & hparams, int arch) {
+    const uint32_t n = n_first_layers > 0 ? n_layers_built(hparams, arch, n_first_layers) : hparams.n_layer();
+    if (n < hparams.n_layer()) {
+        hparams.n_left_out = hparams.n_layer() - n;
+        hparams.n_layer_all = n;
+        hparams.n_layer_nextn = 0;
+    }
+}
+
+ggml_tensor * instead_of_head(const llama_model & model, const std::string & name, std::initializer_list<int64_t> ne,
+                              int flags) {
+    const bool is_head = name == "output.weight" ||
+                         (name == "token_embd.weight" && (flags & llama_model_loader::TENSOR_DUPLICATED));
+    ggml_tensor * embd = model.tok_embd;
+    if (model.hparams.n_left_out == 0 || !is_head || !embd || embd->type == GGML_TYPE_NVFP4 || ne.size() != 2) {
+        return nullptr;
+    }
+    return embd->ne[0] == ne.begin()[0] && embd->ne[1] == ne.begin()[1] ? embd : nullptr;
+}
 
 uint64_t state_size(const llama_model * model) {
     const llama_hparams & hparams = model->hparams;

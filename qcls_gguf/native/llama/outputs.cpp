@@ -63,13 +63,16 @@ ggml_tensor * label_logits(const llm_graph_context & graph) {
 int find_layer_output(const llm_graph_context & graph, ggml_cgraph * nodes, int32_t depth) {
     const std::vector<ggml_tensor *> & taken = graph.res->t_layer_inp;
     const ggml_tensor * input = (size_t) depth < taken.size() ? taken[depth] : nullptr;
-    const std::string name = "l_out-" + std::to_string(depth - 1);
+    const std::string layer = "-" + std::to_string(depth - 1);
+    const auto is_output = [&](const ggml_tensor * node) {
+        return "l_out" + layer == ggml_get_name(node) || "nemotron_h_block_out" + layer == ggml_get_name(node);
+    };
     for (int i = 0; i < ggml_graph_n_nodes(nodes); ++i) {
         const ggml_tensor * node = ggml_graph_node(nodes, i);
-        if (input ? node == input : name == ggml_get_name(node)) {
-            const bool has_a_row_a_token = node->type == GGML_TYPE_F32 && node->ne[0] == graph.n_embd &&
-                                           node->ne[1] == graph.n_tokens && node->ne[2] * node->ne[3] == 1;
-            if (has_a_row_a_token) {
+        if (input ? node == input : is_output(node)) {
+            // the last layer of a graph may compute its output for flagged tokens only
+            const bool has_rows = node->ne[1] == graph.n_tokens || (depth == graph.n_layer && node->ne[1] == graph.n_outputs);
+            if (node->type == GGML_TYPE_F32 && node->ne[0] == graph.n_embd && has_rows && node->ne[2] * node->ne[3] == 1) {
                 return i;
             }
             break;
@@ -106,7 +109,8 @@ void end_at_hidden_state(const llm_graph_context & graph, const llm_graph_params
     }
     if (cparams.end_depth) {
         const int last = find_layer_output(graph, nodes, cparams.end_depth);
-        res->t_embd = flagged_rows(graph, ggml_graph_node(nodes, last));
+        ggml_tensor * state = ggml_graph_node(nodes, last);
+        res->t_embd = state->ne[1] == graph.n_outputs ? state : flagged_rows(graph, state);
         drop_last_nodes(nodes, ggml_graph_n_nodes(nodes) - 1 - last);
         ggml_build_forward_expand(nodes, res->t_embd);
     } else if (cparams.label_tokens.empty()) {

@@ -58,6 +58,13 @@ LLAMA_API bool set_batch_invariant(bool on);
 
 // --- models and vocabularies (models.cpp) ---------------------------------------------------------------------------
 
+// Of the models that this thread loads from now on, only the first n layers, or the few more that their graphs need,
+// without the others and the LM head's matrix; 0: all. Some architectures are loaded whole. Graphs are to end among them.
+LLAMA_API void load_first_layers(int32_t n);
+
+// How many layers were left out.
+LLAMA_API int32_t n_layers_left_out(const llama_model * model);
+
 // Bytes of what the recurrent layers of a model keep of one sequence; 0 where it has none.
 LLAMA_API uint64_t state_size(const llama_model * model);
 

@@ -138,7 +138,14 @@ void set_depths(qcls_context & context, int64_t n, const int32_t * depth, int32_
         throw bad_argument("a graph that ends after a layer gives no logits of label tokens");
     }
     const int32_t last = context.n_layer - 1;
-    check_range("the layer after which the graph ends", end, 0, last, ("between 0 and " + std::to_string(last)).c_str());
+    const int32_t first_end = context.n_left_out > 0;
+    const int32_t last_end = std::min(last, context.n_layer - context.n_left_out);
+    if (end == 0 && first_end > 0) {
+        throw bad_argument("only " + std::to_string(last_end) + " of the model's " + std::to_string(context.n_layer) +
+                           " layers are loaded, and what is asked reads all");
+    }
+    check_range("the layer after which the graph ends", end, first_end, last_end,
+                ("between " + std::to_string(first_end) + " and " + std::to_string(last_end)).c_str());
     const int32_t most = end ? end - 1 : last;
     check_range("the number of depths", n, 0, last, "below the number of layers");
     for (int64_t i = 0; i < n; ++i) {
@@ -194,11 +201,18 @@ std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_
     made->is_batch_invariant = params.batch_invariant != 0;
     made->has_weights = model.has_weights;
     made->n_vocab = model.n_vocab();
-    made->n_layer = llama_model_n_layer(model.model.get());
+    made->n_left_out = qcls::n_layers_left_out(model.model.get());
+    made->n_layer = llama_model_n_layer(model.model.get()) + made->n_left_out;
     made->n_hidden = params.hidden_only ? llama_model_n_embd_out(model.model.get()) : 0;
     made->n_seq_id.resize(made->n_batch);
     made->seq_id.resize(made->n_batch);
     made->output.resize(made->n_batch);
+    if (made->n_left_out > 0 && params.hidden_only) {
+        set_depths(*made, 0, nullptr, made->n_layer - made->n_left_out);
+    } else if (made->n_left_out > 0 && made->has_weights) {
+        throw bad_argument("logits need all layers of the model, and " + std::to_string(made->n_left_out) +
+                           " of them are not loaded");
+    }
     set_label_tokens(*made, params.n_label_tokens, params.label_token);
     made->note_rows();
     return made;

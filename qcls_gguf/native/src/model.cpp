@@ -107,6 +107,10 @@ bool on_progress(float fraction, void * data) {
 
 llama_model_ptr load(const qcls_model_params & wanted) {
     set_activations(wanted.cpu_activations);
+    if (wanted.n_layers < 0) {
+        throw bad_argument("n_layers " + std::to_string(wanted.n_layers) + ": 0 or more, not negative");
+    }
+    qcls::load_first_layers(wanted.n_layers);
     progress_call call = {wanted.progress, wanted.user};
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = wanted.n_gpu_layers;
@@ -182,7 +186,8 @@ int32_t qcls_model_describe(const qcls_model * model, qcls_model_facts * facts, 
         qcls_model_facts & found = given(facts, "facts") = {};
         found.n_vocab = llama_vocab_n_tokens(v);
         found.n_embd = llama_model_n_embd(m);
-        found.n_layer = llama_model_n_layer(m);
+        found.n_left_out = qcls::n_layers_left_out(m);
+        found.n_layer = llama_model_n_layer(m) + found.n_left_out;
         found.n_ctx_train = llama_model_n_ctx_train(m);
         found.token_bos = llama_vocab_bos(v);
         found.token_eos = llama_vocab_eos(v);

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 11
+#define QCLS_ABI 12
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -156,6 +156,9 @@ typedef struct qcls_model_params {
     int32_t without_weights;    /* 1: all of the file but its weights is loaded, and no memory of a GPU is taken: enough to
                                    describe the model, for the tokenizer, and to open contexts that are only described */
     int32_t cpu_activations;    /* a qcls_activations; products that are not this project's are not affected */
+    int32_t n_layers;           /* above 0: only so many of the first layers are loaded, and the LM head's matrix is not;
+                                   n_gpu_layers and share count the last of these. Some architectures need a few layers
+                                   more, or all: qcls_model_facts.n_left_out. 0: all */
     qcls_progress_fn progress;  /* called while the weights are loaded; may be NULL */
     void * user;
 } qcls_model_params;
@@ -171,7 +174,8 @@ QCLS_API int32_t qcls_model_close(qcls_model * model, qcls_error * error);
 typedef struct qcls_model_facts {
     int32_t n_vocab;        /* tokens of the vocabulary */
     int32_t n_embd;         /* length of a hidden state inside the model */
-    int32_t n_layer;
+    int32_t n_layer;        /* of the file */
+    int32_t n_left_out;     /* the last of these, which were not loaded: graphs of its contexts end below them */
     int32_t n_ctx_train;    /* positions that it was trained with */
     int32_t token_bos;      /* beginning of text */
     int32_t token_eos;      /* end of text */
@@ -260,6 +264,7 @@ typedef struct qcls_context_params {
 
 /* Opens a context into *context, which is NULL on failure. With a model without weights, cache and buffers take no
  * memory, and qcls_context_describe tells how large they would be.
+ * A context of a model of which layers were left out is hidden-only, and its graph ends after the last layer that there is.
  * QCLS_UNSUPPORTED where hidden_only is asked of a model whose logits are not what qcls_context_facts describes, or
  * batch_invariant where attention reads more than visible cells on CUDA devices, QCLS_LOAD_FAILED where llama.cpp cannot
  * make the context. */
@@ -315,7 +320,8 @@ QCLS_API int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n
  * as it is after each of depth[n] layers, without a norm. Rows hold these, n_embd floats each in this order, between
  * the hidden state and the label tokens' logits. end: above 0, the graph ends after so many layers, more than each depth;
  * the row's hidden state is then the residual stream there, the layers above are not computed, their cells are not
- * written, and there can be no label tokens. Depths are 1 to n_layer - 1. So the size of a row changes, and graphs are
+ * written, and there can be no label tokens. Depths are 1 to n_layer - 1. Where layers were left out, end is one of the
+ * others. So the size of a row changes, and graphs are
  * built anew; sequences keep their cells, which lack those of layers that were not computed.
  * On QCLS_BAD_ARGUMENT, and QCLS_UNSUPPORTED where llama.cpp's graph of the model does not show that stream, the context
  * is as it was. */

@@ -110,7 +110,8 @@ struct qcls_context {
     bool has_weights = true;
     int32_t n_vocab;
     int32_t n_hidden;                   // floats of a hidden state; 0 where rows are logits
-    int32_t n_layer;
+    int32_t n_layer;                    // of the file
+    int32_t n_left_out = 0;             // the last of these, which are not loaded
     std::vector<int32_t> depth;         // of the residual streams after a hidden state
     int32_t end_depth = 0;              // after which the graph ends; 0: after the final norm
     std::vector<llama_token> label_token;

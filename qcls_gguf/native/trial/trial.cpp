@@ -1,7 +1,7 @@
 // Loads a model, tokenises, and decodes, in a process of its own: some files end the process in which llama.cpp works.
 //
-// qcls-trial FILE FLASH_ATTN KV_TYPE [GPU_LAYERS]…, the two in the middle as in qcls_context_params, then how many layers
-// each GPU has. Exit codes: 0: all went well; 3: an error, with its message on standard output; 2: wrong usage. What
+// qcls-trial FILE FLASH_ATTN KV_TYPE N_LAYERS [GPU_LAYERS]…: two as in qcls_context_params, one as in qcls_model_params,
+// then how many layers each GPU has. Exit codes: 0: all went well; 3: an error, with its message on standard output; 2: wrong usage. What
 // llama.cpp says before it aborts goes to standard error.
 #include "qcls.h"
 
@@ -75,8 +75,8 @@ void decode(qcls_context * context, const std::vector<int32_t> & token) {
 }  // namespace
 
 int main(int argc, char ** argv) {
-    if (argc < 4) {
-        fprintf(stderr, "usage: qcls-trial FILE FLASH_ATTN KV_TYPE [GPU_LAYERS]...\n");
+    if (argc < 5) {
+        fprintf(stderr, "usage: qcls-trial FILE FLASH_ATTN KV_TYPE N_LAYERS [GPU_LAYERS]...\n");
         return 2;
     }
     const rlimit no_core = {0, 0};
@@ -84,13 +84,14 @@ int main(int argc, char ** argv) {
     setenv("GGML_NO_BACKTRACE", "1", 1);  // it would start a debugger
 
     qcls_model * model = nullptr;
-    std::vector<int32_t> layers(argc - 4);
-    std::transform(argv + 4, argv + argc, layers.begin(), atoi);
+    std::vector<int32_t> layers(argc - 5);
+    std::transform(argv + 5, argv + argc, layers.begin(), atoi);
     qcls_model_params loading = {};
     loading.path = argv[1];
     loading.n_gpu_layers = std::accumulate(layers.begin(), layers.end(), 0);
     loading.share = layers.data();
     loading.n_gpus = (int64_t) layers.size();
+    loading.n_layers = atoi(argv[4]);
     check(qcls_model_open(&loading, &model, &error));
     qcls_model_facts facts = {};
     check(qcls_model_describe(model, &facts, &error));
