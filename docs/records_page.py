@@ -18,7 +18,8 @@ from qcls_gguf.inspection.local_models import ModelsRecord
 from qcls_gguf.inspection.records import Inspection, ShownPrompts
 from qcls_gguf.inspection.statement import StatementsRecord
 from qcls_gguf.labelling.records import LabellingRecord
-from qcls_gguf.learning.learn import LearnRecord
+from qcls_gguf.learning.report import LearnRecord
+from qcls_gguf.learning.suggest import SuggestRecord
 from qcls_gguf.report.drift import WatchRecord
 from qcls_gguf.report.record import LEFT_OUT, Record
 from qcls_gguf.report.run_record import RunRecord
@@ -34,6 +35,7 @@ RECORDS: dict[str, type[Record]] = {
     "inspect --statement": StatementsRecord,
     "eval": EvaluationRecord,
     "learn": LearnRecord,
+    "learn --suggest": SuggestRecord,
     "calibrate": CalibrationRecord,
     "calibrate --queries": BatchPriorRecord,
     "calibrate --target-error": StatementRecord,

@@ -40,7 +40,8 @@ from .config.schema import Config, raw_config
 from .config.scoring import TREE
 from .config.words import shown
 from .data.labelled import LabelledQuery
-from .learning.learn import LearntPrompt, learn_heads, why_not
+from .learning.learn import learn_heads, why_not
+from .learning.report import LearntPrompt
 from .opening import with_one_prompt
 
 __all__ = ["GgufClassifier", "close_all", "open_classifiers"]
@@ -144,8 +145,11 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for line, ((text, _), label) in enumerate(zip(self._rows, labels, strict=True), 1)
         ]
         raw = raw_config(classifier.config, TREE)
-        with Classifier.from_config(raw, model=classifier.engine.model, audit=True) as asked:
-            learnt = learn_heads(asked, asked.configured, [prompt], rows)
+        with (
+            Classifier.from_config(raw, model=classifier.engine.model, audit=True) as asked,
+            TemporaryDirectory(prefix="qcls-learn-") as folder,
+        ):
+            learnt = learn_heads(asked, asked.configured, [prompt], rows, folder=Path(folder))
         self.learnt_ = learnt.prompts[prompt.name]
         if prompt.name in learnt.heads:
             self._head = learnt.heads[prompt.name][1]

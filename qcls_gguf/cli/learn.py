@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from ..config.words import printable_lines
+from ..errors import ConfigError
 from ..report.files import Output
-from .options import LabelledRows, ModelOptions, Printing, command, option
+from .options import ModelOptions, Printing, RowOptions, command, option
 from .terminal import EXIT_OTHER, long_work, say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(RowOptions):
+    """What is learnt from, or chosen from to be labelled."""
+
+    data: Path | None = option("--data -d FILE", "Labelled queries, JSON lines or CSV.")
+    suggest: int | None = option("--suggest N", "Instead of learning, choose N of --queries to label next.", low=1)
+    queries: str | None = option("--queries FILE|-", "Queries without labels, a line each, or a table.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnOptions:
     """What is learnt, and where it is written."""
 
-    out: Path = option("--out -o FILE", "The file of heads to write.", Path("heads.npz"))
+    out: Path | None = option("--out -o FILE", "The file to write. Default: heads.npz; of --suggest, to-label.csv.")
     texts: Literal["own", "common", "both"] = option(
         "--text", "Which texts heads may read: each prompt's own, one for all prompts, or either.", "both"
     )
@@ -24,13 +34,14 @@ class LearnOptions:
     depths: tuple[int, ...] = option(
         "--depth N", "Layers to try; repeatable. Default: six depths, and all layers.", low=1
     )
-    seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
+    seed: int = option("--seed S", "Seed of the assignment to folds, or of a choice from many queries.", 0, low=0)
     names: tuple[str, ...] = option("--prompt NAME", "A prompt to learn; repeatable. Default: all.")
-    force: bool = option("--force", "Overwrite the file of heads.", False)
+    force: bool = option("--force", "Overwrite the file.", False)
+    resume: bool = option("--resume", "Keep what was read beside --out, and go on from there.", False)
 
 
 @command
-def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> int | None:
+def learn_command(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> int | None:
     """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
 
     The data has the format of eval's; 100 to 300 rows a prompt are usual. One pass over the rows reads hidden states at
@@ -39,26 +50,61 @@ def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions,
     best scoring of the labels' texts (sign test, 5 %); other prompts stay as they are, with the reason. To use the
     file, add `heads: FILE` to the configuration: layers that no prompt reads are then not computed. See docs/learn.md.
 
+    --suggest N --queries FILE chooses what to label next: queries of whose answers the configuration is least certain,
+    and that are unlike each other. It writes a table with empty columns for the labels.
+
     Exit codes: 0; 1 if no head was kept, so that nothing is written, or a decode failed; 2 for usage, configuration and
     data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
 
     \b
     qcls-gguf learn --data labelled.csv --config own.yaml
     qcls-gguf learn --data labelled.jsonl --text common --out heads.npz --force
+    qcls-gguf learn --suggest 50 --queries log.txt --data labelled.csv --config own.yaml
     """
-    from ..learning.learn import LearnSettings, learn, learn_document, outcome  # see app.py for why here
+    if rows.suggest is not None:
+        _suggest(rows, replace(chosen, out=chosen.out or Path("to-label.csv")), model, printing)
+        return None
+    if rows.data is None or rows.queries is not None:
+        raise ConfigError("give --data FILE with labelled queries, or --suggest N with --queries FILE")
+    from ..learning.learn import LearnSettings, learn  # see app.py for why here
+    from ..learning.report import learn_document, outcome
 
+    out = chosen.out or Path("heads.npz")
     settings = LearnSettings(
         config=model.settings(),
         data=rows.data,
         columns=rows.columns,
         skip_bad=rows.skip_bad,
-        **asdict(chosen),
+        **asdict(replace(chosen, out=out)),
     )
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, content = learn(settings, opener, on_progress=on_progress)
-    outputs = [Output("--out", chosen.out, lambda: content or b"")] if content else []
+    outputs = [Output("--out", out, lambda: content or b"")] if content else []
     printing.show(record, learn_document(record), outputs)
     if not printing.quiet:
         say(printable_lines(outcome(record)))
     return EXIT_OTHER if record.written is None else None
+
+
+def _suggest(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> None:
+    from ..learning.suggest import SuggestSettings, suggest, suggest_document, to_label
+
+    if rows.queries is None or rows.suggest is None or chosen.out is None:
+        raise ConfigError("--suggest needs --queries FILE, with queries to choose from")
+    settings = SuggestSettings(
+        config=model.settings(),
+        queries=rows.queries,
+        query_column=rows.query_column,
+        n=rows.suggest,
+        data=rows.data,
+        columns=rows.columns,
+        seed=chosen.seed,
+        out=chosen.out,
+        force=chosen.force,
+    )
+    with long_work(model.offline, printing.quiet) as (opener, on_progress):
+        record = suggest(settings, opener, on_progress=on_progress)
+    names = [prompt.name for prompt in settings.config.prompts]
+    printing.show(record, suggest_document(record), [Output("--out", settings.out, lambda: to_label(record, names))])
+    if not printing.quiet:
+        say(f"written: {settings.out}; fill in its columns, and give it to `qcls-gguf learn --data`")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ PENALTIES = tuple(10.0**e for e in np.arange(-3, 2.1, 0.5))
 GAINS = tuple(2.0**e for e in np.arange(-1, 7.1, 0.5))
 N_FOLDS = 5
 SIGNIFICANT = 0.05
+NONE = np.empty(0, np.intp)
 _MOST_BIASES = 200
 """With more labels their scores get one scale, and no bias for each."""
 _LEAST_SCALE = 0.01
@@ -61,8 +62,18 @@ class Candidate:
         scores = None if self.scores is None else self.scores[index]
         return Candidate(depth=self.depth, states=self.states[index], text=self.text, scores=scores)
 
-    def fit(self, label: IntArray, n_labels: int) -> HeadFit:
-        """The head of least log-loss when each row is left out; label: (n,)."""
+    def fit(self, label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
+        """The head of least log-loss when each row is left out; label: (n,).
+
+        unlearnt: labels without rows; beside those that are fitted they keep their scores, with the common scale.
+        """
+        if len(unlearnt):
+            assert self.scores is not None
+            learnt = np.setdiff1d(np.arange(n_labels), unlearnt)
+            among = replace(self, scores=self.scores[:, learnt]).fit(np.searchsorted(learnt, label), len(learnt))
+            weight, bias = np.zeros((self.states.shape[1], n_labels), np.float32), np.zeros(n_labels, np.float32)
+            weight[:, learnt], bias[learnt] = among.head.weight, among.head.bias
+            return HeadFit(replace(among.head, weight=weight, bias=bias), among.losses)
         target = np.eye(n_labels)[label]
         if self.scores is None:
             scale, shift = 0.0, np.log((target.sum(axis=0) + 1) / (len(label) + n_labels))
@@ -169,9 +180,9 @@ def fit_scores(scores: FloatArray, label: IntArray) -> tuple[float, FloatArray]:
     return max(float(at[0]), _LEAST_SCALE), at[1:] if n_biases else np.zeros(n_labels)
 
 
-def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int) -> HeadFit:
+def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
     """The first candidate, cheapest first, whose log-loss is within one standard error of the least."""
-    fitted = [each.fit(label, n_labels) for each in candidates]
+    fitted = [each.fit(label, n_labels, unlearnt) for each in candidates]
     best = min(fitted, key=lambda each: float(each.losses.mean()))
     for each in fitted:
         more = each.losses - best.losses
@@ -188,9 +199,10 @@ def held_out(
     every: of the other folds only every so many-th row of each label is learnt from.
     """
     found = np.empty((len(label), n_labels))
+    unlearnt = np.setdiff1d(np.arange(n_labels), label)
     for fold in folds(label, seed):
         others = _by_label(label, np.setdiff1d(np.arange(len(label)), fold), seed)[::every]
-        head = choose([each.rows(others) for each in candidates], label[others], n_labels).head
+        head = choose([each.rows(others) for each in candidates], label[others], n_labels, unlearnt).head
         (read,) = [each for each in candidates if _is_of(head, each)]
         own = np.zeros((len(fold), n_labels)) if read.scores is None else read.scores[fold]
         found[fold] = head_scores(head, read.states[fold].astype(np.float32), own.astype(np.float32))

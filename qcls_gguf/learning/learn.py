@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
+import hashlib
+import json
+import shutil
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..classifier import Classifier
 from ..config.heads_file import Head, heads_content
-from ..config.prompt import LikelyMistake, PromptConfig
+from ..config.prompt import CONTENT_FREE_QUERIES, Prior, PromptConfig
 from ..config.schema import Config, raw_config
 from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
@@ -23,86 +27,23 @@ from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData
 from ..errors import CapacityError, ConfigError
 from ..evaluation.passes import ScoreTable, Truth, not_applicable, refused_queries, score_tables, truth_of
 from ..evaluation.records import DataRecord
+from ..native import build_info
 from ..opening import ClassifierOpener
-from ..report.document import TEXT, Document, Facts, Paragraph, Table
 from ..report.files import check_writable
 from ..report.progress import OnProgress, counter
-from ..report.record import Record
-from ..score.result import ModelInfo
-from ..statistics import BoolArray, FloatArray, accepted_probability, calibration_error, log_losses, wilson
+from ..score.adjustment import log_prior
+from ..statistics import BoolArray, FloatArray, accepted_probability, calibration_error, log_losses, softmax, wilson
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out, sign_test
-from .passes import common_text, read_states, tried_depths
+from .passes import States, common_text, read_states, tried_depths
+from .report import AnswerQuality, LearnRecord, LearntPrompt
 
 Texts = Literal["own", "common", "both"]
 COMMON_TEXT = f"Text: {SLOT}"
 _LEAST_ROWS = 2 * N_FOLDS
 _CURVE = (4, 2)
 """The learning curve has heads of every so many-th row."""
-_WORTH_POINTS = 1.0
-"""More rows are worth it where the second half of them brought so much accuracy."""
 _MOST_CELLS = 4_000_000
 """Rows times labels, which are fitted some 200 times at each depth."""
-
-
-class AnswerQuality(Record):
-    """Accuracy, log-loss and calibration of one kind of answers."""
-
-    accuracy: float
-    """the share of rows whose most probable label is accepted"""
-    interval: tuple[float, float]
-    """of the accuracy, 95 %"""
-    log_loss: float
-    """mean over the rows, in nats"""
-    ece: float
-    """expected calibration error over 15 bins"""
-
-
-class LearntPrompt(Record):
-    """The head of one prompt, and its comparison with the labels' texts."""
-
-    n_rows: int
-    """labelled for the prompt"""
-    rows: dict[str, int]
-    """by label, the first where a row accepts several"""
-    scoring: Scoring
-    """of the labels' texts, the most accurate one on these rows"""
-    zero_shot: AnswerQuality
-    """by that scoring"""
-    learnt: AnswerQuality | None
-    """by heads chosen and fitted without a row's fold; null where none was fitted"""
-    curve: dict[int, float]
-    """the accuracy of such heads by the number of rows that each was learnt from: a quarter, half, all of the others"""
-    p: float | None
-    """of the sign test: the probability of so many rows that only the heads answer rightly, if they were no better"""
-    kept: bool
-    """whether the prompt has a head in the file"""
-    depth: int | None
-    """the layers that the head of all rows needs"""
-    text: str | None
-    """the text that it reads instead of the prompt's own"""
-    reads_labels: bool
-    """whether the head stands beside the labels' texts"""
-    reason: str
-    """why the prompt has a head, or none"""
-
-
-class LearnRecord(Record):
-    """Heads learnt from labelled queries."""
-
-    data: DataRecord
-    model: ModelInfo
-    warnings: tuple[LikelyMistake, ...]
-    """what is likely a mistake in the prompts"""
-    written: str | None
-    """the file of heads; null where no head was kept"""
-    n_layer: int
-    """of the model"""
-    depths: tuple[int, ...]
-    """that were tried"""
-    n_contradictions: int
-    """queries that stand in several rows with different labels"""
-    prompts: dict[str, LearntPrompt]
-    """by prompt"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +71,8 @@ class LearnSettings:
     """overwrite a file that is at `out`"""
     skip_bad: bool = False
     """leave out rows that cannot be used, instead of refusing them"""
+    resume: bool = False
+    """keep what was read of the rows beside `out` until the end, and go on from there"""
 
 
 def learn(
@@ -149,7 +92,7 @@ def learn(
     _refuse(settings, data, data.bad)
     chosen = [prompt for prompt in config.prompts if not settings.names or prompt.name in settings.names]
     config = replace(config, prompts=tuple(chosen))
-    with opener.open(raw_config(config, TREE), audit=True) as classifier:
+    with opener.open(raw_config(config, TREE), audit=True) as classifier, _folder(settings) as folder:
         bad = sorted([*data.bad, *refused_queries(classifier, data.rows)], key=lambda row: row.line)
         _refuse(settings, data, bad)
         lines = {row.line for row in bad}
@@ -164,6 +107,7 @@ def learn(
             common=settings.common,
             depths=settings.depths,
             seed=settings.seed,
+            folder=folder,
             on_progress=on_progress,
         )
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
@@ -200,6 +144,7 @@ def learn_heads(
     prompts: Sequence[PromptConfig],
     rows: Sequence[LabelledQuery],
     *,
+    folder: Path,
     texts: Texts = "both",
     common: str = COMMON_TEXT,
     depths: tuple[int, ...] = (),
@@ -208,43 +153,63 @@ def learn_heads(
 ) -> LearntHeads:
     """Learn a head for each prompt from labelled queries; see LearnSettings.
 
-    loaded: the handle of these prompts by `raw_config`, with exact scores. Raises as `read_states` does.
+    loaded: the handle of these prompts by `raw_config`, with exact scores; folder: for the rows' states, some of which
+    may be there. Raises as `read_states` does.
     """
     tried = tried_depths(classifier, depths)
-    with tempfile.TemporaryDirectory(prefix="qcls-learn-") as folder:
-        on_row = counter(on_progress, "read the prompts", len(rows))
-        scores, own = read_states(classifier, loaded, rows, tried, Path(folder, "own.npy"), on_row)
-        of_common = None
-        if texts != "own":
-            try:
-                text = classifier.prompt_set(common_text(classifier, common))
-            except CapacityError:  # a longer text than the prompts'
-                if texts == "common":
-                    raise
-            else:
-                with text:
-                    on_row = counter(on_progress, "read the common text", len(rows))
-                    of_common = read_states(classifier, text, rows, tried, Path(folder, "common.npy"), on_row)[1]
-        tables = score_tables(loaded.prompts, scores)
-        found: dict[str, LearntPrompt] = {}
-        heads: dict[str, tuple[PromptConfig, Head]] = {}
-        for index, prompt in enumerate(prompts):
-            truth, table = truth_of(loaded.prompts[index], rows), tables[prompt.name]
-            candidates = []  # cheapest first: fewer layers, then the text that other prompts read as well
-            for place, depth in enumerate(tried):
-                if of_common is not None:
-                    states = of_common.values[0, place][truth.index]
-                    candidates.append(Candidate(depth=depth, states=states, text=common))
-                if texts != "common":
-                    candidates.append(Candidate(depth=depth, states=own.values[index, place][truth.index]))
+    asked = [*rows, *(LabelledQuery(line=0, query=query, labels={}) for query in CONTENT_FREE_QUERIES)]
+    queries = [row.query for row in asked]
+
+    def read(what: LoadedPrompts, part: str) -> tuple[dict[str, ScoreTable], States]:
+        on_row = counter(on_progress, part, len(asked))
+        about = [classifier.model.sha256, build_info().source_digest, what.compiled.digest, tried, queries]
+        name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+        scores, states = read_states(classifier, what, queries, tried, folder / f"{name}.npy", on_row)
+        return score_tables(what.prompts, scores), states
+
+    tables, own = read(loaded, "read the prompts")
+    of_common = None
+    if texts != "own":
+        try:
+            text = classifier.prompt_set(common_text(classifier, common))
+        except CapacityError:  # a longer text than the prompts'
+            if texts == "common":
+                raise
+        else:
+            with text:
+                of_common = read(text, "read the common text")[1]
+    found: dict[str, LearntPrompt] = {}
+    heads: dict[str, tuple[PromptConfig, Head]] = {}
+    for index, prompt in enumerate(prompts):
+        truth, table = truth_of(loaded.prompts[index], rows), tables[prompt.name]
+        candidates = []  # cheapest first: fewer layers, then the text that other prompts read as well
+        for place, depth in enumerate(tried):
+            if of_common is not None:
+                states = of_common.values[0, place][truth.index]
+                candidates.append(Candidate(depth=depth, states=states, text=common))
             if texts != "common":
-                label_scores = table.by_scoring[prompt.scoring][truth.index]
-                candidates.append(Candidate(depth=tried[-1], states=candidates[-1].states, scores=label_scores))
-            found[prompt.name], head = _learnt(prompt, truth, table, candidates, seed)
-            if head is not None:
-                heads[prompt.name] = prompt, head
-            on_progress("fit", len(found), len(prompts))
+                candidates.append(Candidate(depth=depth, states=own.values[index, place][truth.index]))
+        if texts != "common":
+            label_scores = table.by_scoring[prompt.scoring][truth.index]
+            candidates.append(Candidate(depth=tried[-1], states=candidates[-1].states, scores=label_scores))
+        found[prompt.name], head = _learnt(prompt, truth, table, candidates, seed)
+        if head is not None:
+            heads[prompt.name] = prompt, head
+        on_progress("fit", len(found), len(prompts))
     return LearntHeads(found, heads, tried)
+
+
+@contextmanager
+def _folder(settings: LearnSettings) -> Iterator[Path]:
+    """Where states are while something is learnt: a folder for this run, or one that stays if the run is stopped."""
+    if not settings.resume:
+        with TemporaryDirectory(prefix="qcls-learn-") as name:
+            yield Path(name)
+        return
+    folder = settings.out.with_name(f"{settings.out.name}.states")
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    shutil.rmtree(folder)
 
 
 def _check(settings: LearnSettings) -> None:
@@ -268,29 +233,30 @@ def _refuse(settings: LearnSettings, data: LabelledData, bad: Sequence[BadRow]) 
 def _learnt(
     prompt: PromptConfig, truth: Truth, table: ScoreTable, candidates: Sequence[Candidate], seed: int
 ) -> tuple[LearntPrompt, Head | None]:
-    """The result for a prompt, and its head if that is better than the labels' texts."""
-    n, n_labels = truth.accepted.shape
+    """What was learnt for a prompt, and its head if that is better than its labels' texts."""
+    n = len(truth.first)
     counts = Counter(prompt.labels[label] for label in truth.first)
-    scorings = [scoring for scoring in table.by_scoring if not not_applicable(truth.prompt, scoring)]
-    by_scoring = {scoring: table.probability(scoring)[truth.index] for scoring in scorings}
-    right = {scoring: _right(p, truth.accepted) for scoring, p in by_scoring.items()}
-    scoring = max(scorings, key=lambda each: int(right[each].sum()))
+    (scoring, prior), zero_shot = _best_zero_shot(truth, table)
+    unlearnt = [label for label in prompt.labels if label not in counts]
+    if unlearnt:  # their texts answer for them, which only a head beside these leaves to them
+        candidates = [each for each in candidates if each.scores is not None]
+    reason = why_not(prompt, counts, n)
+    if reason is None and not candidates:
+        reason = f"no row has the label {', '.join(map(shown, unlearnt))}, which only its text can answer: add rows"
     learnt = p_value = head = None
     curve: dict[int, float] = {}
-    reason = why_not(prompt, counts, n)
     if reason is None:
-        for every in _CURVE:
+        for every in (*_CURVE, 1):
             n_learnt = len(range(0, n - n // N_FOLDS, every))
-            if n_learnt >= 2 * n_labels:
-                p = np.exp(held_out(candidates, truth.first, n_labels, seed, every))
-                curve[n_learnt] = float(_right(p, truth.accepted).mean())
-        p = np.exp(held_out(candidates, truth.first, n_labels, seed))
-        learnt, by_head = _measured(p, truth.accepted), _right(p, truth.accepted)
-        curve[n - n // N_FOLDS] = learnt.accuracy
-        p_value = sign_test(int((by_head & ~right[scoring]).sum()), int((right[scoring] & ~by_head).sum()))
-        head = choose(candidates, truth.first, n_labels).head
-        gain = 100 * (by_head.mean() - right[scoring].mean())
-        reason = f"{gain:+.1f} points on held-out rows"
+            if every == 1 or n_learnt >= 2 * len(prompt.labels):
+                p = np.exp(held_out(candidates, truth.first, len(prompt.labels), seed, every))
+                learnt = _measured(p, truth.accepted)
+                curve[n_learnt] = learnt.accuracy
+        before, after = _right(zero_shot, truth.accepted), _right(p, truth.accepted)
+        p_value = sign_test(int((after & ~before).sum()), int((before & ~after).sum()))
+        absent = np.array([prompt.labels.index(label) for label in unlearnt], np.intp)
+        head = choose(candidates, truth.first, len(prompt.labels), absent).head
+        reason = f"{100 * (after.mean() - before.mean()):+.1f} points on held-out rows"
         if p_value > SIGNIFICANT:
             reason += f", which is no proof (p = {p_value:.2g}): {_rows_of(prompt, n)}"
     kept = head is not None and p_value is not None and p_value <= SIGNIFICANT
@@ -298,7 +264,8 @@ def _learnt(
         n_rows=n,
         rows=dict(counts),
         scoring=scoring,
-        zero_shot=_measured(by_scoring[scoring], truth.accepted),
+        prior=prior,
+        zero_shot=_measured(zero_shot, truth.accepted) if n else None,
         learnt=learnt,
         curve=curve,
         p=p_value,
@@ -306,15 +273,26 @@ def _learnt(
         depth=head.depth if head else None,
         text=head.text if head else None,
         reads_labels=head is not None and head.reads_labels,
+        unlearnt=tuple(unlearnt),
         reason=reason,
     )
     return found, head if kept else None
 
 
+def _best_zero_shot(truth: Truth, table: ScoreTable) -> tuple[tuple[Scoring, Prior], FloatArray]:
+    """How the labels' texts answer most rows rightly, and the (n, n_labels) probabilities."""
+    ways: dict[tuple[Scoring, Prior], FloatArray] = {}
+    for scoring, scores in table.by_scoring.items():
+        if not not_applicable(truth.prompt, scoring):
+            ways[scoring, "none"] = table.probability(scoring)[truth.index]
+            prior = log_prior(scores[-len(CONTENT_FREE_QUERIES) :])
+            ways[scoring, "content_free"] = np.asarray(softmax(scores[truth.index] - prior), np.float64)
+    best = max(ways, key=lambda way: int(_right(ways[way], truth.accepted).sum()))
+    return best, ways[best]
+
+
 def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
-    """The reason why no head can be learnt for a prompt; None if there is none."""
-    if prompt.temperature is not None or prompt.prior != "none":
-        return "the configuration gives it a temperature or a prior, which a head replaces: remove that first"
+    """Why nothing can be learnt for a prompt; None where it can be tried."""
     if n < _LEAST_ROWS:
         return _rows_of(prompt, n)
     if n * len(prompt.labels) > _MOST_CELLS:
@@ -323,8 +301,6 @@ def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
         )
     if len(counts) == 1:
         return f"all {counted(n, 'labelled row')} have one label, {shown(next(iter(counts)))}"
-    if missing := [label for label in prompt.labels if label not in counts]:
-        return f"no row has the label {', '.join(map(shown, missing))}"
     return None
 
 
@@ -353,57 +329,3 @@ def _n_contradictions(rows: Sequence[LabelledQuery]) -> int:
         for name, accepted in row.labels.items():
             labels[row.query, name].add(accepted)
     return len({query for (query, _), found in labels.items() if len(found) > 1})
-
-
-def learn_document(record: LearnRecord) -> Document:
-    """A row for each prompt: its labels' texts, and heads on held-out rows; then the verdicts."""
-    rows, verdicts = [], {}
-    for name, each in record.prompts.items():
-        before, after = each.zero_shot, each.learnt
-        losses = [before.log_loss, after and after.log_loss, before.ece, after and after.ece]
-        rows.append([name, each.n_rows, _accuracy(before), after and _accuracy(after), *losses, each.depth])
-        where = "" if each.text is None else f", of the text {shown(each.text)}"
-        verdicts[name] = f"{'a head' if each.kept else 'no head'}{where}: {each.reason}"
-    columns = {
-        "prompt": TEXT, "rows": "d", "labels' texts": ">", "learnt": ">", "log-loss": ".3f", "learnt log-loss": ".3f",
-        "ECE": ".3f", "learnt ECE": ".3f", f"layers of {record.n_layer}": "d",
-    }  # fmt: skip
-    curves = [[name, *_curve(each.curve)] for name, each in record.prompts.items() if len(each.curve) > 1]
-    curve = Table(
-        title="Learning curve",
-        columns={"prompt": TEXT, "rows learnt from": TEXT, "accuracy": TEXT, "more rows": TEXT},
-        rows=curves,
-    )
-    twice = record.n_contradictions
-    notes = [Paragraph(f"{counted(twice, 'query', 'queries')} with different labels in several rows", "warning")]
-    return Document(
-        title="Heads",
-        parts=[
-            Table(columns=columns, rows=rows),
-            Facts(verdicts),
-            *([curve] if curves else []),
-            *(notes if twice else []),
-        ],
-    )
-
-
-def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
-    """Numbers of rows, the accuracies of heads learnt from so many, and whether more rows are worth it."""
-    accuracies = list(curve.values())
-    gain = 100 * (accuracies[-1] - accuracies[-2])
-    verdict = f"{'worth it' if gain >= _WORTH_POINTS else 'hardly'}: the second half brought {gain:+.1f} points"
-    return " ".join(map(str, curve)), " ".join(f"{each:.1%}" for each in accuracies), verdict
-
-
-def _accuracy(measured: AnswerQuality) -> str:
-    low, high = measured.interval
-    return f"{measured.accuracy:.1%} ({100 * low:.0f}–{100 * high:.0f})"
-
-
-def outcome(record: LearnRecord) -> str:
-    """What was written, what was left out, and how to use it, in a line."""
-    refused = [name for name, each in record.prompts.items() if not each.kept]
-    if record.written is None:
-        return "nothing written: no head is better than the labels' texts"
-    left_out = f"; without a head: {', '.join(refused)}" if refused else ""
-    return f"written: {record.written}{left_out}; to use it, name it in the configuration: `heads: FILE`"

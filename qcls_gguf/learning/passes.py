@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from ..classifier import Classifier
 from ..config.heads_file import Head, Heads
 from ..config.prompt import PromptConfig
 from ..core.handle import LoadedPrompts
-from ..data.labelled import LabelledQuery
 from ..errors import ConfigError, ModelError
-from ..evaluation.passes import RowScores, prompt_scores
+from ..evaluation.passes import PromptScores, RowScores, prompt_scores
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.heads import unit_states
 
@@ -66,33 +66,54 @@ def common_text(classifier: Classifier, text: str) -> PromptSet:
 def read_states(
     classifier: Classifier,
     prompts: LoadedPrompts,
-    rows: Sequence[LabelledQuery],
+    queries: Sequence[str],
     depths: tuple[int, ...],
     path: Path,
     on_row: Callable[[], None],
 ) -> tuple[list[RowScores], States]:
-    """The rows' scores by each prompt's texts, and the states at each prompt's end, in a file at `path`.
+    """The queries' scores by each prompt's texts, and the states at each prompt's end, in a file at `path`.
 
-    Raises ConfigError for more rows than memory or the disk should hold, and what `classify_batch` raises.
+    What an earlier run has left there, and beside it the scores, is not computed again. Raises ConfigError for more
+    queries than memory or the disk should hold, and what `classify_batch` raises.
     """
     n_together = classifier.config.runtime.max_batch
     n_embd = classifier.engine.model.facts.n_embd
-    shape = (len(prompts.prompts), len(depths), len(rows), n_embd)
-    if len(rows) * n_embd > MOST_NUMBERS:
-        raise ConfigError(f"{len(rows)} labelled rows, at most {MOST_NUMBERS // n_embd} can be learnt from: give fewer")
-    n_bytes, n_free = 2 * math.prod(shape), shutil.disk_usage(path.parent).free
-    if n_bytes > n_free:
+    shape = (len(prompts.prompts), len(depths), len(queries), n_embd)
+    if len(queries) * n_embd > MOST_NUMBERS:
         raise ConfigError(
-            f"the states of {len(rows)} rows take {n_bytes >> 20} MiB in {path.parent.parent}, where {n_free >> 20} "
+            f"{len(queries)} labelled rows, at most {MOST_NUMBERS // n_embd} can be learnt from: give fewer"
+        )
+    n_bytes, n_free = 2 * math.prod(shape), shutil.disk_usage(path.parent).free
+    kept = path.with_suffix(".jsonl")
+    scores = _kept_scores(kept) if path.exists() else []
+    if not scores and n_bytes > n_free:
+        raise ConfigError(
+            f"the states of {len(queries)} rows take {n_bytes >> 20} MiB in {path.parent.parent}, where {n_free >> 20} "
             "are free: give fewer rows, prompts or depths, or another folder in TMPDIR"
         )
-    values: Any = np.lib.format.open_memmap(path, "w+", np.float16, shape)
-    scores: list[RowScores] = []
-    for start in range(0, len(rows), n_together):
-        queries = [row.query for row in rows[start : start + n_together]]
-        answers, states = classifier.core.run(classifier.core.answers_and_states, prompts, queries, depths[:-1])
-        values[:, :, start : start + len(queries)] = unit_states(states).transpose(1, 2, 0, 3)
-        scores += [{each.prompt: prompt_scores(each) for each in own} for own in answers]
-        for _ in queries:
-            on_row()
+    values: Any = np.lib.format.open_memmap(path, "r+" if scores else "w+", np.float16, shape)
+    for _ in scores:
+        on_row()
+    with kept.open("a" if scores else "w") as file:
+        for start in range(len(scores), len(queries), n_together):
+            some = queries[start : start + n_together]
+            answers, states = classifier.core.run(classifier.core.answers_and_states, prompts, some, depths[:-1])
+            values[:, :, start : start + len(some)] = unit_states(states).transpose(1, 2, 0, 3)
+            for own in answers:
+                scores.append({each.prompt: prompt_scores(each) for each in own})
+                plain = {name: asdict(each) for name, each in scores[-1].items()}
+                print(json.dumps(plain), file=file)
+                on_row()
+            file.flush()  # a line stands there when its states do
     return scores, States(depths=depths, values=values)
+
+
+def _kept_scores(path: Path) -> list[RowScores]:
+    """The whole lines of a file of scores, which is cut after them."""
+    if not path.exists():
+        return []
+    whole = path.read_bytes().rpartition(b"\n")[0]
+    with path.open("r+b") as file:
+        file.truncate(len(whole) + 1 if whole else 0)
+    lines = whole.decode().splitlines()
+    return [{name: PromptScores(**each) for name, each in json.loads(line).items()} for line in lines]

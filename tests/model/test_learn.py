@@ -1,6 +1,7 @@
 """`qcls-gguf learn` on small models: what it writes answers as it says, and what it refuses."""
 
 import csv
+import io
 import json
 import os
 import signal
@@ -20,8 +21,11 @@ from typer.testing import CliRunner
 
 from qcls_gguf import Classifier
 from qcls_gguf.cli.app import app
+from qcls_gguf.config.load import load_config
+from qcls_gguf.core.core import Core
 from qcls_gguf.learning import learn as learn_module
 from qcls_gguf.learning import passes
+from qcls_gguf.opening import ClassifierOpener
 
 COMMAND = Path(sys.executable).with_name("qcls-gguf")
 TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
@@ -108,7 +112,6 @@ def test_a_file_is_written_whole_and_not_over_another(config: Path, data: Path, 
     ("rows", "reason"),
     [
         ([("a dress", "red")] * 30, "all 30 labelled rows have one label, 'red'"),
-        ([("a dress", "red"), ("a coat", "none")] * 15, "no row has the label 'light blue'"),
         ([("a", "red"), ("b", "none"), ("c", "light blue")], "3 labelled rows for 3 labels: 100 to 300 are usual"),
     ],
 )
@@ -121,6 +124,97 @@ def test_why_nothing_can_be_learnt(rows: list[tuple[str, str]], reason: str, con
     assert record["prompts"]["color"]["learnt"] is None
     assert "nothing written" in said
     assert not out.exists()
+
+
+def test_labels_without_rows_keep_their_texts(config: Path, data: Path, tmp_path: Path) -> None:
+    """Beside those that are learnt; not where the head would have to stand alone."""
+    with data.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["color"] != "none"]
+    some, out = write_rows(tmp_path / "some.csv", rows), tmp_path / "heads.npz"
+    arguments = ("--data", some, "--config", config, "--prompt", "color", "--out", out)
+    code, record, said = run(*arguments, "--text", "common")
+    assert code == 1
+    assert "no row has the label 'none', which only its text can answer" in record["prompts"]["color"]["reason"]
+    code, record, said = run(*arguments)
+    color = record["prompts"]["color"]
+    assert (code, color["kept"], color["reads_labels"], color["unlearnt"]) == (0, True, True, ["none"]), said
+    with Classifier.from_config(config) as texts:
+        before = texts.classify("small").results[0]
+    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), "heads": str(out)}))
+    with Classifier.from_config(config) as classifier, np.load(out) as file:
+        assert not file["weight0"][:, 2].any()
+        found = classifier.classify("small").results[0]
+        assert 0 < found.scores[2].probability < 1
+        assert sum(score.probability for score in found.scores) == pytest.approx(1, abs=1e-5)
+        assert found.label in LABELS
+        assert before.label in LABELS
+
+
+def test_a_prompt_without_rows_is_left_as_it_is(config: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.csv", [{"query": f"dress {n}", "color": LABELS[n % 3]} for n in range(30)])
+    record = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz")[1]
+    assert record["prompts"]["shade"]["zero_shot"] is None
+    assert record["prompts"]["shade"]["reason"] == "0 labelled rows for 3 labels: 100 to 300 are usual"
+
+
+def test_what_was_read_is_not_read_again(config: Path, data: Path, tmp_path: Path) -> None:
+    """A stopped run leaves it, whatever was written last; the heads are those of a run that was not stopped."""
+    whole, out = tmp_path / "whole.npz", tmp_path / "heads.npz"
+    assert run("--data", data, "--config", config, "--out", whole)[0] == 0
+    folder = tmp_path / "heads.npz.states"
+
+    def stop(part: str, done: int, total: int) -> None:
+        if (part, done) == ("read the common text", 41):
+            raise KeyboardInterrupt
+
+    settings = learn_module.LearnSettings(config=load_config(config), data=data, out=out, resume=True)
+    with ClassifierOpener() as opener:
+        with pytest.raises(KeyboardInterrupt):
+            learn_module.learn(settings, opener, on_progress=stop)
+        texts = sorted(folder.glob("*.jsonl"), key=lambda each: each.stat().st_size)
+        assert len(texts) == 2
+        with texts[0].open("a") as file:
+            file.write('{"color": {"tr')
+        decoded: list[int] = []
+        original = Core.answers_and_states
+
+        def counted(core: Core, prompts: Any, queries: Any, depths: Any) -> Any:
+            decoded.append(len(queries))
+            return original(core, prompts, queries, depths)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Core, "answers_and_states", counted)
+            record, content = learn_module.learn(settings, opener)
+        assert 0 < sum(decoded) <= N - 30
+    assert record.prompts["color"].kept
+    assert content is not None
+    with np.load(whole) as one, np.load(io.BytesIO(content)) as other:
+        for name in ("weight0", "bias0"):
+            np.testing.assert_array_equal(one[name], other[name])
+    assert not folder.exists()
+
+
+def test_suggestions_are_uncertain_and_different(config: Path, data: Path, tmp_path: Path) -> None:
+    queries, out = tmp_path / "log.txt", tmp_path / "to-label.csv"
+    with data.open() as file:
+        labelled = [row["query"] for row in csv.DictReader(file)]
+    fresh = [f"{word} {color}" for word in ("coat", "skirt") for color in ("red", "blue", "small", "wide")]
+    queries.write_text(
+        "\n".join([*labelled[:10], *fresh, *fresh, *(each.upper() + " 7!" for each in fresh), "x" * 5000])
+    )
+    arguments = ("--suggest", 6, "--queries", queries, "--config", config, "--out", out)
+    code, record, said = run(*arguments, "--data", data)
+    assert code == 0, said
+    assert (record["n_queries"], record["n_asked"], record["n_refused"]) == (17, 16, 1)
+    chosen = [each["query"] for each in record["suggestions"]]
+    assert len({query.lower().removesuffix(" 7!") for query in chosen}) == 6
+    assert {query.lower().removesuffix(" 7!") for query in chosen} <= set(fresh)
+    answers = record["suggestions"][0]["probabilities"]
+    assert answers.keys() == {"color", "shade"}
+    assert out.read_text().splitlines() == ["query,color,shade", *(f"{query},," for query in chosen)]
+    assert run(*arguments)[0] == 2  # the file is there
+    code, _, said = run("--queries", queries, "--config", config)
+    assert (code, "give --data FILE" in said) == (2, True)
 
 
 def test_contradictions_are_counted(config: Path, tmp_path: Path) -> None:
@@ -156,7 +250,7 @@ def test_more_rows_than_memory_should_hold_are_refused(
     monkeypatch.setattr(passes, "MOST_NUMBERS", N * 256 - 1)
     code, record, said = run(*arguments)
     assert (code, record) == (2, None)
-    assert "90 labelled rows, at most 89 can be learnt from" in said
+    assert "labelled rows, at most 89 can be learnt from" in said
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -111,3 +111,18 @@ def test_sign_test_is_the_binomials() -> None:
     assert sign_test(0, 0) == 1
     assert sign_test(5, 0) == 1 / 32
     assert sign_test(3, 1) == 5 / 16
+
+
+def test_labels_without_rows_keep_their_scores() -> None:
+    """The odds between two labels without rows stay those of the scores, scaled."""
+    states, label, scores = made(120, 5)
+    rows = label < 3
+    candidate = Candidate(depth=2, states=states[rows], scores=scores[rows])
+    head = candidate.fit(label[rows], 5, np.array([3, 4])).head
+    answers = head_scores(head, states, scores.astype(np.float32))
+    odds = answers[:, 3] - answers[:, 4]
+    np.testing.assert_allclose(odds, head.scale * (scores[:, 3] - scores[:, 4]), atol=1e-4)
+    assert (answers[rows].argmax(axis=1) == label[rows]).mean() > (scores[rows].argmax(axis=1) == label[rows]).mean()
+    p = np.exp(held_out([candidate], label[rows], 5))
+    assert p.shape == (rows.sum(), 5)
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)

@@ -1,0 +1,132 @@
+"""What `qcls-gguf learn` found: its record, and the tables that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..config.prompt import LikelyMistake, Prior
+from ..config.scoring import Scoring
+from ..config.words import counted, shown
+from ..evaluation.records import DataRecord
+from ..report.document import TEXT, Document, Facts, Paragraph, Table
+from ..report.record import Record
+from ..score.result import ModelInfo
+
+_WORTH_POINTS = 1.0
+"""More rows are worth it where the second half of them brought so much accuracy."""
+
+
+class AnswerQuality(Record):
+    """Accuracy, log-loss and calibration of one kind of answers."""
+
+    accuracy: float
+    """the share of rows whose most probable label is accepted"""
+    interval: tuple[float, float]
+    """of the accuracy, 95 %"""
+    log_loss: float
+    """mean over the rows, in nats"""
+    ece: float
+    """expected calibration error over 15 bins"""
+
+
+class LearntPrompt(Record):
+    """The head of one prompt, and its comparison with the labels' texts."""
+
+    n_rows: int
+    """labelled for the prompt"""
+    rows: dict[str, int]
+    """by label, the first where a row accepts several"""
+    scoring: Scoring
+    """of the labels' texts, with `prior` the most accurate way on these rows"""
+    prior: Prior
+    """of the labels' texts: none, or the content-free one"""
+    zero_shot: AnswerQuality | None
+    """in that way; null without rows"""
+    learnt: AnswerQuality | None
+    """by heads chosen and fitted without a row's fold; null where none was fitted"""
+    curve: dict[int, float]
+    """the accuracy of such heads by the number of rows that each was learnt from: a quarter, half, all of the others"""
+    p: float | None
+    """of the sign test: the probability of so many rows that only the heads answer rightly, if they were no better"""
+    kept: bool
+    """whether the prompt has a head in the file"""
+    depth: int | None
+    """the layers that the head of all rows needs"""
+    text: str | None
+    """the text that it reads instead of the prompt's own"""
+    reads_labels: bool
+    """whether the head stands beside the labels' texts"""
+    unlearnt: tuple[str, ...]
+    """labels without rows, which keep the scores of their texts"""
+    reason: str
+    """why the prompt has a head, or none"""
+
+
+class LearnRecord(Record):
+    """Heads learnt from labelled queries."""
+
+    data: DataRecord
+    model: ModelInfo
+    warnings: tuple[LikelyMistake, ...]
+    """what is likely a mistake in the prompts"""
+    written: str | None
+    """the file of heads; null where no head was kept"""
+    n_layer: int
+    """of the model"""
+    depths: tuple[int, ...]
+    """that were tried"""
+    n_contradictions: int
+    """queries that stand in several rows with different labels"""
+    prompts: dict[str, LearntPrompt]
+    """by prompt"""
+
+
+def learn_document(record: LearnRecord) -> Document:
+    """A row for each prompt: its labels' texts, and heads on held-out rows; then the verdicts."""
+    rows, verdicts = [], {}
+    for name, each in record.prompts.items():
+        before, after = each.zero_shot, each.learnt
+        losses = [before and before.log_loss, after and after.log_loss, before and before.ece, after and after.ece]
+        accuracies = [before and _accuracy(before), after and _accuracy(after)]
+        rows.append([name, each.n_rows, *accuracies, *losses, each.depth])
+        where = "" if each.text is None else f", of the text {shown(each.text)}"
+        verdicts[name] = f"{'a head' if each.kept else 'no head'}{where}: {each.reason}"
+        if each.unlearnt:
+            verdicts[name] += f"; without rows, by their texts: {', '.join(map(shown, each.unlearnt))}"
+    columns = {
+        "prompt": TEXT, "rows": "d", "labels' texts": ">", "learnt": ">", "log-loss": ".3f", "learnt log-loss": ".3f",
+        "ECE": ".3f", "learnt ECE": ".3f", f"layers of {record.n_layer}": "d",
+    }  # fmt: skip
+    curve = Table(
+        title="Learning curve",
+        columns={"prompt": TEXT, "rows learnt from": TEXT, "accuracy": TEXT, "more rows": TEXT},
+        rows=[[name, *_curve(each.curve)] for name, each in record.prompts.items() if len(each.curve) > 1],
+    )
+    twice = record.n_contradictions
+    notes = [Paragraph(f"{counted(twice, 'query', 'queries')} with different labels in several rows", "warning")]
+    return Document(
+        title="Heads",
+        parts=[Table(columns=columns, rows=rows), Facts(verdicts), curve, *(notes if twice else [])],
+    )
+
+
+def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
+    """Numbers of rows, the accuracies of heads learnt from so many, and whether more rows are worth it."""
+    accuracies = list(curve.values())
+    gain = 100 * (accuracies[-1] - accuracies[-2])
+    verdict = f"{'worth it' if gain >= _WORTH_POINTS else 'hardly'}: the second half brought {gain:+.1f} points"
+    return " ".join(map(str, curve)), " ".join(f"{each:.1%}" for each in accuracies), verdict
+
+
+def _accuracy(measured: AnswerQuality) -> str:
+    low, high = measured.interval
+    return f"{measured.accuracy:.1%} ({100 * low:.0f}–{100 * high:.0f})"
+
+
+def outcome(record: LearnRecord) -> str:
+    """What was written, what was left out, and how to use it, in a line."""
+    refused = [name for name, each in record.prompts.items() if not each.kept]
+    if record.written is None:
+        return "nothing written: no head is better than the labels' texts"
+    left_out = f"; without a head: {', '.join(refused)}" if refused else ""
+    return f"written: {record.written}{left_out}; to use it, name it in the configuration: `heads: FILE`"
