@@ -161,7 +161,7 @@ class Printing:
 class Reporting(Printing):
     """How a command reports its record."""
 
-    html: Path | None = option("--html FILE", "Also write a report with diagrams.")
+    html: Path | None = option("--html FILE", "Also write the report as a page.")
 
     def show(self, record: Record, view: RenderableType, outputs: Sequence[Output] = ()) -> None:
         """The same; view: a Document, of which the page is made as well."""
