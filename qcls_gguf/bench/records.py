@@ -198,7 +198,7 @@ class BenchmarkRecord(Record):
 
 
 def read_benchmarks(path: Path) -> dict[str, BenchmarkRecord]:
-    """The benchmarks of a file that `bench --format json` or `make t4` wrote, by the names of their parts.
+    """The benchmarks of a file that `bench` printed as JSON or `make t4` wrote, by the names of their parts.
 
     Raises ConfigError for a file without any, or with one that another version wrote.
     """
@@ -221,5 +221,5 @@ def read_benchmarks(path: Path) -> dict[str, BenchmarkRecord]:
                 message = f"{path}: {place}: {what}: show it with the version of qcls-gguf that measured it"
                 raise ConfigError(message) from None
     if not found:
-        raise ConfigError(f"{path}: has no benchmark: give what `qcls-gguf bench --format json` or `make t4` wrote")
+        raise ConfigError(f"{path}: has no benchmark: give what `qcls-gguf bench` printed as JSON, or `make t4` wrote")
     return found
