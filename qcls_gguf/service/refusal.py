@@ -18,6 +18,7 @@ M = TypeVar("M", bound=BaseModel)
 Place = tuple[int | str, ...]
 """the keys and indices that lead to a value"""
 
+_MOST_MISTAKES = 1000
 _TAG = "type"  # the field that says which kind an object is
 _NO_PATH = (
     "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
@@ -123,6 +124,8 @@ def parse(model: type[M], value: object) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as e:
+        if (n := e.error_count()) > _MOST_MISTAKES:  # to word each would keep all other requests waiting
+            raise RefusedError(422, "invalid", f"the body has {n} mistakes: see /docs for what it may hold") from None
         mistakes = [(each, _place(each, value)) for each in e.errors(include_url=False)]
     # where a value may be of several types, and one fits but for something inside of it, that is told alone
     outer = {place[:n] for _, place in mistakes for n in range(len(place))}

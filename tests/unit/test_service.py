@@ -72,6 +72,8 @@ def test_a_mistake_is_told_with_its_place_the_value_and_what_belongs_there(
 def test_of_many_mistakes_the_first_ones_are_told() -> None:
     with pytest.raises(RefusedError, match=r"queries\[19\]: Input .*; and 5 more mistakes$"):
         parse(ClassifyRequest, {"queries": [3] * 25})
+    with pytest.raises(RefusedError, match="the body has 2000 mistakes"):
+        parse(ClassifyRequest, {"queries": [3] * 2000})
 
 
 def test_more_requests_than_are_admitted_are_told_when_half_of_the_queries_will_be_done() -> None:
