@@ -72,10 +72,7 @@ class QclsLM(TemplateLM):  # type: ignore[misc]
         """Tokens of a text, in which special tokens may be spelt; the first token that the model wants is before them,
         unless the text spells it already or add_special_tokens is False.
         """
-        tokens = self._model.tokenize(string, parse_special=True).tolist()
-        first = self._model.first_token
-        wants_first = first >= 0 and tokens[:1] != [first] and add_special_tokens is not False
-        return [first, *tokens] if wants_first else tokens
+        return self._scorer.tokens(string, adds_first=add_special_tokens is not False)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The file's template, for the record of the run."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
-from ..errors import PlanError
+from ..errors import ConfigError, PlanError
 from ..model import Model
 from ..model.placement import flash_attention
 from ..native import NativeContext
@@ -52,15 +52,23 @@ class ContinuationScorer:
     """Scores continuations with a context of its own. One thread at a time; it is closed before its model."""
 
     def __init__(self, model: Model, runtime: RuntimeConfig, n_ctx: int | None = None) -> None:
-        """n_ctx: the most tokens of a text; none: what the model was trained with, at most 4,096. Raises ModelError if
-        memory is lacking.
+        """n_ctx: the most tokens of a text; none: what the model was trained with, at most 4,096.
+
+        Raises ConfigError for a model of which only the first layers are loaded, and ModelError if memory is lacking.
         """
+        if n_left_out := model.facts.n_left_out:
+            raise ConfigError(
+                f"the last {n_left_out} of the model's {model.facts.n_layer} layers are not loaded, because all "
+                "configured prompts have heads below them and runtime.question_prefixes is 0: set it above 0 for "
+                "log-probabilities of texts"
+            )
         n_ctx = n_ctx or min(model.facts.n_ctx_train, _USUAL_N_CTX)
         n_batch = max(2, min(n_ctx, 2048 if model.n_gpu_layers else 512))
         n_rows = max(2, min(n_batch, _ROWS_BYTES // (4 * model.facts.n_vocab)))
         self._n_leaves = min(_N_LEAVES, n_rows - 1)
         self._n_cells = 2 * max(n_ctx, n_batch)
         self.n_ctx = n_ctx
+        self._model = model
         self._has_states = model.has_states
         self._context = NativeContext(
             model.native,
@@ -80,6 +88,14 @@ class ContinuationScorer:
         self._known: list[TokenScore] = []
         """scores of its tokens from _n_before_known on"""
         self._n_before_known = 0
+
+    def tokens(self, text: str, *, adds_first: bool = True) -> list[int]:
+        """Tokens of a text, in which special tokens may be spelt; adds_first: with the first one that the model wants
+        before them, unless the text spells it already.
+        """
+        tokens: list[int] = self._model.tokenize(text, parse_special=True).tolist()
+        first = self._model.first_token
+        return [first, *tokens] if adds_first and first >= 0 and tokens[:1] != [first] else tokens
 
     def scores(
         self, texts: Sequence[Continuation], on_scored: Callable[[int], None] | None = None

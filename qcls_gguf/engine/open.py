@@ -68,13 +68,16 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     return engine
 
 
-def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledger: Ledger | None = None) -> Model:
+def open_model(
+    config: Config, models: OpenModels, *, audit: bool = False, whole: bool = False, ledger: Ledger | None = None
+) -> Model:
     """The model of a configuration, with as many layers on GPUs as make room for the context of `open_engine`.
 
-    audit: as for `compile_prompts`. Raises ConfigError or ModelError, also for what `open_engine` would refuse.
+    audit: as for `compile_prompts`; whole: load all layers, also where no prompt needs them. Raises ConfigError or
+    ModelError, also for what `open_engine` would refuse.
     """
     ledger, runtime, placed = ledger or Ledger(), config.runtime, None
-    n_first = 0 if audit else layers_needed(config)
+    n_first = 0 if audit or whole else layers_needed(config)
     if model := models.get(config, n_first):
         return models.of(config, ledger, file=model.file)
     file = replace(models.file_of(config, ledger), n_first=n_first)

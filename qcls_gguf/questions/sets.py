@@ -8,23 +8,24 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from ..classifier import Classifier
 from ..core.handle import LoadedPrompts
 from ..errors import BusyError, PlanError
 
 MOST_SETS = 256
+T = TypeVar("T")
 
 
 class RoomError(BusyError):
     """The engine has no room for another prompt set besides those in use."""
 
 
-class Tasks(set[asyncio.Task[None]]):
+class Tasks(set[asyncio.Task[Any]]):
     """Tasks that nobody waits for at once."""
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that is remembered until it ends."""
         task = asyncio.create_task(work)
         self.add(task)

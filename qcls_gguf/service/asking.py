@@ -18,12 +18,12 @@ from ..questions.sets import RoomError
 from ..report.drift import alarm_text
 from ..score.result import PromptResult, Result
 from .backend import Backend, Pair
-from .bodies import check_size, json_value, read_lines
+from .bodies import json_value, read_lines
 from .dialect import Completions, Dialect, Questions, TextQuestion, Texts, Usage, unknown_prompt
 from .exchange import Exchange, log
 from .lifecycle import Admission, Lifecycle
 from .metrics import Metrics
-from .refusal import RefusedError, openai_words, parse, refusal_of
+from .refusal import RefusedError, check_size, openai_words, parse, refusal_of
 from .settings import RequestLimits
 
 _AT_ONCE = 8
@@ -51,11 +51,13 @@ class Asker:
                     await backend.scored(asked.prompts, exchange.seconds_left, from_start=asked.from_start)
                 )
         if isinstance(asked, Questions):
-            check_size(len(asked.questions), self._limits.queries, "questions", "questions")
+            questions: list[TextQuestion] = []
             for each in asked.questions:
+                check_size(len(questions) + 1, self._limits.queries, "questions", "questions")
                 check_size(each.question.n_bytes, self._limits.question_bytes, "bytes", each.param)
-            with self._admission.admitted(len(asked.questions)), backend:
-                return await self._answered(asked, backend, exchange)
+                questions.append(each)
+            with self._admission.admitted(len(questions)), backend:
+                return await self._answered(asked, questions, backend, exchange)
         check_size(len(asked.texts), self._limits.queries, "texts", asked.param)
         if not asked.texts and not asked.is_partial:
             raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
@@ -138,15 +140,17 @@ class Asker:
 
     # --- questions -----------------------------------------------------------------------------------------------
 
-    async def _answered(self, asked: Questions, backend: Backend, exchange: Exchange) -> object:
+    async def _answered(
+        self, asked: Questions, given: Sequence[TextQuestion], backend: Backend, exchange: Exchange
+    ) -> object:
         """The body of the answer to questions, which are asked in groups."""
         usage = Usage()
-        questions = backend.prepared(asked.questions)
+        questions = backend.prepared(given)
         answers: list[Distribution | None] = []  # None: its scores cannot be computed
         while len(answers) < len(questions):
             some = questions[len(answers) : len(answers) + _AT_ONCE]
             answers += await self._some(some, backend, exchange, usage)
-        for each, answer in zip(asked.questions, answers, strict=True):
+        for each, answer in zip(given, answers, strict=True):
             if answer is None and not asked.is_partial:
                 raise RefusedError(500, "failed", f"{each.param}: its scores are not finite", param=each.param)
         return asked.answer(answers, usage)

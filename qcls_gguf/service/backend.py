@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import cache
+from functools import cache, partial
 from time import monotonic, time
+from typing import TypeVar
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
@@ -22,16 +23,19 @@ from ..prompts.prompt_set import PromptSet
 from ..questions.decision import read_decision
 from ..questions.forms import Forms, FormSettings
 from ..questions.question import Question, compile_question
-from ..questions.sets import SetCache
+from ..questions.sets import SetCache, Tasks
 from ..report.drift import DriftWatch
 from ..score.result import Result
 from .dialect import Context, ScoredToken, TextQuestion, unknown_prompt
-from .refusal import RefusedError
+from .refusal import RefusedError, check_size
 
+T = TypeVar("T")
 Pair = tuple[LoadedPrompts, str]
 
 _AT_ONCE = 8
 """given texts that are scored while others wait"""
+_BYTES_A_TOKEN = 32
+"""the most bytes of a given text for each token that it may have; a longer one is not even tokenised"""
 
 
 class Backend:
@@ -57,6 +61,7 @@ class Backend:
         self.decision = read_decision(model)
         self._scorer = scorer
         self._forms = Forms(forms, model, classifier.config.model)
+        self._tasks = Tasks()
         self._n_users = 0
         self._unused = asyncio.Event()
         self._unused.set()
@@ -152,37 +157,47 @@ class Backend:
         if scorer is None:
             what = "this service scores no given texts: its operator starts it with completions for that"
             raise RefusedError(501, "not served", what)
-        asked = [self._tokens(prompt, f"prompt[{index}]") for index, prompt in enumerate(prompts)]
         found: list[list[ScoredToken]] = []
+
+        def tokens_of_all() -> list[list[int]]:
+            return [self._tokens(scorer, prompt, f"prompt[{index}]") for index, prompt in enumerate(prompts)]
 
         def score(texts: list[Continuation]) -> list[list[TokenScore]]:
             if not found and monotonic() > latest_s:
                 raise DeadlineError("the deadline passed before the first prompt's turn: nothing was computed")
             return scorer.scores(texts)
 
-        for start in range(0, len(asked), _AT_ONCE):
-            some = asked[start : start + _AT_ONCE]
+        def score_some(some: list[list[int]]) -> list[list[ScoredToken]]:
             texts = [Continuation((*tokens, 0), 1 if from_start else len(tokens)) for tokens in some]
-            scores = await asyncio.to_thread(self.classifier.core.run, score, texts)
-            found += map(self._scored_tokens, some, scores)
+            return list(map(self._scored_tokens, some, self.classifier.core.run(score, texts)))
+
+        asked = await self._in_thread(tokens_of_all)
+        for start in range(0, len(asked), _AT_ONCE):
+            found += await self._in_thread(partial(score_some, asked[start : start + _AT_ONCE]))
         return found
 
-    def _tokens(self, prompt: str | list[int], param: str) -> list[int]:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """What a function returns in another thread. Also if the caller is cancelled, nothing is closed before that."""
+
+        async def run() -> T:
+            with self:
+                return await asyncio.to_thread(work)
+
+        return await asyncio.shield(self._tasks.start(run()))
+
+    def _tokens(self, scorer: ContinuationScorer, prompt: str | list[int], param: str) -> list[int]:
         """The tokens of a text, in which special ones may be spelt, or given ones. Raises RefusedError."""
-        tokens, first = prompt, self.model.first_token
+        tokens, most, n_vocab = prompt, scorer.n_ctx - 1, self.model.facts.n_vocab
         if isinstance(tokens, str):
-            tokens = self.model.tokenize(tokens, parse_special=True).tolist()
-            if first >= 0 and tokens[:1] != [first]:
-                tokens.insert(0, first)
-        n_vocab = self.model.facts.n_vocab
-        if wrong := [token for token in tokens if not 0 <= token < n_vocab]:
+            check_size(len(tokens.encode()), most * _BYTES_A_TOKEN, "bytes", param)
+            tokens = scorer.tokens(tokens)
+        if not 1 <= len(tokens) <= most:
+            what = f"{param}: {len(tokens)} tokens: a prompt has 1 to {most}"
+        elif wrong := [token for token in tokens if not 0 <= token < n_vocab]:
             what = f"{param}: {wrong[0]} is no token: this model has tokens 0 to {n_vocab - 1}"
-            raise RefusedError(400, "invalid", what, param=param)
-        assert self._scorer is not None
-        if not 1 <= len(tokens) < self._scorer.n_ctx:
-            what = f"{param}: {len(tokens)} tokens: a prompt has 1 to {self._scorer.n_ctx - 1}"
-            raise RefusedError(400, "invalid", what, param=param)
-        return tokens
+        else:
+            return tokens
+        raise RefusedError(400, "invalid", what, param=param)
 
     def _scored_tokens(self, tokens: list[int], scores: list[TokenScore]) -> list[ScoredToken]:
         *own, following = scores
@@ -195,14 +210,13 @@ class Backend:
         unknown = [ScoredToken(piece, None) for piece in given[: len(given) - len(own)]]
         return [*unknown, *known, ScoredToken(piece, log_probability, piece, log_probability)]
 
-    def _piece(self, token: int) -> str:
-        return self.model.piece(token)[0].decode(errors="replace")
+    def _piece(self, token: int) -> bytes:
+        return self.model.piece(token)[0]
 
     async def close(self) -> None:
         """Wait until no request uses it, then close the classifier, but not the model."""
         await self._unused.wait()
         await self.sets.close()
         if self._scorer is not None:
-            # after what clients who have left may still have there
-            await asyncio.to_thread(self.classifier.core.run, self._scorer.close)
+            await asyncio.to_thread(self._scorer.close)
         await asyncio.to_thread(self.classifier.close)

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from .exchange import Exchange
-from .refusal import RefusedError
+from .refusal import RefusedError, check_size
 from .settings import RequestLimits
 
 JSON = "application/json"
@@ -110,10 +110,3 @@ async def _part(request: Request, limits: RequestLimits, began_s: float) -> tupl
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     return message.get("body", b""), not message.get("more_body", False)
-
-
-def check_size(n: int, most: int, of_what: str, param: str) -> None:
-    """Raise RefusedError (413) for more than is allowed."""
-    if n > most:
-        what = f"{param}: {n:,} {of_what}, at most {most:,} {of_what} are allowed"
-        raise RefusedError(413, "too large", what, param=param)

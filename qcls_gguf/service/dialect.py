@@ -7,7 +7,7 @@ answers into the answer's body. It knows no engine, no queue and no HTTP.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,8 @@ class Usage:
 class Questions:
     """Questions to answer."""
 
-    questions: Sequence[TextQuestion]
+    questions: Iterable[TextQuestion]
+    """read up to the first one that a limit refuses"""
     answer: Callable[[list[Any], Usage], object]
     """the answer's body, of a Distribution for each question; with is_partial None where there are no scores"""
     is_partial: bool = False
@@ -127,10 +128,11 @@ class Questions:
 class ScoredToken:
     """A token of a given text, and what would have been the most probable one in its place."""
 
-    piece: str
+    piece: bytes
+    """its part of the text, which may begin or end within a character"""
     log_probability: float | None
     """after the tokens before it; None where that is not known"""
-    best_piece: str = ""
+    best_piece: bytes = b""
     best_log_probability: float = 0.0
 
 

@@ -40,10 +40,6 @@ class State(StrEnum):
     draining = "draining"
 
 
-class StoppedError(Exception):
-    """The service was told to stop while it was loading."""
-
-
 class Admission:
     """Counts requests that were admitted and are not answered yet. For the thread of the event loop."""
 
@@ -96,7 +92,7 @@ class Lifecycle:
         self._on_load = on_load
         self.loaded: Backend | None = None
         """what was loaded last, whether it answers or not"""
-        self._reloading = asyncio.Lock()
+        self._reloading: asyncio.Task[Backend] | None = None
         self._tasks = Tasks()
         self.admission = Admission(settings.limits.waiting_requests)
         self.state = State.loading
@@ -110,11 +106,14 @@ class Lifecycle:
         backend`) before awaiting anything.
         """
         if self.loaded is None or self.state is not State.ready:
-            raise RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=1000)
+            raise self._refusal()
         return self.loaded
 
+    def _refusal(self) -> RefusedError:
+        return RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=1000)
+
     async def load(self) -> None:
-        """Load the configuration as it is now. Raises QclsError, or StoppedError."""
+        """Load the configuration as it is now. Raises QclsError, and RefusedError if told to stop meanwhile."""
         self.loaded = await self._build(self._configure())
         if self.state is State.loading:
             self.state = State.ready
@@ -122,24 +121,27 @@ class Lifecycle:
     async def reload(self) -> Backend:
         """Load the configuration as it is now beside the old one, and swap them when it is ready.
 
-        Raises RefusedError: 409 while another reload runs, 422 for a configuration that is refused; the old one then
-        stays.
+        It goes on if the caller is cancelled. Raises RefusedError: 409 while another reload runs, 422 for a
+        configuration that is refused, 503 while loading and while draining; the old one then stays.
         """
         old = self.backend
-        if self._reloading.locked():
+        if self._reloading and not self._reloading.done():
             raise RefusedError(409, "reloading", "a reload is running: wait for its end")
-        async with self._reloading:
-            began = monotonic()
-            try:
-                new = await self._build(self._configure())
-            except QclsError as e:
-                log.warning("reload refused, the old configuration stays in use: %s", e)
-                raise RefusedError(422, "reload", f"the old configuration stays in use: {e}") from None
-            self.loaded = new
-            self.n_reloads += 1
-            log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))
-            self._tasks.start(_close(old, keep_model=old.model is new.model))
-            return new
+        self._reloading = self._tasks.start(self._replaced(old))
+        return await asyncio.shield(self._reloading)
+
+    async def _replaced(self, old: Backend) -> Backend:
+        began = monotonic()
+        try:
+            new = await self._build(self._configure())
+        except QclsError as e:
+            log.warning("reload refused, the old configuration stays in use: %s", e)
+            raise RefusedError(422, "reload", f"the old configuration stays in use: {e}") from None
+        self.loaded = new
+        self.n_reloads += 1
+        log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))
+        self._tasks.start(_close(old, keep_model=old.model is new.model))
+        return new
 
     def start_reload(self) -> None:
         """Reload, for the handler of a signal; a refusal is logged."""
@@ -163,26 +165,26 @@ class Lifecycle:
             (stamp,) = stamps_of([path])
         except OSError as e:
             raise ModelError(f"{path}: the model file cannot be read: {e.strerror}") from None
-        old, runtime = self.loaded, config.runtime
+        old, runtime, scores = self.loaded, config.runtime, self._settings.completions
         with ExitStack() as undo:
             if (
                 old is not None
                 and old.stamp == stamp
                 and old.classifier.config.runtime.n_gpu_layers == runtime.n_gpu_layers
                 and old.model.opened_with == runtime.of_model
-                and _has_layers(old.model, layers_needed(config))
+                and _has_layers(old.model, 0 if scores else layers_needed(config))
             ):
                 model = old.model
             else:
                 models = OpenModels(offline=self._offline, on_load=self._on_load)
-                model = open_model(config, models, ledger=Ledger(self._step))
+                model = open_model(config, models, whole=scores, ledger=Ledger(self._step))
                 undo.callback(model.close)
             classifier = undo.enter_context(Classifier.from_config(config, model=model, on_step=self._step))
             began = monotonic()
             cost = classifier.measure_turns()
             what = f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more"
             self._step("measure turns", what, (monotonic() - began) * 1e3)
-            scorer = ContinuationScorer(model, config.runtime) if self._settings.completions else None
+            scorer = ContinuationScorer(model, runtime) if scores else None
             undo.pop_all()
         for mistake in classifier.warnings:
             log.warning("%s", mistake)
@@ -192,7 +194,7 @@ class Lifecycle:
         if self._on_step and self.state is State.loading:
             self._on_step(name, what, ms)
         if self.state is State.draining:
-            raise StoppedError
+            raise self._refusal()
 
     def drain(self) -> None:
         """Refuse new requests; answer the accepted ones."""
@@ -202,10 +204,9 @@ class Lifecycle:
         """Close everything, after the last answer."""
         self.drain()
         await self._tasks.ended()
-        async with self._reloading:
-            if self.loaded is not None:
-                await _close(self.loaded, keep_model=False)
-                self.loaded = None
+        if self.loaded is not None:
+            await _close(self.loaded, keep_model=False)
+            self.loaded = None
 
 
 async def _close(backend: Backend, *, keep_model: bool) -> None:

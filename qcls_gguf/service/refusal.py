@@ -80,6 +80,13 @@ def refusal_of(error: QclsError | RefusedError | HTTPException, param: str | Non
             return RefusedError(500, "failed", str(error))
 
 
+def check_size(n: int, most: int, of_what: str, param: str) -> None:
+    """Raise RefusedError (413) for more than is allowed."""
+    if n > most:
+        what = f"{param}: {n:,} {of_what}, at most {most:,} {of_what} are allowed"
+        raise RefusedError(413, "too large", what, param=param)
+
+
 # --- the usual words -------------------------------------------------------------------------------------------------
 
 _TYPES = {

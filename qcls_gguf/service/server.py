@@ -21,7 +21,7 @@ from ..errors import ConfigError
 from .app import build_app
 from .asking import json_bytes
 from .exchange import log, set_up_log
-from .lifecycle import Lifecycle, OnStep, StoppedError
+from .lifecycle import Lifecycle, OnStep
 from .refusal import RefusedError, openai_words
 from .settings import ServiceSettings
 
@@ -125,7 +125,7 @@ async def _serve(
         lifecycle.drain()
         for request in list(server.server_state.tasks):  # after a second signal
             request.cancel()
-        with contextlib.suppress(StoppedError):
+        with contextlib.suppress(RefusedError):
             await loading
         await lifecycle.close()
 

@@ -107,6 +107,7 @@ def test_prefixes_need_cells(model: Model, open_context: OpenContext) -> None:
     engine = engine_of(model, open_context(model.native), [long_prefix(100)])
     with pytest.raises(PlanError, match="1 prefixes of 93 tokens do not fit: 4 sequences and 92 cells are free of 192"):
         engine.hold([long_prefix(93, seed=1)])
+    engine.release(engine.hold([long_prefix(92, seed=1)]))  # its cells are then there for the next one
     (held,) = engine.hold([(*long_prefix(100)[:50], *long_prefix(92, seed=1))])
     assert engine.cache.n_cells == 192
     row = branch(engine, held.tokens, [[1]])[0]

@@ -10,6 +10,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock
 
 import httpx
@@ -21,8 +22,10 @@ from typer.testing import CliRunner
 
 from qcls_gguf import DecodeError, load_config
 from qcls_gguf.cli.app import app
+from qcls_gguf.config.schema import Config
 from qcls_gguf.service.app import build_app
 from qcls_gguf.service.lifecycle import Lifecycle
+from qcls_gguf.service.refusal import RefusedError
 from qcls_gguf.service.settings import ServiceSettings
 
 LABELS = ["dress", "jeans", "none"]
@@ -179,6 +182,37 @@ def test_a_reload_while_a_body_arrives() -> None:
         time.sleep(0.2)  # in which the old classifier is closed
         connection.sendall(data[-5:])
         assert received(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_the_end_waits_for_a_reload_whose_caller_has_gone() -> None:
+    """Its thread still uses the model: only after that is anything closed."""
+    began, may_go_on = threading.Event(), threading.Event()
+
+    async def leave() -> None:
+        lifecycle = Lifecycle(lambda: load_config(ROOT / "configs/mission.yaml"), ServiceSettings())
+        await lifecycle.load()
+        old, build = lifecycle.backend, lifecycle._open
+
+        def open_slowly(config: Config) -> Any:
+            began.set()
+            may_go_on.wait(30)
+            return build(config)
+
+        lifecycle._open = open_slowly  # type: ignore[method-assign]
+        reloading = asyncio.create_task(lifecycle.reload())
+        await asyncio.to_thread(began.wait, 30)
+        with pytest.raises(RefusedError, match="a reload is running"):
+            await lifecycle.reload()
+        reloading.cancel()
+        closing = asyncio.create_task(lifecycle.close())
+        await asyncio.wait([reloading, closing], timeout=0.3)
+        assert (reloading.cancelled(), closing.done()) == (True, False)
+        assert len(old.model.tokenize("red", parse_special=False)) > 0
+        may_go_on.set()
+        await closing
+        assert lifecycle.loaded is None
+
+    asyncio.run(leave())
 
 
 def test_a_late_request_is_not_computed() -> None:

@@ -8,21 +8,19 @@ together, and nothing is generated.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from math import log
 from typing import Any
 
 from ...questions.distribution import Distribution
 from ...questions.question import Question
 from ..dialect import Context, Dialect, Events, Questions, TextQuestion, Usage, no_images
-from ..refusal import RefusedError
 from .chat_request import ChatMessage, ChatRequest, Wanted, wanted_of
 from .closed_lists import ClosedList
 
 _INSTRUCTING = ("system", "developer")
 _LEAST_LOG = -9999.0
 """OpenAI's log-probability of what is impossible"""
-_MOST_CHARACTERS = 1 << 26
-"""of all questions of a request, each of which has the system messages"""
 
 
 def _ask(request: ChatRequest, context: Context) -> Questions:
@@ -33,22 +31,19 @@ def _ask(request: ChatRequest, context: Context) -> Questions:
     if wanted.function and wanted.function.description:
         instructions.append(wanted.function.description)
     text = asked[0][1] if len(asked) == 1 else "\n".join(f"{role}: {words}" for role, words in asked)
-    n_characters = sum(sum(map(len, [*instructions, *names, each.description])) for names, each in wanted.lists.items())
-    if n_characters > _MOST_CHARACTERS:
-        what = f"messages: {n_characters:,} characters of instructions, system messages in every field's"
-        raise RefusedError(413, "too large", f"{what}: at most {_MOST_CHARACTERS:,} are allowed", param="messages")
-    questions = []
-    for names, field in wanted.lists.items():
-        own = ": ".join(filter(None, [".".join(names), field.description]))
-        whole = "\n\n".join(filter(None, [*instructions, own]))
-        options = [(label, None) for label in field.labels]
-        question = Question.of("choice", whole, options, audit=request.audit)
-        questions.append(TextQuestion(question, text, ".".join([wanted.param, *names])))
+
+    def questions() -> Iterator[TextQuestion]:  # each has the system messages
+        for names, field in wanted.lists.items():
+            own = ": ".join(filter(None, [".".join(names), field.description]))
+            whole = "\n\n".join(filter(None, [*instructions, own]))
+            options = [(label, None) for label in field.labels]
+            question = Question.of("choice", whole, options, audit=request.audit)
+            yield TextQuestion(question, text, ".".join([wanted.param, *names]))
 
     def answer(found: list[Distribution], usage: Usage) -> object:
         return _answer(request, context, wanted, found, usage)
 
-    return Questions(questions=questions, answer=answer)
+    return Questions(questions=questions(), answer=answer)
 
 
 def _text(message: ChatMessage, param: str) -> str:

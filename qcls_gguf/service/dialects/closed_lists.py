@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from math import inf
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from ...config.words import shown
 from ..refusal import RefusedError
@@ -13,6 +14,8 @@ _MOST_STEPS = 100_000
 """values, references and alternatives of one schema: nobody else is answered while they are followed"""
 _MOST_LEVELS = 16
 """objects within each other"""
+_LONGEST_PARAM = 200
+"""characters of a place in a message"""
 
 Names = tuple[str, ...]
 """the fields that lead to a value, the outermost first"""
@@ -80,6 +83,8 @@ class _Reader:
                     values += [True, False]
                 case {"type": "null"}:
                     values.append(None)
+                case {"type": [_, *_] as kinds}:
+                    waiting += [{"type": kind} for kind in reversed(kinds)]
                 case {"anyOf": [_, *_] as some} | {"oneOf": [_, *_] as some}:
                     self._step(len(some))
                     waiting += reversed(some)
@@ -93,11 +98,7 @@ class _Reader:
             self._step(1 + len(field))
             match field:
                 case {"$ref": str() as reference, **beside}:
-                    field = self._root
-                    steps = reference.removeprefix("#").split("/")[1:]
-                    self._step(len(steps))
-                    for step in steps:
-                        field = field.get(step) if isinstance(field, dict) else None
+                    field = self._at(reference)
                 case {"allOf": [one], **beside}:
                     field = one
                 case _:
@@ -105,13 +106,26 @@ class _Reader:
             field = field | beside if isinstance(field, dict) else field
         raise self._refusal(shown(field))
 
+    def _at(self, reference: str) -> Any:
+        """What a JSON pointer leads to; None where it leads nowhere."""
+        start, *steps = unquote(reference).split("/")
+        self._step(len(steps))
+        value: Any = self._root if start == "#" else None
+        for step in steps:
+            name = step.replace("~1", "/").replace("~0", "~")
+            try:
+                value = value[int(name) if isinstance(value, list) else name]
+            except (LookupError, TypeError, ValueError):
+                return None
+        return value
+
     def _step(self, n: int) -> None:
         self._n_steps += n
         if self._n_steps > _MOST_STEPS:
             raise self._refusal(f"a schema without end, or of more than {_MOST_STEPS:,} values and references,")
 
     def _refusal(self, what: str) -> RefusedError:
-        param = ".".join([self._param, *self._names])
+        param = ".".join([self._param, *self._names])[:_LONGEST_PARAM]
         message = (
             f"{param}: {what} is not a closed list: this service chooses one of given values and writes no text, so "
             "give `enum`, `const` or `boolean`, or an object of such fields"

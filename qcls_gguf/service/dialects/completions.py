@@ -5,8 +5,8 @@ Nothing is generated but the one most probable token that clients of this kind a
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -27,7 +27,7 @@ class CompletionsRequest(Lenient):
     """texts, or token ids"""
     model: str = "default"
     max_tokens: Annotated[int, Field(ge=0)] | None = 16
-    """0 or 1"""
+    """0 or null, or 1"""
     echo: bool | None = False
     """whether the answer begins with the prompt, with its log-probabilities"""
     logprobs: Annotated[int, Field(ge=0)] | None = None
@@ -40,7 +40,7 @@ class CompletionsRequest(Lenient):
 
 def _ask(request: CompletionsRequest, context: Context) -> Completions:
     for name, given, only in (
-        ("max_tokens", request.max_tokens, (0, 1)),
+        ("max_tokens", request.max_tokens, (0, 1, None)),
         ("n", request.n, (1, None)),
         ("best_of", request.best_of, (1, None)),
         ("stream", request.stream, (False, None)),
@@ -82,16 +82,19 @@ def _prompts(given: Prompts) -> Sequence[str | list[int]]:
 def _choice(index: int, tokens: list[ScoredToken], request: CompletionsRequest) -> dict[str, Any]:
     """The prompt's tokens if they are echoed, then the most probable next one if it is asked for."""
     shown = [*(tokens[:-1] if request.echo else []), *tokens[-1:] * (request.max_tokens or 0)]
-    pieces = [each.piece for each in shown]
+    decoder, text, offsets = getincrementaldecoder("utf-8")("replace"), "", []
+    for each in shown:
+        offsets.append(len(text))
+        text += decoder.decode(each.piece)
     logprobs = {
-        "tokens": pieces,
+        "tokens": [_word(each.piece) for each in shown],
         "token_logprobs": [each.log_probability for each in shown],
         "top_logprobs": [_top(each) for each in shown],
-        "text_offset": list(accumulate(map(len, pieces), initial=0))[:-1],
+        "text_offset": offsets,
     }
     return {
         "index": index,
-        "text": "".join(pieces),
+        "text": text + decoder.decode(b"", final=True),
         "finish_reason": "length",
         "logprobs": None if request.logprobs is None else logprobs,
     }
@@ -101,7 +104,16 @@ def _top(token: ScoredToken) -> dict[str, float] | None:
     """The log-probabilities of a token and of the most probable one in its place; None where they are not known."""
     if token.log_probability is None:
         return None
-    return {token.best_piece: token.best_log_probability, token.piece: token.log_probability}
+    # of two tokens with one text the better one is told
+    return {_word(token.piece): token.log_probability, _word(token.best_piece): token.best_log_probability}
+
+
+def _word(piece: bytes) -> str:
+    """A token as OpenAI writes it: `bytes:` and escapes for one that begins or ends within a character."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return f"bytes:{piece.decode('ascii', 'backslashreplace')}"
 
 
 COMPLETIONS = Dialect(
