@@ -41,9 +41,13 @@ uint32_t n_layers_built(const llama_hparams & hparams, int arch, int32_t end);
 // While a model is loaded of which this thread wants the first layers only: lets its hyperparameters, once they are read,
 // count no others, and gives the token embedding in place of the head's matrix, which its graph needs but never computes
 // with. NULL for every other tensor.
-void leave_out_layers(llama_hparams & hparams, int arch);
+void leave_out_layers(llama_model & model);
 ggml_tensor * instead_of_head(const llama_model & model, const std::string & name, std::initializer_list<int64_t> ne,
                               int flags);
+
+// Whether a decision model compares hidden states by tensors of its own, which its graph lacks: the package reads them. Its
+// hidden states are then as long as its residual stream, whatever the file says of that head.
+bool has_pointer_head(const llama_model & model);
 
 // Takes the last n nodes off a graph.
 void drop_last_nodes(ggml_cgraph * graph, int n);

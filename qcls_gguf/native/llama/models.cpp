@@ -74,12 +74,21 @@ uint32_t n_layers_built(const llama_hparams & hparams, int arch, int32_t end) {
     return std::min(n_layer, std::max({(uint32_t) end, first(is_recurrent), first(attends)}));
 }
 
-void leave_out_layers(llama_hparams & hparams, int arch) {
-    const uint32_t n = n_first_layers > 0 ? n_layers_built(hparams, arch, n_first_layers) : hparams.n_layer();
+bool has_pointer_head(const llama_model & model) {
+    const auto kind = model.gguf_kv.find(model.arch_name() + ".decision.type");
+    return kind != model.gguf_kv.end() && kind->second == "kev";
+}
+
+void leave_out_layers(llama_model & model) {
+    llama_hparams & hparams = model.hparams;
+    const uint32_t n = n_first_layers > 0 ? n_layers_built(hparams, model.arch, n_first_layers) : hparams.n_layer();
     if (n < hparams.n_layer()) {
         hparams.n_left_out = hparams.n_layer() - n;
         hparams.n_layer_all = n;
         hparams.n_layer_nextn = 0;
+    }
+    if (has_pointer_head(model)) {
+        hparams.n_embd_out_impl = 0;
     }
 }
 
