@@ -92,6 +92,7 @@ class Oracle:
     """Scores labels one at a time in a stock context. Close it after use."""
 
     def __init__(self, path: Path, *, n_ctx: int = N_CTX, kv_type: str = "f16", flash_attn: bool | None = None) -> None:
+        self.path = path
         self.model = NativeModel(path)
         self.context = NativeContext(self.model, **STOCK, n_ctx=n_ctx, kv_type=kv_type, flash_attn=flash_attn)
         pieces = [(token, *self.model.piece(token)) for token in range(self.model.facts.n_vocab)]

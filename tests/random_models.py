@@ -50,6 +50,7 @@ def write_model(
     control_tokens: Sequence[str] = (),
     chat_template: str | list[dict[str, str]] | None = None,
     keys: Mapping[str, float | str] | None = None,
+    pointer: int | None = None,
     seed: int = 0,
 ) -> Path:
     """Write the model `ARCHS[name]` to `path` and return `path`.
@@ -59,7 +60,8 @@ def write_model(
     256. `heads` is (head size, query heads, key and value heads), for models of `decoder`; otherwise heads have 64
     values, and there are two query heads to a key. `n_vocab` pads the vocabulary with unused tokens.
     `control_tokens` are added to the vocabulary, `chat_template` (or several with their names) and
-    `keys`, with the architecture before them, to the file.
+    `keys`, with the architecture before them, to the file. `pointer` is the size of a pointer head, as llama.cpp's
+    converter writes it.
     """
     spec = ARCHS[name]
     if tied is None:
@@ -98,6 +100,9 @@ def write_model(
         has_bias = spec.tail == "bias"
         tensors.matrix("output", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=head_type, bias=has_bias)
     spec.build(tensors, shape)
+    if pointer is not None:
+        tensors.key("embedding_length_out", 2 * pointer)
+        tensors.matrix("cls.output", n_embd, 2 * pointer, gain=1.5, bias=True)
 
     finish(writer)
     return path

@@ -21,8 +21,12 @@ _N_SHAPES = 16
 """runtime.n_shapes: auto: the fewest graphs in all"""
 _MOST_TOKENS = 4096
 """runtime.n_batch: auto, unless one prompt needs more"""
-_DECISION_TOKENS = 1024
-"""runtime.n_batch: auto, at least, for a decision model"""
+_DECISION_TOKENS = 2048
+"""runtime.n_batch: auto, at least, for a decision model; and how many of a decode's tokens may be read, at least"""
+_DECISION_LEAVES = 16
+"""sequences for the leaves of a decode, at least, for a decision model: eight questions in two orders each"""
+_DECISION_STATE_BYTES = 1 << 30
+"""Most memory for the recurrent states of these sequences."""
 _QUESTION_TOKENS = 512
 """runtime.n_batch: auto, at least so many more than the longest query, so that questions at run time fit"""
 _QUESTION_CELLS = 1024
@@ -141,7 +145,11 @@ def limits(
     n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
     n_kept_seqs = runtime.kept_queries * len(prefixes)
     n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved, n_kept_seqs)
-    n_seqs = len(prefixes) + n_reserved + n_kept_seqs + n_leaf_seqs
+    n_others = len(prefixes) + n_reserved + n_kept_seqs
+    if decides:
+        n_most = min(_DECISION_LEAVES, _most_seqs(runtime) - n_others)
+        n_leaf_seqs = max(n_leaf_seqs, min(n_most, _DECISION_STATE_BYTES // state_bytes) if state_bytes else n_most)
+    n_seqs = n_others + n_leaf_seqs
     n_least = max(*whole, n_seqs, n_outputs)
     if runtime.n_batch == "auto":
         n_least = max(n_least, _DECISION_TOKENS * decides)
@@ -176,7 +184,7 @@ def limits(
         n_ctx=n_ctx,
         n_batch=n_batch,
         n_seq_max=n_seqs,
-        n_outputs_max=max(n_seqs, n_outputs),
+        n_outputs_max=max(n_seqs, n_outputs, min(n_batch, _DECISION_TOKENS) if decides else 0),
         n_leaf_seqs=n_leaf_seqs,
         n_kept_seqs=n_kept_seqs,
     )

@@ -13,7 +13,7 @@ from typing import Literal, Self
 from ..config.resources import EMBEDDED, OLLAMA, PACKAGE, embedded_model
 from ..config.schema import ModelConfig
 from ..errors import ModelError
-from .header import GgufHeader, TensorInfo, read_header
+from .header import DECISION_KINDS, GgufHeader, TensorInfo, read_header
 from .hub import SPLIT_NAME, cached_models, fetch_model
 from .ollama import find_ollama_model, installed
 from .packages import find_packaged_model, packaged_models
@@ -48,7 +48,9 @@ class ModelFile:
                 f"{path} holds no language model ({header.arch or kind}): give the file of the model itself"
             )
         n_embd, n_out = (header.scalars.get(f"{header.arch}.embedding_length{end}", 0) for end in ("", "_out"))
-        if n_out not in (0, n_embd):
+        if (
+            n_out not in (0, n_embd) and header.decision_kind not in DECISION_KINDS
+        ):  # whose head is no part of its graph
             raise ModelError(f"{path} gives {n_out!r} values a token, its head takes {n_embd!r}: choose another file")
         file = cls((header, *map(read_header, parts[1:])))
         if not file.tensors:

@@ -108,6 +108,10 @@ class Model(Vocabulary):
         """What output.bias, where there is one, adds to the logits of some tokens. Raises ModelError."""
         return self._output_rows().biases(tokens)
 
+    def tensor(self, name: str) -> Float32Array | None:
+        """A tensor of the file that its graph lacks, dequantised; None where there is none. Raises ModelError."""
+        return self._output_rows().tensor(name)
+
     def close(self) -> None:
         """Free the weights, and the contexts that still use them first; may be called again."""
         self._hashing.stop()

@@ -35,7 +35,7 @@ class OutputRows:
         matrix = _find(file, "output.weight") or _find(file, "token_embd.weight")  # where the two are tied
         if matrix is None:
             raise ModelError(f"{file.path} has neither output.weight nor token_embd.weight: it is no language model")
-        self._path = file.path
+        self._file, self._path = file, file.path
         self._matrix = matrix
         self._bias = _find(file, "output.bias")
         self._rows: dict[int, Float32Array] = {}
@@ -53,6 +53,11 @@ class OutputRows:
         if missing := [token for token in tokens if token not in kept]:
             kept |= zip(missing, self._matrix.values(missing, n_rows).reshape(-1, n_embd), strict=True)
         return {token: kept[token] for token in tokens}
+
+    def tensor(self, name: str) -> Float32Array | None:
+        """A tensor's values, rows last; None where there is no such tensor. Raises as `of`."""
+        found = _find(self._file, name)
+        return None if found is None else found.values([0], 1).reshape(found.info.shape[::-1])
 
     def biases(self, tokens: Iterable[int]) -> dict[int, float]:
         """The values of output.bias for some tokens. Raises ModelError where the file has none."""

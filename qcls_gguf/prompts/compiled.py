@@ -20,6 +20,7 @@ from ..config.heads_file import Head
 from ..config.scoring import Scoring
 from ..config.template import SLOT
 from ..errors import ConfigError, PlanError
+from .pointer import Pointer
 from .trie import LabelTrie, build_trie, end_of_prompt
 
 # Query beginnings and endings after which tokenisers are known to merge differently: none, letters, digits, spaces,
@@ -143,7 +144,7 @@ def compile_prompt(
     bos: int = -1,
     end: int = -1,
     exact: bool = False,
-    learnt: Head | None = None,
+    learnt: Head | Pointer | None = None,
 ) -> Prompt:
     """Tokenise a template and its labels once.
 
@@ -180,7 +181,10 @@ def compile_prompt(
     else:
         endings = _endings(tokenizer, before, after, fragments)
     begins_apart = bool(closing_text or after)
-    if learnt and not learnt.reads_labels:
+    if isinstance(learnt, Pointer):
+        label_tokens: list[tuple[int, ...]] = [()] * len(labels)
+        closing, trie = learnt.trie(closing, len(labels))
+    elif learnt and not learnt.reads_labels:
         alone = [tokenizer.tokenize(label_prefix + label, parse_special=False).tolist() for label in labels]
         label_tokens = [tuple(tokens) for tokens in alone]
         trie = end_of_prompt(len(labels), label_tokens[0][0])

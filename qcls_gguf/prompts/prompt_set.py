@@ -19,6 +19,7 @@ from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError
 from .compiled import Prompt, Tokenizer, common_prefix, compile_prompt
+from .pointer import Pointer
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -35,7 +36,7 @@ class PromptSet:
     query"""
     exact: bool
     """whether every answer carries exact scores, which need the LM head"""
-    heads: tuple[Head | None, ...]
+    heads: tuple[Head | Pointer | None, ...]
     """of each prompt: what answers instead of its labels' texts"""
 
     def depths(self, n_layer: int) -> set[int]:
@@ -133,15 +134,20 @@ class _CachingTokenizer:
 
 
 def compile_prompts(
-    configs: Sequence[PromptConfig], model: Vocabulary, *, audit: bool = False, heads: Heads | None = None
+    configs: Sequence[PromptConfig],
+    model: Vocabulary,
+    *,
+    audit: bool = False,
+    heads: Heads | None = None,
+    pointer: Pointer | None = None,
 ) -> PromptSet:
     """Tokenise the templates and labels of some prompts.
 
-    audit: let every answer carry exact scores; heads: what answers some of them. Raises ConfigError, which names the
-    prompt.
+    audit: let every answer carry exact scores; heads: what answers some of them; pointer: what answers all of them.
+    Raises ConfigError, which names the prompt.
     """
     tokenizer = _CachingTokenizer(model)
-    by_prompt = heads_of(configs, heads)
+    by_prompt: Sequence[Head | Pointer | None] = [pointer] * len(configs) if pointer else heads_of(configs, heads)
     prompts = tuple(
         compile_prompt(
             tokenizer,

@@ -1,12 +1,14 @@
 """Decision models: what their files say, how they are asked, and how their answers are read.
 
 Such a file has the key `<arch>.decision.type`, a template by the name `systemone` that writes a question with its state
-and options, and temperatures. The kinds here answer with a code that the template puts before each option, such as a
-letter. Rules: llama.cpp, tools/server/server-decision.cpp (b11361).
+and options, and temperatures. Most kinds here answer with a code that the template puts before each option, such as a
+letter; `kev` compares states by a pointer head. Rules: llama.cpp, tools/server/server-decision.cpp (b11361).
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,12 +25,13 @@ from ..errors import ConfigError, ModelError
 from ..model import Model
 from ..model.header import DECISION_KINDS
 from ..prompts.chat_template import render_template
+from ..prompts.pointer import Pointer
 from ..prompts.prompt_set import PromptSet
 from ..score.result import PromptResult
 from .question import JsonText, Question, compile_quoted, json_value
 from .quoting import Quotes
 
-OPENJEV, LEV, NIMBLE, PPLX, LFM2 = DECISION_KINDS
+OPENJEV, LEV, NIMBLE, PPLX, LFM2, KEV = DECISION_KINDS
 _TYPES = {"choice": "choice", "predicate": "noul", "score": "score"}
 _WORDS = {"true": ("yes", "Yes", "YES"), "false": ("no", "No", "NO")}
 _N_RATINGS = 9
@@ -36,7 +39,11 @@ _N_RATINGS = 9
 _MOST_CODES = 255
 _STATE = "\U0010fffd"
 """stands for the state while a template is rendered"""
+_OPTION_END = "<|box_end|>"
+"""what ends an option of kev"""
+_SPELLING = re.compile(r"<\|(\w+)\|>", re.ASCII)
 _ODD_TEXT = ' "a\\\n '
+_WHITE = " \t\n\r"
 _ANY = Question.of("choice", "?", (("a", None), ("b", None)))
 
 
@@ -45,7 +52,7 @@ class _Option:
     key: str
     description: Any
     codes: tuple[str, ...]
-    """the texts that mean it, each one token; the template shows the first"""
+    """the texts that mean it, each one token, of which the template shows the first; of kev its number"""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ class DecisionReader:
     temperatures: Mapping[str, float]
     """by the type of a question, or that and a range of numbers of options, as in `choice.3_5`"""
     model: Model
+    pointer: Pointer | None = None
+    """of kev"""
 
     def prepared(self, questions: Mapping[str, Question]) -> list[Question]:
         """The questions of a request, by name, with the names and, for one kind, all other questions that their prompts
@@ -77,10 +86,14 @@ class DecisionReader:
             )
             for index, order in enumerate(self._orders(question))
         ]
-        return compile_quoted(prompts, quotes, classifier, audit=question.audit)
+        # a pointer's answers have no exact scores: no probabilities of texts are read
+        is_audited = question.audit and self.pointer is None
+        return compile_quoted(prompts, quotes, classifier, audit=is_audited, pointer=self.pointer)
 
     def state_text(self, state: str) -> str:
         """The text that the template writes for a state: strings usually unchanged, other values as JSON."""
+        if self.kind == KEV:
+            return _plain_text(json_value(state))
         return state if self._keeps_texts and not isinstance(state, JsonText) else self._written(state)
 
     @cached_property
@@ -138,6 +151,8 @@ class DecisionReader:
     def _codes(self, question: Question, keys: Sequence[str]) -> list[tuple[str, ...]]:
         if self.kind == LFM2:
             return self._groups(question, keys)
+        if self.kind == KEV and len(keys) <= _MOST_CODES:
+            return [(str(index),) for index in range(len(keys))]
         codes = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _codes()
         return [(code,) for code in self._single(codes, len(keys))]
 
@@ -205,14 +220,15 @@ class DecisionReader:
         return text
 
     def _shown(self, question: Question, order: int) -> dict[str, Any]:
+        shown = _plain_text if self.kind == KEV else _unchanged
         options: list[dict[str, Any]] = [
-            {"key": each.key, "description": each.description}
-            | ({} if self.kind == OPENJEV else {"label": each.codes[0]})
+            {"key": shown(each.key), "description": None if each.description is None else shown(each.description)}
+            | ({} if self.kind in (OPENJEV, KEV) else {"label": each.codes[0]})
             for each in self._options(question, order)
         ]
         if self.kind == LFM2 and question.kind != "choice":  # the codes are forms of the keys
             options = [option | {"label": option["key"]} for option in options]
-        instructions = json_value(question.instructions)
+        instructions = shown(json_value(question.instructions))
         return {"id": question.name, "type": _TYPES[question.kind], "instructions": instructions, "options": options}
 
 
@@ -230,7 +246,56 @@ def read_decision(model: Model) -> DecisionReader | None:
     for key, value in temperatures.items():
         if not isinstance(value, float) or not value > 0:
             raise ModelError(f"{model.path}: {begin}{key} is {value}, and a temperature is above 0")
-    return DecisionReader(kind, template, temperatures, model)  # type: ignore[arg-type]
+    pointer = _pointer(model) if kind == KEV else None
+    return DecisionReader(kind, template, temperatures, model, pointer)  # type: ignore[arg-type]
+
+
+def _pointer(model: Model) -> Pointer:
+    """The head of kev: the rows of its matrix are those of queries, then those of keys. Raises ModelError."""
+    facts = model.facts
+    end = model.tokenize(_OPTION_END, parse_special=True).tolist()
+    matrix, bias = model.tensor("cls.output.weight"), model.tensor("cls.output.bias")
+    if matrix is None or matrix.shape[1:] != (facts.n_embd,) or len(matrix) % 2 or len(end) != 1:
+        shape = None if matrix is None else matrix.shape
+        raise ModelError(
+            f"{model.path}: cls.output.weight has the shape {shape}, and {_OPTION_END} {len(end)} tokens: kev's head "
+            f"has an even number of rows of {facts.n_embd} numbers, and the text is one token"
+        )
+    if bias is None:
+        bias = np.zeros(len(matrix), np.float32)
+    (query, key), (query_bias, key_bias) = np.split(matrix, 2), np.split(bias, 2)
+    return Pointer(depth=facts.n_layer, end=end[0], query=query, query_bias=query_bias, key=key, key_bias=key_bias)
+
+
+def _plain_text(value: Any) -> str:
+    """A JSON value as the text that kev was trained with, in which no special token is spelt."""
+    return _SPELLING.sub("<¦\\1¦>", _flat(value))
+
+
+def _flat(value: Any, indent: int = 0) -> str:
+    pad = "  " * indent
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bool():
+            return str(value)
+        case list():
+            return "\n".join(f"{pad}- {_flat(each, indent + 1).lstrip(_WHITE)}" for each in value)
+        case dict():
+            return "\n".join(
+                f"{pad}{key}:\n{_flat(each, indent + 1)}"
+                if isinstance(each, dict | list)
+                else f"{pad}{key}: {_flat(each)}"
+                for key, each in value.items()
+            )
+        case _:
+            return json.dumps(value)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _codes() -> list[str]:

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
+from ..config.template import SLOT
 from ..errors import CapacityError
+from ..prompts.pointer import Pointer
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from .forms import Forms, Kind
 from .quoting import Quotes, QuotingVocabulary, without_quotes
@@ -105,17 +107,23 @@ def compile_question(question: Question, forms: Forms, classifier: Classifier) -
 
 
 def compile_quoted(
-    prompts: Sequence[PromptConfig], quotes: Quotes, classifier: Classifier, *, audit: bool
+    prompts: Sequence[PromptConfig],
+    quotes: Quotes,
+    classifier: Classifier,
+    *,
+    audit: bool,
+    pointer: Pointer | None = None,
 ) -> PromptSet:
-    """Prompts with quoted texts in them. audit: whether their exact scores are wanted. Raises ConfigError."""
+    """Prompts with quoted texts in them. audit, pointer: as for `compile_prompts`. Raises ConfigError."""
     model, originals = classifier.engine.model, quotes.originals
-    n_tokens = max(len(model.tokenize(each.template.translate(originals), parse_special=False)) for each in prompts)
+    stored = [each.template.partition(SLOT)[0].translate(originals) for each in prompts]
+    n_tokens = max(len(model.tokenize(text, parse_special=False)) for text in stored)
     if n_tokens > (n_most := classifier.engine.n_prefix_cells):
         raise CapacityError(
             f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
             "runtime.question_cells"
         )
-    compiled = compile_prompts(prompts, QuotingVocabulary(model, originals), audit=audit)
+    compiled = compile_prompts(prompts, QuotingVocabulary(model, originals), audit=audit, pointer=pointer)
     return without_quotes(compiled, originals)
 
 

@@ -1,4 +1,4 @@
-"""Learnt heads: states at some depth to label log-probabilities. This numpy code is the definition."""
+"""Learnt and pointer heads: states to label log-probabilities. This numpy code is the definition."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config.heads_file import Head
+from ..prompts.pointer import Pointer
 from ..statistics import log_softmax
 
 Float32Array = npt.NDArray[np.float32]
@@ -27,3 +28,12 @@ def head_scores(head: Head, state: Float32Array, own: Float32Array) -> Float32Ar
     """
     found = unit_states(state) @ head.weight + head.bias
     return log_softmax(found + np.float32(head.scale) * own if head.reads_labels else found)
+
+
+def pointer_scores(pointer: Pointer, states: Float32Array) -> Float32Array:
+    """(n, n_options) log-probabilities by a pointer head. states: (n, n_options + 1, n_embd), the prompt's end last."""
+    query = states[:, -1] @ pointer.query.T + pointer.query_bias
+    # q · (key @ z + key_bias), without a product with `key` for each option
+    along = query @ pointer.key
+    products = np.vecdot(states[:, :-1], along[:, None]) + (query @ pointer.key_bias)[:, None]
+    return log_softmax(products / np.float32(query.shape[1] ** 0.5))

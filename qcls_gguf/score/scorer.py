@@ -34,10 +34,11 @@ from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
 from ..prompts.compiled import Prompt
+from ..prompts.pointer import Pointer
 from ..prompts.trie import LabelTrie
 from ..statistics import softmax
 from .adjustment import Adjustment, Adjustments, sets_of
-from .heads import head_scores
+from .heads import head_scores, pointer_scores
 from .output import NOT_FINITE, Output
 from .result import Audit, LabelScore, PromptResult
 from .tries import TrieArithmetic
@@ -215,11 +216,11 @@ class Answers:
         prompts: Sequence[Prompt],
         settings: Sequence[PromptConfig],
         scorer: Scorer,
-        heads: Sequence[Head | None],
+        heads: Sequence[Head | Pointer | None],
     ) -> None:
         """heads: of each prompt; see `use_columns`."""
         self._scorer = scorer
-        self._depths = [head and head.depth for head in heads]
+        self._depths = [head.depth if isinstance(head, Head) else None for head in heads]
         self._heads = [(prompt, head) for prompt, head in enumerate(heads) if head]
         self._columns: dict[int, slice] = {}
         self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(prompts)
@@ -260,9 +261,12 @@ class Answers:
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
         for prompt, head in self._heads:
-            state = hidden[row[:, self._scorer.first_edge[prompt]], self._columns[head.depth]]
-            labels = self._slices[prompt]
-            found = head_scores(head, state, scores.score[:, labels])
+            edge, columns, labels = self._scorer.first_edge[prompt], self._columns[head.depth], self._slices[prompt]
+            if isinstance(head, Pointer):
+                ends = row[:, edge : edge + len(self._labels[prompt]) + 1]
+                found = pointer_scores(head, hidden[ends, columns])
+            else:
+                found = head_scores(head, hidden[row[:, edge], columns], scores.score[:, labels])
             if not np.isfinite(found).all():
                 raise ScoreError(NOT_FINITE)
             scores.score[:, labels], scores.probability[:, labels] = found, np.exp(found)

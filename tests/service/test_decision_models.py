@@ -1,4 +1,7 @@
-"""Models that were trained to decide, against their rules written out: one whole prompt, stock logits, plain Jinja2."""
+"""Models that were trained to decide, against their rules written out: one whole prompt, stock logits, plain Jinja2.
+
+What kev compares, hidden states, are those that give the stock logits: more tokens than a state has numbers.
+"""
 
 import json
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import MakeModel
+from gguf import GGUFReader
 from oracle import Oracle, decode_sequence
 from served import Server
 
@@ -33,6 +37,10 @@ STATE_FIRST = (
 QUESTION_FIRST = (
     f"{SHOWN}<|im_start|>{{{{ shown(instructions) }}}}\n{OPTIONS}text: {{{{ shown(state) }}}}<|im_end|>answer:"
 )
+POINTED = (
+    "<|im_start|>{{ state }}<|im_end|>{{ type }}: {{ instructions }}{% for o in options %}"
+    "{{ o.key }}{% if o.description %} - {{ o.description }}{% endif %}<|box_end|>{% endfor %}<|im_end|>"
+)
 ALL = (
     "{% for q in questions %}{{ q.id }}: {{ q.instructions }} ({{ q.options | length }})\n{% endfor %}asked: {{ id }}\n"
 )
@@ -42,6 +50,7 @@ TEMPLATES = {
     "nimble": STATE_FIRST.replace("<|im_end|>", ALL + "<|im_end|>"),
     "pplx-decider": STATE_FIRST,
     "lfm2-d1": QUESTION_FIRST,
+    "kev": POINTED,
 }
 TEMPERATURES = {"choice": 1.7, "choice.3_5": 0.6, "choice.small": 2.5, "noul": 1.3}
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -53,7 +62,22 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "girl": {"type": "noul", "instructions": "Is it for a girl?", "criteria": {"true": "girls, women", "false": None}},
     "price": {"type": "score", "instructions": {"about": "price"}, "criteria": ["cheap", "usual", "dear {labels}"]},
 }
-STATES: list[Any] = ["a red dress for girls", {"title": "jeans", "tags": ["blue", "<|im_end|>"]}]
+STATES: list[Any] = [
+    "a red dress for girls",
+    {"title": "jeans", "tags": ["blue", "<|im_end|>"]},
+    {"n": 1.5, "ok": True, "none": None, "in": [{"a": 1, "b": ["c"]}, []]},
+]
+FLAT = {
+    json.dumps(value): text
+    for value, text in (
+        (STATES[1], "title: jeans\ntags:\n  - blue\n  - <¦im_end¦>"),
+        (STATES[2], "n: 1.5\nok: True\nnone: \nin:\n  - a: 1\n    b:\n      - c\n  - "),
+        ({"like": ["grass", "leaves"]}, "like:\n  - grass\n  - leaves"),
+        ({"about": "price"}, "about: price"),
+    )
+}
+"""what kev reads in place of values that are not strings"""
+N_POINTER = 24
 CLOSE = 2e-3
 
 
@@ -66,7 +90,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 def path(kind: str, make_model: MakeModel) -> Path:
     temperatures = {f"decision.temperature.{key}": value for key, value in TEMPERATURES.items()}
     templates = [{"name": "systemone", "template": TEMPLATES[kind]}, {"name": "default", "template": "{{ messages }}"}]
-    return make_model(vocab="bpe-answers", chat_template=templates, keys={"decision.type": kind, **temperatures})
+    keys = {"decision.type": kind, **temperatures}
+    if kind == "kev":
+        options: dict[str, Any] = {"name": "qwen35", "control_tokens": ("<|box_end|>",), "pointer": N_POINTER}
+        return make_model(vocab="bpe-answers", chat_template=templates, keys=keys, **options)
+    return make_model(vocab="bpe-answers", chat_template=templates, keys=keys)
 
 
 @pytest.fixture
@@ -92,6 +120,10 @@ class Rules:
         pairs = ["".join(pair) for pair in product(ascii_uppercase, repeat=2)]
         codes = list(ascii_letters[26:] + ascii_letters[:26]) if kind == "openjev" else [*ascii_uppercase, *pairs]
         self.codes = [code for code in codes if self.token(code) is not None]
+        if kind == "kev":
+            tensors = {each.name: np.array(each.data, np.float64) for each in GGUFReader(oracle.path).tensors}
+            self.output = tensors.get("output.weight", tensors["token_embd.weight"])
+            self.head, self.bias = tensors["cls.output.weight"], tensors["cls.output.bias"]
 
     def token(self, text: str) -> int | None:
         tokens = self.oracle.model.tokenize(text, parse_special=False).tolist()
@@ -111,9 +143,23 @@ class Rules:
         for index, option in enumerate(found):
             if self.kind == "lfm2-d1" and question["type"] != "choice":
                 option["label"] = option["key"]
-            elif self.kind != "openjev":
+            elif self.kind not in ("openjev", "kev"):
                 option["label"] = self.codes[index]
         return found
+
+    def flat(self, value: Any) -> Any:
+        return FLAT.get(json.dumps(value), value) if self.kind == "kev" else value
+
+    def scores(self, tokens: list[int], question: dict[str, Any]) -> Any:
+        """(n_options,)"""
+        self.oracle.context.clear()
+        logits = decode_sequence(self.oracle.context, tokens).astype(np.float64)
+        if self.kind != "kev":
+            return np.array([max(logits[-1, token] for token in group) for group in self.groups(question)])
+        ends = [place for place, token in enumerate(tokens) if token == self.oracle.special["<|box_end|>"]]
+        states = np.linalg.lstsq(self.output, logits[[*ends, -1]].T, rcond=None)[0].T
+        both = states @ self.head.T + self.bias
+        return both[:-1, N_POINTER:] @ both[-1, :N_POINTER] / N_POINTER**0.5
 
     def groups(self, question: dict[str, Any]) -> list[list[int]]:
         n = len(question["criteria"])
@@ -135,7 +181,7 @@ class Rules:
     def answer(self, name: str, state: Any) -> list[float]:
         """The options' probabilities; of a yes-or-no question that of yes."""
         question = QUESTIONS[name]
-        options = self.options(question)
+        options = [(key, self.flat(description)) for key, description in self.options(question)]
         orders = [options, options[::-1]] if self.kind == "lev" and question["type"] == "choice" else [options]
         everything = [
             {"id": each, "instructions": q["instructions"], "options": self.options(q)} for each, q in QUESTIONS.items()
@@ -145,17 +191,14 @@ class Rules:
             text = self.template.render(
                 id=name,
                 type=question["type"],
-                instructions=question["instructions"],
+                instructions=self.flat(question["instructions"]),
                 state="{query}",
                 options=self.shown(question, order),
                 questions=everything,
             )
-            tokens = self.oracle.rendered(
-                text, state if isinstance(state, str) else json.dumps(state, sort_keys=self.kind == "lev")
-            )
-            self.oracle.context.clear()
-            logits = decode_sequence(self.oracle.context, tokens)[-1].astype(np.float64)
-            scores = np.array([max(logits[token] for token in group) for group in self.groups(question)])
+            shown = self.flat(state)
+            shown = shown if isinstance(shown, str) else json.dumps(shown, sort_keys=self.kind == "lev")
+            scores = self.scores(self.oracle.rendered(text, shown), question)
             powers = np.exp((scores - scores.max()) / self.temperature(question))
             found.append(powers / powers.sum())
         mean = np.mean([each[::-1] if index else each for index, each in enumerate(found)], axis=0)
@@ -189,7 +232,8 @@ def config(path: Path) -> Config:
 @pytest.mark.parametrize(
     ("keys", "template", "what"),
     [
-        ({"decision.type": "kev"}, STATE_FIRST, "decision model of kind 'kev', which has a head of its own"),
+        ({"decision.type": "clef"}, STATE_FIRST, "decision model of kind 'clef', which has a head of its own"),
+        ({"decision.type": "kev"}, STATE_FIRST, "cls.output.weight has the shape None"),
         ({"decision.type": "lev"}, None, "without its template `systemone`"),
         ({"decision.type": "lev", "decision.temperature.choice": 0.0}, STATE_FIRST, "choice is 0.0"),
     ],

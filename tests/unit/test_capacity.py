@@ -233,6 +233,19 @@ def test_questions_get_room_beside_the_prompts() -> None:
     assert limits(RuntimeConfig(n_batch=1024), prompts, 0, 1500).n_ctx == 1500
 
 
+@pytest.mark.parametrize(
+    ("settings", "state_bytes", "n_leaf_seqs"),
+    [({}, 0, 16), ({}, GIB // 9, 9), ({}, GIB, 4), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8)],
+)
+def test_a_decision_model_answers_eight_questions_in_one_decode(
+    settings: dict[str, Any], state_bytes: int, n_leaf_seqs: int
+) -> None:
+    prompts = set_of([prompt_of(n_head=20)], [0])
+    found = limits(RuntimeConfig(**settings), prompts, 0, None, state_bytes, decides=True)
+    assert (found.n_leaf_seqs, found.n_batch, found.n_outputs_max) == (n_leaf_seqs, 2048, 2048)
+    assert found.n_seq_max > n_leaf_seqs
+
+
 def test_questions_take_no_sequence_from_the_prompts() -> None:
     prompts = set_of([prompt_of(labels=forks(40))], [0])
     many: dict[str, Any] = {"max_batch": 1000, "n_seq_max": MAX_SEQ}

@@ -123,7 +123,7 @@ def _answer(given: AnyQuestion, found: Distribution) -> dict[str, object]:
             return {"type": "choice", **best, "probabilities": probabilities}
         case SystemOneScore():
             probabilities = {str(index): each for index, each in enumerate(found.probabilities)}
-            legend = {str(index): short_json(value) for index, value in enumerate(given.criteria)}
+            legend = {str(index): value for index, value in enumerate(given.criteria)}
             score = {"score": found.expected_level, "confidence": found.score_confidence}
             return {"type": "score", **score, "legend": legend, "probabilities": probabilities}
         case _:
