@@ -8,13 +8,13 @@
 namespace qcls {
 namespace {
 
-// A sequence's list is read in blocks that end where (index + first position) is a multiple of this: the same cells are
-// the same blocks for every token, whatever it sees after them.
+// A sequence's list is read in blocks that begin where (index + first position) is a multiple of this. So the same
+// cells form the same blocks for every token, whatever cells it sees after them.
 constexpr int block_cells = 128;
 constexpr int max_item_heads = 4;
 constexpr int max_item_rows = visible_cells::max_tile_tokens * max_item_heads;
 
-// One query: a token's head.
+// One query: a head of a token.
 struct row {
     const float * q;
     float * out;
@@ -24,7 +24,7 @@ struct row {
     float sum = 0;  // of e^(score - max)
 };
 
-// What is done at once: some heads of one kv head, for the tokens of a tile.
+// An item of work: the tokens of a tile, with some of the query heads that read one kv head.
 struct item {
     const tile * tokens;
     int32_t head_kv;
@@ -32,7 +32,7 @@ struct item {
     int32_t n_heads;
 };
 
-// q·k of R queries and 4 cells. A product's sum does not depend on what is computed beside it.
+// q·k of R queries and 4 cells. The order in which a product is summed does not depend on the other queries and cells.
 template <int R, typename K> void dots(const row * rows, const K * const * k, int size, float (*out)[block_cells]) {
     vec sums[R][4];
     for (auto & of_row : sums) {
@@ -62,7 +62,8 @@ template <int R, typename K> void dots(const row * rows, const K * const * k, in
     store_sums(sums, out);
 }
 
-// out[r][i ..] += weight[r][c] * v[c][i ..] of R queries, N vectors of values, and the cells [begin, end) in their order
+// out[r][i ..] += weight[r][c] * v[c][i ..] for R queries and N vectors of values, over the cells [begin, end) in
+// order.
 template <int R, int N, typename V>
 void add_values(const row * rows, const float (*weight)[block_cells], const V * const * v, int begin, int end, int i) {
     vec sums[R][N];
@@ -113,8 +114,8 @@ void add_values(const row * rows, const float (*weight)[block_cells], const V * 
     }
 }
 
-// Turns the scores [begin, end) of a block into weights e^(score * scale - max), and what the row has so far to the new
-// maximum.
+// Turns the scores [begin, end) of a block into weights e^(score * scale - max), and rescales the row's earlier sums to
+// the new maximum.
 void weigh(row & row, float * score, int begin, int end, float scale, int size) {
     constexpr float never = -std::numeric_limits<float>::infinity();
     const int from = begin / n_lanes * n_lanes;
@@ -147,7 +148,7 @@ void weigh(row & row, float * score, int begin, int end, float scale, int size) 
     row.sum += sum_of(sum);
 }
 
-// One block for R rows: k[c] and v[c] are of the cell `base + c` of the list, where some row sees it.
+// Reads one block for R rows. k[c] and v[c] belong to cell `base + c` of the list; they are set if some row sees it.
 template <int R, typename K, typename V>
 void read_block(const attention_call & call, row * rows, int base, const K * const * k, const V * const * v) {
     int begin[R];
@@ -192,7 +193,7 @@ void read_block(const attention_call & call, row * rows, int base, const K * con
             weigh(rows[r], score[r], begin[r], end[r], call.scale, call.head_size_v);
         }
     }
-    // Each row gets its own cells only, in their order: a value that is not finite spoils nobody who does not see it.
+    // Each row adds only the cells that it sees, in order, so that a NaN in another cell has no effect on it.
     for (int r = 0; r < R; ++r) {
         add_values<1>(rows + r, score + r, v, begin[r], std::min(end[r], common_begin), 0, call.head_size_v);
     }
@@ -263,7 +264,8 @@ void qcls_attend(const qcls::attention_call * call, int32_t i_thread, int32_t n_
     const int n_slices = (n_grouped + max_item_heads - 1) / max_item_heads;
     const auto attend_item = call->k_is_f16 ? (call->v_is_f16 ? attend<fp16, fp16> : attend<fp16, float>)
                                             : (call->v_is_f16 ? attend<float, fp16> : attend<float, float>);
-    // Items in a row, slice by slice of the heads, and a thread takes those that begin in its share of the cost.
+    // Items are ordered by slices of the heads, then by tiles. A thread takes the items that begin in its share of the
+    // cost.
     const int64_t cost = visible.cost * call->n_head_kv * n_slices;
     const int64_t from = cost * i_thread / n_threads;
     const int64_t to = cost * (i_thread + 1) / n_threads;

@@ -1,5 +1,6 @@
-// Vectors of bytes and floats for products: AVX-512 with VNNI, AVX2 with and without VNNI, NEON with dotprod. Chosen when
-// compiled, for ggml-cpu is built for one kind of processor. Included once: everything here is local to it.
+// Vectors of bytes and floats for products: AVX-512 with VNNI, AVX2 with and without VNNI, NEON with dotprod. The
+// choice is made at compile time, because ggml-cpu is built for one kind of processor. Only products.cpp includes this
+// file.
 #ifndef QCLS_BYTE_VECTORS_H
 #define QCLS_BYTE_VECTORS_H
 
@@ -15,7 +16,7 @@
 #endif
 
 #ifdef QCLS_HAS_PRODUCTS
-// GCC's own header trips them wherever it is inlined
+// GCC's own header causes these warnings wherever it is inlined
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -32,8 +33,8 @@ namespace {
 
 #if QCLS_HAS_PRODUCTS == 512
 
-constexpr int n_lanes = 16;       // of 32 bits: rows whose products a vector holds
-constexpr int groups_at_once = 2;  // of n_lanes rows: their weights of 32 columns take 16 of 32 registers
+constexpr int n_lanes = 16;       // lanes of 32 bits: a vector holds the products of so many rows
+constexpr int groups_at_once = 2;  // groups of n_lanes rows; their weights for 32 values take 16 of 32 registers
 
 using bytes = __m512i;
 using floats = __m512;
@@ -50,7 +51,7 @@ QCLS_INLINE bytes sum(bytes a, bytes b) { return _mm512_add_epi8(a, b); }
 QCLS_INLINE bytes sum_of_words(bytes a, bytes b) { return _mm512_add_epi32(a, b); }
 template <int n> QCLS_INLINE bytes shifted_right(bytes a) { return _mm512_srli_epi16(a, n); }
 template <int n> QCLS_INLINE bytes shifted_left(bytes a) { return _mm512_slli_epi16(a, n); }
-// to each lane, the products of its 4 bytes: of weights without a sign, and of activations
+// Adds to each lane the products of its 4 bytes. Weights are unsigned, activations signed.
 QCLS_INLINE bytes add_products(bytes to, bytes weights, bytes x) { return _mm512_dpbusd_epi32(to, weights, x); }
 
 QCLS_INLINE floats all_floats(float x) { return _mm512_set1_ps(x); }
@@ -87,7 +88,7 @@ template <int n> QCLS_INLINE bytes shifted_left(bytes a) { return _mm256_slli_ep
 #if defined(__AVXVNNI__)
 QCLS_INLINE bytes add_products(bytes to, bytes weights, bytes x) { return _mm256_dpbusd_avx_epi32(to, weights, x); }
 #else
-// 16 bits hold the sum of two products of weights up to 128
+// Weights must be at most 128, so that 16 bits hold the sum of two products.
 QCLS_INLINE bytes add_products(bytes to, bytes weights, bytes x) {
     const bytes pairs = _mm256_maddubs_epi16(weights, x);
     return _mm256_add_epi32(to, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -127,7 +128,7 @@ QCLS_INLINE bytes sum(bytes a, bytes b) { return vaddq_u8(a, b); }
 QCLS_INLINE bytes sum_of_words(bytes a, bytes b) { return of_words(vaddq_s32(words_of(a), words_of(b))); }
 template <int n> QCLS_INLINE bytes shifted_right(bytes a) { return vshrq_n_u8(a, n); }
 template <int n> QCLS_INLINE bytes shifted_left(bytes a) { return vshlq_n_u8(a, n); }
-// weights up to 127, or with a sign
+// Weights are read as signed bytes: unsigned ones must be at most 127.
 QCLS_INLINE bytes add_products(bytes to, bytes weights, bytes x) {
     return of_words(vdotq_s32(words_of(to), vreinterpretq_s8_u8(weights), vreinterpretq_s8_u8(x)));
 }
@@ -149,13 +150,14 @@ QCLS_INLINE floats minus_product(floats a, floats b, floats c) { return vfmsq_f3
 
 #endif
 
-// 32 floats, quantised: q[i] is the nearest whole number to values[i] * 127 / largest, the largest magnitude among them;
-// `sums` are those of q's halves. Something that is not a number is larger than all, and spoils nothing but `largest`.
+// Quantises 32 floats: q[i] is the nearest whole number to values[i] * 127 / largest; sums[0] and sums[1] are the sums
+// of q's halves. Returns `largest`, the largest magnitude among the values. NaN counts as larger than every number, so
+// `largest` is then NaN.
 QCLS_INLINE float quantise_32(const float * values, int8_t * q, int32_t * sums) {
 #if QCLS_HAS_PRODUCTS == 128
     uint32x4_t magnitudes = vdupq_n_u32(0);
     for (int i = 0; i < 32; i += 4) {
-        // as integers, magnitudes are in the order of the floats, and what is not a number is above them all
+        // compared as integers, magnitudes have the order of the floats, with NaN above them all
         const uint32x4_t magnitude = vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(values + i)));
         magnitudes = vmaxq_u32(magnitudes, magnitude);
     }
@@ -181,7 +183,7 @@ QCLS_INLINE float quantise_32(const float * values, int8_t * q, int32_t * sums) 
     __m256i magnitudes = _mm256_setzero_si256();
     for (int i = 0; i < 4; ++i) {
         v[i] = _mm256_loadu_ps(values + 8 * i);
-        // as integers, magnitudes are in the order of the floats, and what is not a number is above them all
+        // compared as integers, magnitudes have the order of the floats, with NaN above them all
         const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(v[i]), _mm256_set1_epi32(0x7fffffff));
         magnitudes = _mm256_max_epi32(magnitudes, magnitude);
     }
@@ -194,7 +196,7 @@ QCLS_INLINE float quantise_32(const float * values, int8_t * q, int32_t * sums) 
     for (int i = 0; i < 4; ++i) {
         w[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
     }
-    // packing works on halves of a register: it leaves words of 4 bytes in the order 0 2 4 6 1 3 5 7
+    // packing works on each half of a register separately: groups of 4 bytes are now in the order 0 2 4 6 1 3 5 7
     const __m256i mixed = _mm256_packs_epi16(_mm256_packs_epi32(w[0], w[1]), _mm256_packs_epi32(w[2], w[3]));
     const __m256i bytes = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *) q, bytes);
@@ -207,8 +209,9 @@ QCLS_INLINE float quantise_32(const float * values, int8_t * q, int32_t * sums) 
 #endif
 }
 
-// Weights that have a sign are kept with `zero` added, and what that adds to a sum is where the sum starts. Without VNNI
-// such weights are too large for add_products(): there the sign goes to the activations.
+// Signed weights are stored with `zero` added, and sums start at a value that takes the effect of `zero` back. Without
+// VNNI, weights with 128 added would be too large for add_products(); there the weight's sign is moved to the
+// activation.
 #if QCLS_HAS_PRODUCTS == 128
 constexpr uint8_t zero = 0;
 QCLS_INLINE bytes start_of_signed(int32_t) { return all_words(0); }

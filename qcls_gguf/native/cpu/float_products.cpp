@@ -1,5 +1,6 @@
-// Products of weights that are floats, read where they lie. As in products.cpp, a vector holds a value of each of n_lanes
-// rows and stays in a register while columns pass; here rows become such vectors as they are read.
+// Products of weights that are floats, read where they lie in memory. As in products.cpp, weights stay in registers
+// while all columns are multiplied with them. Here a vector holds every fourth value of 4 rows, made by a transposition
+// as the rows are read.
 #include "products.h"
 
 #include "simd.h"
@@ -10,21 +11,21 @@
 
 namespace {
 
-constexpr int n_fours = n_lanes / 4;   // of rows, at once
-constexpr int max_tile_columns = 128;  // their sums stay in the first cache
-constexpr int64_t line_bytes = 64;     // of the caches
+constexpr int n_fours = n_lanes / 4;   // groups of 4 rows that are computed at once
+constexpr int max_tile_columns = 128;  // their sums stay in the L1 cache
+constexpr int64_t line_bytes = 64;     // a cache line
 
-// How weights of type T are multiplied: as floats.
+// Weights of type T are multiplied as floats.
 template <typename T> struct as_floats {
     using weight = T;
-    static constexpr int n_values = n_lanes;  // of a row that a vector holds
+    static constexpr int n_values = n_lanes;  // how many values of a row are read at once
     static vec read(const T * p) { return load(p); }
     static vec round(const float * values) { return load(values); }
     static vec product_plus(vec a, vec b, vec to) { return fma(a, b, to); }
 };
 
 #if defined(__AVX512BF16__)
-// Weights and activations as BF16: a lane holds two values of a row.
+// Weights and activations are multiplied as BF16; a lane holds two values of a row.
 struct as_pairs {
     using weight = bf16;
     static constexpr int n_values = 2 * n_lanes;
@@ -38,7 +39,7 @@ struct as_pairs {
 
 template <typename K> int64_t n_steps_of(int64_t n_values) { return (n_values + K::n_values - 1) / K::n_values; }
 
-// Adds the products of 4 n_fours rows and each column; `read` gives row r's next vector.
+// Adds the products of 4 * n_fours rows and each column. read(r) gives the next vector of row r.
 template <typename K, typename F>
 void add_step(F && read, const float * x, int64_t n_columns, vec (*sums)[n_fours]) {
     vec weights[n_fours][4];
@@ -61,7 +62,8 @@ void add_step(F && read, const float * x, int64_t n_columns, vec (*sums)[n_fours
     }
 }
 
-// Fetches one row's next lines, of each row in turn: what is read as a few lines of many rows arrives late.
+// Prefetches several consecutive lines of one row, of another row at each step. Single lines of many rows would arrive
+// late.
 template <typename T> void fetch_ahead(const T * const (&rows)[4 * n_fours], int64_t at_byte) {
     constexpr int64_t n_bytes = line_bytes * 4 * n_fours;
     const char * next = (const char *) rows[at_byte % n_bytes / line_bytes] + at_byte / n_bytes * n_bytes + n_bytes;
@@ -70,7 +72,7 @@ template <typename T> void fetch_ahead(const T * const (&rows)[4 * n_fours], int
     }
 }
 
-// Up to 4 n_fours rows of weights times the columns of a tile, x[step][x_stride columns][n_lanes].
+// Multiplies up to 4 * n_fours rows of weights with the columns of a tile: x[step][x_stride columns][n_lanes].
 template <typename K>
 void multiply_tile(const typename K::weight * weights, int64_t n_rows, int64_t n_values, const float * x,
     int64_t x_stride, int64_t n_columns, float * out, int64_t out_stride) {
@@ -139,7 +141,7 @@ template <typename K> double multiply_registers(int64_t n) {
     const vec x = all(0.25f);
     for (int64_t i = 0; i < n; ++i) {
         for (vec & sum : sums) {
-            in_register(weights);  // and not known to be what it was
+            in_register(weights);  // the compiler must take it for changed
             sum = K::product_plus(weights, x, sum);
         }
     }

@@ -1,4 +1,4 @@
-// Sums for norms.
+// Sums of squares for RMS norms.
 #ifndef QCLS_NORM_H
 #define QCLS_NORM_H
 
@@ -6,7 +6,7 @@
 
 namespace qcls {
 
-// In 16 sums at once, so that it is not the time of n additions one after the other; their order depends on n alone.
+// Adds to 16 sums in turn, so that additions need not wait for each other. Their order depends on n alone.
 inline double sum_of_squares(const float * x, int64_t n) {
     constexpr int n_sums = 16;
     double sums[n_sums] = {};

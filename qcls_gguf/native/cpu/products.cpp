@@ -10,10 +10,10 @@ namespace {
 
 using qcls::activation_block;
 
-constexpr float rest_above = 1.5f;      // times the mean scale: see README.md for what other values cost and gain
-constexpr int max_tile_columns = 128;  // their sums stay in the first cache
+constexpr float rest_above = 1.5f;      // times the mean scale; README.md says what other values cost and gain
+constexpr int max_tile_columns = 128;  // their sums stay in the L1 cache
 
-constexpr int bytes_ahead = 288;       // of a row of the file, while it is laid out
+constexpr int bytes_ahead = 288;       // how far rows of the file are prefetched while they are laid out
 
 template <typename T> constexpr int64_t step_bytes = T::n_bits * step_values / 8 * n_lanes;
 template <typename T> constexpr int64_t block_scale_bytes = (2 * T::n_halves + T::n_small) * n_lanes;
@@ -27,7 +27,7 @@ template <typename T> size_t layout_size(int64_t n_rows, int64_t n_values) {
     return n_rows / n_lanes * (group_value_bytes<T>(n_values) + group_scale_bytes<T>(n_values));
 }
 
-// A row's 32 codes in n_bits * 4 bytes, in the order in which the layout takes them, 4 at a time.
+// Packs a row's 32 codes into n_bits * 4 bytes, in the order in which the layout takes them, 4 at a time.
 template <int n_bits> void pack(const uint8_t * codes, uint8_t * out) {
     if constexpr (n_bits == 8) {
         memcpy(out, codes, 32);
@@ -60,10 +60,10 @@ template <typename T> void lay_out(const uint8_t * file_rows, int64_t n_rows, in
         for (int64_t b = 0; b < n_blocks; ++b) {
             for (int lane = 0; lane < n_lanes; ++lane) {
                 const uint8_t * block = file_rows + ((row + lane) * n_blocks + b) * T::block_bytes;
-                for (int i = 0; i < T::block_bytes; i += 64) {  // of so many rows' blocks none comes in time by itself
+                for (int i = 0; i < T::block_bytes; i += 64) {  // too many streams for the processor's own prefetching
                     __builtin_prefetch(block + bytes_ahead + i);
                 }
-#pragma GCC unroll 8  // with `part` a constant it takes half the time
+#pragma GCC unroll 8  // it takes half the time if `part` is a constant
                 for (int part = 0; part < n_parts; ++part) {
                     uint8_t codes[32];
                     uint8_t packed[32];
@@ -88,11 +88,11 @@ template <typename T> void lay_out(const uint8_t * file_rows, int64_t n_rows, in
     }
 }
 
-// To sums[group][lane] adds a step's products: 32 values of n_groups * n_lanes rows, which stay in registers, and of one
+// Adds a step's products to sums[group][lane]: 32 values of n_groups * n_lanes rows, which stay in registers, times one
 // column.
 template <typename T, int n_groups>
 QCLS_INLINE void add_column(const step (&weights)[n_groups], const activation_block & x, float * sums) {
-    // of the first and the second 16 values: two sums of 4 instructions each are done sooner than one of 8
+    // one sum for the first and one for the second 16 values: two chains of 4 instructions take less time than one of 8
     bytes words[n_groups][2];
     for (int g = 0; g < n_groups; ++g) {
         for (int half = 0; half < 2; ++half) {
@@ -126,7 +126,7 @@ QCLS_INLINE void add_column(const step (&weights)[n_groups], const activation_bl
     }
 }
 
-// n_groups * n_lanes rows times the columns of a tile, with all their values
+// Multiplies whole rows, n_groups * n_lanes of them, with the columns of a tile.
 template <typename T, int n_groups>
 void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_values, const activation_block * x,
     int64_t x_stride, int64_t n_columns, float * out, int64_t out_stride) {
@@ -216,7 +216,7 @@ double multiply_registers(int64_t n) {
     const bytes x = all_bytes(5);
     for (int64_t i = 0; i < n; ++i) {
         for (bytes & sum : sums) {
-            in_register(weights);  // and not known to be what it was
+            in_register(weights);  // the compiler must take it for changed
             sum = add_products(sum, weights, x);
         }
     }

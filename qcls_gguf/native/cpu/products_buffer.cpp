@@ -1,5 +1,5 @@
-// Quantised weights are laid out when they are put into a buffer of this type. All are multiplied where ggml asks its extra
-// buffer types, floats from the buffer that they are in.
+// Quantised weights are laid out when they are put into a buffer of this type; float weights stay in the buffer that
+// they are in. The products of both are computed when ggml asks its extra buffer types.
 #include "products_buffer.h"
 
 #include "products.h"
@@ -18,7 +18,7 @@ namespace qcls {
 namespace {
 
 constexpr size_t alignment = 64;
-constexpr int64_t piece_products = 1 << 19;  // that a thread takes at a time: some 10 microseconds
+constexpr int64_t piece_products = 1 << 19;  // that a thread takes at a time, some 10 microseconds
 
 // The kernels for a matrix, or for the matrices of a layer's experts; NULL if there are none.
 const product_kernels * kernels_of(const ggml_tensor * weights) {
@@ -28,7 +28,7 @@ const product_kernels * kernels_of(const ggml_tensor * weights) {
     return fits ? kernels : nullptr;
 }
 
-// Of one matrix. Those of experts follow each other.
+// The bytes of one matrix. The matrices of experts follow each other.
 size_t matrix_size(const product_kernels & kernels, const ggml_tensor * weights) {
     return GGML_PAD(kernels.size(weights->ne[1], weights->ne[0]), alignment);
 }
@@ -44,11 +44,11 @@ const float * row_of(const ggml_tensor * x, int64_t i) {
     return (const float *) ((const char *) x->data + i1 * x->nb[1] + i2 * x->nb[2] + i3 * x->nb[3]);
 }
 
-// Of the weights that this thread loads. Weights refer to theirs.
+// The precision for weights that this thread loads. A tensor's `extra` points to its own in `precisions`.
 thread_local precision loading = precision::usual;
 precision precisions[] = {precision::usual, precision::fast, precision::fine};
 
-// This thread's share of the columns.
+// Quantises this thread's share of the columns.
 void quantise_share(const product_kernels & kernels, const ggml_tensor * x, precision wanted, int i_thread,
     int n_threads, activation_block * out) {
     const int64_t n_columns = ggml_nrows(x);
@@ -67,7 +67,8 @@ bool is_switched_off() {
     return value && strcmp(value, "0") == 0;
 }
 
-// The kernels for weights that are floats; NULL if the product is not of a model's matrix, or not for them.
+// The kernels for weights that are floats; NULL if the operation is not a product with a model's matrix, or not one
+// that they compute.
 const float_kernels * float_kernels_of(const ggml_tensor * op) {
     static const bool are_off = is_switched_off();
     const ggml_tensor * weights = op->src[0];
@@ -79,8 +80,8 @@ const float_kernels * float_kernels_of(const ggml_tensor * op) {
     return fits ? qcls_float_kernels(ggml_type_name(weights->type)) : nullptr;
 }
 
-// Calls compute(first, end) for the rows of a matrix, a multiple of `step` at a time. Whoever is free takes the next rows:
-// sums do not depend on how rows are divided. `params`' counter is 0.
+// Calls compute(first, end) for the rows of a matrix, a multiple of `step` at a time. A thread that is free takes the
+// next rows; results do not depend on how rows are divided. The thread pool's chunk counter must be 0.
 template <typename F>
 void in_pieces(const ggml_compute_params * params, int64_t n_rows, int64_t step, int64_t row_products, F && compute) {
     const int64_t n_steps = std::max<int64_t>(1, piece_products / (step * row_products));
@@ -145,7 +146,7 @@ class products_traits : public ggml::cpu::tensor_traits {
         activation_block * activations = (activation_block *) params->wdata;
         GGML_ASSERT(params->wsize >= activations_size(x));
 
-        // Of the same activations, such as those of Q, K and V, the product before left them quantised.
+        // a product of the same activations, such as that of Q before K, has left them quantised
         const ggml_tensor * before = params->before;
         if (!before || before->op != GGML_OP_MUL_MAT || before->src[1] != x || !is_here(before->src[0])) {
             quantise_share(*kernels, x, *(const precision *) weights->extra, params->ith, params->nth, activations);
@@ -163,8 +164,8 @@ class products_traits : public ggml::cpu::tensor_traits {
     }
 };
 
-// A result of experts has a column for each expert that a token chose. Work memory has, expert by expert, the numbers of
-// these columns, their activations, and their products.
+// The result of a product with experts has a column for each pair of a token and an expert that it chose. Work memory
+// holds, ordered by expert, the numbers of these columns, their quantised activations, and their products.
 class experts_traits : public ggml::cpu::tensor_traits {
     static int64_t n_columns(const ggml_tensor * op) { return ggml_nrows(op); }
     static int64_t n_blocks(const ggml_tensor * op) { return 2 * (op->src[1]->ne[0] / 32) * n_columns(op); }
@@ -178,7 +179,7 @@ class experts_traits : public ggml::cpu::tensor_traits {
         return expert;
     }
 
-    // starts[e]: where in `columns` those of expert e start.
+    // Lists the columns by expert: those of expert e begin at columns[starts[e]].
     static void sort(const ggml_tensor * op, int64_t * starts, int64_t * columns) {
         const int64_t n_experts = op->src[0]->ne[2];
         std::fill(starts, starts + n_experts + 1, 0);
@@ -264,7 +265,7 @@ class products_buffers : public ggml::cpu::extra_buffer_type {
         if (!is_product || !is_here(weights) || !kernels_of(weights)) {
             return false;
         }
-        if (!weights->data && is_switched_off()) {  // a model is loaded, which asks before it allocates
+        if (!weights->data && is_switched_off()) {  // a model that is being loaded asks before it allocates
             return false;
         }
         return x->type == GGML_TYPE_F32 && (!x->buffer || ggml_backend_buft_is_host(x->buffer->buft));

@@ -1,5 +1,6 @@
-// Vectors of floats for attention.cpp and float_products.cpp: AVX-512, AVX2, or plain C++ that compilers turn into what the machine has.
-// Chosen when compiled, for ggml-cpu is built for one kind of machine. Included once: everything here is local to it.
+// Vectors of floats for attention.cpp and float_products.cpp: AVX-512, AVX2, or plain C++ that compilers vectorise. The
+// choice is made at compile time, because ggml-cpu is built for one kind of processor. Everything here is local to the
+// file that includes it.
 #ifndef QCLS_SIMD_H
 #define QCLS_SIMD_H
 
@@ -11,7 +12,7 @@
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
 #define QCLS_HAS_VECTORS
-// GCC's own header trips them wherever it is inlined
+// GCC's own header causes these warnings wherever it is inlined
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -25,7 +26,7 @@ struct fp16 {
     uint16_t bits;
 };
 struct bf16 {
-    uint16_t bits;  // the upper half of a float's
+    uint16_t bits;  // the upper half of a float's bits
 };
 
 #if defined(__AVX512F__)
@@ -34,7 +35,7 @@ struct vec {
     __m512 v;
 };
 constexpr int n_lanes = 16;
-constexpr int max_rows = 4;  // that a kernel computes at once: with 4 vectors each they fit the 32 registers
+constexpr int max_rows = 4;  // rows that a kernel computes at once: with 4 vectors each they fit into the 32 registers
 
 inline void in_register(vec & a) { asm volatile("" : "+v"(a.v)); }
 inline vec all(float x) { return {_mm512_set1_ps(x)}; }
@@ -50,15 +51,16 @@ inline vec mul(vec a, vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline vec max(vec a, vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline vec fma(vec a, vec b, vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline vec nearest(vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
-// a * 2^n, n being whole; 0 where x < least
+// a * 2^n for a whole number n; 0 in lanes where x < least
 inline vec scaled(vec a, vec n, vec x, float least) {
     const __mmask16 below = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(least), _CMP_LT_OQ);
     return {_mm512_mask_mov_ps(_mm512_scalef_ps(a.v, n.v), below, _mm512_setzero_ps())};
 }
 inline float max_of(vec a) { return _mm512_reduce_max_ps(a.v); }
 
-// Sums of lanes go by halves: i + (i + 8), + (i + 4), + (i + 2), + (i + 1), the same for any number of rows.
-// The first two steps leave vector c's partial sums in the c-th quarter.
+// The lanes of a vector are added in four steps: lane i + 8 to lane i, then i + 4, i + 2 and i + 1, in the same order
+// for any number of rows. This function does the first two steps and leaves vector c's partial sums in the c-th
+// quarter.
 inline __m512 quarters(const vec (&a)[4]) {
     const auto halves = [](__m512 x, __m512 y) {
         return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, x, y), _mm512_shuffle_f32x4(x, y, 0x4e));
@@ -67,7 +69,7 @@ inline __m512 quarters(const vec (&a)[4]) {
     const __m512 y = halves(a[2].v, a[3].v);
     return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
 }
-// out[r][c]: the sum of a[r][c]'s lanes
+// out[r][c] becomes the sum of a[r][c]'s lanes.
 template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out)[N]) {
     if constexpr (R == 4) {
         const auto pairs = [](__m512 x, __m512 y) {
@@ -93,7 +95,7 @@ template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out
     }
 }
 
-// Lanes in fours: of each four, lane j of vector i becomes lane i of vector j.
+// Transposes each group of four lanes: lane j of vector i becomes lane i of vector j.
 inline void transpose_fours(vec (&a)[4]) {
     const __m512 low = _mm512_unpacklo_ps(a[0].v, a[1].v);
     const __m512 high = _mm512_unpackhi_ps(a[0].v, a[1].v);
@@ -104,7 +106,7 @@ inline void transpose_fours(vec (&a)[4]) {
     a[2].v = _mm512_shuffle_ps(high, high2, 0x44);
     a[3].v = _mm512_shuffle_ps(high, high2, 0xee);
 }
-// lane i of each four in all of its lanes
+// Copies lane i of each group of four lanes to all lanes of that group.
 template <int i> inline vec spread(vec a) { return {_mm512_permute_ps(a.v, i * 0x55)}; }
 inline void store_sum_of_fours(float * p, vec a) {
     const __m512 halves = _mm512_add_ps(a.v, _mm512_shuffle_f32x4(a.v, a.v, 0x4e));
@@ -144,7 +146,7 @@ inline float max_of(vec a) {
     x = _mm_max_ps(x, _mm_permute_ps(x, 0x4e));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_permute_ps(x, 0xb1)));
 }
-// out[r][c]: the sum of a[r][c]'s lanes
+// out[r][c] becomes the sum of a[r][c]'s lanes.
 template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out)[N]) {
     for (int r = 0; r < R; ++r) {
         const __m256 x = _mm256_hadd_ps(a[r][0].v, a[r][1].v);
@@ -183,12 +185,13 @@ inline float as_float(uint32_t bits) {
     return value;
 }
 inline float as_float(fp16 x) {
-    // exponent and fraction in a float's places, then the difference of the biases; no branch, so that it is vectorised
+    // moves exponent and fraction to their places in a float, then corrects the exponent's bias; no branch, so that
+    // compilers vectorise it
     const uint32_t placed = (uint32_t) (x.bits & 0x7fff) << 13;
     const float magnitude = as_float(placed) * 0x1p112f;
     uint32_t bits;
     memcpy(&bits, &magnitude, sizeof(bits));
-    const uint32_t no_number = placed >= 31u << 23 ? 255u << 23 : 0;  // infinite, or not a number
+    const uint32_t no_number = placed >= 31u << 23 ? 255u << 23 : 0;  // infinity or NaN
     return as_float(bits | no_number | (uint32_t) (x.bits & 0x8000) << 16);
 }
 inline float as_float(float x) { return x; }
@@ -226,7 +229,7 @@ inline float max_of(vec a) {
     }
     return result;
 }
-// out[r][c]: the sum of a[r][c]'s lanes
+// out[r][c] becomes the sum of a[r][c]'s lanes.
 template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out)[N]) {
     for (int r = 0; r < R; ++r) {
         for (int c = 0; c < 4; ++c) {
@@ -238,7 +241,7 @@ template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out
 
 #endif
 
-// The first n lanes; what follows them in memory is not touched.
+// The first n lanes; memory after them is neither read nor written.
 template <typename T> inline vec load_part(const T * p, int n) {
     T part[n_lanes] = {};
     memcpy(part, p, n * sizeof(T));
@@ -257,13 +260,13 @@ inline float sum_of(vec a) {
     return sums[0][0];
 }
 
-// e^x for x <= 0, to 2 units in the last place; 0 below the least normal float.
-// x = n ln 2 + r with |r| <= ln 2 / 2, whose Taylor series to r^7 / 7! leaves out less than 6e-9.
+// e^x for x <= 0, to 2 units in the last place; 0 where the result would be below the least normal float.
+// x = n ln 2 + r with |r| <= ln 2 / 2; the Taylor series of e^r up to r^7 / 7! has an error below 6e-9.
 inline vec exp_of(vec x) {
     constexpr float least = -87.33654f;
-    const vec clamped = max(all(least), x);  // of x that is not a number it is x
+    const vec clamped = max(all(least), x);  // NaN stays NaN
     const vec n = nearest(mul(clamped, all(0x1.715476p+0f)));
-    vec r = fma(n, all(-0x1.62ep-1f), clamped);  // ln 2 in two parts: n times the first one is exact
+    vec r = fma(n, all(-0x1.62ep-1f), clamped);  // ln 2 is subtracted in two parts; n times the first part is exact
     r = fma(n, all(-0x1.0bfbe8p-15f), r);
     vec p = all(1.0f / 5040);
     for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {

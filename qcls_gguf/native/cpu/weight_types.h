@@ -1,13 +1,15 @@
-// What the products know of each type of weights: how a block of the file is read, how it is laid out, how 32 values of
-// n_lanes rows are unpacked in registers. Included once: everything here is local to it.
+// Each type of weights: how a block of the file is read, how it is laid out, and how 32 values of n_lanes rows are
+// unpacked in registers. Only products.cpp includes this file.
 //
 // A matrix is laid out in groups of n_lanes rows: first the values of all groups, then their scales.
-// - Values come in steps of 32. Value 4 * j + i of row r, j being its quad, is byte 4 * r + i of the vector of quad j, so
-//   that one vector of weights meets the same 4 activations of a column in every lane. Codes of 8 bits are vectors of
-//   their own. Of smaller ones, the low 4 bits of quads j and j + 4 share a vector's bytes, then the bits above them of
-//   quads 0, 2, 4, 6 and 1, 3, 5, 7 (2 bits), or of all quads (1 bit).
-// - Scales of a block of the file are halves, one for each row, then, of blocks of 256, the small scales of its parts of 32
-//   (or 16), bytes, one for each row. The 6 bits in which Q4_K and Q5_K keep theirs become bytes: 3 % more of memory.
+// - Values are stored in steps of 32, and a step in 8 quads of 4 values. Value 4 * j + i of row r is byte 4 * r + i of
+//   the vector of quad j, so that one vector of weights is multiplied with the same 4 activations of a column in every
+//   lane. Codes of 8 bits take a vector for each quad. For smaller codes, the low 4 bits of quads j and j + 4 share the
+//   bytes of a vector. After these come the upper bits: a vector for quads 0, 2, 4, 6 and one for 1, 3, 5, 7 if they
+//   are 2 bits, one vector for all quads if it is 1 bit.
+// - The scales of a block of the file are halves, one for each row. Blocks of 256 also have small scales, one byte for
+//   each row and each part of 32 (or 16) values. Q4_K and Q5_K store these in 6 bits; as bytes they take 3 and 2 % more
+//   memory.
 #ifndef QCLS_WEIGHT_TYPES_H
 #define QCLS_WEIGHT_TYPES_H
 
@@ -20,10 +22,10 @@ namespace {
 constexpr int step_values = 32;
 constexpr int n_quads = 8;
 
-// 32 values of n_lanes rows: row r's value is scale * (code - zero) or, of a type with minima, scale * code - minimum.
+// 32 values of n_lanes rows. A value is scale * (code - zero) or, in a type with minima, scale * code - minimum.
 struct step {
     bytes quads[n_quads];
-    floats scale[2];  // of the first and the second 16 values, or one of all
+    floats scale[2];  // for the first and the second 16 values, or one for all 32
     floats minimum;
 };
 
@@ -80,9 +82,10 @@ QCLS_INLINE void add_to_all(uint8_t offset, bytes (&quads)[n_quads]) {
 }
 
 // --- the types -------------------------------------------------------------------------------------------------------
-// block_values, block_bytes: of a block of the file. n_bits: of a code. n_halves, n_small: scales of a block.
-// codes(): those of 32 values, the i-th part of a block. halves(): where a block has them. small_scales(): n_small bytes.
-// unpack(): a step from its values and its block's scales, `part` counting the steps of a block.
+// block_values, block_bytes: the values and the bytes of a block of the file. n_bits: the bits of a code. n_halves,
+// n_small: how many scales of each kind a block has. codes() gives the 32 codes of a part of a block, halves() the
+// address of its halves, small_scales() n_small bytes. unpack() makes a step from its values and its block's scales;
+// `part` is the step's number in the block.
 
 template <int bits, bool minima> struct simple_type {
     static constexpr int block_values = 32;
@@ -109,7 +112,7 @@ template <int bits, bool minima> struct simple_type {
     static QCLS_INLINE void unpack_scales(const uint8_t * scales, step & to) {
         to.scale[0] = halves_at(scales);
         if constexpr (minima) {
-            // the file adds the minimum
+            // the file's minimum is to be added, a step's to be subtracted
             to.minimum = product(halves_at(scales + 2 * n_lanes), all_floats(-1));
         }
     }
@@ -178,7 +181,8 @@ struct q5_1 : simple_type<5, true> {
     }
 };
 
-// Blocks of 256: d, the scale of the small scales; dmin, that of the small minima; 8 of each, of 6 bits; then codes.
+// A block of 256 has d, the scale of the small scales; dmin, the scale of the small minima; 8 small scales and 8 small
+// minima of 6 bits; then the codes.
 template <int bits> struct k_type {
     static constexpr int block_values = 256;
     static constexpr int n_bits = bits;
@@ -223,7 +227,7 @@ struct q5_k : k_type<5> {
     static constexpr const char * name = "q5_K";
 };
 
-// Blocks of 256: the low 4 bits of the codes, their high 2 bits, small scales of 16 values each, d.
+// A block of 256 has the low 4 bits of the codes, their high 2 bits, a small scale for each 16 values, and d.
 struct q6_k {
     static constexpr const char * name = "q6_K";
     static constexpr int block_values = 256;
@@ -253,7 +257,7 @@ struct q6_k {
     }
 };
 
-// Blocks of 256: d, the high 2 bits of 8 small scales, their low 4 bits, codes of 4 bits for iq4_nl's table.
+// A block of 256 has d, the high 2 bits of 8 small scales, their low 4 bits, and codes of 4 bits for iq4_nl's table.
 struct iq4_xs {
     static constexpr const char * name = "iq4_xs";
     static constexpr int block_values = 256;

@@ -28,7 +28,7 @@ bool has_bit(uint32_t leaf, uint32_t subleaf, int reg, int bit) {
     if (!__get_cpuid_count(leaf, subleaf, &value[0], &value[1], &value[2], &value[3])) {
         return false;
     }
-    if (leaf == 7 && subleaf > 0) {  // of a subleaf that is not there, processors may give anything
+    if (leaf == 7 && subleaf > 0) {  // processors may return anything for a subleaf that they do not have
         uint32_t last = 0, b, c, d;
         __get_cpuid_count(leaf, 0, &last, &b, &c, &d);
         if (subleaf > last) {
@@ -48,7 +48,8 @@ uint32_t saved_registers() {
     return low;
 }
 
-// The names of the sets for which the processor has what they take (is_there), and which the code is compiled for, or all.
+// The names of the instruction sets that the processor has (is_there) or lacks; of all, or of those that the CPU code
+// is compiled for.
 std::string names_of(bool is_there, bool needed_only) {
     const uint32_t saved = saved_registers();
     const bool is_saved[] = {true, (saved & 0x6) == 0x6, (saved & 0xe6) == 0xe6};

@@ -1,5 +1,5 @@
-// What the CPU code needs: compiled with the options of that code, and without a function of its own, which might hold
-// instructions that this processor lacks.
+// The instruction sets that the CPU code needs. This file is compiled with the options of that code, so it must contain
+// no function: a function might use instructions that this processor lacks.
 #include "processor.h"
 
 // A macro's value as text: "1" where the compiler defines it, otherwise its name.

@@ -1,5 +1,5 @@
-// What the CPU code of this build needs of a processor, and what this processor has. A library of its own, compiled for
-// any processor and linked to nothing of llama.cpp: it is asked before anything else is loaded.
+// Which instruction sets the CPU code of this build needs, and which this processor has. This is a separate library,
+// compiled for any processor and not linked to llama.cpp: it is asked before anything else is loaded.
 #ifndef QCLS_PROCESSOR_H
 #define QCLS_PROCESSOR_H
 
@@ -7,21 +7,22 @@
 
 extern "C" {
 
-// Instruction sets with spaces between them, by the names of compilers' macros: those that the processor has and the
-// system lets a process use. None of AMX, which ggml asks for itself.
+// The instruction sets that the processor has and that the system lets a process use, by the names of compilers'
+// macros, separated by spaces. AMX is not among them, because ggml itself asks for it.
 QCLS_API const char * qcls_processor_has(void);
 
-// Those that the CPU code needs and the processor lacks; none where the build chooses among variants when it starts.
+// The instruction sets that the CPU code needs and the processor lacks; none if the build chooses among variants when
+// it starts.
 QCLS_API const char * qcls_processor_lacks(void);
 }
 
-// Of each set "1" where the CPU code is compiled for it (needs.cpp).
+// For each set, "1" if the CPU code is compiled for it (needs.cpp).
 extern const char * const qcls_compiled_for[];
 
-// x86-64. Name, which is the compiler's macro without underscores at its ends; leaf and subleaf of CPUID; register, 0 to
-// 3 for EAX to EDX; bit; which registers the system must save: 0 none, 1 those of AVX, 2 those of AVX-512.
-// Sets that compilers use of their own accord, or ggml where it is compiled for them: "Intel 64 and IA-32 Architectures
-// Software Developer's Manual", volume 2, CPUID, and "AMD64 Architecture Programmer's Manual", volume 3, appendix E.
+// x86-64. Name, which is the compiler's macro without underscores at its ends; leaf and subleaf of CPUID; register, 0
+// to 3 for EAX to EDX; bit; which registers the system must save: 0 none, 1 those of AVX, 2 those of AVX-512. These are
+// the sets that compilers or ggml use if the code is compiled for them. Sources: "Intel 64 and IA-32 Architectures
+// Software Developer's Manual", volume 2, CPUID; "AMD64 Architecture Programmer's Manual", volume 3, appendix E.
 #define QCLS_INSTRUCTION_SETS(X)               \
     X(SSE3, 0x1, 0, 2, 0, 0)                   \
     X(SSSE3, 0x1, 0, 2, 9, 0)                  \

@@ -11,7 +11,7 @@
 namespace qcls {
 namespace {
 
-// after what ggml_custom_4d() keeps there
+// after the parameters that ggml_custom_4d() stores
 constexpr size_t scale_offset = sizeof(void *) * 4;
 static_assert(scale_offset + sizeof(float) <= GGML_MAX_OP_PARAMS);
 

@@ -3,7 +3,7 @@
 
 namespace qcls {
 
-// While one lives, this thread computes a graph: is_computing() of qcls_llama.h.
+// While one of these lives, this thread computes a graph, and is_computing() of qcls_llama.h returns true.
 struct computing_scope {
     computing_scope();
     ~computing_scope();

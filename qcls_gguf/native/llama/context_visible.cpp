@@ -35,7 +35,7 @@ bool is_known(ggml_type type) {
     return type == GGML_TYPE_F16 || type == GGML_TYPE_F32;
 }
 
-// Of a model whose layers are all on GPUs.
+// Why a model whose layers are all on GPUs cannot have such attention; NULL if it can.
 const char * why_not_on_gpu(const llama_model & model, const llama_context_params & params) {
     const llama_hparams & hparams = model.hparams;
     if (params.type_k != GGML_TYPE_F16 || params.type_v != GGML_TYPE_F16) {

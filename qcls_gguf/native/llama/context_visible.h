@@ -9,11 +9,11 @@ struct llama_model;
 
 namespace qcls {
 
-// What such attention would leave out, otherwise that it was not asked for; NULL where nothing is in its way.
+// Why a context cannot have such attention, or that the caller did not ask for it; NULL if it can.
 const char * why_no_visible_cells(const llama_model & model, const llama_context_params & params,
                                   const llama_cparams & cparams);
 
-// Lets the caches of a context list what tokens see; false where they are of another kind.
+// Makes the caches of a context list the cells that each token sees; false if they are of a kind that cannot.
 bool list_visible_cells(llama_memory_i * memory);
 
 }  // namespace qcls

@@ -12,7 +12,7 @@ namespace qcls {
 
 namespace {
 
-// Takes in the nodes of a tail one by one.
+// Reads the nodes of a tail one by one.
 class tail_reader {
 public:
     tail_reader(const ggml_tensor * hidden, const ggml_tensor * head, const ggml_tensor * bias)
@@ -69,7 +69,7 @@ private:
         return numbers[1] == 0;
     }
 
-    // a bias counts before every scale
+    // a bias must be added before any scale is applied
     bool is_unscaled() const { return tail.scale == 1 && !tail.cap && !tail.has_bias; }
 
     const ggml_tensor * last;

@@ -1,5 +1,5 @@
-// Models and vocabularies: layers that are left out, the size of recurrent states, which matrices are put into lane order,
-// plain text.
+// Models and vocabularies: leaving out layers, the size of recurrent states, putting matrices into lane order,
+// tokenising plain text.
 #include "qcls_llama.h"
 
 #include "llama-model-loader.h"
@@ -45,21 +45,21 @@ int32_t n_layers_left_out(const llama_model * model) {
 uint32_t n_layers_built(const llama_hparams & hparams, int arch, int32_t end) {
     const uint32_t n_layer = hparams.n_layer();
     switch (arch) {
-        case LLM_ARCH_COMMAND_R:   // it has more norms from 64 layers on
-        case LLM_ARCH_GEMMA3N:     // embeddings of all layers are one matrix
+        case LLM_ARCH_COMMAND_R:   // with 64 layers or more it has additional norms
+        case LLM_ARCH_GEMMA3N:     // one matrix holds the embeddings of all layers; Gemma 4's too
         case LLM_ARCH_GEMMA4:
-        case LLM_ARCH_GRANITE_SWITCH:  // what a layer after the last one chooses is used in every layer
-        case LLM_ARCH_HRM_TEXT:        // layers are computed several times
+        case LLM_ARCH_GRANITE_SWITCH:  // an extra layer after the last one selects adapters for every layer
+        case LLM_ARCH_HRM_TEXT:        // layers are computed several times; Nanbeige's too
         case LLM_ARCH_NANBEIGE:
-        case LLM_ARCH_MINICPM3:  // layers are scaled by their number
+        case LLM_ARCH_MINICPM3:  // scales of layers depend on the number of layers; MiniMax-01's too
         case LLM_ARCH_MINIMAX_01:
-        case LLM_ARCH_SMALLTHINKER:  // the number says whether positions are rotated
+        case LLM_ARCH_SMALLTHINKER:  // the number of layers determines which layers rotate positions
             return n_layer;
         default:
             break;
     }
-    // A graph without any layer of a kind that the model has would not use, and so not allocate, what llama.cpp fills in
-    // for that kind.
+    // If the model has layers of a kind, the graph must have one, too: llama.cpp fills the inputs for that kind, which
+    // are not allocated unless a layer uses them.
     const auto is_recurrent = [&](uint32_t i) { return hparams.is_recr(i); };
     const auto attends = [&](uint32_t i) {
         return hparams.n_head_kv(i) > 0 && (!hparams.is_recr(i) || arch == LLM_ARCH_FALCON_H1);
@@ -105,7 +105,7 @@ ggml_tensor * instead_of_head(const llama_model & model, const std::string & nam
 
 uint64_t state_size(const llama_model * model) {
     const llama_hparams & hparams = model->hparams;
-    // as llama_memory_recurrent keeps them, in F32
+    // llama_memory_recurrent stores states in F32
     const uint64_t layer_bytes =
         sizeof(float) * ((uint64_t) hparams.n_embd_r() + hparams.n_embd_s() + hparams.ple_conv_state());
     uint64_t n_bytes = 0;

@@ -1,5 +1,5 @@
-// What a context gives for a token: hidden states, and beside them those of other depths and the logits of label tokens
-// (patches/0001-hidden-only.patch and 0002-label-logits.patch).
+// What a context returns for a token: its hidden state, the residual streams at other depths, and the logits of label
+// tokens (patches/0001-hidden-only.patch and 0002-label-logits.patch).
 #include "qcls_llama.h"
 
 #include "llama-context.h"
@@ -35,7 +35,7 @@ public:
     const uint32_t n_outputs;
 };
 
-// [n_label_tokens + 1, n_outputs] the logits of the label tokens, and the log-sum-exp of all.
+// [n_label_tokens + 1, n_outputs] The logits of the label tokens, then the log-sum-exp over the vocabulary.
 ggml_tensor * label_logits(const llm_graph_context & graph) {
     ggml_context * ctx = graph.ctx0;
     ggml_tensor * logits = graph.res->t_logits;  // [n_vocab, n_outputs]
@@ -48,7 +48,7 @@ ggml_tensor * label_logits(const llm_graph_context & graph) {
     ggml_set_input(input->label_tokens);
     ggml_set_name(input->label_tokens, "label_tokens");
 
-    // a logit is a row of one float
+    // get_rows reads rows, so each logit is made a row of one float
     ggml_tensor * each = ggml_reshape_3d(ctx, logits, 1, n_vocab, n_rows);
     ggml_tensor * chosen = ggml_get_rows(ctx, each, input->label_tokens);
     ggml_tensor * top = ggml_get_rows(ctx, each, ggml_reshape_2d(ctx, ggml_argmax(ctx, logits), 1, n_rows));
@@ -58,8 +58,8 @@ ggml_tensor * label_logits(const llm_graph_context & graph) {
     return ggml_concat(ctx, ggml_reshape_2d(ctx, chosen, n_labels, n_rows), ggml_add(ctx, ggml_log(ctx, sum), top), 0);
 }
 
-// Where in the graph the residual stream after `depth` layers is computed: what the next layer takes in, where the
-// architecture names it, else what the layer before, numbered from 0, gives out.
+// The index of the node that is the residual stream after `depth` layers: the input of the next layer, if the
+// architecture's graph records it, otherwise the output of layer depth - 1, found by its name.
 int find_layer_output(const llm_graph_context & graph, ggml_cgraph * nodes, int32_t depth) {
     const std::vector<ggml_tensor *> & taken = graph.res->t_layer_inp;
     const ggml_tensor * input = (size_t) depth < taken.size() ? taken[depth] : nullptr;
@@ -70,7 +70,7 @@ int find_layer_output(const llm_graph_context & graph, ggml_cgraph * nodes, int3
     for (int i = 0; i < ggml_graph_n_nodes(nodes); ++i) {
         const ggml_tensor * node = ggml_graph_node(nodes, i);
         if (input ? node == input : is_output(node)) {
-            // the last layer of a graph may compute its output for flagged tokens only
+            // the last layer of a graph may compute its output only for the flagged tokens
             const bool has_rows = node->ne[1] == graph.n_tokens || (depth == graph.n_layer && node->ne[1] == graph.n_outputs);
             if (node->type == GGML_TYPE_F32 && node->ne[0] == graph.n_embd && has_rows && node->ne[2] * node->ne[3] == 1) {
                 return i;
@@ -82,7 +82,7 @@ int find_layer_output(const llm_graph_context & graph, ggml_cgraph * nodes, int3
                              std::to_string(depth));
 }
 
-// [n_embd, n_outputs] those rows of a node that are of flagged tokens.
+// [n_embd, n_outputs] The rows of a node that belong to flagged tokens.
 ggml_tensor * flagged_rows(const llm_graph_context & graph, ggml_tensor * node) {
     for (const auto & input : graph.res->inputs) {
         if (const auto * outputs = dynamic_cast<const llm_graph_input_out_ids *>(input.get())) {
@@ -172,7 +172,8 @@ void llama_context::count_beside() {
     cparams.n_beside = cparams.depths.size() * model.hparams.n_embd + (n_labels ? n_labels + 1 : 0);
 }
 
-// The compute and output buffers were sized with another tail: they are sized anew, now rather than in the first decode.
+// The compute and output buffers were sized for a graph with another tail. Sizes them again, now rather than in the
+// first decode.
 void llama_context::reserve_outputs() {
     synchronize();
     buf_output.reset();
@@ -205,7 +206,7 @@ qcls::head_tail llama_context::get_head_tail() const {
 namespace qcls {
 namespace {
 
-// Whether a call went well; otherwise llama.cpp's log says why not.
+// Whether a call succeeded; if it did not, llama.cpp's log says why.
 template <typename Call> bool went_well(const char * what, const Call & call) {
     try {
         call();

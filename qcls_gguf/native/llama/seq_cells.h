@@ -1,5 +1,5 @@
-// Sequences of a KV cache and of a batch, kept so that work grows with what a sequence has, not with the limit of
-// sequences (patches/0004-seq-cells.patch, 0009-many-sequences.patch).
+// Sequences of a KV cache and of a batch, stored so that work grows with the cells or tokens of a sequence, not with
+// the highest possible number of sequences (patches/0004-seq-cells.patch, 0009-many-sequences.patch).
 #ifndef QCLS_SEQ_CELLS_H
 #define QCLS_SEQ_CELLS_H
 
@@ -12,8 +12,8 @@
 
 namespace qcls {
 
-// The cells of one sequence, ordered by position and index, in an array: what is decoded is appended, what is trimmed is
-// at the end, and whoever reads them all reads memory in order. It has what llama.cpp uses of std::set.
+// The cells of one sequence in an array, ordered by position and index. Decoded cells are appended, trimmed cells are
+// at the end, and reading all cells reads memory in order. It has the functions of std::set that llama.cpp uses.
 class seq_cells : private std::vector<std::pair<llama_pos, uint32_t>> {
 public:
     using base = std::vector<value_type>;
@@ -39,7 +39,7 @@ public:
     }
 };
 
-// The least bit of a std::bitset that is set, from `first` on; its size where there is none.
+// The lowest set bit of a std::bitset from `first` on; the bitset's size if there is none.
 template <typename Bits> int32_t next_set(const Bits & bits, int32_t first) {
 #ifdef __GLIBCXX__
     return (int32_t) (first == 0 ? bits._Find_first() : bits._Find_next(first - 1));
@@ -51,7 +51,7 @@ template <typename Bits> int32_t next_set(const Bits & bits, int32_t first) {
 #endif
 }
 
-// The positions of a sequence in a batch, which must not decrease: the least, the largest, and how many there are.
+// The positions of a sequence in a batch, which must not decrease: the lowest, the highest, and how many differ.
 struct ascending_positions {
     llama_pos min = -1;
     llama_pos max = -1;

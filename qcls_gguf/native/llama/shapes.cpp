@@ -1,5 +1,5 @@
-// The graphs that a context keeps, one for each shape of batch (patches/0003-shapes.patch), and whether this thread
-// computes one (patches/0011-graph-memory.patch).
+// The graphs that a context keeps, one for each shape of batch (patches/0003-shapes.patch), and whether this thread is
+// computing one (patches/0011-graph-memory.patch).
 #include "computing.h"
 #include "qcls_llama.h"
 
@@ -14,7 +14,7 @@ size_t llama_context::get_n_shapes(size_t & size) const {
     size = 0;
     size_t n = 0;
     for (const auto & each : shapes) {
-        // the current shape's scheduler is in the context's place
+        // while a shape is current, its scheduler and the context's are swapped
         const auto & used = (int) (&each - shapes.data()) == shape_current ? sched : each.sched;
         for (auto * backend : backend_ptrs) {
             size += ggml_backend_sched_get_buffer_size(used.get(), backend);
@@ -24,8 +24,8 @@ size_t llama_context::get_n_shapes(size_t & size) const {
     return n;
 }
 
-// Makes the shape of these parameters current, or else a new one or the one that was not used for longest, whose graph
-// is then to be built. Returns whether its graph is there.
+// Makes the shape with these parameters current and returns true. If there is none, makes a new shape or the least
+// recently used one current and returns false: the caller must build its graph.
 bool llama_context::shape_enter(const llm_graph_params & params) {
     size_t oldest = 0;
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -46,7 +46,7 @@ bool llama_context::shape_enter(const llm_graph_params & params) {
                                                  cparams.op_offload));
         shapes.push_back(std::move(added));
     }
-    shapes[oldest].used = 0;  // until its graph is built and allocated
+    shapes[oldest].used = 0;  // it counts as unused until its graph is built and allocated
     shape_current = (int) oldest;
     std::swap(sched, shapes[oldest].sched);
     return false;

@@ -15,7 +15,7 @@ bool llama_kv_cache::set_visible_cells() {
         on_host = on_host && ok && ggml_backend_buffer_is_host(layer.k->buffer) &&
                   ggml_backend_buffer_is_host(layer.v->buffer);
     }
-    for (const auto & layer : layers) {  // all are on the host, or none is
+    for (const auto & layer : layers) {  // either all layers are on the host, or none is
         ok = ok && ggml_backend_buffer_is_host(layer.k->buffer) == on_host &&
              ggml_backend_buffer_is_host(layer.v->buffer) == on_host;
     }
@@ -53,7 +53,7 @@ ggml_tensor * llm_graph_context::build_attn_cache(const llama_kv_cache_context *
     if (!cparams.visible_cells || cparams.training || kq_b || sinks || v_mla) {
         return build_attn_mha(q, k, v, kq_b, kq_mask, sinks, v_mla, 0, kq_scale, il);
     }
-    ggml_tensor * cur = kq_mask ? qcls::device_attention_node(ctx0, q, k, v, kq_mask, kq_scale)  // which are the lists
+    ggml_tensor * cur = kq_mask ? qcls::device_attention_node(ctx0, q, k, v, kq_mask, kq_scale)  // the lists
                                 : qcls::attention_node(ctx0, q, k, v, kq_scale, mctx->get_visible_cells());
     ggml_build_forward_expand(gf, cur);
     return cur;

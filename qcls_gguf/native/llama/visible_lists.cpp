@@ -6,12 +6,12 @@
 namespace qcls {
 namespace {
 
-// Enough blocks to fill a large card, where one is computed on each multiprocessor; a small one has them in turns.
+// Enough blocks to fill a large card at one block for each multiprocessor; a small card computes them in turns.
 constexpr int32_t blocks_wanted = 128;
-// A part has as many chunks at least: below, putting parts together costs more than it saves.
+// A tile of at most so many chunks is not divided: adding the parts would cost more than dividing it saves.
 constexpr int32_t min_part_chunks = 8;
 
-// What a part has, the last one less, where parts must not depend on the batch.
+// The chunks of a part in batch-invariant contexts; the last part of a tile may have fewer.
 constexpr int32_t invariant_part_chunks = 16;
 
 constexpr int32_t item_ints = sizeof(lists_item) / sizeof(int32_t);
@@ -36,7 +36,7 @@ int32_t n_common(const cell_list & a, const cell_list & b, int32_t n) {
     return (int32_t) (std::mismatch(a.cell, a.cell + n, b.cell).first - a.cell);
 }
 
-// Bits [begin, end) of a word that stands for [from, from + 32).
+// A word for the numbers [from, from + 32), with the bits for [begin, end) set.
 uint32_t bits(int32_t begin, int32_t end, int32_t from) {
     begin = std::max(begin - from, 0);
     end = std::min(end - from, 32);
@@ -103,8 +103,8 @@ void visible_lists::find_runs(const visible_cells & visible) {
     }
 }
 
-// A run joins the tile before it where it adds at most half of the cells that it would read alone. It would shift the
-// cells of the others' chunks, so sums would be made in another order.
+// A run joins the previous tile if it adds at most half of the cells that it would read alone. In batch-invariant
+// contexts it never does: it would move cells of other runs to other chunks, and so change the order of sums.
 void visible_lists::group_runs() {
     tiles_.clear();
     for (int32_t r = 0; r < (int32_t) runs_.size(); ++r) {
@@ -127,8 +127,8 @@ void visible_lists::group_runs() {
     }
 }
 
-// The cells of a tile are those that all its runs share, then each run's others. Tiles with one run of the same list
-// read the same cells.
+// The cells of a tile are the cells that all its runs share, then each run's other cells. Tiles of one run each, of the
+// same list, refer to the same cells.
 void visible_lists::add_cells(tile & tile) {
     const run * const runs = runs_.data() + tile.first_run;
     int32_t n_cells = tile.n_shared;
@@ -143,7 +143,7 @@ void visible_lists::add_cells(tile & tile) {
     }
     tile.cell = (int32_t) cells_.size();
     int32_t n_here = n_cells;
-    if (tile.n_runs == 1) {  // as far as the tiles after it see
+    if (tile.n_runs == 1) {  // so many cells that they serve the next tiles of the list, too
         for (const run * next = runs; next < runs_.data() + runs_.size() && next->list.cell == list.cell; ++next) {
             n_here = next->n_seen;
         }
@@ -186,7 +186,7 @@ void visible_lists::add_tokens(const visible_cells & visible, tile & tile) {
 }
 
 void visible_lists::add_mask(const visible_cells & visible, const tile & tile, int32_t begin) {
-    int32_t own = tile.n_shared;  // where the run's own cells begin among the tile's
+    int32_t own = tile.n_shared;  // where the run's other cells begin in the tile
     for (int32_t r = tile.first_run; r < tile.first_run + tile.n_runs; ++r) {
         for (int32_t i = runs_[r].begin; i < runs_[r].end; ++i) {
             const int32_t n_seen = visible.token[i].end;
@@ -197,7 +197,7 @@ void visible_lists::add_mask(const visible_cells & visible, const tile & tile, i
     }
 }
 
-// Parts are for the card to have enough to do, where there are few tiles with many cells.
+// If there are few tiles with many cells, divides them into parts, so that all multiprocessors have work.
 void visible_lists::add_items() {
     items_.clear();
     n_slots_ = 0;
@@ -242,7 +242,7 @@ void visible_lists::add_items() {
 void visible_lists::lay_out() {
     const auto n_items = (int32_t) items_.size();
     const int32_t tokens = lists_begin + n_items * item_ints;
-    const int32_t cells = up(tokens + (int32_t) tokens_.size(), chunk_cells);  // a warp reads 128 bytes
+    const int32_t cells = up(tokens + (int32_t) tokens_.size(), chunk_cells);  // so that a warp reads 128 aligned bytes
     const int32_t masks = cells + (int32_t) cells_.size();
     const int32_t counters = masks + (int32_t) masks_.size();
     for (lists_item & item : items_) {

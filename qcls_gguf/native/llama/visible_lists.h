@@ -10,11 +10,11 @@
 
 namespace qcls {
 
-// What a launch, and so a graph, has room for.
+// How much a launch, and so a graph, has room for.
 struct lists_room {
-    int32_t n_ints = 0;   // of the packed array
+    int32_t n_ints = 0;   // int32 of the packed array
     int32_t n_items = 0;  // blocks for each kv head
-    int32_t n_slots = 0;  // results of parts, kept until the tile's last part is done
+    int32_t n_slots = 0;  // parts whose results are kept until the last part of their tile is done
 
     bool holds(const lists_room & need) const {
         return need.n_ints <= n_ints && need.n_items <= n_items && need.n_slots <= n_slots;
@@ -23,20 +23,21 @@ struct lists_room {
 
 class visible_lists {
 public:
-    // n_grouped query heads, at most max_tile_rows, read one of n_head_kv kv heads. is_invariant: what else is in a
-    // batch changes neither which cells of a token's stand together nor where its cells are parted.
+    // n_grouped query heads, at most max_tile_rows, read each of the n_head_kv kv heads. is_invariant: how a token's
+    // cells are divided into chunks and parts does not depend on the rest of the batch.
     visible_lists(int32_t n_grouped, int32_t n_head_kv, bool is_invariant = false);
 
-    // Of a batch. `visible` has no windows: each token sees its list from the beginning.
+    // Packs the lists of a batch. `visible` must have no sliding windows: each token sees its list from the beginning.
     void pack(const visible_cells & visible);
 
     const std::vector<int32_t> & packed() const { return packed_; }
     const lists_room & needed() const { return needed_; }
 
-    // What a graph should have room for, so that it serves other batches like this one.
+    // The room that a graph should have, so that it also serves other batches like this one.
     lists_room room() const;
 
-    // What a batch of n_tokens over n_cells needs at most, as a rule: what needs more gets a larger graph.
+    // The room that is usually enough for a batch of n_tokens over n_cells; a batch that needs more gets a larger
+    // graph.
     lists_room usual_room(int32_t n_tokens, int32_t n_cells) const;
 
 private:
@@ -45,7 +46,7 @@ private:
         cell_list list;
         int32_t begin;
         int32_t end;
-        int32_t n_seen;  // of the list, by the last token
+        int32_t n_seen;  // cells of the list that the last token sees
     };
     // Runs that are read together; their lists are equal in the first n_shared cells.
     struct tile {
@@ -53,7 +54,7 @@ private:
         int32_t n_runs;
         int32_t n_tokens;
         int32_t n_shared;
-        // in tokens_, cells_ and masks_
+        // indices in tokens_, cells_ and masks_
         int32_t token;
         int32_t cell;
         int32_t mask;
@@ -82,7 +83,7 @@ private:
     std::vector<int32_t> cells_;
     std::vector<int32_t> masks_;
     std::vector<lists_item> items_;
-    const listed_cell * read_list_ = nullptr;  // whose first n_read_ cells are in cells_ from read_cell_ on
+    const listed_cell * read_list_ = nullptr;  // its first n_read_ cells are in cells_ from read_cell_ on
     int32_t n_read_ = 0;
     int32_t read_cell_ = 0;
     int32_t n_slots_ = 0;

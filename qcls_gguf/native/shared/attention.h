@@ -26,20 +26,20 @@ struct attention_call {
     int32_t n_head_kv;  // of which n_head is a multiple; query head h reads kv head h / (n_head / n_head_kv)
     int32_t head_size_k;
     int32_t head_size_v;
-    float scale;  // of q·k
+    float scale;  // multiplies q·k
     const visible_cells * visible;
     float * out;  // [token][head][head_size_v], contiguous; zeros for a token that sees no cell
 };
 
-// The share of thread i_thread of n_threads. All of them together, in any order, write `out`.
+// Computes the share of thread i_thread of n_threads. `out` is complete when all threads have called it, in any order.
 //
-// A token's result depends on its query and on the cells it sees, taken in the order of their list, and on nothing else:
-// not on the other tokens, on where the cells lie, or on the number of threads. Bit by bit, on one build.
+// A token's result depends only on its query and on the cells that it sees, in the order of their list: not on the
+// other tokens, on where the cells lie, or on the number of threads. In one build it is the same to the bit.
 using attend_fn = void (*)(const attention_call * call, int32_t i_thread, int32_t n_threads);
 
 }  // namespace qcls
 
-// Named so for ggml_backend_reg_get_proc_address(): whoever calls it is in another library than the kernels.
+// Callers are in another library and find it by this name: see cpu_functions.h.
 extern "C" void qcls_attend(const qcls::attention_call * call, int32_t i_thread, int32_t n_threads);
 
 #endif

@@ -11,7 +11,7 @@ namespace qcls {
 
 using listed_cell = std::pair<int32_t, uint32_t>;  // position, index of the cell
 
-// The cells of one sequence, by position. Whoever owns them keeps them until the attention is computed.
+// The cells of one sequence, sorted by position. Their owner must keep them until the attention is computed.
 struct cell_list {
     const listed_cell * cell;
     int32_t n_cells;
@@ -24,12 +24,12 @@ struct seeing_token {
     int32_t end;
 };
 
-// Tokens [begin, end) of visible_cells::token, which look into the same list, the shortest views first.
+// The tokens [begin, end) of visible_cells::token, which read the same list, ordered by how far they see.
 struct tile {
     cell_list list;
     int32_t begin;
     int32_t end;
-    int64_t cost_before;  // of the tiles before this one
+    int64_t cost_before;  // the cost of all tiles before this one
 };
 
 struct visible_cells {
@@ -37,11 +37,11 @@ struct visible_cells {
 
     std::vector<seeing_token> token;
     std::vector<tile> tiles;
-    int64_t cost = 0;  // of all tiles, in pairs of a token and a cell that it sees
+    int64_t cost = 0;  // of all tiles: the pairs of a token and a cell that it sees, plus 1 for each token
 
-    // Of n_tokens tokens: seq_of(i) is one sequence of token i, pos_of(i) its position, list_of(seq) that sequence's
-    // cells, which hold the batch's own tokens already. A token sees the cells up to its own position, without those at
-    // a position p for which is_masked(p, its own position): such cells stand at the beginning of the list.
+    // Lists what n_tokens tokens see: seq_of(i) is one sequence of token i, pos_of(i) its position, and list_of(seq)
+    // the cells of that sequence, which include the batch's own tokens. A token sees the cells up to its own position,
+    // except those at a position p with is_masked(p, its own position), which must be at the beginning of the list.
     template <typename SeqOf, typename PosOf, typename ListOf, typename IsMasked>
     void make(int32_t n_tokens, SeqOf && seq_of, PosOf && pos_of, ListOf && list_of, IsMasked && is_masked) {
         order.clear();
@@ -76,7 +76,7 @@ private:
                 list.cell, seen_end, [&](const listed_cell & c) { return is_masked(c.first, pos); });
             token.push_back({order[i].second, (int32_t) (seen_first - list.cell), (int32_t) (seen_end - list.cell)});
         }
-        // a batch lists a sequence's tokens by position, so this moves nothing
+        // a batch lists a sequence's tokens by position, so this usually moves nothing
         std::stable_sort(token.begin() + first_token, token.end(),
                          [](const seeing_token & a, const seeing_token & b) { return a.end < b.end; });
         for (int32_t i = first_token; i < (int32_t) token.size(); i += max_tile_tokens) {

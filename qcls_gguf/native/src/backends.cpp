@@ -1,5 +1,5 @@
-// Where ggml's code for processors and GPUs comes from: linked to this library, or, in a portable build, from the modules
-// beside it, of which the best for this processor is loaded.
+// ggml's code for processors and GPUs is linked to this library or, in a portable build, loaded from modules beside it:
+// the best one for this processor.
 #include "shim.h"
 
 #include "ggml-backend.h"

@@ -1,4 +1,4 @@
-// Contexts: opening them, what their rows hold, what they keep.
+// Contexts: opening and describing them, the contents of rows, kept graphs.
 #include "shim.h"
 
 #include "ggml.h"
@@ -55,7 +55,7 @@ llama_context_params llama_params(const qcls_context_params & from) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = from.n_ctx;
     params.n_batch = from.n_batch;
-    // a plan is one pass over the weights; batch-invariant kernels take no more tokens at once
+    // a plan is one pass over the weights, but batch-invariant kernels take at most 1,024 tokens at once
     params.n_ubatch = from.batch_invariant ? std::min(from.n_batch, 1024) : from.n_batch;
     params.n_seq_max = from.n_seq_max;
     params.n_outputs_max = from.n_outputs_max;
@@ -79,7 +79,7 @@ llama_context_params llama_params(const qcls_context_params & from) {
     return params;
 }
 
-// Contexts created while it lives are batch-invariant, if that is asked for.
+// Contexts that are created while one of these lives are batch-invariant if is_wanted.
 struct batch_invariant_scope {
     explicit batch_invariant_scope(bool is_wanted) {
         if (is_wanted && !qcls::set_batch_invariant(true)) {
@@ -170,7 +170,7 @@ void set_depths(qcls_context & context, int64_t n, const int32_t * depth, int32_
     context.note_rows();
 }
 
-// A context but for its threads.
+// Makes a context without its threads.
 std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_context_params & params) {
     check_params(params);
     llama_context_params wanted = llama_params(params);
@@ -179,7 +179,7 @@ std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_
     auto made = std::make_unique<qcls_context>();
     made->ctx.reset(llama_init_from_model(model.model.get(), wanted));
     if (!made->ctx && wanted.flash_attn_type != flash_attn_type(params.flash_attn)) {
-        // a graph that has no such attention says so when it is built
+        // some models show only when their graph is built that they cannot have this attention
         wanted.flash_attn_type = flash_attn_type(params.flash_attn);
         made->ctx.reset(llama_init_from_model(model.model.get(), wanted));
     }

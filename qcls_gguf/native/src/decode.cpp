@@ -1,4 +1,4 @@
-// One llama_decode of a plan, and its rows. This is the hot path: nothing here allocates.
+// One llama_decode of a plan, and its rows. This is on the path of every request, so nothing here allocates memory.
 #include "shim.h"
 
 #include "ggml.h"
@@ -10,7 +10,7 @@ failure bad_plan(const std::string & reason) {
     return bad_argument("decode: " + reason);
 }
 
-// Refuses a plan that llama.cpp cannot decode, or with which it would read past the caller's arrays.
+// Refuses a plan that llama.cpp cannot decode, or that would make it read past the caller's arrays.
 void check_shape(const qcls_context & context, const qcls_plan & plan) {
     if (plan.n_tokens < 1 || plan.n_tokens > context.n_batch) {
         throw bad_plan(std::to_string(plan.n_tokens) + " tokens do not fit a batch of " +
@@ -43,7 +43,7 @@ void check_shape(const qcls_context & context, const qcls_plan & plan) {
     }
 }
 
-// The plan as a llama_batch, which points into the plan's and the context's arrays.
+// Makes a llama_batch of the plan; it points into the arrays of the plan and of the context.
 llama_batch batch_of(qcls_context & context, const qcls_plan & plan) {
     int64_t n_flagged = 0;
     for (int64_t i = 0; i < plan.n_tokens; ++i) {
@@ -98,7 +98,7 @@ void take_rows(qcls_context & context, float * rows, int64_t n_rows) {
     }
 }
 
-// Decodes, and gives the rows or leaves them for qcls_decode_rows.
+// Decodes, and copies the rows or leaves them for qcls_decode_rows.
 void compute(qcls_context & context, const llama_batch & batch, float * rows, int64_t n_rows) {
     const assertions_throw scope;
     const int32_t result = llama_decode(context.ctx.get(), batch);

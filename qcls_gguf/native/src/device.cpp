@@ -9,7 +9,8 @@
 
 namespace {
 
-// Unless the operating system permits the use of tiles, no weights are laid out for AMX, and its code is never reached.
+// Whether weights are laid out for AMX. If the operating system does not permit the use of tiles they are not, and no
+// AMX code is reached.
 bool has_amx_weights(ggml_backend_reg_t cpu, ggml_backend_dev_t device) {
     const auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
         cpu, "ggml_backend_dev_get_extra_bufts");

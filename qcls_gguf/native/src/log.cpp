@@ -13,7 +13,7 @@
 #include <stdexcept>
 
 extern "C" {
-// of ggml/src/ggml-threading.h: held while ggml makes its tables and contexts
+// from ggml/src/ggml-threading.h: a lock that ggml holds while it makes its tables and contexts
 void ggml_critical_section_start(void);
 void ggml_critical_section_end(void);
 }
@@ -30,8 +30,8 @@ struct {
 
 thread_local bool assertion_throws = false;
 
-// The text with its control characters as escapes, except the line break at its end: messages contain texts of model files,
-// which must not move a terminal's cursor or look like separate lines.
+// The text with its control characters as escapes, except the line break at its end: messages contain texts of model
+// files, which must not move a terminal's cursor or look like separate lines.
 std::string escaped(const char * text) {
     std::string safe;
     for (const char * at = text; *at; ++at) {
@@ -89,8 +89,8 @@ thread_local bool is_starting = false;
 bool has_gpu = false;
 bool is_cut_off = false;  // a forked child cannot use the GPUs of its parent
 
-// A forked child has none of the other threads, and would wait forever for locks that they held during the fork. ggml's
-// lock is held only briefly; the log's may be held by a thread that waits for the forking one.
+// A forked child has only the thread that forked, and would wait forever for locks that other threads held during the
+// fork. ggml's lock is held only briefly; the log's may be held by a thread that waits for the forking one.
 void in_child() {
     ggml_critical_section_end();
     new (&sink.mutex) std::recursive_mutex;
@@ -126,7 +126,8 @@ void start_llama() {
         return true;
     }();
     (void) started;
-    // llama.cpp queries every device, even if it then computes on the CPU only, and ends the process on a driver's error
+    // llama.cpp queries every device, even if it then computes on the CPU only, and ends the process on a driver's
+    // error
     if (is_cut_off) {
         throw failure{QCLS_LOAD_FAILED, "the process that this one was forked from has a GPU open, and a GPU's driver "
                                         "survives no fork: start processes by spawn or forkserver"};

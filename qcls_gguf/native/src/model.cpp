@@ -13,8 +13,8 @@
 
 namespace {
 
-// The hybrids whose answers the tests compare with stock llama.cpp's. Only these are allowed, because each architecture's
-// graph handles the states of branching sequences in its own way.
+// The hybrids whose answers the tests compare with stock llama.cpp's. Only these are allowed, because each
+// architecture's graph handles the states of branching sequences in its own way.
 constexpr const char * tested_hybrids[] = {
     "bailingmoe3", "falcon-h1",  "granitehybrid",  "jamba",  "kimi-linear", "lfm2",
     "lfm2moe",     "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",   "qwen3next",
@@ -66,8 +66,8 @@ std::string why_unsupported(const llama_model * model) {
     return llama_model_is_hybrid(model) ? why_no_hybrid(arch) : "";
 }
 
-// "1" for lane order, "0" for the file's order, nothing where the device decides. A copy: while the file is loaded, another
-// thread may change the environment.
+// "1" for lane order, "0" for the file's order, nothing if the device decides. Returns a copy, because another thread
+// may change the environment while the file is loaded.
 std::optional<std::string> lane_order_wish(const int32_t weight_order) {
     switch (weight_order) {
         case QCLS_WEIGHTS_BY_DEVICE: {
@@ -83,7 +83,7 @@ std::optional<std::string> lane_order_wish(const int32_t weight_order) {
     }
 }
 
-// Weights that this thread loads are for products with such activations.
+// Sets the precision of activations for the weights that this thread loads.
 void set_activations(const int32_t precision) {
     if (precision < QCLS_ACTIVATIONS_DEFAULT || precision > QCLS_ACTIVATIONS_FINE) {
         throw bad_argument("cpu_activations " + std::to_string(precision) + ": 0, 1 or 2");
@@ -122,8 +122,8 @@ llama_model_ptr load(const qcls_model_params & wanted) {
         params.progress_callback = on_progress;
         params.progress_callback_user_data = &call;
     }
-    // Without layers on a GPU none is used at all. llama.cpp would copy weights to it for each larger decode, and
-    // keep them in memory from which a copy is quick, where the CPU's own layouts of weights are not used.
+    // If no layer is on a GPU, no GPU is used at all. Otherwise llama.cpp would copy weights to it for each larger
+    // decode, and keep them in pinned memory, where the CPU's own layouts of weights are not used.
     check_array(wanted.share, wanted.n_gpus, "share");
     const std::vector<ggml_backend_dev_t> found = discrete_gpus();
     std::vector<ggml_backend_dev_t> gpus;

@@ -1,5 +1,5 @@
-// Measures a device's peak rates. Copies and products use only the public ggml-backend API, so that they are those of a
-// model's graph; multiplications and reads are loops in the CPU backend.
+// Measures a device's peak rates. Copies and products go through the public ggml-backend API, so that the device
+// computes them as in a model's graph; multiplications and reads are loops in the CPU backend.
 #include "shim.h"
 
 #include "ggml-alloc.h"
@@ -17,7 +17,7 @@
 namespace {
 
 constexpr int n_samples = 5;
-constexpr int n_loop_samples = 50;  // of loops in the CPU backend: the shorter one is, the likelier nobody else computes
+constexpr int n_loop_samples = 50;  // of loops in the CPU backend: many, so that some meet an idle processor
 constexpr int n_random_rows = 64;  // distinct rows of weights; the others repeat them, because quantising is slow
 
 ggml_context_ptr new_context() {
@@ -60,7 +60,8 @@ struct probe {
         }
     }
 
-    // The median and the least of samples; each is run(n), whose seconds are returned, and takes its share of the time.
+    // Returns the least and the median of samples. run(n) executes the operation n times and returns the seconds; n is
+    // such that each sample takes its share of budget_s.
     template <int n_samples, typename Run> static qcls_seconds sampled(double budget_s, Run && run) {
         const double one = run(1);
         const int64_t n = (int64_t) std::clamp(budget_s / n_samples / one, 1.0, 4096.0);
@@ -86,7 +87,7 @@ struct probe {
         return 1e-6 * (double) std::max<int64_t>(1, ggml_time_us() - start);
     }
 
-    // A sample consists of computations that are enqueued together.
+    // The computations of a sample are queued together.
     qcls_seconds measure(ggml_cgraph * graph, double budget_s) {
         seconds_of(graph, 3);  // loads kernels, and lets CUDA capture the graph
         return sampled<n_samples>(budget_s, [&](int64_t n) { return seconds_of(graph, n); });
@@ -104,7 +105,7 @@ struct probe {
         return found;
     }
 
-    // Seconds in which all threads have called work(i_thread).
+    // The seconds until all threads have finished work(i_thread).
     template <typename Work> double seconds_of_threads(Work && work) const {
         const int64_t start = ggml_time_us();
         {
@@ -117,7 +118,8 @@ struct probe {
         return 1e-6 * (double) std::max<int64_t>(1, ggml_time_us() - start);
     }
 
-    // The buffer type that llama.cpp uses for such weights: one that repacks them, if the device has one for this product.
+    // The buffer type that llama.cpp uses for such weights: one with a layout of its own, if the device has one for
+    // this product.
     ggml_backend_buffer_type_t weight_buffer_type(ggml_tensor * weight, const ggml_tensor * product) {
         const auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
             ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts");
@@ -169,7 +171,8 @@ void fill_weights(ggml_tensor * weight) {
     ggml_backend_tensor_set(weight, bytes.data(), 0, bytes.size());
 }
 
-// The type of weights of this number. Q8_1 and Q8_K are of activations only: nothing quantises weights to them.
+// The ggml type with this number. Q8_1 and Q8_K are refused: they are types of activations, to which no weights are
+// quantised.
 ggml_type weight_type_of(int32_t number) {
     const auto type = (ggml_type) number;
     const bool known = number >= 0 && number < GGML_TYPE_COUNT && ggml_blck_size(type) > 0 &&
@@ -227,7 +230,7 @@ qcls_seconds measure_copy(const qcls_operation & wanted) {
     ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
     ggml_build_forward_expand(graph, ggml_cpy(context.get(), source, target));
     const ggml_backend_buffer_ptr buffer = allocate(context.get(), ggml_backend_dev_buffer_type(p.device));
-    ggml_backend_buffer_clear(buffer.get(), 1);  // so that every page is there
+    ggml_backend_buffer_clear(buffer.get(), 1);  // so that every page is mapped
     return p.measure(graph, wanted.budget_s);
 }
 

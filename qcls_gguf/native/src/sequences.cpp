@@ -94,7 +94,7 @@ int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t n
     if (status != QCLS_DECODE_FAILED) {
         return status;
     }
-    // llama.cpp may have read some of it; the message of the failure stays, unless this fails, too
+    // llama.cpp may have loaded a part, so the cache is emptied; the first error's message stays unless that fails, too
     if (n_bytes == 0 || qcls_state_load(context, nullptr, 0, nullptr) != QCLS_OK) {
         write_error(error, "the saved cells could not be loaded nor the cache emptied: close the context", true);
     }

@@ -7,7 +7,7 @@
 
 namespace {
 
-// With a vocabulary whose rules merge text into a control token, any text could write that token, so this is refused.
+// Throws if a text became a control token: in a vocabulary whose rules merge text into one, any text could spell it.
 void refuse_control_tokens(const llama_vocab * vocab, const int32_t * token, int32_t n) {
     for (int32_t i = 0; i < n; ++i) {
         if (llama_vocab_get_attr(vocab, token[i]) & LLAMA_TOKEN_ATTR_CONTROL) {
@@ -71,7 +71,7 @@ int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, i
         n_needed = n < 0 ? -n : n;
         const llama_token_attr attr = llama_vocab_get_attr(vocab, token);
         const bool is_blank = std::string(llama_vocab_get_text(vocab, token)).find_first_not_of(" \t\n\v\f\r") ==
-                              std::string::npos;  // as in patches/0010-plain-text.patch
+                              std::string::npos;  // see patches/0010-plain-text.patch
         token_kind = attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)  ? QCLS_TOKEN_CONTROL
                      : attr & LLAMA_TOKEN_ATTR_USER_DEFINED && !is_blank           ? QCLS_TOKEN_USER_DEFINED
                                                                                    : QCLS_TOKEN_TEXT;

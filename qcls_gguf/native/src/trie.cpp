@@ -1,12 +1,12 @@
-// The arithmetic of label tries; score/scorer.py has the formulas. numpy would need a dozen calls, which are slow after a
-// decode because it has evicted their code from the caches.
+// The arithmetic of label tries; score/scorer.py has the formulas. numpy would need a dozen calls, which are slow after
+// a decode, because the decode has evicted their code from the processor's caches.
 #include "shim.h"
 
 #include <cmath>
 
 namespace {
 
-// logits of siblings to their log-softmax, in place
+// Turns the logits of siblings into their log-softmax, in place.
 void log_softmax(float * logit, int32_t n) {
     const float top = *std::max_element(logit, logit + n);
     float sum = 0;

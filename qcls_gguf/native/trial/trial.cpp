@@ -1,8 +1,10 @@
-// Loads a model, tokenises, and decodes, in a process of its own: some files end the process in which llama.cpp works.
+// Loads a model, tokenises and decodes, in a separate process, because llama.cpp ends the process on some damaged
+// files.
 //
-// qcls-trial FILE FLASH_ATTN KV_TYPE N_LAYERS [GPU_LAYERS]…: two as in qcls_context_params, one as in qcls_model_params,
-// then how many layers each GPU has. Exit codes: 0: all went well; 3: an error, with its message on standard output; 2: wrong usage. What
-// llama.cpp says before it aborts goes to standard error.
+// qcls-trial FILE FLASH_ATTN KV_TYPE N_LAYERS [GPU_LAYERS]… FLASH_ATTN and KV_TYPE are members of qcls_context_params,
+// N_LAYERS is one of qcls_model_params, GPU_LAYERS is the number of layers on each GPU. Exit codes: 0 success; 2 wrong
+// usage; 3 an error, with its message on standard output. What llama.cpp prints before it aborts goes to standard
+// error.
 #include "qcls.h"
 
 #include <sys/resource.h>
@@ -22,11 +24,12 @@ void check(int32_t status) {
     if (status != QCLS_OK) {
         printf("%s\n", error.message);
         fflush(stdout);
-        _Exit(3);  // what is half made need not be freed
+        _Exit(3);  // nothing need be freed
     }
 }
 
-// Whether some text can be tokenised is seen when the prompts are; here, that trying it does no harm.
+// Tokenises a text and ignores errors, which are reported when prompts are compiled: the trial only shows that
+// llama.cpp survives it.
 void tokenize(const qcls_model * model, const char * text, int32_t parse) {
     std::vector<int32_t> token(256);
     int64_t n_tokens = 0;
@@ -41,7 +44,7 @@ void tokenize(const qcls_model * model, const char * text, int32_t parse) {
     }
 }
 
-// Decodes tokens at the beginning of sequence 0, and forgets them.
+// Decodes tokens at the beginning of sequence 0, then trims them.
 void decode(qcls_context * context, const std::vector<int32_t> & token) {
     const auto n = (int32_t) token.size();
     std::vector<int32_t> pos(n), seq_offset(n + 1), seq_id(n);
