@@ -20,8 +20,8 @@ Float32Array = npt.NDArray[np.float32]
 class Pointer:
     """What answers a prompt whose labels are options that it shows: option i's score is q · k_i / √n.
 
-    q = query @ z + query_bias, of the final-norm hidden state z (n_embd,) of the prompt's last token; k_i in the same
-    way of that of the token that ends the option.
+    q = query @ z + query_bias, of the final-norm hidden state z (n_embd,) of the prompt's last token;
+    k_i = z_i @ key + key_bias, of that of the token that ends the option.
     """
 
     reads_labels: ClassVar[bool] = False
@@ -39,7 +39,9 @@ class Pointer:
     query_bias: Float32Array
     """(n,)"""
     key: Float32Array
+    """(n_embd, n)"""
     key_bias: Float32Array
+    """(n,)"""
 
     def trie(self, closing: Sequence[int], n_labels: int) -> tuple[list[int], LabelTrie]:
         """(the prompt's last tokens up to the first option's end, the trie that feeds the others and reads the ends).

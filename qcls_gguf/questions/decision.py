@@ -264,7 +264,14 @@ def _pointer(model: Model) -> Pointer:
     if bias is None:
         bias = np.zeros(len(matrix), np.float32)
     (query, key), (query_bias, key_bias) = np.split(matrix, 2), np.split(bias, 2)
-    return Pointer(depth=facts.n_layer, end=end[0], query=query, query_bias=query_bias, key=key, key_bias=key_bias)
+    return Pointer(
+        depth=facts.n_layer,
+        end=end[0],
+        query=query,
+        query_bias=query_bias,
+        key=np.ascontiguousarray(key.T),
+        key_bias=key_bias,
+    )
 
 
 def _plain_text(value: Any) -> str:
