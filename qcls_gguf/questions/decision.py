@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain, islice, product
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import Any
 
@@ -158,7 +158,7 @@ class DecisionReader:
 
     def _single(self, codes: Iterable[str], n: int) -> list[str]:
         """The first n codes that are a token each."""
-        found = [code for code in codes if self._token(code) is not None][: min(n, _MOST_CODES)]
+        found = list(islice((code for code in codes if self._token(code) is not None), min(n, _MOST_CODES)))
         if len(found) < n:
             raise ConfigError(f"has {n} options, and this model has codes for {len(found)}: give fewer")
         return found

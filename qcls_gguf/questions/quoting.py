@@ -42,7 +42,10 @@ class Quotes:
         return text
 
     def _first_special(self, text: str) -> str | None:
-        spelt = (spelling(self._model, token) for token in self._model.tokenize(text, parse_special=True).tolist())
+        tokens = self._model.tokenize(text, parse_special=True)
+        if np.array_equal(tokens, self._model.tokenize(text, parse_special=False)):
+            return None
+        spelt = (spelling(self._model, token) for token in tokens.tolist())
         return next((each for each in spelt if each and each in text), None)
 
     def _stand_in(self, character: str) -> str:
