@@ -164,6 +164,8 @@ def test_inputs_of_several_parts(server: Server) -> None:
     assert from_items["answers"] == ask(server, {"model": "m", "input": text, "questions": questions})[1]["answers"]
 
 
+NOUL = {"type": "noul", "instructions": "Is it so?"}
+PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]}]
 IMAGE = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,"}]}]
 
 
@@ -185,6 +187,9 @@ def test_what_does_not_fit_is_told_of_options_to_clients_and_of_settings_in_the_
         ("decisions", {"model": "m", "input": "x", "questions": [choice("long " * 5000)]}, "questions[0]"),
         ("systemone", {"state": "x", "questions": {"q": {"type": "noul"}}}, "q"),
         ("systemone", {"state": "x", "questions": {"q": {"type": "box", "instructions": "?"}}}, "q"),
+        ("systemone", {"state": "x", "images": ["data:image/png;base64,"], "questions": {"q": NOUL}}, "images"),
+        ("systemone", {"state": PICTURE, "questions": {"q": NOUL}}, "state"),
+        ("systemone", {"state": {"messages": PICTURE}, "questions": {"q": NOUL}}, "state"),
     ],
 )
 def test_what_cannot_be_asked(server: Server, path: str, body: object, param: str) -> None:

@@ -67,11 +67,18 @@ class SystemOneRequest(QuestionsRequest):
     state: TextOrJson
     questions: Annotated[dict[str, Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
     assets: JsonObject | None = None
+    images: list[Any] | None = None
+    files: list[Any] | None = None
+    videos: list[Any] | None = None
 
 
 def _ask(request: SystemOneRequest, _: Context) -> Questions:
     if request.assets is not None:
         raise no_images("assets")
+    if given := next((name for name in ("images", "files", "videos") if getattr(request, name)), None):
+        raise no_images(given)
+    if _shows_images(request.state):
+        raise no_images("state")
     text = _text(request.state)
     questions = []
     for name, each in request.questions.items():
@@ -85,6 +92,16 @@ def _ask(request: SystemOneRequest, _: Context) -> Questions:
         return {"model": request.model, "answers": answers, "usage": tokens}
 
     return Questions(questions=questions, answer=answer)
+
+
+def _shows_images(state: TextOrJson) -> bool:
+    """Whether one of a chat's messages has a part that is no text."""
+    messages = state.get("messages") if isinstance(state, dict) else state
+    contents = (
+        [each.get("content") for each in messages if isinstance(each, dict)] if isinstance(messages, list) else []
+    )
+    parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
+    return any(part.get("type") in ("image_url", "input_audio") for part in parts)
 
 
 def _question(given: AnyQuestion, param: str, audit: bool) -> Question:
