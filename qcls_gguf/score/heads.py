@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +12,7 @@ from ..prompts.pointer import Pointer
 from ..statistics import log_softmax
 
 Float32Array = npt.NDArray[np.float32]
+IndexArray = npt.NDArray[np.intp]
 
 _LEAST = 1e-12
 """added to a mean square, so that a state of zeros stays one"""
@@ -37,3 +40,50 @@ def pointer_scores(pointer: Pointer, states: Float32Array) -> Float32Array:
     along = np.vecdot(pointer.key, query[:, None])  # q · (z @ key + key_bias), without a product with `key` an option
     products = np.vecdot(states[:, :-1], along[:, None]) + np.vecdot(query, pointer.key_bias)[:, None]
     return log_softmax(products / np.float32(query.shape[1] ** 0.5))
+
+
+class LearntHeads:
+    """The learnt heads of a prompt set, computed in a few steps for all of them."""
+
+    def __init__(self, heads: Mapping[int, Head], labels: Sequence[slice], edge: Sequence[int]) -> None:
+        """heads: by prompt; labels, edge: of each prompt, the columns of its labels and the edge of its state."""
+        prompts = sorted(heads, key=lambda prompt: heads[prompt].depth)
+        learnt = [heads[prompt] for prompt in prompts]
+        self._sorted_depths = [head.depth for head in learnt]
+        self._edges = np.array([edge[prompt] for prompt in prompts])
+        self.columns = np.concatenate([np.r_[labels[prompt]] for prompt in prompts])
+        """(n,) of the labels that heads answer, among those of all prompts"""
+        self._n_labels = np.array([len(head.bias) for head in learnt])
+        self._first = np.cumsum(self._n_labels) - self._n_labels
+        self._rows = np.ascontiguousarray(np.concatenate([head.weight.T for head in learnt]))  # (n, n_embd)
+        self._bias = np.concatenate([head.bias for head in learnt])
+        scale = np.repeat([np.float32(head.scale) for head in learnt], self._n_labels)
+        self._scale = scale if scale.any() else None
+        self._depths: list[tuple[slice, slice]] = []
+        """heads of one depth, columns of their states"""
+
+    def use_columns(self, columns: Callable[[int], slice]) -> None:
+        """From now on the states of a depth are in these columns of the rows."""
+        depths = self._sorted_depths
+        self._depths = [
+            (slice(depths.index(depth), depths.index(depth) + depths.count(depth)), columns(depth))
+            for depth in dict.fromkeys(depths)
+        ]
+
+    def scores(self, hidden: Float32Array, row: IndexArray, own: Float32Array) -> Float32Array:
+        """(n_queries, n) log-probabilities of the labels at `columns`, as `head_scores` defines them; a query's are the
+        same to the bit alone and beside others.
+
+        hidden, row: as Scorer.score takes them; own: (n_queries, n_labels) scores of all labels by their texts.
+        """
+        found = np.empty((len(row), len(self._bias)), np.float32)
+        for some, columns in self._depths:
+            states = unit_states(hidden[row[:, self._edges[some]], columns]).swapaxes(0, 1)[:, :, None]
+            for state, first, n in zip(states, self._first[some], self._n_labels[some], strict=True):
+                np.vecdot(state, self._rows[first : first + n], out=found[:, first : first + n])
+        found += self._bias
+        if self._scale is not None:
+            found += self._scale * own[:, self.columns]
+        found -= np.maximum.reduceat(found, self._first, axis=1).repeat(self._n_labels, axis=1)
+        found -= np.log(np.add.reduceat(np.exp(found), self._first, axis=1)).repeat(self._n_labels, axis=1)
+        return found

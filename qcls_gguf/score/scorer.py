@@ -38,7 +38,7 @@ from ..prompts.pointer import Pointer
 from ..prompts.trie import LabelTrie
 from ..statistics import softmax
 from .adjustment import Adjustment, Adjustments, sets_of
-from .heads import head_scores, pointer_scores
+from .heads import LearntHeads, pointer_scores
 from .output import NOT_FINITE, Output
 from .result import Audit, LabelScore, PromptResult
 from .tries import TrieArithmetic
@@ -221,8 +221,8 @@ class Answers:
         """heads: of each prompt; see `use_columns`."""
         self._scorer = scorer
         self._depths = [head.depth if isinstance(head, Head) else None for head in heads]
-        self._heads = [(prompt, head) for prompt, head in enumerate(heads) if head]
-        self._columns: dict[int, slice] = {}
+        self._pointers = [(prompt, head) for prompt, head in enumerate(heads) if isinstance(head, Pointer)]
+        self._pointer_columns: dict[int, slice] = {}
         self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(prompts)
         """The calibration of each prompt's scores."""
         self._adjusting: Adjustments | None = None
@@ -231,6 +231,8 @@ class Answers:
         self._prompts = [prompt.name for prompt in prompts]
         self._labels = [prompt.labels for prompt in prompts]
         self._slices = [slice(low, high) for low, high in pairwise(scorer.first)]
+        learnt = {prompt: head for prompt, head in enumerate(heads) if isinstance(head, Head)}
+        self._learnt = LearntHeads(learnt, self._slices, scorer.first_edge) if learnt else None
         self._all_labels = [label for labels in self._labels for label in labels]
         self._all_n_tokens = [len(tokens) for prompt in prompts for tokens in prompt.label_tokens]
         self._none: list[None] = [None] * len(prompts)
@@ -243,7 +245,9 @@ class Answers:
 
     def use_columns(self, columns: Callable[[int], slice]) -> None:
         """From now on heads find the states of their depth in these columns of the rows."""
-        self._columns = {head.depth: columns(head.depth) for _, head in self._heads}
+        self._pointer_columns = {head.depth: columns(head.depth) for _, head in self._pointers}
+        if self._learnt:
+            self._learnt.use_columns(columns)
 
     def adjust(self, adjustments: Sequence[Adjustment]) -> None:
         """Use these adjustments from now on, one for each prompt."""
@@ -260,16 +264,18 @@ class Answers:
         scores = self._scorer.score(hidden, row)
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
-        for prompt, head in self._heads:
-            edge, columns, labels = self._scorer.first_edge[prompt], self._columns[head.depth], self._slices[prompt]
-            if isinstance(head, Pointer):
-                ends = row[:, edge : edge + len(self._labels[prompt]) + 1]
-                found = pointer_scores(head, hidden[ends, columns])
-            else:
-                found = head_scores(head, hidden[row[:, edge], columns], scores.score[:, labels])
-            if not np.isfinite(found).all():
+        found: list[tuple[slice | IndexArray, Float32Array]] = []
+        if self._learnt:
+            found.append((self._learnt.columns, self._learnt.scores(hidden, row, scores.score)))
+        for prompt, head in self._pointers:
+            edge = self._scorer.first_edge[prompt]
+            ends = row[:, edge : edge + len(self._labels[prompt]) + 1]
+            states = hidden[ends, self._pointer_columns[head.depth]]
+            found.append((self._slices[prompt], pointer_scores(head, states)))
+        for labels, score in found:
+            if not np.isfinite(score).all():
                 raise ScoreError(NOT_FINITE)
-            scores.score[:, labels], scores.probability[:, labels] = found, np.exp(found)
+            scores.score[:, labels], scores.probability[:, labels] = score, np.exp(score)
         return self._named(scores, fast_path)
 
     def with_sets(self, answers: tuple[PromptResult, ...], query: str) -> tuple[PromptResult, ...]:
