@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..config.words import shown
@@ -28,6 +26,11 @@ from .refusal import RefusedError, openai_words, parse
 from .settings import RequestLimits, ServiceSettings
 
 Answer = Callable[[Request], Awaitable[Response]]
+_MODEL_PATH = "/v1/models/{name}"
+_NO_PATH = (
+    "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
+    "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema; /docs lists the others"
+)
 _OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no key: they show nothing beyond the project's documentation."""
 _POLICY = (
@@ -48,26 +51,26 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> ASGIApp:
     async def describe(_: Request) -> Response:
         return _json(described)
 
-    routes = [
-        *(("post", path, _dialects(spoken, lifecycle, asker, settings.limits)) for path, spoken in _BY_PATH.items()),
-        *((method, path.replace("}", ":path}"), answer) for method, path, _, answer in operations),
-        *(("get", "/", _page("page.html")), ("get", "/docs", _page("docs.html")), ("get", "/openapi.json", describe)),
-    ]
-    router = Router(
-        [Route(path, _Endpoint(answer), methods=[method]) for method, path, answer in routes], redirect_slashes=False
-    )
-    return ExchangeMiddleware(router, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
+    answers: dict[str, tuple[str, Answer]] = {
+        **{path: ("POST", _dialects(spoken, lifecycle, asker, settings.limits)) for path, spoken in _BY_PATH.items()},
+        **{path: (method.upper(), answer) for method, path, _, answer in operations},
+        **{"/": ("GET", _page("page.html")), "/docs": ("GET", _page("docs.html")), "/openapi.json": ("GET", describe)},
+    }
 
-
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
-    """A route without Starlette's exception handlers: all exceptions reach ExchangeMiddleware."""
-
-    answer: Answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self.answer(Request(scope, receive))
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path.startswith("/v1/models/"):
+            path = _MODEL_PATH
+        if path not in answers:
+            raise RefusedError(404, "unknown path", _NO_PATH)
+        Exchange.of(scope).route = path
+        method, answer = answers[path]
+        if scope["method"] not in (method, "HEAD" if method == "GET" else ""):
+            raise RefusedError(405, "method", f"this path takes {method}", allow=method)
+        response = await answer(Request(scope, receive))
         await response(scope, receive, send)
+
+    return ExchangeMiddleware(route, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
 
 
 def _dialects(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, limits: RequestLimits) -> Answer:
@@ -84,7 +87,8 @@ def _dialects(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, l
         body = await read_json(request, limits)
         backend = lifecycle.backend
         dialect = next(each for each in dialects if each.claims(body))
-        asked = dialect.ask(parse(dialect.request, body), backend.context(exchange.request_id, request.query_params))
+        parameters = request.query_params if dialect.parameters else {}
+        asked = dialect.ask(parse(dialect.request, body), backend.context(exchange.request_id, parameters))
         found = await unless_gone(asker.answer(asked, backend, exchange), request)
         return _events(found) if isinstance(found, Events) else _json(found)
 
@@ -140,7 +144,7 @@ def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> 
         return _json({"object": "list", **_models(lifecycle.backend)})
 
     async def model(request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.scope["path"].removeprefix(_MODEL_PATH.removesuffix("{name}"))
         known = {each["id"]: each for each in _models(lifecycle.backend)["data"]}
         if name not in known:
             what = f"there is no model {shown(name)}: this service has {', '.join(map(shown, known))}"
@@ -160,7 +164,7 @@ def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> 
         ("get", "/ready", "Whether requests are answered", ready),
         ("get", "/metrics", "Counts for Prometheus", counts),
         ("get", "/v1/models", "The configured prompts, as models", models),
-        ("get", "/v1/models/{name}", "A prompt, as a model", model),
+        ("get", _MODEL_PATH, "A prompt, as a model", model),
         ("post", "/admin/reload", "Read the configuration anew", reload),
     ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections.abc import AsyncIterator, Coroutine
-from time import monotonic
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
@@ -17,6 +16,8 @@ from .settings import RequestLimits
 
 JSON = "application/json"
 T = TypeVar("T")
+_UNWATCHED_S = 0.02
+"""of a request's work, after which it is looked whether its client is still there"""
 LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
 
 
@@ -36,15 +37,18 @@ async def read_json(request: Request, limits: RequestLimits) -> object:
         raise RefusedError(415, "media type", what, param="content-type")
     length = exchange.header(b"content-length")
     check_size(int(length) if length.isdecimal() else 0, limits.body_bytes, "bytes", "body")
-    body, is_whole, began_s = bytearray(), False, monotonic()
-    while not is_whole:
-        part, is_whole = await _part(request, limits, began_s)
-        body += part
-        check_size(len(body), limits.body_bytes, "bytes", "body")
-    return json_value(bytes(body))
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            async for part in request.stream():
+                body += part
+                check_size(len(body), limits.body_bytes, "bytes", "body")
+    except TimeoutError:
+        raise _late(limits) from None
+    return json_value(body)
 
 
-def json_value(data: bytes) -> object:
+def json_value(data: bytes | bytearray) -> object:
     """The value of a JSON text. Raises RefusedError (400)."""
     try:
         return from_json(data, allow_inf_nan=False)
@@ -60,15 +64,20 @@ async def read_lines(request: Request, limits: RequestLimits) -> AsyncIterator[t
     Raises RefusedError for a line that is too long or arrives too late, and ClientDisconnect if the client has
     disconnected.
     """
+    exchange, parts = Exchange.of(request.scope), request.stream()
     number, rest, is_whole = 0, b"", False
     while not is_whole:
-        part, is_whole = await _part(request, limits, monotonic())
+        try:
+            part = await asyncio.wait_for(anext(parts), limits.body_timeout_s)
+        except TimeoutError:
+            raise _late(limits) from None
+        is_whole = not part
         *lines, rest = (rest + part).split(b"\n")
         check_size(len(rest), limits.body_bytes, "bytes", "body")
         for line in (*lines, rest) if is_whole else lines:
             number += 1
             check_size(len(line), limits.body_bytes, "bytes", "body")
-            if is_whole and await request.is_disconnected():
+            if exchange.is_read and await request.is_disconnected():
                 raise ClientDisconnect
             if line.strip():
                 yield number, line
@@ -79,34 +88,28 @@ async def unless_gone(work: Coroutine[Any, Any, T], request: Request) -> T:
 
     Cancels the work and raises ClientDisconnect if the client leaves before that.
     """
-    task, is_working = asyncio.current_task(), True
+    task, loop, watching = asyncio.current_task(), asyncio.get_running_loop(), set[asyncio.Task[None]]()
+    has_left = False
 
     async def watch() -> None:
+        nonlocal has_left
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        if task and is_working:
-            task.cancel()
+        has_left = task is not None and task.cancel()
 
-    watching = asyncio.create_task(watch())
+    timer = loop.call_later(_UNWATCHED_S, lambda: watching.add(loop.create_task(watch())))
     try:
         return await work
     except asyncio.CancelledError:
-        if task and watching.done() and not task.uncancel():
+        if has_left and task and not task.uncancel():
             raise ClientDisconnect from None
         raise
     finally:
-        is_working = False
-        watching.cancel()
+        timer.cancel()
+        for each in watching:
+            each.cancel()
 
 
-async def _part(request: Request, limits: RequestLimits, began_s: float) -> tuple[bytes, bool]:
-    """The next part of a body, and whether it is the last one. Raises ClientDisconnect, and RefusedError (408)."""
-    try:
-        async with asyncio.timeout(began_s + limits.body_timeout_s - monotonic()):
-            message = await request.receive()
-    except TimeoutError:
-        what = f"the body did not arrive within {limits.body_timeout_s:g} s"
-        raise RefusedError(408, "slow body", what, param="body") from None
-    if message["type"] == "http.disconnect":
-        raise ClientDisconnect
-    return message.get("body", b""), not message.get("more_body", False)
+def _late(limits: RequestLimits) -> RefusedError:
+    what = f"the body did not arrive within {limits.body_timeout_s:g} s"
+    return RefusedError(408, "slow body", what, param="body")

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from time import perf_counter_ns
 from urllib.parse import quote
 
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,6 +50,8 @@ class Exchange:
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.header(b"x-request-id")
         self.request_id = given if _GOOD_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
+        self.route = "other"
+        """the path as it is documented"""
         self.reason = ""
         """why it was refused"""
         self.n_queries = 0
@@ -64,6 +65,8 @@ class Exchange:
         """those of a cascade that gave its answers"""
         self.timeout_ms = 0
         """after which a query that has not begun is not computed"""
+        self.is_read = False
+        """whether its body has come whole"""
         self.closes = False
         """whether the rest of its body is not read, so that the connection ends with its answer"""
         self.streams = False
@@ -85,11 +88,6 @@ class Exchange:
     def content_type(self) -> str:
         """The media type of the body, in small letters, without parameters; empty where the request does not say."""
         return self.header(b"content-type").partition(";")[0].strip().lower()
-
-    @property
-    def route(self) -> str:
-        """The path as it is documented."""
-        return getattr(self._scope.get("route"), "path_format", "other")
 
     def set_deadline(self, limits: RequestLimits) -> None:
         """Take the deadline from the request's header, or the usual one. Raises RefusedError (400)."""
@@ -175,14 +173,11 @@ class ExchangeMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
         exchange = Exchange(scope)
-        scope["app"] = self  # with which Starlette's router raises what it refuses
         status = _GONE
-        is_read = False
 
         async def read() -> Message:
-            nonlocal is_read
             message = await receive()
-            is_read = not message.get("more_body", False)
+            exchange.is_read = not message.get("more_body", False)
             return message
 
         async def reply(message: Message) -> None:
@@ -194,7 +189,7 @@ class ExchangeMiddleware:
 
         async def refuse(refusal: RefusedError) -> None:
             exchange.reason = refusal.reason
-            if not is_read:
+            if not exchange.is_read:
                 exchange.closes = refusal.status == 408 or bool(exchange.header(b"expect")) or not await _dropped(read)
             await self._refusal(refusal, scope)(scope, receive, reply)
 
@@ -202,7 +197,7 @@ class ExchangeMiddleware:
         try:
             self._check_key(scope, exchange)
             await self._app(scope, read, reply)
-        except (RefusedError, QclsError, HTTPException) as e:
+        except (RefusedError, QclsError) as e:
             await refuse(refusal_of(e))
         except ClientDisconnect:
             self._metrics.gone.inc()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.exceptions import HTTPException
 
 from ..config.words import MAX_LISTED, close_to, counted, shown
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
@@ -20,10 +19,6 @@ Place = tuple[int | str, ...]
 
 _MOST_MISTAKES = 1000
 _TAG = "type"  # the field that says which kind an object is
-_NO_PATH = (
-    "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
-    "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema; /docs lists the others"
-)
 
 
 @dataclass(eq=False)
@@ -57,16 +52,11 @@ class RefusedError(Exception):
         return headers
 
 
-def refusal_of(error: QclsError | RefusedError | HTTPException, param: str | None = None) -> RefusedError:
+def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> RefusedError:
     """The refusal for an error; param: the field of the request that an error of the classifier is about."""
     match error:
         case RefusedError():
             return error
-        case HTTPException(status_code=405):
-            allowed = (error.headers or {}).get("Allow", "")
-            return RefusedError(405, "method", f"this path takes {allowed}", allow=allowed)
-        case HTTPException():  # of the router, which raises no others
-            return RefusedError(404, "unknown path", _NO_PATH)
         case DeadlineError():
             return RefusedError(504, "deadline", f"{error}: ask with a longer x-request-timeout-ms, or later")
         case RoomError():

@@ -14,15 +14,14 @@ from time import monotonic
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..config.schema import Config
 from ..errors import ConfigError
 from .app import build_app
-from .asking import json_bytes
+from .connection import Protocol
 from .exchange import log, set_up_log
 from .lifecycle import Lifecycle, OnStep
-from .refusal import RefusedError, openai_words
+from .refusal import RefusedError
 from .settings import ServiceSettings
 
 _BACKLOG = 2048
@@ -30,20 +29,6 @@ _KEEP_ALIVE_S = 75
 """longer than clients keep idle connections, so that they end them and no request meets a closed one"""
 _SWITCH_INTERVAL_S = 0.0005
 """how long the engine's thread may hold the interpreter while a request waits to be read or answered"""
-MOST_HEAD_BYTES = 65_536
-"""of a request's head, or of its trailers, before they are whole"""
-
-
-class Protocol(H11Protocol):
-    """A connection that answers invalid HTTP with the service's own error."""
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer 400 and close the connection."""
-        log.warning("%s", msg)
-        body = json_bytes(openai_words(RefusedError(400, "malformed", msg)))
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-        self.transport.write(head % len(body) + b"connection: close\r\n\r\n" + body)
-        self.transport.close()
 
 
 def http_config(app: ASGIApp) -> uvicorn.Config:
@@ -51,7 +36,6 @@ def http_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Protocol,
-        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -235,6 +235,8 @@ def test_trailers_are_not_kept_without_end(server: Server) -> None:
         b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
         b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
         b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 100_000,
     ],
@@ -242,6 +244,29 @@ def test_trailers_are_not_kept_without_end(server: Server) -> None:
 def test_what_is_no_http_is_refused(server: Server, data: bytes) -> None:
     for status, body in answers(exchange(server, data, half_close=True)):
         assert (status, json.loads(body)["error"]["code"]) == (400, "malformed")
+
+
+def test_a_head_without_end_is_refused_after_the_answers_to_what_came_before_it(server: Server) -> None:
+    with server.connect() as connection:
+        connection.sendall(raw(QUERY) * 2 + b"GET / HTTP/1.1\r\nhost: x\r\nx: ")
+        for _ in range(7):
+            time.sleep(0.01)
+            connection.sendall(b"a" * 10_000)
+        data = received(connection, 4)
+    assert [status for status, _ in answers(data)] == [200, 200, 400]
+    assert b"a head, or trailers, of more than 65,536 bytes" in data
+
+
+def test_a_body_that_is_no_http_ends_a_stream_of_answers(server: Server) -> None:
+    head = b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+    with server.connect() as connection:
+        connection.sendall(head + b"transfer-encoding: chunked\r\n\r\n17\r\n%s\n\r\n" % QUERY)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(b"zz\r\n")
+        rest = b""
+        while part := connection.recv(65536):
+            rest += part
+    assert b"HTTP/1.1" not in rest  # no other answer within this one
 
 
 def test_idle_slow_and_vanishing_clients_hold_nobody_up(server: Server) -> None:
