@@ -112,6 +112,11 @@ class Usage:
         """Tokens of the questions with their texts."""
         return round(self.new) + round(self.cached)
 
+    @property
+    def found(self) -> int:
+        """Tokens of prefixes that were stored before."""
+        return max(round(self.cached) - self.stored, 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
@@ -196,6 +201,11 @@ def short_json(value: object) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError as e:
         raise RefusedError(422, "invalid", f"a number that JSON cannot say: {e}") from None
+
+
+def token_counts(n_prompt: int, n_more: int = 0) -> dict[str, object]:
+    """The tokens of a request and of its answer as most APIs write them."""
+    return {"prompt_tokens": n_prompt, "completion_tokens": n_more, "total_tokens": n_prompt + n_more}
 
 
 def n_prompt_tokens(result: Result) -> int:

@@ -10,21 +10,121 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from math import log
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pydantic import Field
+
+from ...config.words import JsonObject
 from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import Context, Dialect, Events, Questions, TextQuestion, Usage, no_images
-from .chat_request import ChatMessage, ChatRequest, Wanted, wanted_of
-from .closed_lists import ClosedList
+from ..dialect import (
+    Context,
+    Dialect,
+    Events,
+    Lenient,
+    Questions,
+    QuestionsRequest,
+    TextQuestion,
+    Usage,
+    no_images,
+    token_counts,
+)
+from ..refusal import RefusedError
+from .closed_lists import ClosedList, Names, closed_lists
 
 _INSTRUCTING = ("system", "developer")
 _LEAST_LOG = -9999.0
 """OpenAI's log-probability of what is impossible"""
 
 
+class ContentPart(Lenient):
+    """A part of a message; only texts are read."""
+
+    type: str
+    text: str = ""
+
+
+class ChatMessage(Lenient):
+    """Something that was said."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+
+
+class ResponseFormat(Lenient):
+    """The schema that the answer follows."""
+
+    type: str
+    json_schema: JsonObject = Field(default_factory=dict)
+
+
+class Function(Lenient):
+    """A function that may be called."""
+
+    name: str
+    description: str | None = None
+    parameters: JsonObject = Field(default_factory=dict)
+
+
+class Tool(Lenient):
+    """A tool that may be called, or has to be; only functions are known."""
+
+    function: Function
+
+
+class ChatRequest(QuestionsRequest):
+    """OpenAI's request; fields that are not named here are ignored."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    model: str = "default"
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | Tool | None = None
+    guided_choice: list[str] | None = None
+    structured_outputs: JsonObject | None = None
+    n: Literal[1] | None = 1
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    stream: bool | None = None
+    stream_options: JsonObject | None = None
+
+
+class _Wanted(NamedTuple):
+    """How a request wants its answer."""
+
+    lists: dict[Names, ClosedList]
+    param: str
+    function: Function | None = None
+    is_json: bool = True
+
+
+def _wanted(request: ChatRequest) -> _Wanted:
+    """What the answer is chosen from. Raises RefusedError (400) for an answer that would have to be written."""
+    choice, form = request.tool_choice, request.response_format
+    if request.tools and choice not in (None, "none", "auto"):
+        named = choice.function.name if isinstance(choice, Tool) else None
+        functions = [each.function for each in request.tools if named in (None, each.function.name)]
+        if len(functions) != 1:
+            what = f"tool_choice: {len(functions)} of the tools may be called: name one of them"
+            raise RefusedError(400, "open answer", what, param="tool_choice")
+        param = "tools.parameters"
+        return _Wanted(closed_lists(functions[0].parameters, param), param, functions[0])
+    given = (request.structured_outputs or {}).get("choice", request.guided_choice)
+    if given is not None:
+        param = "guided_choice" if given is request.guided_choice else "structured_outputs.choice"
+        return _Wanted(closed_lists({"enum": given}, param), param, is_json=False)
+    if form is not None and form.type == "json_schema":
+        param = "response_format.json_schema.schema"
+        return _Wanted(closed_lists(form.json_schema.get("schema"), param), param)
+    what = (
+        "this service chooses one of given answers and writes no text: give response_format with a json_schema of "
+        "enums, a tool_choice of a function whose parameters are enums, or guided_choice"
+    )
+    raise RefusedError(400, "open answer", what, param="response_format")
+
+
 def _ask(request: ChatRequest, context: Context) -> Questions:
-    wanted = wanted_of(request)
+    wanted = _wanted(request)
     said = [(each.role, _text(each, f"messages[{index}]")) for index, each in enumerate(request.messages)]
     instructions = [text for role, text in said if role in _INSTRUCTING]
     asked = [(role, text) for role, text in said if role not in _INSTRUCTING]
@@ -36,14 +136,10 @@ def _ask(request: ChatRequest, context: Context) -> Questions:
         for names, field in wanted.lists.items():
             own = ": ".join(filter(None, [".".join(names), field.description]))
             whole = "\n\n".join(filter(None, [*instructions, own]))
-            options = [(label, None) for label in field.labels]
-            question = Question.of("choice", whole, options, audit=request.audit)
+            question = Question.of("choice", whole, [(label, None) for label in field.labels], audit=request.audit)
             yield TextQuestion(question, text, ".".join([wanted.param, *names]))
 
-    def answer(found: list[Distribution], usage: Usage) -> object:
-        return _answer(request, context, wanted, found, usage)
-
-    return Questions(questions=questions(), answer=answer)
+    return Questions(questions=questions(), answer=lambda found, usage: _answer(request, context, wanted, found, usage))
 
 
 def _text(message: ChatMessage, param: str) -> str:
@@ -55,16 +151,14 @@ def _text(message: ChatMessage, param: str) -> str:
     return "\n".join(part.text for part in message.content)
 
 
-def _answer(request: ChatRequest, context: Context, wanted: Wanted, found: list[Distribution], usage: Usage) -> object:
-    value: Any = {}
+def _answer(request: ChatRequest, context: Context, wanted: _Wanted, found: list[Distribution], usage: Usage) -> object:
+    whole: dict[str, Any] = {}
     for (names, field), each in zip(wanted.lists.items(), found, strict=True):
-        if not names:
-            value = field.values[each.best]
-            break
-        inner = value
+        inner = whole
         for name in names[:-1]:
             inner = inner.setdefault(name, {})
-        inner[names[-1]] = field.values[each.best]
+        inner["".join(names[-1:])] = field.values[each.best]
+    value = whole[""] if () in wanted.lists else whole
     is_text = isinstance(value, str) and not wanted.is_json
     content = value if is_text else json.dumps(value, ensure_ascii=False)
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -78,12 +172,7 @@ def _answer(request: ChatRequest, context: Context, wanted: Wanted, found: list[
         "logprobs": {"content": tokens, "refusal": None} if request.logprobs else None,
         "finish_reason": "tool_calls" if wanted.function else "stop",
     }
-    counts = {
-        "prompt_tokens": usage.whole,
-        "completion_tokens": 0,
-        "total_tokens": usage.whole,
-        "prompt_tokens_details": {"cached_tokens": max(round(usage.cached) - usage.stored, 0)},
-    }
+    counts = token_counts(usage.whole) | {"prompt_tokens_details": {"cached_tokens": usage.found}}
     head = {"id": f"chatcmpl-{context.request_id}", "created": context.created, "model": request.model}
     if not request.stream:
         return head | {"object": "chat.completion", "choices": [ended | {"message": message}], "usage": counts}
@@ -97,8 +186,7 @@ def _answer(request: ChatRequest, context: Context, wanted: Wanted, found: list[
 
 def _token(field: ClosedList, found: Distribution, request: ChatRequest) -> dict[str, Any]:
     """The chosen label in the place of a token, with the most probable other ones."""
-    pairs = zip(field.labels, found.probabilities, strict=True)
-    ranked = sorted(pairs, key=lambda pair: -pair[1])
+    ranked = sorted(zip(field.labels, found.probabilities, strict=True), key=lambda pair: -pair[1])
     tokens = [
         {"token": label, "logprob": log(each) if each > 0 else _LEAST_LOG, "bytes": list(label.encode())}
         for label, each in ranked

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from ...config.words import shown
-from ..dialect import Completions, Context, Dialect, Lenient, ScoredToken
+from ..dialect import Completions, Context, Dialect, Lenient, ScoredToken, token_counts
 from ..refusal import RefusedError
 
 Prompts = str | list[str] | list[int] | list[list[int]]
@@ -60,7 +60,7 @@ def _ask(request: CompletionsRequest, context: Context) -> Completions:
             "created": context.created,
             "model": request.model,
             "choices": [_choice(index, tokens, request) for index, tokens in enumerate(found)],
-            "usage": {"prompt_tokens": n_prompt, "completion_tokens": n_more, "total_tokens": n_prompt + n_more},
+            "usage": token_counts(n_prompt, n_more),
         }
 
     from_start = bool(request.echo) and request.logprobs is not None

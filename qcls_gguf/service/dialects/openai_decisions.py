@@ -4,14 +4,88 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from ...config.words import JsonObject
 from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, short_json
-from .openai_input import Item, Parts, text_of_input, text_of_parts
+from ..dialect import Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images, short_json
 
 PATH = "/v1/decisions"
+
+
+class _Part(Strict):
+    prompt_cache_breakpoint: JsonObject | None = None
+
+
+class InputText(_Part):
+    """A text."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class RefusalPart(_Part):
+    """What an assistant refused."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class InputJson(_Part):
+    """An object, or a list of objects."""
+
+    type: Literal["input_json"]
+    data: JsonObject | list[JsonObject]
+
+
+class InputImage(BaseModel):
+    """An image, which is refused."""
+
+    type: Literal["input_image"]
+
+
+Part = Annotated[InputText | RefusalPart | InputJson | InputImage, Field(discriminator="type")]
+Parts = str | list[Part]
+
+
+class Message(Strict):
+    """Something that was said."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "developer", "system", "assistant"]
+    content: Parts
+    phase: str | None = None
+
+
+class Call(BaseModel):
+    """A call of a function or of a tool."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["function_call", "custom_tool_call"]
+    name: str
+    arguments: str | None = None
+    input: str | None = None
+
+
+class CallOutput(BaseModel):
+    """What such a call returned."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    output: Parts
+
+
+def _with_type(item: object) -> object:
+    """The item itself, which now says that it is a message where it did not say what it is."""
+    if isinstance(item, dict):
+        item.setdefault("type", "message")
+    return item
+
+
+Item = Annotated[Message | Call | CallOutput, Field(discriminator="type"), BeforeValidator(_with_type)]
 
 
 class _Question(Strict):
@@ -64,12 +138,12 @@ class DecisionsRequest(QuestionsRequest):
     questions: Annotated[list[Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
 
 
-def _ask(request: DecisionsRequest, _: Context) -> Questions:
-    text = text_of_input(request.input)
-    questions = []
-    for index, each in enumerate(request.questions):
-        param = f"questions[{index}]"
-        questions.append(TextQuestion(_question(each, f"{param}.instructions", request.audit), text, param))
+def _ask(request: DecisionsRequest, _: object) -> Questions:
+    text = _text_of_input(request.input)
+    questions = [
+        TextQuestion(_question(each, f"questions[{n}].instructions", request.audit), text, f"questions[{n}]")
+        for n, each in enumerate(request.questions)
+    ]
 
     def answer(found: list[Distribution | None], usage: Usage) -> object:
         pairs = zip(request.questions, found, strict=True)
@@ -78,9 +152,51 @@ def _ask(request: DecisionsRequest, _: Context) -> Questions:
     return Questions(questions=questions, answer=answer, is_partial=True)
 
 
+def _text_of_input(given: str | list[Item]) -> str:
+    """The text that questions are asked about.
+
+    A single message is its text. Several are `role: text`, calls `call: name arguments`, outputs `output: text`, each
+    below the other. Raises RefusedError (422) for images.
+    """
+    if isinstance(given, str):
+        return given
+    if len(given) == 1 and isinstance(given[0], Message):
+        return _text_of_parts(given[0].content, "input[0]")
+    return "\n".join(_line(item, f"input[{index}]") for index, item in enumerate(given))
+
+
+def _line(item: Item, param: str) -> str:
+    match item:
+        case Message():
+            return f"{item.role}: {_text_of_parts(item.content, param)}"
+        case Call():
+            return f"call: {item.name} {item.arguments or item.input or ''}".rstrip()
+        case CallOutput():
+            return f"output: {_text_of_parts(item.output, param)}"
+
+
+def _text_of_parts(parts: Parts, param: str) -> str:
+    """Texts one below the other, JSON as it is written shortest. Raises RefusedError (422) for images."""
+    if isinstance(parts, str):
+        return parts
+    return "\n".join(_text(part, f"{param}.content[{index}]") for index, part in enumerate(parts))
+
+
+def _text(part: Part, param: str) -> str:
+    match part:
+        case InputText():
+            return part.text
+        case RefusalPart():
+            return part.refusal
+        case InputJson():
+            return short_json(part.data)
+        case InputImage():
+            raise no_images(param)
+
+
 def _question(given: AnyQuestion, param: str, audit: bool) -> Question:
     """The question; an option that is spelt as a boolean is put in quotes where that is an option, too."""
-    instructions = text_of_parts(given.instructions, param)
+    instructions = _text_of_parts(given.instructions, param)
     match given:
         case PredicateQuestion():
             return Question.predicate(instructions, audit=audit)
@@ -116,10 +232,9 @@ def _answer(given: AnyQuestion, found: Distribution | None) -> dict[str, object]
 
 
 def _usage(usage: Usage) -> dict[str, object]:
-    details = {"cached_tokens": max(round(usage.cached) - usage.stored, 0), "cache_write_tokens": usage.stored}
     return {
         "input_tokens": usage.whole,
-        "input_tokens_details": details,
+        "input_tokens_details": {"cached_tokens": usage.found, "cache_write_tokens": usage.stored},
         "output_tokens": 0,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.whole,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images
+from ..dialect import Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images, token_counts
 from ..refusal import RefusedError
 from .openai_decisions import PATH
 
@@ -47,15 +47,15 @@ def _claims(body: object) -> bool:
     return isinstance(first, dict) and "question" in first
 
 
-def _ask(request: SglangRequest, _: Context) -> Questions:
+def _ask(request: SglangRequest, _: object) -> Questions:
     if request.images:
         raise no_images("images")
     if len({each.id for each in request.questions}) < len(request.questions):
         raise RefusedError(422, "invalid", "two questions have one id", param="questions")
-    questions = []
-    for index, each in enumerate(request.questions):
-        param = f"questions[{index}]"
-        questions.append(TextQuestion(_question(each, param, request.audit), request.input, param))
+    questions = [
+        TextQuestion(_question(each, f"questions[{n}]", request.audit), request.input, f"questions[{n}]")
+        for n, each in enumerate(request.questions)
+    ]
 
     def answer(found: list[Distribution], usage: Usage) -> object:
         trios = zip(request.questions, questions, found, strict=True)
@@ -64,7 +64,7 @@ def _ask(request: SglangRequest, _: Context) -> Questions:
             "model": request.model,
             "prompt_format_version": None,
             "answers": {given.id: _answer(given, asked.question, each) for given, asked, each in trios},
-            "usage": {"prompt_tokens": usage.whole, "completion_tokens": 0, "total_tokens": usage.whole},
+            "usage": token_counts(usage.whole),
         }
 
     return Questions(questions=questions, answer=answer)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from ...config.words import JsonObject
 from ...questions.distribution import Distribution
 from ...questions.question import JsonText, Question
-from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images, short_json
+from ..dialect import Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images, short_json
 from ..refusal import RefusedError
 from .openai_decisions import PATH as DECISIONS_PATH
 
@@ -72,18 +72,18 @@ class SystemOneRequest(QuestionsRequest):
     videos: list[Any] | None = None
 
 
-def _ask(request: SystemOneRequest, _: Context) -> Questions:
+def _ask(request: SystemOneRequest, _: object) -> Questions:
     if request.assets is not None:
         raise no_images("assets")
     if given := next((name for name in ("images", "files", "videos") if getattr(request, name)), None):
         raise no_images(given)
     if _shows_images(request.state):
         raise no_images("state")
-    text = _text(request.state)
-    questions = []
-    for name, each in request.questions.items():
-        param = f"questions.{name}"
-        questions.append(TextQuestion(_question(each, param, request.audit), text, param))
+    text = _text(request.state) or ""
+    questions = [
+        TextQuestion(_question(each, f"questions.{name}", request.audit), text, f"questions.{name}")
+        for name, each in request.questions.items()
+    ]
 
     def answer(found: list[Distribution], usage: Usage) -> object:
         pairs = zip(request.questions.items(), found, strict=True)
@@ -107,28 +107,24 @@ def _shows_images(state: TextOrJson) -> bool:
 def _question(given: AnyQuestion, param: str, audit: bool) -> Question:
     if isinstance(given, BoxQuestion):
         raise no_images(param)
-    instructions = _text_of(given.instructions) or ""
+    instructions = _text(given.instructions) or ""
     match given:
         case NoulQuestion():
             criteria = given.criteria or NoulCriteria()
             if not instructions and criteria.true is None and criteria.false is None:
                 what = f"{param}: neither instructions nor criteria say what is asked"
                 raise RefusedError(422, "invalid", what, param=param)
-            return Question.predicate(instructions, _text_of(criteria.true), _text_of(criteria.false), audit=audit)
+            return Question.predicate(instructions, _text(criteria.true), _text(criteria.false), audit=audit)
         case SystemOneChoice():
-            options = [(label, _text_of(value)) for label, value in given.criteria.items()]
+            options = [(label, _text(value)) for label, value in given.criteria.items()]
             return Question.of("choice", instructions, options, audit=audit)
         case SystemOneScore():
-            levels = [(_text(value), None) for value in given.criteria]
+            levels = [(_text(value) or "", None) for value in given.criteria]
             return Question.of("score", instructions, levels, audit=audit)
 
 
-def _text_of(value: TextOrJson | None) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _text(value: TextOrJson) -> str:
-    return value if isinstance(value, str) else JsonText(short_json(value))
+def _text(value: TextOrJson | None) -> str | None:
+    return value if value is None or isinstance(value, str) else JsonText(short_json(value))
 
 
 def _answer(given: AnyQuestion, found: Distribution) -> dict[str, object]:

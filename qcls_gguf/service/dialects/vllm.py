@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from ...score.result import Result
-from ..dialect import MODEL, Context, Dialect, Lenient, Texts, n_prompt_tokens
+from ..dialect import MODEL, Context, Dialect, Lenient, Texts, n_prompt_tokens, token_counts
 from ..refusal import RefusedError
 
 
@@ -23,14 +23,13 @@ def _ask(request: VllmRequest, context: Context) -> Texts:
     texts = [request.input] if isinstance(request.input, str) else request.input
 
     def answer(results: list[Result]) -> object:
-        n_tokens = sum(map(n_prompt_tokens, results))
         return {
             "id": f"classify-{context.request_id}",
             "object": "list",
             "created": context.created,
             "model": request.model or f"{MODEL}/{name}",
             "data": [_label(index, result) for index, result in enumerate(results)],
-            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens, "completion_tokens": 0},
+            "usage": token_counts(sum(map(n_prompt_tokens, results))),
         }
 
     return Texts(texts=texts, param="input", answer=answer, prompts=(name,))
