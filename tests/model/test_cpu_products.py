@@ -1,5 +1,8 @@
 """This project's products on a CPU in whole models: near llama.cpp's, and the same to the bit in any decode."""
 
+import os
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,6 +19,23 @@ from qcls_gguf.native.library import set_log
 
 TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q6_K"]
 """Those of which a random model can be written; tests/abi/test_products.py has all."""
+NOT_OURS = "MXFP4"
+"""A type whose products are llama.cpp's."""
+ROTATED = {
+    "qwen3": "pairs half a head apart",
+    "llama": "pairs of neighbours",
+    "gemma4": "layers with other frequencies, and with divisors",
+    "longrope": "a factor",
+}
+ROWS_OF_LLAMA_CPP = """
+import sys
+from conftest import SIZES
+from oracle import decode_sequence
+from qcls_gguf.native import NativeContext, NativeModel
+
+with NativeModel(sys.argv[1]) as model, NativeContext(model, flash_attn=False, **SIZES) as context:
+    sys.stdout.buffer.write(decode_sequence(context, range(40), seq=1).tobytes())
+"""
 LENGTHS = 1, 2, 7, 31, 64
 LARGEST_DIFFERENCE = 0.06
 """Root mean square, from llama.cpp's products, of rows whose own is 1, both with activations of 8 bits. Measured: 0.015
@@ -78,6 +98,18 @@ def test_weights_that_are_floats_give_the_same_in_every_decode(
     rows = rows_of_decodes(make_model(weight_type=weight_type, n_embd=512, n_ff=768), open_context)
     for found in rows:
         np.testing.assert_array_equal(found, rows[-1][: len(found)])
+
+
+@pytest.mark.parametrize("arch", ROTATED)
+def test_rotations_are_those_of_llama_cpp(arch: str, make_model: MakeModel, open_context: OpenContext) -> None:
+    path = make_model(arch, weight_type=NOT_OURS)
+    command = [sys.executable, "-c", ROWS_OF_LLAMA_CPP, str(path)]
+    environ = {**os.environ, CPU_PRODUCTS: "0"}
+    done = subprocess.run(command, env=environ, cwd=Path(__file__).parents[1], capture_output=True, check=True)
+    for n_threads in (1, 3):
+        context = open_context(path, n_threads=n_threads, flash_attn=False)
+        rows = decode_sequence(context, range(40), seq=1)
+        np.testing.assert_array_equal(rows.ravel(), np.frombuffer(done.stdout, np.float32))
 
 
 def rows_of_decodes(model: NativeModel | Path, open_context: OpenContext) -> list[Float32Array]:

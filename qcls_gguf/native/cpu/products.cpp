@@ -88,10 +88,11 @@ template <typename T> void lay_out(const uint8_t * file_rows, int64_t n_rows, in
     }
 }
 
-// Adds a step's products to sums[group][lane]: 32 values of n_groups * n_lanes rows, which stay in registers, times one
-// column.
+// Writes the sums from[group][lane] + a step's products to to[group][lane]: 32 values of n_groups * n_lanes rows, which stay
+// in registers, times one column.
 template <typename T, int n_groups>
-QCLS_INLINE void add_column(const step (&weights)[n_groups], const activation_block & x, float * sums) {
+QCLS_INLINE void add_column(
+    const step (&weights)[n_groups], const activation_block & x, const float * from, float * to) {
     // one sum for the first and one for the second 16 values: two chains of 4 instructions take less time than one of 8
     bytes words[n_groups][2];
     for (int g = 0; g < n_groups; ++g) {
@@ -118,11 +119,11 @@ QCLS_INLINE void add_column(const step (&weights)[n_groups], const activation_bl
         } else {
             scaled = product(converted(sum_of_words(words[g][0], words[g][1])), weights[g].scale[0]);
         }
-        floats to = product_plus(scaled, all_floats(x.scale), load_floats(sums + g * n_lanes));
+        floats sum = product_plus(scaled, all_floats(x.scale), load_floats(from + g * n_lanes));
         if constexpr (T::has_minima) {
-            to = minus_product(weights[g].minimum, all_floats(x.scaled_sum), to);
+            sum = minus_product(weights[g].minimum, all_floats(x.scaled_sum), sum);
         }
-        store_floats(sums + g * n_lanes, to);
+        store_floats(to + g * n_lanes, sum);
     }
 }
 
@@ -130,12 +131,18 @@ QCLS_INLINE void add_column(const step (&weights)[n_groups], const activation_bl
 template <typename T, int n_groups>
 void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_values, const activation_block * x,
     int64_t x_stride, int64_t n_columns, float * out, int64_t out_stride) {
-    alignas(64) float sums[max_tile_columns * n_groups * n_lanes];
+    constexpr int n_tile_rows = n_groups * n_lanes;
+    alignas(64) static constexpr float zeros[n_tile_rows] = {};
+    alignas(64) float sums[max_tile_columns * n_tile_rows];
     constexpr int n_parts = T::block_values / step_values;
     const int64_t group_values = group_value_bytes<T>(n_values);
     const int64_t group_scales = group_scale_bytes<T>(n_values);
-    memset(sums, 0, n_columns * n_groups * n_lanes * sizeof(float));
-    for (int64_t i = 0; i < n_values / step_values; ++i) {
+    const int64_t n_steps = n_values / step_values;
+    for (int64_t i = 0; i < n_steps; ++i) {
+        const float * from = i == 0 ? zeros : sums;
+        const int64_t from_stride = i == 0 ? 0 : n_tile_rows;
+        float * to = i == n_steps - 1 ? out : sums;
+        const int64_t to_stride = i == n_steps - 1 ? out_stride : n_tile_rows;
         step weights[n_groups];
         for (int g = 0; g < n_groups; ++g) {
             const uint8_t * block_scales = scales + g * group_scales + i / n_parts * block_scale_bytes<T>;
@@ -143,15 +150,11 @@ void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_val
         }
         for (int64_t c = 0; c < n_columns; ++c) {
             const activation_block * block = x + i * x_stride + c;
-            add_column<T, n_groups>(weights, *block, sums + c * n_groups * n_lanes);
+            float * sum = to + c * to_stride;
+            add_column<T, n_groups>(weights, *block, from + c * from_stride, sum);
             if (block->to_rest) {
-                add_column<T, n_groups>(weights, block[block->to_rest], sums + c * n_groups * n_lanes);
+                add_column<T, n_groups>(weights, block[block->to_rest], sum, sum);
             }
-        }
-    }
-    for (int64_t c = 0; c < n_columns; ++c) {
-        for (int g = 0; g < n_groups; ++g) {
-            store_floats(out + c * out_stride + g * n_lanes, load_floats(sums + (c * n_groups + g) * n_lanes));
         }
     }
 }

@@ -3,6 +3,7 @@
 #include "products_buffer.h"
 
 #include "products.h"
+#include "rotations.h"
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
@@ -67,13 +68,18 @@ bool is_switched_off() {
     return value && strcmp(value, "0") == 0;
 }
 
+// Read once a process: for operations that do not depend on how a model was loaded.
+bool are_off() {
+    static const bool are = is_switched_off();
+    return are;
+}
+
 // The kernels for weights that are floats; NULL if the operation is not a product with a model's matrix, or not one
 // that they compute.
 const float_kernels * float_kernels_of(const ggml_tensor * op) {
-    static const bool are_off = is_switched_off();
     const ggml_tensor * weights = op->src[0];
     const ggml_tensor * x = op->src[1];
-    const bool fits = !are_off && op->op == GGML_OP_MUL_MAT && ggml_get_op_params_i32(op, 1) == GGML_HINT_NONE &&
+    const bool fits = !are_off() && op->op == GGML_OP_MUL_MAT && ggml_get_op_params_i32(op, 1) == GGML_HINT_NONE &&
         weights->buffer && ggml_backend_buffer_get_usage(weights->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
         ggml_is_contiguous(weights) && weights->ne[2] * weights->ne[3] == 1 && x->type == GGML_TYPE_F32 &&
         x->nb[0] == sizeof(float) && ggml_is_contiguous(op);
@@ -272,6 +278,9 @@ class products_buffers : public ggml::cpu::extra_buffer_type {
     }
 
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
+        if (op->op == GGML_OP_ROPE) {
+            return are_off() ? nullptr : rotation_traits(op);
+        }
         static products_traits of_layouts;
         static experts_traits of_experts;
         static float_traits of_floats;
