@@ -185,6 +185,7 @@ def prompt_hash(prompt: PromptConfig) -> str:
         "labels": prompt.labels,
         "scoring": prompt.scoring,
         "label_end": prompt.label_end,
+        **({"label_orders": prompt.label_orders} if prompt.label_orders > 1 else {}),
         "prior": prompt.prior,
         "content_free_queries": prompt.content_free_queries if prompt.prior == "content_free" else (),
     }

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
-from .rules import LISTED, FilledText, Text, Truth, VisibleText, distinct
+from .rules import LISTED, Count, FilledText, Text, Truth, VisibleText, distinct
 from .scoring import FIRST_TOKEN, TREE, Scoring
 from .settings import Settings, given, refusal, settings, shown_name
-from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
+from .template import LABEL_SLOTS, LABELS_SLOT, SLOT, Words, check_texts, expand
 from .words import JsonObject, kind_of, shown
 
 Prior = Literal["none", "content_free"]
@@ -151,6 +151,9 @@ class PromptConfig(Settings):
     """the text between the template and a label"""
     scoring: Scoring = TREE
     """how a label's tokens become its score"""
+    label_orders: Count = 1
+    """in how many orders the slots list the labels, up to as many as there are labels; each label's scores are averaged
+    over them, all in one decode"""
     force_single_token_labels: InitVar[Truth | None] = None
     """true: the same as scoring first_token"""
     label_end: FilledText | None = None
@@ -183,6 +186,7 @@ class PromptConfig(Settings):
             label_descriptions: Sequence[str | None] | None = None,
             label_prefix: str = " ",
             scoring: Scoring = TREE,
+            label_orders: int = 1,
             force_single_token_labels: bool | None = None,
             label_end: str | None = None,
             prior: Prior = "none",
@@ -232,6 +236,19 @@ class PromptConfig(Settings):
         return expand(self.template, self.words.texts)
 
     @property
+    def orders(self) -> tuple[tuple[str, ...], ...]:
+        """The orders in which its labels are listed: as written, then turned by equal steps. With as many orders as
+        labels every label stands once in every place.
+        """
+        starts = [order * len(self.labels) // self.label_orders for order in range(self.label_orders)]
+        return tuple(self.labels[start:] + self.labels[:start] for start in starts)
+
+    @property
+    def expanded_templates(self) -> tuple[str, ...]:
+        """`expanded_template` with the labels in each of the orders."""
+        return tuple(expand(self.template, self.words.in_order(order).texts) for order in self.orders)
+
+    @property
     def words(self) -> Words:
         """The values of its slots."""
         descriptions = self.label_descriptions or ()
@@ -276,6 +293,11 @@ class PromptConfig(Settings):
             raise refusal(f"has {n} texts for {n_labels} labels: give one, or null, for each", "label_descriptions")
         if wrong := check_texts(self.texts, self.words):
             raise refusal(wrong.what, wrong.key)
+        if self.label_orders > (n_labels := len(self.labels)):
+            raise refusal(f"{self.label_orders} is more than the {n_labels} labels: lower it", "label_orders")
+        if self.label_orders > 1 and not self.has_labels_slot:
+            what = f"{self.label_orders}, and no text has a {LABELS_SLOT} slot: write it in place of the list of labels"
+            raise refusal(what, "label_orders")
         for key, other in (("min_confidence", "fallback"), ("fallback", "min_confidence")):
             if getattr(self, key) is not None and getattr(self, other) is None:
                 raise refusal(f"{shown(getattr(self, key))} needs {other}: give both or neither", key)

@@ -400,7 +400,7 @@ def _answers_of_sets(
     answers: list[tuple[PromptResult, ...]] = []
     row = prompt = 0
     for each in items:
-        end_row, end_prompt = row + each.prompts.n_edges, prompt + len(each.prompts.prompts)
+        end_row, end_prompt = row + each.prompts.n_edges, prompt + len(each.prompts.compiled.listings)
         answers += each.prompts.answers.of(hidden, rows[None, row:end_row], fast_path[prompt:end_prompt])
         row, prompt = end_row, end_prompt
     return answers

@@ -139,7 +139,7 @@ class LoadedPrompts(Labeller):
         steps = engine.context.output_steps
         bias = engine.model.output_biases(tokens) if steps.has_bias else None
         self.scorer = Scorer(
-            [prompt.trie for prompt in compiled.prompts],
+            [prompt.trie for prompt in compiled.listings],
             engine.model.rows(tokens),
             core.label_tokens if compiled.exact else None,
             output=Output(scale=steps.scale, cap=steps.cap, bias=bias),
@@ -147,7 +147,7 @@ class LoadedPrompts(Labeller):
         )
         self.answers = Answers(compiled.prompts, compiled.settings, self.scorer, compiled.heads)
         self.n_prefixes = len(set(compiled.prefixes))
-        self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.prompts)
+        self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.listings)
         # (tokens that an empty query feeds, tokens that each token of a query adds)
         self._fed: tuple[int, float] | None = None
 
@@ -178,7 +178,7 @@ class LoadedPrompts(Labeller):
             if short and long:
                 self._fed = short[1], (long[1] - short[1]) / _N_LONG
             else:
-                prompts = self.compiled.prompts
+                prompts = self.compiled.listings
                 self._fed = sum(len(each.closing) + len(each.trie.fed) for each in prompts), float(len(prompts))
         n_fixed, per_token = self._fed
         return n_fixed + int(per_token * min(n_query_tokens(query), self.core.config.runtime.max_query_tokens))

@@ -14,6 +14,7 @@ import numpy as np
 from ..config.prompt import Prior
 from ..config.schema import Config
 from ..config.scoring import TREE
+from ..config.template import NAME_SLOT, expand
 from ..config.words import shown
 from ..data.labelled import LabelledColumns, LabelledQuery, read_labelled
 from ..errors import ConfigError
@@ -48,7 +49,7 @@ def try_cues(
     trial = []
     for number, prompts in enumerate(variants):
         for whole in opener.rendered(dataclasses.replace(config, prompts=prompts)).prompts:
-            text = whole.expanded_template  # before the name changes, which may be in it
+            text = expand(whole.template, {NAME_SLOT: whole.name})  # before the name changes
             trial.append(
                 dataclasses.replace(
                     whole,

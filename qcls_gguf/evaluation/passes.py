@@ -71,8 +71,7 @@ class ScoreTable:
 
     def probability(self, scoring: Scoring) -> FloatArray:
         """(n_rows, n_labels) the probabilities of the labels."""
-        scores = self.by_scoring[scoring]
-        return np.asarray(np.exp(scores) if scoring in (TREE, FIRST_TOKEN) else softmax(scores), np.float64)
+        return np.asarray(softmax(self.by_scoring[scoring]), np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,6 +228,8 @@ class ShuffledPrompt(Record):
     n_rows: int
     """rows that are labelled for the prompt"""
     accuracy: ShuffledAccuracy
+    accuracy_by_order: tuple[float | None, ...]
+    """with each of `orders`"""
 
 
 class ShuffledMode(Record):
@@ -238,7 +240,9 @@ class ShuffledMode(Record):
 
 
 class ShuffledLabels(Record):
-    """The same rows with the labels listed in other orders in the templates."""
+    """The same rows with the labels listed in other orders in the templates; of a prompt with `label_orders` first in
+    those, each alone.
+    """
 
     k: int
     """number of other orders"""

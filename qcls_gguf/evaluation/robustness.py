@@ -46,6 +46,12 @@ def label_orders(labels: Sequence[str], k: int, seed: str) -> list[tuple[str, ..
     return orders
 
 
+def _orders(prompt: PromptConfig, k: int, seed: str) -> list[tuple[str, ...]]:
+    """The k orders that a prompt is tried in: first those over which its scores are averaged, if it has several."""
+    own = prompt.orders[:k] if prompt.label_orders > 1 else ()
+    return [*own, *label_orders(prompt.labels, k - len(own), seed)]
+
+
 def with_order(config: Config, orders: Mapping[str, Sequence[Sequence[str]]], index: int) -> Config:
     """The configuration with the labels listed in order number `index` of each prompt in `orders`."""
 
@@ -53,7 +59,7 @@ def with_order(config: Config, orders: Mapping[str, Sequence[Sequence[str]]], in
         labels = orders[prompt.name][index] if prompt.name in orders else prompt.labels
         texts = prompt.words.in_order(labels).texts
         slots = {slot: texts[slot] for slot in LABEL_SLOTS}
-        return dataclasses.replace(prompt, prompt_template=expand(prompt.template, slots))
+        return dataclasses.replace(prompt, prompt_template=expand(prompt.template, slots), label_orders=1)
 
     return dataclasses.replace(config, prompts=tuple(map(reordered, config.prompts)))
 
@@ -73,9 +79,7 @@ def shuffled_labels(
     """
     prompts = [truth.prompt for truth in truths]
     orders = {
-        prompt.name: label_orders(prompt.labels, k, f"{seed} {prompt.name}")
-        for prompt in config.prompts
-        if prompt.has_labels_slot
+        prompt.name: _orders(prompt, k, f"{seed} {prompt.name}") for prompt in config.prompts if prompt.has_labels_slot
     }
     others = [score_tables(prompts, score(with_order(config, orders, i), f"shuffle {i + 1} of {k}")) for i in range(k)]
     by_mode: dict[Scoring, ShuffledMode] = {}
@@ -113,6 +117,7 @@ def _shuffled_prompt(truth: Truth, before: FloatArray, after: FloatArray) -> Shu
         accuracy=ShuffledAccuracy(
             configured=accuracies[0], mean=mean(others), min=min(others, default=None), max=max(others, default=None)
         ),
+        accuracy_by_order=tuple(accuracies[1:]),
         largest_probability_difference=float(differences.max()) if differences.size else None,
         mean_probability_difference=mean(differences),
     )

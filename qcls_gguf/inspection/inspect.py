@@ -37,14 +37,14 @@ from .records import (
 
 def inspect_classifier(classifier: Classifier) -> Inspection:
     """The record of a classifier that is ready for queries."""
-    config, prompts = classifier.config, classifier.prompts
+    config, prompts, listings = classifier.config, classifier.prompts, classifier.configured.compiled.listings
     engine, tokenizer = classifier.engine, classifier.engine.model
     memory = engine.context.counters()
     max_batch = config.runtime.max_batch
-    n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in prompts), len({prompt.prefix for prompt in prompts})
+    n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in listings), len({prompt.prefix for prompt in listings})
     templates = classifier.configured.templates
-    inspected = inspect_prompts(prompts, tokenizer)
-    request = empty_request(prompts, inspected, classifier.plan_counts(""), tokenizer.pass_tokens)
+    inspected = inspect_prompts(listings, tokenizer)
+    request = empty_request(listings, inspected, classifier.plan_counts(""), tokenizer.pass_tokens)
     one, two, longest = map(templates.size_of_query, (1, 2, n_longest := config.runtime.max_query_tokens))
     if request.pass_tokens is not None and one and two and one[0] == two[0]:  # as it is planned
         request = request.model_copy(update={"n_query_copies": two[1] - one[1]})
@@ -74,7 +74,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         ),
         request=request,
         longest=longest and LongestQuery(n_query_tokens=n_longest, n_tokens=longest[1], n_decodes=longest[0]),
-        prompts=inspected,
+        prompts=tuple(each for each, listing in zip(inspected, listings, strict=True) if listing in prompts),
         warnings=classifier.warnings,
     )
 

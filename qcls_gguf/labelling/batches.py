@@ -60,7 +60,7 @@ def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
     """The most queries of a decode if recurrent layers keep state_bytes for each sequence."""
     if not state_bytes:
         return MOST
-    n_leaves = sum(prompt.trie.n_leaves for prompt in prompts.prompts)
+    n_leaves = sum(prompt.trie.n_leaves for prompt in prompts.listings)
     return max(1, min(MOST, _STATES_BYTES // (n_leaves * state_bytes)))
 
 

@@ -156,6 +156,8 @@ def learn_heads(
     loaded: the handle of these prompts by `raw_config`, with exact scores; folder: for the rows' states, some of which
     may be there. Raises as `read_states` does.
     """
+    if several := [prompt.name for prompt in prompts if prompt.label_orders > 1]:
+        raise ConfigError(f"prompts.{several[0]}.label_orders: a head reads one order: remove it to learn one")
     tried = tried_depths(classifier, depths)
     asked = [*rows, *(LabelledQuery(line=0, query=query, labels={}) for query in CONTENT_FREE_QUERIES)]
     queries = [row.query for row in asked]

@@ -75,6 +75,8 @@ class Prompt:
     n_held_back: int | None = None
     """how many of the last fixed tokens are fed with each query instead of being cached, for models with recurrent
     states; None for others, whose keys and values can be used up to any token"""
+    others: tuple[Prompt, ...] = ()
+    """the same prompt with its labels listed in other orders, over which and itself its scores are averaged"""
 
     @property
     def prefix(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import islice
 from types import MappingProxyType
 from typing import Protocol
 
@@ -44,26 +45,31 @@ class PromptSet:
         found = {head.depth for head in self.heads if head}
         return found | {n_layer} if self.exact or any(not head or head.reads_labels for head in self.heads) else found
 
+    @cached_property
+    def listings(self) -> tuple[Prompt, ...]:
+        """All that is fed: each prompt, followed by the same with its labels in other orders."""
+        return tuple(listing for prompt in self.prompts for listing in (prompt, *prompt.others))
+
     @property
     def n_empty(self) -> tuple[int, ...]:
-        """The fragment's number of tokens for an empty query, prompt by prompt."""
-        return tuple(self.fragments[prompt.fragment] for prompt in self.prompts)
+        """The fragment's number of tokens for an empty query, listing by listing."""
+        return tuple(self.fragments[prompt.fragment] for prompt in self.listings)
 
     @property
     def prefixes(self) -> tuple[tuple[int, ...], ...]:
-        """The tokens of each prompt's cached prefix."""
-        return tuple(prompt.prefix for prompt in self.prompts)
+        """The tokens of each listing's cached prefix."""
+        return tuple(prompt.prefix for prompt in self.listings)
 
     @property
     def has_one_text_a_prefix(self) -> bool:
         """Whether prompts with the same cached prefix have the same text around the query, too."""
-        both = {(prompt.prefix, prompt.fragment) for prompt in self.prompts}
+        both = {(prompt.prefix, prompt.fragment) for prompt in self.listings}
         return len(both) == len(set(self.prefixes))
 
     @cached_property
     def label_tokens(self) -> Int32Array:
         """(n,) the tokens of all edges of the label tries, ascending."""
-        found = {edge.token for prompt in self.prompts for edge in prompt.trie.edges}
+        found = {edge.token for prompt in self.listings for edge in prompt.trie.edges}
         tokens = np.array(sorted(found), np.int32)  # np.unique would import numpy.ma, a tenth of what numpy takes
         tokens.setflags(write=False)
         return tokens
@@ -89,7 +95,13 @@ class PromptSet:
         return PromptSet(
             prompts=prompts,
             settings=tuple(self.settings[index] for index in chosen),
-            fragments=MappingProxyType({each.fragment: self.fragments[each.fragment] for each in prompts}),
+            fragments=MappingProxyType(
+                {
+                    each.fragment: self.fragments[each.fragment]
+                    for prompt in prompts
+                    for each in (prompt, *prompt.others)
+                }
+            ),
             exact=self.exact,
             heads=tuple(self.heads[index] for index in chosen),
         )
@@ -148,11 +160,11 @@ def compile_prompts(
     """
     tokenizer = _CachingTokenizer(model)
     by_prompt: Sequence[Head | Pointer | None] = [pointer] * len(configs) if pointer else heads_of(configs, heads)
-    prompts = tuple(
+    listings = tuple(
         compile_prompt(
             tokenizer,
             name=config.name,
-            template=(head and head.text) or config.expanded_template,
+            template=(head and head.text) or template,
             label_prefix=config.label_prefix,
             labels=config.labels,
             scoring=config.scoring,
@@ -162,13 +174,15 @@ def compile_prompts(
             learnt=head,
         )
         for config, head in zip(configs, by_prompt, strict=True)
+        for template in config.expanded_templates
     )
     n_empty = {
         prompt.fragment: len(tokenizer.tokenize(prompt.before + prompt.after, parse_special=False))
-        for prompt in prompts
+        for prompt in listings
     }
+    left = iter(listings if model.pass_tokens is None else fed_alike(listings, n_empty, model.pass_tokens))
     return PromptSet(
-        prompts=prompts if model.pass_tokens is None else fed_alike(prompts, n_empty, model.pass_tokens),
+        prompts=tuple(replace(next(left), others=tuple(islice(left, config.label_orders - 1))) for config in configs),
         settings=tuple(
             replace(config, prior="none", temperature=None) if head else config
             for config, head in zip(configs, by_prompt, strict=True)

@@ -49,15 +49,15 @@ class Adjustment:
 class Adjustments:
     """The adjustments of all prompts, over their labels side by side."""
 
-    def __init__(self, prompts: Sequence[Adjustment], first: Sequence[int]) -> None:
-        """Prompt p's labels lie at [first[p], first[p + 1]); one prompt at least is not neutral."""
+    def __init__(self, prompts: Sequence[Adjustment], first: Sequence[int], adjusted: Sequence[bool]) -> None:
+        """Prompt p's labels lie at [first[p], first[p + 1]); adjusted: which prompts are, one at least."""
         columns: list[int] = []
         owner: list[int] = []
         start: list[int] = []
         temperature: list[float] = []
         prior, bias = [], []
-        for adjustment, low, high in zip(prompts, first[:-1], first[1:], strict=True):
-            if adjustment.is_neutral:
+        for adjustment, low, high, is_adjusted in zip(prompts, first[:-1], first[1:], adjusted, strict=True):
+            if not is_adjusted:
                 continue
             n = high - low
             owner += [len(start)] * n

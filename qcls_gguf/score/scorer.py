@@ -14,6 +14,9 @@ over the vocabulary, as a context with label tokens returns them; an edge's log-
 - `mean`: joint divided by the number of edges.
 - The probability of both is the softmax of the scores over the prompt's labels. The label mass of a prompt is the sum
   of exp(joint) over its labels: the probability that the model gives to all labels together.
+
+Where labels are listed in several orders, each of these scores is its mean over the listings, and the probability the
+softmax of the mean, in every scoring.
 """
 
 from __future__ import annotations
@@ -21,14 +24,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from itertools import compress, pairwise, repeat
+from itertools import accumulate, compress, pairwise, repeat
 from operator import getitem
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..config.calibration_file import StatedSets
 from ..config.heads_file import Head
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
@@ -38,6 +40,7 @@ from ..prompts.pointer import Pointer
 from ..prompts.trie import LabelTrie
 from ..statistics import softmax
 from .adjustment import Adjustment, Adjustments, sets_of
+from .averages import Averages
 from .heads import LearntHeads, pointer_scores
 from .output import NOT_FINITE, Output
 from .result import Audit, LabelScore, PromptResult
@@ -220,19 +223,17 @@ class Answers:
     ) -> None:
         """heads: of each prompt; see `use_columns`."""
         self._scorer = scorer
+        self._averages = averages = Averages(prompts) if any(prompt.others for prompt in prompts) else None
+        self._ends = [scorer.first_edge[number] for number in averages.first] if averages else scorer.first_edge
         self._depths = [head.depth if isinstance(head, Head) else None for head in heads]
         self._pointers = [(prompt, head) for prompt, head in enumerate(heads) if isinstance(head, Pointer)]
         self._pointer_columns: dict[int, slice] = {}
-        self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(prompts)
-        """The calibration of each prompt's scores."""
-        self._adjusting: Adjustments | None = None
-        self.sets: list[tuple[int, StatedSets]] = []
-        """The label sets that prompts ask for, by the prompt's number."""
         self._prompts = [prompt.name for prompt in prompts]
         self._labels = [prompt.labels for prompt in prompts]
-        self._slices = [slice(low, high) for low, high in pairwise(scorer.first)]
+        self._first = [0, *accumulate(map(len, self._labels))]
+        self._slices = [slice(low, high) for low, high in pairwise(self._first)]
         learnt = {prompt: head for prompt, head in enumerate(heads) if isinstance(head, Head)}
-        self._learnt = LearntHeads(learnt, self._slices, scorer.first_edge) if learnt else None
+        self._learnt = LearntHeads(learnt, self._slices, self._ends) if learnt else None
         self._all_labels = [label for labels in self._labels for label in labels]
         self._all_n_tokens = [len(tokens) for prompt in prompts for tokens in prompt.label_tokens]
         self._none: list[None] = [None] * len(prompts)
@@ -242,6 +243,7 @@ class Answers:
             for index, setting in enumerate(settings)
             if setting.fallback is not None and setting.min_confidence is not None
         ]
+        self.adjust([Adjustment()] * len(prompts))
 
     def use_columns(self, columns: Callable[[int], slice]) -> None:
         """From now on heads find the states of their depth in these columns of the rows."""
@@ -252,23 +254,27 @@ class Answers:
     def adjust(self, adjustments: Sequence[Adjustment]) -> None:
         """Use these adjustments from now on, one for each prompt."""
         self.adjustments = adjustments
+        """The calibration of each prompt's scores."""
         self.sets = [(prompt, each.sets) for prompt, each in enumerate(adjustments) if each.sets]
-        is_neutral = all(adjustment.is_neutral for adjustment in adjustments)
-        self._adjusting = None if is_neutral else Adjustments(adjustments, self._scorer.first)
+        """The label sets that prompts ask for, by the prompt's number."""
+        adjusted = [self._averages is not None or not each.is_neutral for each in adjustments]
+        self._adjusting = Adjustments(adjustments, self._first, adjusted) if any(adjusted) else None
 
     def of(self, hidden: Float32Array, row: IndexArray, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
         """The answers to each query.
 
-        hidden, row: as Scorer.score takes them; fast_path: for each query, for each prompt. Raises ScoreError.
+        hidden, row: as Scorer.score takes them; fast_path: for each query, for each listing. Raises ScoreError.
         """
         scores = self._scorer.score(hidden, row)
+        if self._averages is not None:
+            scores, fast_path = self._averaged(scores, self._averages), self._averages.all(fast_path)
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
         found: list[tuple[slice | IndexArray, Float32Array]] = []
         if self._learnt:
             found.append((self._learnt.columns, self._learnt.scores(hidden, row, scores.score)))
         for prompt, head in self._pointers:
-            edge = self._scorer.first_edge[prompt]
+            edge = self._ends[prompt]
             ends = row[:, edge : edge + len(self._labels[prompt]) + 1]
             states = hidden[ends, self._pointer_columns[head.depth]]
             found.append((self._slices[prompt], pointer_scores(head, states)))
@@ -277,6 +283,15 @@ class Answers:
                 raise ScoreError(NOT_FINITE)
             scores.score[:, labels], scores.probability[:, labels] = score, np.exp(score)
         return self._named(scores, fast_path)
+
+    def _averaged(self, scores: LabelScores, averages: Averages) -> LabelScores:
+        """The means over the listings, which `Adjustments` makes into probabilities."""
+        exact, score = scores.exact, averages.mean(scores.score)
+        if exact is not None:
+            joint = averages.mean(exact.joint)
+            label_mass = np.add.reduceat(np.exp(joint), self._first[:-1], axis=1)
+            exact = ExactScores(joint=joint, mean=averages.mean(exact.mean), label_mass=label_mass)
+        return LabelScores(score, np.empty_like(score), exact)
 
     def with_sets(self, answers: tuple[PromptResult, ...], query: str) -> tuple[PromptResult, ...]:
         """One query's answers, with the label sets that its prompts ask for."""

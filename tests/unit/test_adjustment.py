@@ -63,7 +63,7 @@ def test_all_prompts_at_once_are_each_by_the_formula(
     found, first, score = case
     raw = np.random.default_rng(0).random(score.shape, np.float32)
     probability = raw.copy()
-    Adjustments(found, first).apply(score, probability)
+    Adjustments(found, first, [not each.is_neutral for each in found]).apply(score, probability)
     for adjustment, low, high in zip(found, first[:-1], first[1:], strict=True):
         here = probability[:, low:high]
         if adjustment.is_neutral:
