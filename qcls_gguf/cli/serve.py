@@ -71,6 +71,7 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
     needs("serve", "uvloop", "serve")
     # imported by its own command only, which keeps the start of the others short
     from ..questions.forms import FormSettings, read_forms
+    from ..service.lifecycle import Lifecycle
     from ..service.server import serve
     from ..service.settings import RequestLimits, ServiceSettings, check_keys
 
@@ -91,11 +92,6 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
 
     if not (service.is_local or service.api_keys) and not chosen.quiet:
         print_warning(f"anybody who can reach {chosen.host} may send requests: limit that with --api-key")
-    serve(
-        service,
-        configure,
-        offline=model.offline,
-        on_step=None if chosen.quiet else print_step,
-        on_load=load_bar(chosen.quiet),
-        on_ready=lambda address: say(f"serving at {address}"),
-    )
+    on_step = None if chosen.quiet else print_step
+    lifecycle = Lifecycle(configure, service, offline=model.offline, on_step=on_step, on_load=load_bar(chosen.quiet))
+    serve(service, lifecycle, lambda address: say(f"serving at {address}"))

@@ -23,7 +23,7 @@ from .lifecycle import Lifecycle
 from .metrics import CONTENT_TYPE, Metrics
 from .openapi import description
 from .refusal import RefusedError, openai_words, parse
-from .settings import RequestLimits, ServiceSettings
+from .settings import ServiceSettings
 
 Answer = Callable[[Request], Awaitable[Response]]
 _MODEL_PATH = "/v1/models/{name}"
@@ -44,7 +44,7 @@ _BY_PATH = {path: [each for each in DIALECTS if each.path == path] for path in d
 def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> ASGIApp:
     """The ASGI application of a service."""
     metrics = Metrics(lifecycle)
-    asker = Asker(lifecycle.admission, metrics, settings.limits)
+    asker = Asker(lifecycle, metrics, settings.limits)
     operations = _operations(lifecycle, metrics, may_reload=bool(settings.api_keys))
     described = description(list(_BY_PATH.values()), (each[:3] for each in operations))
 
@@ -52,7 +52,7 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> ASGIApp:
         return _json(described)
 
     answers: dict[str, tuple[str, Answer]] = {
-        **{path: ("POST", _dialects(spoken, lifecycle, asker, settings.limits)) for path, spoken in _BY_PATH.items()},
+        **{path: ("POST", _dialects(spoken, asker)) for path, spoken in _BY_PATH.items()},
         **{path: (method.upper(), answer) for method, path, _, answer in operations},
         **{"/": ("GET", _page("page.html")), "/docs": ("GET", _page("docs.html")), "/openapi.json": ("GET", describe)},
     }
@@ -73,19 +73,19 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> ASGIApp:
     return ExchangeMiddleware(route, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
 
 
-def _dialects(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, limits: RequestLimits) -> Answer:
+def _dialects(dialects: Sequence[Dialect], asker: Asker) -> Answer:
     """The handler of a path's requests. dialects: those of this path."""
 
     async def answer(request: Request) -> Response:
         exchange = Exchange.of(request.scope)
-        exchange.set_deadline(limits)
+        exchange.set_deadline(asker.limits)
         check_encoding(exchange)
         own = dialects[-1]
         if own.line is not None and exchange.content_type in LINES:
-            _ = lifecycle.backend  # before the answer begins
-            return _Lines(asker.lines(own, lifecycle, request), media_type=LINES[0])
-        body = await read_json(request, limits)
-        backend = lifecycle.backend
+            _ = asker.lifecycle.backend  # before the answer begins
+            return _Lines(asker.lines(own, request), media_type=LINES[0])
+        body = await read_json(request, asker.limits)
+        backend = asker.lifecycle.backend
         dialect = next(each for each in dialects if each.claims(body))
         parameters = request.query_params if dialect.parameters else {}
         asked = dialect.ask(parse(dialect.request, body), backend.context(exchange.request_id, parameters))

@@ -21,7 +21,7 @@ from .backend import Backend, Pair
 from .bodies import json_value, read_lines
 from .dialect import Completions, Dialect, Questions, TextQuestion, Texts, Usage, unknown_prompt
 from .exchange import Exchange, log
-from .lifecycle import Admission, Lifecycle
+from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .refusal import RefusedError, check_size, openai_words, parse, refusal_of
 from .settings import RequestLimits
@@ -37,15 +37,16 @@ class Asker:
     Raises RefusedError, and QclsError for requests that cannot be computed.
     """
 
-    def __init__(self, admission: Admission, metrics: Metrics, limits: RequestLimits) -> None:
-        self._admission = admission
+    def __init__(self, lifecycle: Lifecycle, metrics: Metrics, limits: RequestLimits) -> None:
+        self.lifecycle = lifecycle
+        self.limits = limits
+        self._admission = lifecycle.admission
         self._metrics = metrics
-        self._limits = limits
 
     async def answer(self, asked: Texts | Questions | Completions, backend: Backend, exchange: Exchange) -> object:
         """The body of the answer to a request."""
         if isinstance(asked, Completions):
-            check_size(len(asked.prompts), self._limits.queries, "prompts", "prompt")
+            check_size(len(asked.prompts), self.limits.queries, "prompts", "prompt")
             with self._admission.admitted(len(asked.prompts)), backend:
                 return asked.answer(
                     await backend.scored(asked.prompts, exchange.seconds_left, from_start=asked.from_start)
@@ -53,28 +54,28 @@ class Asker:
         if isinstance(asked, Questions):
             questions: list[TextQuestion] = []
             for each in asked.questions:
-                check_size(len(questions) + 1, self._limits.queries, "questions", "questions")
-                check_size(each.question.n_bytes, self._limits.question_bytes, "bytes", each.param)
+                check_size(len(questions) + 1, self.limits.queries, "questions", "questions")
+                check_size(each.question.n_bytes, self.limits.question_bytes, "bytes", each.param)
                 questions.append(each)
             with self._admission.admitted(len(questions)), backend:
                 return await self._answered(asked, questions, backend, exchange)
-        check_size(len(asked.texts), self._limits.queries, "texts", asked.param)
+        check_size(len(asked.texts), self.limits.queries, "texts", asked.param)
         if not asked.texts and not asked.is_partial:
             raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
         with self._admission.admitted(len(asked.texts)), backend:
             return asked.answer(await self._labelled(asked, backend, exchange))
 
-    async def lines(self, dialect: Dialect, lifecycle: Lifecycle, request: Request) -> AsyncIterator[bytes]:
+    async def lines(self, dialect: Dialect, request: Request) -> AsyncIterator[bytes]:
         """An answer for each line that arrives, in the same order; an error in one line does not affect the others."""
         exchange = Exchange.of(request.scope)
         exchange.streams = True
 
         async def each() -> AsyncIterator[Coroutine[Any, Any, object]]:
-            async for number, line in read_lines(request, self._limits):
+            async for number, line in read_lines(request, self.limits):
                 yield self._line(dialect, backend, exchange, number, line)
 
         try:
-            backend = lifecycle.backend
+            backend = self.lifecycle.backend
             with self._admission.admitted(0), backend:
                 async for answer in in_order(each(), backend.window):
                     yield json_bytes(answer) + b"\n"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import cache, partial
+from functools import cache
 from time import monotonic, time
-from typing import TypeVar
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
@@ -29,7 +28,6 @@ from ..score.result import Result
 from .dialect import Context, ScoredToken, TextQuestion, unknown_prompt
 from .refusal import RefusedError, check_size
 
-T = TypeVar("T")
 Pair = tuple[LoadedPrompts, str]
 
 _AT_ONCE = 8
@@ -158,32 +156,29 @@ class Backend:
             what = "this service scores no given texts: its operator starts it with completions for that"
             raise RefusedError(501, "not served", what)
         found: list[list[ScoredToken]] = []
-
-        def tokens_of_all() -> list[list[int]]:
-            return [self._tokens(scorer, prompt, f"prompt[{index}]") for index, prompt in enumerate(prompts)]
+        is_wanted = True
 
         def score(texts: list[Continuation]) -> list[list[TokenScore]]:
             if not found and monotonic() > latest_s:
                 raise DeadlineError("the deadline passed before the first prompt's turn: nothing was computed")
             return scorer.scores(texts)
 
-        def score_some(some: list[list[int]]) -> list[list[ScoredToken]]:
-            texts = [Continuation((*tokens, 0), 1 if from_start else len(tokens)) for tokens in some]
-            return list(map(self._scored_tokens, some, self.classifier.core.run(score, texts)))
+        def score_all() -> list[list[ScoredToken]]:
+            asked = [self._tokens(scorer, prompt, f"prompt[{index}]") for index, prompt in enumerate(prompts)]
+            while is_wanted and len(found) < len(asked):
+                some = asked[len(found) : len(found) + _AT_ONCE]
+                texts = [Continuation((*tokens, 0), 1 if from_start else len(tokens)) for tokens in some]
+                found.extend(map(self._scored_tokens, some, self.classifier.core.run(score, texts)))
+            return found
 
-        asked = await self._in_thread(tokens_of_all)
-        for start in range(0, len(asked), _AT_ONCE):
-            found += await self._in_thread(partial(score_some, asked[start : start + _AT_ONCE]))
-        return found
+        async def work() -> list[list[ScoredToken]]:
+            with self:  # which nobody closes before the thread's end, also if the caller is cancelled
+                return await asyncio.to_thread(score_all)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        """What a function returns in another thread. Also if the caller is cancelled, nothing is closed before that."""
-
-        async def run() -> T:
-            with self:
-                return await asyncio.to_thread(work)
-
-        return await asyncio.shield(self._tasks.start(run()))
+        try:
+            return await asyncio.shield(self._tasks.start(work()))
+        finally:
+            is_wanted = False
 
     def _tokens(self, scorer: ContinuationScorer, prompt: str | list[int], param: str) -> list[int]:
         """The tokens of a text, in which special ones may be spelt, or given ones. Raises RefusedError."""
@@ -200,18 +195,14 @@ class Backend:
         raise RefusedError(400, "invalid", what, param=param)
 
     def _scored_tokens(self, tokens: list[int], scores: list[TokenScore]) -> list[ScoredToken]:
-        *own, following = scores
-        given = [self._piece(token) for token in tokens]
-        known = [
-            ScoredToken(piece, score.log_probability, self._piece(score.best), score.best_log_probability)
-            for piece, score in zip(given[len(given) - len(own) :], own, strict=True)
+        """The tokens, the last of which are scored, and the most probable next one, which the last score is of."""
+        piece, best = self.model.piece, scores[-1].best
+        known = [*scores[:-1], scores[-1]._replace(log_probability=scores[-1].best_log_probability)]
+        unknown = [ScoredToken(piece(token)[0], None) for token in tokens[: len(tokens) + 1 - len(known)]]
+        return unknown + [
+            ScoredToken(piece(token)[0], each.log_probability, piece(each.best)[0], each.best_log_probability)
+            for token, each in zip([*tokens[len(unknown) :], best], known, strict=True)
         ]
-        piece, log_probability = self._piece(following.best), following.best_log_probability
-        unknown = [ScoredToken(piece, None) for piece in given[: len(given) - len(own)]]
-        return [*unknown, *known, ScoredToken(piece, log_probability, piece, log_probability)]
-
-    def _piece(self, token: int) -> bytes:
-        return self.model.piece(token)[0]
 
     async def close(self) -> None:
         """Wait until no request uses it, then close the classifier, but not the model."""

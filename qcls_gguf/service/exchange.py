@@ -256,12 +256,11 @@ def set_up_log() -> None:
 class _Lines(logging.Formatter):
     """One line for each record, `name=value …`, with the lines of an error below it."""
 
-    def format(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        about = getattr(record, "fields", None) or {"message": record.getMessage()}
+        about = getattr(record, "fields", None) or {"message": record.message}
         fields: dict[str, object] = {"time": at, "level": record.levelname.lower(), **about}
-        line = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return " ".join(f"{name}={_word(value)}" for name, value in fields.items())
 
 
 def _word(value: object) -> str:

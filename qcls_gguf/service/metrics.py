@@ -10,7 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ..score.result import Result
-from .backend import Backend
 from .lifecycle import Lifecycle, State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -90,24 +89,22 @@ class _State(Collector):
             (_GAUGE, "admitted_requests", "Requests in the service.", admission.n_requests),
             (_GAUGE, "admitted_queries", "Queries and questions of these requests.", admission.n_queries),
             (_COUNTER, "reloads", "Configurations that replaced another.", lifecycle.n_reloads),
-            *(_rows(backend) if backend else ()),
         ]
+        if backend:
+            engine, sets = backend.classifier.engine, backend.sets
+            rows += [
+                (_GAUGE, "prefix_cells", "Cells of the KV cache that prefixes occupy.", engine.cache.n_cells),
+                (_GAUGE, "prefix_cells_most", "Cells that prefixes may occupy.", engine.n_prefix_cells),
+                (_GAUGE, "prefixes", "Prefixes in the cache.", len(engine.cache)),
+                (_COUNTER, "prefixes_found", "Prefixes that were wanted and in the cache.", engine.n_found),
+                (_COUNTER, "prefixes_stored", "Prefixes that were computed, long ones in pieces.", engine.n_stored),
+                (_COUNTER, "prefixes_evicted", "Prefixes that made room for others.", engine.n_evicted),
+                (_GAUGE, "sets", "Prompt sets kept beside the configured one.", len(sets)),
+                (_COUNTER, "sets_made", "Prompt sets made for requests.", sets.n_made),
+                (_COUNTER, "sets_evicted", "Prompt sets that made room for others.", sets.n_evicted),
+            ]
+            if kept := engine.kept_queries:
+                what = "Tokens that were not fed, as an earlier query begins with them."
+                rows.append((_COUNTER, "kept_query_tokens", what, kept.n_found))
         for family, name, what, value in rows:
             yield family(f"qcls_{name}", what, value=float(value))
-
-
-def _rows(backend: Backend) -> Iterator[_Row]:
-    engine, sets = backend.classifier.engine, backend.sets
-    cache = engine.cache
-    yield _GAUGE, "prefix_cells", "Cells of the KV cache that prefixes occupy.", cache.n_cells
-    yield _GAUGE, "prefix_cells_most", "Cells that prefixes may occupy.", engine.n_prefix_cells
-    yield _GAUGE, "prefixes", "Prefixes in the cache.", len(cache)
-    yield _COUNTER, "prefixes_found", "Prefixes that were wanted and in the cache.", engine.n_found
-    yield _COUNTER, "prefixes_stored", "Prefixes that were computed, long ones in pieces.", engine.n_stored
-    yield _COUNTER, "prefixes_evicted", "Prefixes that made room for others.", engine.n_evicted
-    yield _GAUGE, "sets", "Prompt sets kept beside the configured one.", len(sets)
-    yield _COUNTER, "sets_made", "Prompt sets made for requests.", sets.n_made
-    yield _COUNTER, "sets_evicted", "Prompt sets that made room for others.", sets.n_evicted
-    if engine.kept_queries:
-        what = "Tokens that were not fed, as an earlier query begins with them."
-        yield _COUNTER, "kept_query_tokens", what, engine.kept_queries.n_found

@@ -36,10 +36,7 @@ def description(spoken: Sequence[Sequence[Dialect]], operations: Iterable[tuple[
 
     text = {"type": "string"}
     refused = {"description": "refused", "content": content([ErrorAnswer], "serialization")}
-    refused_otherwise = {
-        "description": "refused, in the words of this path's API",
-        "content": content((), "validation"),
-    }
+    refused_otherwise = {"description": "refused, in the words of this path's API", "content": {JSON: {"schema": {}}}}
     paths: JsonObject = {}
     for group in spoken:
         own = group[-1]

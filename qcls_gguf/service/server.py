@@ -15,12 +15,11 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from ..config.schema import Config
 from ..errors import ConfigError
 from .app import build_app
 from .connection import Protocol
 from .exchange import log, set_up_log
-from .lifecycle import Lifecycle, OnStep
+from .lifecycle import Lifecycle
 from .refusal import RefusedError
 from .settings import ServiceSettings
 
@@ -57,24 +56,17 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    settings: ServiceSettings,
-    configure: Callable[[], Config],
-    *,
-    offline: bool = False,
-    on_step: OnStep | None = None,
-    on_load: Callable[[float], None] | None = None,
-    on_ready: Callable[[str], None] | None = None,
+    settings: ServiceSettings, lifecycle: Lifecycle, on_ready: Callable[[str], None] = lambda address: None
 ) -> None:
     """Serve until SIGTERM or SIGINT, and read the configuration anew on SIGHUP.
 
-    configure() gives the configuration; on_ready(address) is called when requests are answered. While the model loads
-    `/ready` says so. Raises ConfigError for an address that cannot be used, and QclsError where the start fails.
+    on_ready(address) is called when requests are answered. While the model loads `/ready` says so. Raises ConfigError
+    for an address that cannot be used, and QclsError where the start fails.
     """
     set_up_log()
     with _listening(settings) as (listener, address), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        lifecycle = Lifecycle(configure, settings, offline=offline, on_step=on_step, on_load=on_load)
-        runner.run(_serve(settings, lifecycle, listener, lambda: on_ready(address) if on_ready else None))
+        runner.run(_serve(settings, lifecycle, listener, lambda: on_ready(address)))
 
 
 async def _serve(
