@@ -1,5 +1,5 @@
-// The kernel: a block is an item of the lists and a kv head. A warp has 16 of its rows; two sets of warps, the slices,
-// have half of its chunks each.
+// The kernel. A block computes an item of the lists for one kv head. A warp has 16 of the item's rows; there are two
+// sets of warps, the slices, each of which reads half of the item's chunks.
 #pragma once
 
 #include "attend_chunk.cuh"
@@ -8,8 +8,8 @@ namespace qcls_attend {
 
 constexpr int n_slices = 2;
 
-// Reads chunks [begin, end) of an item, of which another slice may have up to n_steps. A chunk is fetched while the one
-// before it is computed, and its indices while that one is fetched. Warps without rows only fetch.
+// Reads the chunks [begin, end) of an item in n_steps steps, as many as the longer slice has. A chunk is fetched while
+// the previous one is computed, and its indices while the previous one is fetched. Warps without rows only fetch.
 template <int D>
 static __device__ __forceinline__ void read_chunks(
         state<D> & s, const uint32_t (&q)[D / 8][2], const ggml_cuda_attend_call & call, const qcls::lists_item & item,
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void read_chunks(
     }
 }
 
-// n_grouped query heads read one kv head; a row times `inverse`, by 65536, is the row by n_grouped.
+// n_grouped query heads read one kv head; row * inverse / 65536 is row / n_grouped.
 template <int D>
 static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     attend(const ggml_cuda_attend_call call, const int n_grouped, const int inverse) {
@@ -73,11 +73,11 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     const int n_rows = item.n_tokens * n_grouped;
     const bool has_rows = 16 * group < n_rows;
     const int32_t * const tokens = call.lists + item.tokens;
-    int token[2];  // of the lane's rows, in the tile
+    int token[2];  // the tokens of the lane's rows, by their number in the tile
     bool is_row[2];
-    int64_t row[2];  // token and head in q and out
+    int64_t row[2];  // the rows' index, of token and head, in q and out
     uint32_t q[D / 8][2];
-    const float by = call.scale * 1.4426950408889634f;  // exponents are of 2
+    const float by = call.scale * 1.4426950408889634f;  // exponents have base 2
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const int in_tile = 16 * group + lane / 4 + 8 * r;
@@ -113,7 +113,7 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
         s.sum[r] += __shfl_xor_sync(0xffffffff, s.sum[r], 2);
     }
     if (n_first < item.n_chunks) {
-        __syncthreads();  // the chunks are done with
+        __syncthreads();  // all warps have finished with the chunks
         if (slice == 1 && has_rows) {
             put(mine.states + group * slot_size<D>(), s, lane);
         }
@@ -126,7 +126,7 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
         return;
     }
     if (item.n_parts > 1) {
-        // the warp that is done last has all parts' results, in their order
+        // the warp that finishes last adds the results of all parts in their order
         const auto slot_of = [&](const int part) {
             const int64_t slot = (int64_t) (item.slot + part) * call.n_head_kv + head_kv;
             return call.slots + (slot * tile_warps + group) * slot_size<D>();
@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
         unsigned n_done = 0;
         if (lane == 0) {
             auto * const counter = (unsigned *) (call.lists + item.counter + head_kv * tile_warps + group);
-            n_done = atomicInc(counter, item.n_parts - 1);  // which makes it 0 again
+            n_done = atomicInc(counter, item.n_parts - 1);  // the last one makes it 0 again
         }
         if (__shfl_sync(0xffffffff, n_done, 0) != item.n_parts - 1) {
             return;

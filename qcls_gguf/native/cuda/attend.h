@@ -18,8 +18,8 @@ struct ggml_cuda_attend_call {
     int32_t * lists;  // packed by qcls::visible_lists; its counters are 0 again after the launch
     float4 * slots;   // ggml_cuda_attend_slot_size() bytes for each slot that the lists need
     float * out;      // [token][head][head size], contiguous; zeros for a token that sees no cell
-    float scale;      // of q·k
-    int32_t n_items;  // that the grid is for: at least the lists'
+    float scale;      // multiplies q·k
+    int32_t n_items;  // the items that the grid has room for: at least as many as the lists have
     int32_t n_head;
     int32_t n_head_kv;
     int32_t head_size;

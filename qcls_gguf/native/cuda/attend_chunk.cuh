@@ -1,4 +1,4 @@
-// A chunk of 32 cells: from the cache by way of registers to shared memory, and from there to products.
+// A chunk of 32 cells: fetched from the cache to registers, stored to shared memory, and multiplied from there.
 #pragma once
 
 #include "attend.h"
@@ -11,24 +11,25 @@ namespace qcls_attend {
 using qcls::chunk_cells;
 using qcls::tile_warps;
 
-constexpr int slice_threads = tile_warps * 32;  // that share a chunk
+constexpr int slice_threads = tile_warps * 32;  // threads that share a chunk
 
-// A chunk in shared memory: a cell's head is D halves and 16 bytes more, so that 8 cells' parts are in different banks.
+// A chunk in shared memory. A cell's head takes D halves and 16 bytes of padding, so that the same part of 8 cells is
+// in different banks.
 template <int D> struct chunk_memory {
     static constexpr int pitch = D + 8;
     __half k[chunk_cells * pitch];
     __half v[chunk_cells * pitch];
 };
 
-// What a thread fetches of a chunk ahead of its turn, 16 bytes at a time.
+// The pieces of a chunk, 16 bytes each, that a thread fetches ahead.
 template <int D> struct fetched {
-    static constexpr int n_pieces = chunk_cells * D / 8;  // of all threads
+    static constexpr int n_pieces = chunk_cells * D / 8;  // for all threads together
     static constexpr int n = (n_pieces + slice_threads - 1) / slice_threads;
     uint4 k[n];
     uint4 v[n];
 };
 
-// Which piece of a chunk thread i's piece number j is; from n_pieces on there is none.
+// The cell of thread i's piece number j. Pieces from n_pieces on do not exist.
 template <int D> static __device__ __forceinline__ int cell_of(const int i, const int j) {
     return (j * slice_threads + i) / (D / 8);
 }
@@ -77,7 +78,7 @@ static __device__ __forceinline__ void put_down(chunk_memory<D> & to, const fetc
     }
 }
 
-// Scores of a chunk: score[t] are 8 cells'.
+// Computes the scores of a chunk; score[t] has those of 8 cells.
 template <int D>
 static __device__ __forceinline__ void multiply_keys(float (&score)[4][4], const uint32_t (&q)[D / 8][2],
                                                      const __half * k, const int lane) {
@@ -93,7 +94,7 @@ static __device__ __forceinline__ void multiply_keys(float (&score)[4][4], const
     for (int i = 0; i < D / 8; i += 2) {
 #pragma unroll
         for (int t = 0; t < 4; t += 2) {
-            uint32_t part[4];  // 8 cells' values 8i and 8i + 8, then the next 8 cells'
+            uint32_t part[4];  // of 8 cells the values from 8i and from 8i + 8 on, then the same of the next 8 cells
             load_matrices(part, k + (8 * t + lane / 16 * 8 + lane % 8) * pitch + 8 * i + lane / 8 % 2 * 8);
             multiply(score[t], q[i], q[i + 1], part[0], part[1]);
             multiply(score[t + 1], q[i], q[i + 1], part[2], part[3]);
@@ -101,7 +102,7 @@ static __device__ __forceinline__ void multiply_keys(float (&score)[4][4], const
     }
 }
 
-// weight[t] are 8 cells', as what the tensor cores multiply.
+// Adds the weighted values of a chunk; weight[t] has the weights of 8 cells as a fragment for the tensor cores.
 template <int D>
 static __device__ __forceinline__ void add_values(state<D> & to, const uint32_t (&weight)[4][2], const __half * v,
                                                   const int lane) {
@@ -110,7 +111,7 @@ static __device__ __forceinline__ void add_values(state<D> & to, const uint32_t 
     for (int t = 0; t < 4; t += 2) {
 #pragma unroll
         for (int i = 0; i < D / 8; i += 2) {
-            uint32_t part[4];  // values 8i of 8 cells and of the next 8, then values 8i + 8
+            uint32_t part[4];  // values from 8i on of 8 cells and of the next 8, then values from 8i + 8 on
             load_transposed(part, v + (8 * t + lane / 8 % 2 * 8 + lane % 8) * pitch + 8 * i + lane / 16 * 8);
             multiply(to.out[i], weight[t], weight[t + 1], part[0], part[1]);
             multiply(to.out[i + 1], weight[t], weight[t + 1], part[2], part[3]);

@@ -1,4 +1,5 @@
-// What the tensor cores multiply: fragments of 16 rows, 8 columns, and an inner dimension of 8 halves, one part a lane.
+// Fragments that the tensor cores multiply: 16 rows, 8 columns and an inner dimension of 8 halves, distributed over the
+// lanes of a warp.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&
 #endif
 }
 
-// Four matrices of 8 rows of 8 halves; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four matrices of 8 rows of 8 halves; lane l passes the address of row l % 8 of matrix l / 8.
 static __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const __half * row) {
 #if __CUDA_ARCH__ >= 750
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

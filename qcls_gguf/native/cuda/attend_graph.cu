@@ -15,7 +15,7 @@ static qcls_attend_node_params params_of(const ggml_tensor * node) {
     return params;
 }
 
-// Heads in memory as the kernel reads them, 16 bytes at once.
+// Whether heads are contiguous and aligned, so that the kernel can read 16 bytes at once.
 static bool is_aligned(const ggml_tensor * t, const ggml_type type) {
     return t->type == type && t->nb[0] == ggml_type_size(type) && t->nb[1] % 16 == 0 && t->nb[2] % 16 == 0 &&
         t->ne[3] == 1;
@@ -44,7 +44,7 @@ void ggml_cuda_attend(ggml_backend_cuda_context & ctx, ggml_tensor * node) {
     const auto head_size = (int32_t) q->ne[0];
     const auto n_head_kv = (int32_t) k->ne[1];
     ggml_cuda_pool_alloc<char> slots(ctx.pool());
-    if (params.n_slots > 0) {  // a pool that was never used fails on a request for nothing, as models in F32 make it
+    if (params.n_slots > 0) {  // asked for 0 bytes, a pool that was never used fails (models in F32 do not use it)
         slots.alloc(params.n_slots * ggml_cuda_attend_slot_size(head_size, n_head_kv));
     }
 

@@ -1,19 +1,19 @@
-// What a warp knows of its rows' attention so far, by an online softmax.
+// The state of an online softmax for a warp's rows: the sums over the cells that were read so far.
 #pragma once
 
 #include "attend_fragments.cuh"
 
 namespace qcls_attend {
 
-// A lane's part of what its warp has: rows lane / 4 and lane / 4 + 8.
+// A lane's part of its warp's state: rows lane / 4 and lane / 4 + 8.
 template <int D> struct state {
     float out[D / 8][4];  // of both rows, not yet divided by the sum
-    float max[2];         // of the scores, in powers of 2
-    float sum[2];         // of 2^(score - max), of this lane's columns
+    float max[2];         // the maximum of the scores, as exponents with base 2
+    float sum[2];         // the sum of 2^(score - max) over this lane's columns
 };
 
-// Each rounding is spelt out: where the compiler chose what to contract to one operation, it chose otherwise for the first
-// of a lane's two rows than for the second, and a token's result depended on which of them it had.
+// Every rounding is written out. When the compiler chose which operations to contract, it chose differently for the
+// first and the second of a lane's two rows, so a token's result depended on its row.
 template <int D> static __device__ __forceinline__ void scale(state<D> & s, const float (&by)[2]) {
 #pragma unroll
     for (int i = 0; i < D / 8; ++i) {
@@ -26,12 +26,12 @@ template <int D> static __device__ __forceinline__ void scale(state<D> & s, cons
     s.sum[1] = __fmul_rn(s.sum[1], by[1]);
 }
 
-// What is measured from a maximum that may be none at all.
+// The number that is subtracted from scores: the maximum, or 0 if no cell was seen yet.
 static __device__ __forceinline__ float base_of(const float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
-// Turns the scores of a chunk into weights 2^(score - max); a bit of `seen` stands for a cell that the row sees.
+// Turns the scores of a chunk into weights 2^(score - max). Bit i of `seen` says whether the row sees cell i.
 template <int D>
 static __device__ __forceinline__ void weigh(state<D> & s, float (&score)[4][4], uint32_t (&weight)[4][2],
                                              const uint32_t (&seen)[2], const int lane) {
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void weigh(state<D> & s, float (&score)[4][4],
     }
 }
 
-template <int D> static constexpr __host__ __device__ int slot_size() {  // of a warp, in float4
+template <int D> static constexpr __host__ __device__ int slot_size() {  // for a warp, in float4
     return (D / 8 + 1) * 32;
 }
 
@@ -82,7 +82,7 @@ template <int D> static __device__ __forceinline__ void put(float4 * slot, const
     }
 }
 
-// Adds what another warp has put, of this block or of another one.
+// Adds the state that another warp, of this block or another one, has stored.
 template <int D, typename Load>
 static __device__ __forceinline__ void add(state<D> & s, const float4 * slot, const int lane, const Load & load) {
     const float4 other = load(slot + lane);

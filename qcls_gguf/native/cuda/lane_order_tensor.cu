@@ -5,7 +5,7 @@
 
 #include "ggml-cuda.h"
 
-static int is_in_lane_order;  // whose address is the `extra` of such matrices
+static int is_in_lane_order;  // the `extra` of matrices in lane order is this variable's address
 
 static const ggml_tensor * root_of(const ggml_tensor * t) {
     return t->view_src != nullptr ? t->view_src : t;
@@ -29,7 +29,7 @@ bool ggml_cuda_knows_lane_order(const ggml_tensor * op) {
     return true;
 }
 
-// Two bytes a thread, of n.
+// Each thread moves two of the n bytes.
 template <typename order, bool to_lanes>
 static __global__ void permute(const unsigned short * from, unsigned short * to, const size_t n, const size_t row_bytes) {
     const size_t i = (size_t) blockIdx.x*blockDim.x + threadIdx.x;
@@ -53,7 +53,7 @@ static void launch_permute(const ggml_tensor * t, const void * from, void * to, 
     CUDA_CHECK(cudaGetLastError());
 }
 
-// In whose memory a tensor lies; -1: in that of none, or of several.
+// The device in whose memory a tensor lies; -1 if it is not on one device.
 static int device_of(const ggml_tensor * t) {
     for (int i = 0; t->buffer != nullptr && i < ggml_backend_cuda_get_device_count(); ++i) {
         if (ggml_backend_buffer_get_type(t->buffer) == ggml_backend_cuda_buffer_type(i)) {
@@ -63,7 +63,7 @@ static int device_of(const ggml_tensor * t) {
     return -1;
 }
 
-// Memory of a device for as long as this lives; null where there is none.
+// Device memory that is freed with this object; `data` is null if there was not enough.
 struct device_copy {
     char * data = nullptr;
 
@@ -82,7 +82,7 @@ struct device_copy {
     device_copy & operator=(const device_copy &) = delete;
 };
 
-// In place, by way of a copy. False where there is no memory for it.
+// Permutes a matrix in place, with a copy of it. Returns false if there is no memory for the copy.
 template <bool to_lanes> static bool permute_in_place(const ggml_tensor * t) {
     ggml_cuda_set_device(device_of(t));
     const device_copy copy(ggml_nbytes(t));
@@ -125,7 +125,7 @@ bool ggml_cuda_mul_mat_in_file_order(ggml_backend_cuda_context & ctx, ggml_tenso
     const ggml_tensor * x = node->src[0];
     GGML_ASSERT(x->view_src == nullptr);
     const size_t n = ggml_nbytes(x);
-    const size_t n_padded = ggml_backend_buffer_get_alloc_size(x->buffer, x);  // kernels read that far
+    const size_t n_padded = ggml_backend_buffer_get_alloc_size(x->buffer, x);  // kernels read up to there
     ggml_cuda_pool_alloc<char> copy(ctx.pool(), n_padded);
     launch_permute<false>(x, x->data, copy.get(), ctx.stream());
     if (n_padded > n) {
@@ -138,7 +138,7 @@ bool ggml_cuda_mul_mat_in_file_order(ggml_backend_cuda_context & ctx, ggml_tenso
     return true;
 }
 
-// Whether contexts that are made now have the kernels for lane order, which are code for 7.5.
+// Whether contexts that are made now have the kernels for lane order, which exist only in code for 7.5.
 static bool has_kernels(const int device) {
     return !cp_async_available(ggml_cuda_info().devices[device].cc) &&
         ggml_cuda_mmq_direct_is_on(ggml_cuda_mmq_direct_steps(), device);

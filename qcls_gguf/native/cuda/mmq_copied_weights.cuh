@@ -1,14 +1,14 @@
-// A warp's share of a quantised matrix in code for 8.0 and newer: asynchronous copies bring slices of it to a part of shared
-// memory that only this warp uses, so that what is fetched ahead takes no registers.
+// A warp's share of a quantised matrix in code for 8.0 and newer. Asynchronous copies bring slices of it to a part of
+// shared memory that only this warp uses, so that fetching ahead takes no registers.
 #pragma once
 
 #include "mmq_unpack.cuh"
 
 namespace mmq_direct {
 
-// The weights of one warp. A slice is a K_BLOCK or a K_STEP of its rows. start() asks for the first; ask_next() for what
-// comes next, once a step, in a copy group of its own, which must have arrived by the end of the step that follows.
-// unpack() is that of struct weights.
+// The weights of one warp. A slice is a K_BLOCK or a K_STEP of its rows. start() requests the first slices. ask_next(),
+// called once in each step, requests the next one in a separate copy group, which must have arrived by the end of the
+// next step. unpack() works as in struct weights.
 template <ggml_type type, int RG> struct copied_weights;
 
 template <typename W> static __device__ __forceinline__ void ask_next(W & w, const int h) {
@@ -17,22 +17,22 @@ template <typename W> static __device__ __forceinline__ void ask_next(W & w, con
     }
 }
 
-// Where a warp's slices lie: a ring of them, one read, the others filled.
+// The places of a warp's slices form a ring: one is read while the others are filled.
 template <int n_slices, int slice_bytes> struct slice_ring {
     static constexpr int BYTES = n_slices*slice_bytes;
 
     const char * base;
     int filled;  // offset of the slice that is filled next
     int read;    // offset of the slice that is read
-    int n_left;  // slices to ask for
+    int n_left;  // slices not requested yet
 
     __device__ __forceinline__ void start(const char * smem, const int n) {
         base = smem;
         filled = 0;
-        read = BYTES - slice_bytes;  // advance() comes before each slice
+        read = BYTES - slice_bytes;  // advance() is called before each slice
         n_left = n;
     }
-    // Where the next slice goes.
+    // The place of the next slice.
     __device__ __forceinline__ unsigned fill() {
         const unsigned to = shared_address(base) + filled;
         filled = next(filled);
@@ -52,15 +52,15 @@ template <int RG> struct copied_weights<GGML_TYPE_Q4_K, RG> {
     static constexpr bool IS_UNSIGNED = true;
     static constexpr bool HAS_MIN = true;
     static constexpr int BLOCK_BYTES = sizeof(block_q4_K);
-    static constexpr int ROW_BYTES = 160;  // 144 and padding: 40 words, 8 modulo 32, keep lanes from meeting in banks
+    static constexpr int ROW_BYTES = 160;  // 144 and padding: with 40 words (8 modulo 32) lanes use different banks
     static constexpr int SLICES_OF_BLOCK = 1;
     using ring = slice_ring<2, RG*8*ROW_BYTES>;
     static constexpr int SMEM_BYTES = ring::BYTES;
 
     ring slices;
-    const char * heads;    // of lane's row
-    const char * quants;   // 16 bytes of lane/8's row
-    int stride_4;          // bytes of 4 rows
+    const char * heads;    // the head of this lane's row
+    const char * quants;   // 16 bytes of row lane/8
+    int stride_4;          // the bytes of 4 rows
     int scales[RG];
     float d[RG];
     int2 q[RG];
@@ -112,22 +112,22 @@ template <int RG> struct copied_weights<GGML_TYPE_Q4_K, RG> {
     }
 };
 
-// Slices of a K_STEP, three of them: each has two steps to arrive.
+// There are three slices of a K_STEP, so each has two steps in which to arrive.
 template <int RG> struct copied_weights<GGML_TYPE_Q8_0, RG> {
     static constexpr int N_SCALES = 1;
     static constexpr bool IS_UNSIGNED = false;
     static constexpr bool HAS_MIN = false;
     static constexpr int BLOCK_BYTES = K_BLOCK/QK8_0*sizeof(block_q8_0);
     static constexpr int STEP_BYTES = BLOCK_BYTES/2;  // 17 times 8
-    static constexpr int ROW_BYTES = 144;             // 36 words: 4 modulo 32 keeps lanes from meeting in banks
+    static constexpr int ROW_BYTES = 144;             // with 36 words (4 modulo 32) lanes use different banks
     static constexpr int SLICES_OF_BLOCK = 2;
     using ring = slice_ring<3, RG*8*ROW_BYTES>;
     static constexpr int SMEM_BYTES = ring::BYTES;
 
     ring slices;
-    const char * most;  // 8 bytes of lane/16's row
-    const char * last;  // the last 8 of lane's row
-    int stride_2;       // bytes of 2 rows
+    const char * most;  // 8 bytes of row lane/16
+    const char * last;  // the last 8 bytes of row `lane`
+    int stride_2;       // the bytes of 2 rows
 
     __device__ __forceinline__ void start(const char * x, const int stride_row, const char * smem, const int n_kblocks) {
         slices.start(smem, SLICES_OF_BLOCK*n_kblocks);
@@ -160,23 +160,23 @@ template <int RG> struct copied_weights<GGML_TYPE_Q8_0, RG> {
     }
 };
 
-// A block may begin at any even address: whole 16 bytes are copied from where the block begins down to where it ends.
+// A block may begin at any even address, so aligned groups of 16 bytes that contain it are copied.
 template <int RG> struct copied_weights<GGML_TYPE_Q6_K, RG> {
     static constexpr int N_SCALES = 2;
     static constexpr bool IS_UNSIGNED = false;
     static constexpr bool HAS_MIN = false;
     static constexpr int BLOCK_BYTES = sizeof(block_q6_K);
-    static constexpr int ROW_VECTORS = 14;  // times 16 bytes hold a block wherever it begins
-    static constexpr int ROW_BYTES = 240;   // and padding: 60 words, 28 modulo 32, keep lanes from meeting in banks
+    static constexpr int ROW_VECTORS = 14;  // groups of 16 bytes contain a block wherever it begins
+    static constexpr int ROW_BYTES = 240;   // with padding: with 60 words (28 modulo 32) lanes use different banks
     static_assert(BLOCK_BYTES + 14 <= 16*ROW_VECTORS && 16*ROW_VECTORS <= ROW_BYTES, "a block does not fit");
     static constexpr int SLICES_OF_BLOCK = 1;
     using ring = slice_ring<2, RG*8*ROW_BYTES>;
     static constexpr int SMEM_BYTES = ring::BYTES;
 
     ring slices;
-    const char * filling;  // the block of lane/16's row that is asked for next
-    const char * reading;  // the block of lane/4's row that is read; 8 rows on, blocks begin alike modulo 16
-    int stride_2;          // bytes of 2 rows
+    const char * filling;  // the block of row lane/16 that is requested next
+    const char * reading;  // the block of row lane/4 that is read; 8 rows further, blocks begin alike modulo 16
+    int stride_2;          // the bytes of 2 rows
 
     __device__ __forceinline__ void start(const char * x, const int stride_row, const char * smem, const int n_kblocks) {
         slices.start(smem, SLICES_OF_BLOCK*n_kblocks);

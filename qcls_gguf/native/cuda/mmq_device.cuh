@@ -1,11 +1,11 @@
-// The instructions of the direct matrix kernels: those of 7.5, and what 8.0 and newer have in their place.
+// The instructions of the direct matrix kernels: those of 7.5, and their replacements on 8.0 and newer.
 #pragma once
 
 #include "mmq_layout.cuh"
 
 namespace mmq_direct {
 
-// What this compilation is for.
+// The generation that this code is compiled for.
 #ifdef CP_ASYNC_AVAILABLE
 constexpr generation THIS_GENERATION = generation::AMPERE;
 #else
@@ -14,9 +14,9 @@ constexpr generation THIS_GENERATION = generation::TURING;
 
 // --- loads to registers -------------------------------------------------------------------------------------------
 
-// Early loads stay above the next __syncwarp(), far from where their values are wanted. Others, which are read-only to the
-// compiler (.nc), it puts off as it likes. The hint fetches whole lines: a row's next values, which the next step wants,
-// come with these.
+// Early loads stay above the next __syncwarp(), far ahead of the use of their values. Other loads are marked read-only
+// (.nc), and the compiler may move them down. The hint makes the load fetch whole lines, which contain the row's values
+// for the next step.
 template <bool early> static __device__ __forceinline__ int ldg(const int * p) {
     int v;
     if constexpr (early) {
@@ -61,8 +61,8 @@ static __device__ __forceinline__ unsigned shared_address(const void * p) {
     return (unsigned) __cvta_generic_to_shared(p);
 }
 
-// 8 or 16 bytes, both addresses aligned to as many. They have arrived when a wait says so, for the lane that copies;
-// other lanes see them after a barrier that follows.
+// Copies 8 or 16 bytes; both addresses must be aligned to that. The lane that copies sees the bytes after a wait, other
+// lanes after a barrier that follows the wait.
 template <int bytes> static __device__ __forceinline__ void copy_async(const unsigned to, const char * from) {
 #ifdef CP_ASYNC_AVAILABLE
     if constexpr (bytes == 16) {
@@ -77,14 +77,14 @@ template <int bytes> static __device__ __forceinline__ void copy_async(const uns
 #endif // CP_ASYNC_AVAILABLE
 }
 
-// What was copied since the last call, maybe nothing, becomes a group.
+// Makes the copies since the last call, possibly none, a group.
 static __device__ __forceinline__ void close_copy_group() {
 #ifdef CP_ASYNC_AVAILABLE
     asm volatile("cp.async.commit_group;" : : : "memory");
 #endif // CP_ASYNC_AVAILABLE
 }
 
-// Until all groups but the last have arrived.
+// Waits until all groups but the last have arrived.
 static __device__ __forceinline__ void wait_for_copies_but_last_group() {
 #ifdef CP_ASYNC_AVAILABLE
     asm volatile("cp.async.wait_group 1;" : : : "memory");
@@ -93,7 +93,8 @@ static __device__ __forceinline__ void wait_for_copies_but_last_group() {
 
 // --- products -----------------------------------------------------------------------------------------------------
 
-// An int8 product of signed activations and weights that are signed, or not: asm wants the types in the instruction's text.
+// An int8 product of signed activations with signed or unsigned weights. It is a macro because the types are part of
+// the instruction's text.
 #define MMQ_DIRECT_MMA(shape, operands, ...)                                                        \
     if constexpr (is_unsigned) {                                                                    \
         asm("mma.sync.aligned." shape ".row.col.s32.u8.s8.s32 " operands : __VA_ARGS__);            \
@@ -101,7 +102,7 @@ static __device__ __forceinline__ void wait_for_copies_but_last_group() {
         asm("mma.sync.aligned." shape ".row.col.s32.s8.s8.s32 " operands : __VA_ARGS__);            \
     }
 
-// start: what the int32 sums start at, MAGIC_BITS, four times.
+// start: the initial value of the int32 sums, MAGIC_BITS, four times.
 template <bool is_unsigned>
 static __device__ __forceinline__ void mma_first(int (&c)[2], const int a, const int b, const int4 & start) {
     MMQ_DIRECT_MMA("m8n8k16", "{%0, %1}, {%2}, {%3}, {%4, %5};",
@@ -143,11 +144,12 @@ static __device__ __forceinline__ void mma_half(float (&c0)[2], float (&c1)[2], 
         : "+f"(c0[0]), "+f"(c0[1]), "+f"(c1[0]), "+f"(c1[1]) : "r"(a0), "r"(a1), "r"(b));
 }
 
-// Groups of 8 rows that one product instruction takes.
+// How many groups of 8 rows a product instruction takes.
 template <generation gen> constexpr int GROUPS_OF_PRODUCT = gen == generation::AMPERE ? 2 : 1;
 
-// int8 products of 32 values of K, for the GROUPS_OF_PRODUCT groups of rows from a on and 8 columns, above MAGIC_BITS.
-// With one scale, c[0] has the sum of all 32; with two, c[0] that of the first 16 in split order and c[1] that of the last.
+// int8 products of 32 values of K, for the GROUPS_OF_PRODUCT groups of rows from a on and for 8 columns; sums start at
+// MAGIC_BITS. With one scale, c[0] has the sum of all 32; with two, c[0] has that of the first 16 in split order and
+// c[1] that of the last 16.
 template <generation gen, bool is_unsigned, int n_scales>
 static __device__ __forceinline__ void multiply_32(int (&c)[n_scales][GROUPS_OF_PRODUCT<gen>][2], const int (*a)[2], const int2 b,
         const int4 & start) {

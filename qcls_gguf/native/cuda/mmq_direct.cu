@@ -1,4 +1,4 @@
-// Launches of the direct matrix kernels: shapes, shares, memory.
+// Launches of the direct matrix kernels: their shapes, the division of work among blocks, their memory.
 #include "mmq_direct_launch.h"
 #include "lane_order_tensor.h"
 #include "mmq_direct.cuh"
@@ -37,14 +37,14 @@ int columns_of_tile(const ggml_type type, const generation gen, const int64_t n_
 }
 
 int n_fixed_parts(const ggml_backend_cuda_context & ctx, const ggml_tensor * x) {
-    constexpr int64_t PART = 8;             // K_BLOCKs, about: enough to do between adding parts
-    constexpr int64_t ENOUGH_ROWS = 8192;   // whose tiles are work for a whole card without parts
+    constexpr int64_t PART = 8;             // about so many K_BLOCKs: enough work before parts are added
+    constexpr int64_t ENOUGH_ROWS = 8192;   // tiles of so many rows occupy a whole card without parts
     if (!ctx.mmq_direct_steps.batch_invariant) {
         return 0;
     }
     const int64_t n_kblocks = x->ne[0]/K_BLOCK;
     int64_t n_parts = x->ne[1] >= ENOUGH_ROWS ? 1 : std::max<int64_t>(n_kblocks/PART, 1);
-    while (n_kblocks % n_parts != 0) {  // blocks have equal shares
+    while (n_kblocks % n_parts != 0) {  // so that blocks have equal shares
         --n_parts;
     }
     return n_parts;
@@ -66,7 +66,7 @@ void quantize(ggml_backend_cuda_context & ctx, const ggml_tensor * x, const quan
         out.a, arrived.ptr);
 }
 
-// How many times four values of K a thread of normalize takes; 0: no number fits.
+// How many groups of four values of K a thread of `normalize` takes; 0: no number fits.
 static int normalize_share(const int64_t n_k) {
     for (int n = 1; n <= 4; ++n) {
         if (n_k % (4*WARP_SIZE*n) == 0 && n_k/(4*n) <= 1024) {

@@ -1,16 +1,17 @@
 // Matrix products of quantised weights with 2 to a few hundred columns, on int8 tensor cores.
 //
-// dst (n_rows, n_cols) = x (n_rows, n_k) · y (n_k, n_cols). A warp owns RG*8 rows and J columns. Its weights come from
-// memory fetched ahead: to the registers that the tensor cores read, or to shared memory of the warp alone. Activations pass
-// through shared memory of the block, in the order in which lanes want them. Blocks take equal shares of all (tile, K);
-// whoever comes last at a tile adds its parts.
+// dst (n_rows, n_cols) = x (n_rows, n_k) · y (n_k, n_cols). A warp computes RG*8 rows and J columns. Its weights are
+// fetched ahead, to the registers that the tensor cores read or to shared memory that only this warp uses. Activations
+// pass through shared memory of the block, in the order in which lanes read them. Blocks take equal shares of all
+// (tile, K); the last block to arrive at a tile adds the tile's parts.
 #pragma once
 
 #include "mmq_tile.cuh"
 
 namespace mmq_direct {
 
-// Activations of K_STEP values and J columns: two buffers in shared memory, one filled while the other is read.
+// Activations of K_STEP values and J columns in shared memory: two buffers, one of which is filled while the other is
+// read.
 template <typename S> struct activation_buffers {
     static constexpr bool ASYNC = S::GENERATION == generation::AMPERE;
     static constexpr int BYTES = S::TILE_NJ*GROUP_BYTES;
@@ -32,7 +33,7 @@ template <typename S> struct activation_buffers {
             }
         }
     }
-    // What comes next, towards a buffer.
+    // Begins to fetch the next activations for a buffer.
     __device__ __forceinline__ void fetch(const int buffer) {
         for_each_vector([&](const int l, const int i) {
             if constexpr (ASYNC) {
@@ -42,7 +43,7 @@ template <typename S> struct activation_buffers {
             }
         });
     }
-    // What was fetched, into its buffer. Asynchronous copies are there by themselves.
+    // Stores fetched activations into a buffer. Asynchronous copies have written theirs already.
     __device__ __forceinline__ void store(const int buffer) {
         if constexpr (!ASYNC) {
             for_each_vector([&](const int l, const int i) { ((int4 *) (tile + buffer*BYTES))[i] = next[l]; });
@@ -65,7 +66,7 @@ static __device__ __forceinline__ void add_scaled(const int (*c)[GROUPS_OF_PRODU
     sum[1] = fmaf(v[1], dy.y, sum[1]);
 }
 
-// The products of half h of a block with the activations in a buffer.
+// Multiplies half h of a block with the activations in a buffer.
 template <typename S>
 static __device__ __forceinline__ void multiply_step(typename S::W & w, const int h, const char * y, const int4 & start, sums<S> & sum) {
     constexpr int RG = S::RG;
@@ -76,7 +77,7 @@ static __device__ __forceinline__ void multiply_step(typename S::W & w, const in
     for (int kb = 0; kb < K_STEP/32; ++kb) {
         int a[RG][2];
         float s[RG][N_SCALES];
-        float nb[RG][N_SCALES];  // takes MAGIC off again, exactly: a scale has at most 19 bits
+        float nb[RG][N_SCALES];  // subtracts MAGIC again, exactly, because a scale has at most 19 bits
         w.unpack(h, kb/2, kb % 2, a, s);
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
@@ -117,11 +118,11 @@ static __device__ __forceinline__ void multiply_step(typename S::W & w, const in
     }
 }
 
-// The products of a part of a tile, for 7.5.
+// Computes the products of a part of a tile, in code for 7.5.
 template <typename S, bool glu>
 static __device__ __forceinline__ void multiply_loaded(const args & g, const part<S, glu> & p, const matrix & m, char * const tile_y,
         char * const stage, const int4 & start, sums<S> & sum) {
-    const int row0 = min(p.row0, m.n_rows - S::RG*8);  // a warp past the end repeats the last rows and drops them
+    const int row0 = min(p.row0, m.n_rows - S::RG*8);  // a warp past the end computes the last rows and discards them
     activation_buffers<S> y;
     y.tile = tile_y;
     y.from = g.y.y + ((size_t) 2*p.k0*g.y.n_groups + p.col_tile*S::TILE_NJ)*GROUP_BYTES;
@@ -161,11 +162,12 @@ static __device__ __forceinline__ void multiply_loaded(const args & g, const par
     }
 }
 
-// The same for 8.0 and newer: each step asks for the activations of the next, then for the weights of the one after that.
+// The same in code for 8.0 and newer. Each step requests the activations of the next step, then the weights of the step
+// after that.
 template <typename S, bool glu>
 static __device__ __forceinline__ void multiply_copied(const args & g, const part<S, glu> & p, const matrix & m, char * const tile_y,
         char * const stage, const int4 & start, sums<S> & sum) {
-    const int row0 = min(p.row0, m.n_rows - S::RG*8);  // a warp past the end repeats the last rows and drops them
+    const int row0 = min(p.row0, m.n_rows - S::RG*8);  // a warp past the end computes the last rows and discards them
     typename S::W w;
     w.start(m.x + (size_t) row0*g.stride_row + (size_t) p.k0*S::W::BLOCK_BYTES, g.stride_row, stage, p.k1 - p.k0);
     activation_buffers<S> y;
@@ -196,7 +198,8 @@ static __device__ __forceinline__ void multiply_copied(const args & g, const par
     }
 }
 
-// With glu, half of a block's warps multiply by the gate's rows and half by the same rows of up; dst is silu(gate)*up.
+// Computes a block's share. With glu, half of its warps multiply with rows of gate and half with the same rows of up;
+// dst is silu(gate)*up.
 template <typename S, bool glu> static __device__ __forceinline__ void multiply_share(const args & g) {
     extern __shared__ int4 shared[];
     char * const tile_y = (char *) shared;
@@ -204,7 +207,7 @@ template <typename S, bool glu> static __device__ __forceinline__ void multiply_
     int4 start = make_int4(MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS);
     if constexpr (S::START_IS_ARGUMENT) {
         start = g.start;
-        asm volatile("" : "+r"(start.x), "+r"(start.y), "+r"(start.z), "+r"(start.w));  // four values, for all it knows
+        asm volatile("" : "+r"(start.x), "+r"(start.y), "+r"(start.z), "+r"(start.w));  // unknown to the compiler
     }
 
     int unit = first_unit_of_block(g, blockIdx.x);
@@ -236,7 +239,7 @@ template <typename S, bool glu> static __device__ __forceinline__ void multiply_
 template <typename S, bool glu> __global__ __launch_bounds__(32*S::WARPS, S::BLOCKS) void mul_mat(const args g) {
 #if defined(TURING_MMA_AVAILABLE)
     if constexpr (S::GENERATION == THIS_GENERATION) {
-        ggml_cuda_pdl_lc();  // on 9.0 and newer the next kernel may be set up while this one runs
+        ggml_cuda_pdl_lc();  // on 9.0 and newer, lets the next kernel be set up while this one runs
         multiply_share<S, glu>(g);
         return;
     }

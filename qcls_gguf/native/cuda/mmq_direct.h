@@ -1,4 +1,4 @@
-// The direct matrix kernels in the evaluation of a graph: see mmq_direct.cuh for what they do.
+// How the direct matrix kernels take part in the evaluation of a graph; mmq_direct.cuh says what they compute.
 #pragma once
 
 #include "mmq_layout.cuh"
@@ -8,22 +8,22 @@
 // Whether contexts with these steps have the kernels on a device.
 bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, int device);
 
-// Whether the kernels can read a matrix of weights, of whatever product.
+// Whether the kernels can read a matrix of weights, whatever the product.
 bool ggml_cuda_mmq_direct_takes(const ggml_tensor * x);
 
-// One evaluation, node by node in order.
+// One evaluation of a graph; compute() is called for its nodes in order.
 class ggml_cuda_mmq_direct_graph {
   public:
     ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph);
 
-    // Whether node i has been computed, by this call or an earlier one; false: it is for the caller to compute.
+    // Returns whether node i has been computed, by this call or an earlier one. If not, the caller must compute it.
     bool compute(int i);
 
   private:
     bool compute_directly(int i);
 
     struct norm_nodes {
-        const ggml_tensor * sum;  // null: what is normalised is there already
+        const ggml_tensor * sum;  // null: there is no sum; the norm's input is computed already
         const ggml_tensor * norm;
         const ggml_tensor * weight;
         int mul;

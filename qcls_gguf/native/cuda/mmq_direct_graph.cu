@@ -1,4 +1,4 @@
-// Which nodes of a graph the direct matrix kernels take, and what they take along.
+// Which nodes of a graph the direct matrix kernels compute, and which neighbouring nodes in the same launch.
 #include "mmq_direct.h"
 #include "lane_order_tensor.h"
 #include "mmq_direct_launch.h"
@@ -13,9 +13,9 @@ using namespace mmq_direct;
 
 constexpr int MIN_COLUMNS = 2;
 constexpr int MAX_COLUMNS = 512;
-constexpr int MAX_INVARIANT_COLUMNS = 1024;  // and from one on, where results must not depend on how many there are
-constexpr int MAX_LANE_COLUMNS = 2048;       // the same for a matrix in lane order, of which llama.cpp's kernels need a copy
-constexpr int LOOK_AHEAD = 40;  // nodes; Q, K and V of a layer lie about 12 apart
+constexpr int MAX_INVARIANT_COLUMNS = 1024;  // from 1 column on, in batch-invariant contexts
+constexpr int MAX_LANE_COLUMNS = 2048;       // from 1 column on, in lane order: llama.cpp's kernels would need a copy
+constexpr int LOOK_AHEAD = 40;  // nodes; the products for Q, K and V of a layer are about 12 nodes apart
 
 static bool is_matrix(const ggml_tensor * t) {
     return t->ne[2] == 1 && t->ne[3] == 1;
@@ -24,7 +24,7 @@ static bool is_matrix(const ggml_tensor * t) {
 bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, const int device) {
     const int cc = ggml_cuda_info().devices[device].cc;
     const int compiled = ggml_cuda_highest_compiled_arch(cc);
-    // where nobody says so: where they were measured to be faster than stock's
+    // the default: on if they were measured to be faster than stock's for this code
     const bool is_measured =
         compiled == GGML_CUDA_CC_TURING || (compiled >= GGML_CUDA_CC_AMPERE && compiled <= GGML_CUDA_CC_HOPPER);
     return turing_mma_available(cc) && (steps.direct == steps.BY_DEVICE ? is_measured : steps.direct == steps.ON);
@@ -33,7 +33,7 @@ bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, const 
 bool ggml_cuda_mmq_direct_takes(const ggml_tensor * x) {
     return is_direct_type(x->type) && is_matrix(x) && ggml_is_contiguous(x) && x->ne[0] > 0 && x->ne[1] > 0 &&
         (uintptr_t) x->data % sizeof(int4) == 0 &&
-        x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // a row of Q6_K begins at a whole word
+        x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // rows of Q6_K begin at words
         x->ne[1] % 32 == 0;
 }
 
@@ -41,7 +41,7 @@ int64_t ggml_cuda_mmq_direct_graph::n_tiles_at_most(const ggml_tensor * x, const
     return (x->ne[1] + LEAST_TILE_ROWS - 1)/LEAST_TILE_ROWS*n_col_tiles(x->type, generation_, n_cols);
 }
 
-// Whether a node is a product that the kernels can take.
+// Whether a node is a product that the kernels can compute.
 bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
     if (node->op != GGML_OP_MUL_MAT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
         return false;
@@ -69,7 +69,7 @@ static bool is_noop(const ggml_tensor * t) {
     return ggml_is_empty(t) || ggml_op_is_empty(t->op);
 }
 
-// Whether product k may be computed when it is node i's turn: what lies between must neither use the memory of its result
+// Whether product k may be computed at node i's turn: the nodes in between must neither use the memory of its result
 // nor write what it reads.
 static bool can_go_ahead(const ggml_cgraph * graph, const int i, const int k) {
     const ggml_tensor * ahead = graph->nodes[k];
@@ -101,7 +101,7 @@ ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context
         ctx.stream_context().concurrent_events.empty();
 }
 
-// Product i and later products that take the same activations and may go ahead of their turn.
+// Product i and later products that read the same activations and may be computed at its turn.
 std::vector<int> ggml_cuda_mmq_direct_graph::companions(const int i) const {
     std::vector<int> found = {i};
     if (!steps_.quantize_once) {
@@ -120,7 +120,7 @@ std::vector<int> ggml_cuda_mmq_direct_graph::companions(const int i) const {
     return found;
 }
 
-// Whether products i and i + 1 are of use to nothing but the silu(gate)*up of node i + 2.
+// Whether the results of products i and i + 1 are used only by the silu(gate)*up of node i + 2.
 bool ggml_cuda_mmq_direct_graph::is_glu(const int i) const {
     if (!steps_.fuse_glu || !steps_.quantize_once ||
             !ggml_can_fuse_subgraph(graph_, i, {GGML_OP_MUL_MAT, GGML_OP_MUL_MAT, GGML_OP_GLU}, {i + 2})) {
@@ -129,16 +129,17 @@ bool ggml_cuda_mmq_direct_graph::is_glu(const int i) const {
     const ggml_tensor * a = graph_->nodes[i];
     const ggml_tensor * b = graph_->nodes[i + 1];
     const ggml_tensor * glu = graph_->nodes[i + 2];
-    const int64_t n_cols = steps_.batch_invariant ? MAX_INVARIANT_COLUMNS : a->ne[1];  // then it is so for all, or for none
+    const int64_t n_cols = steps_.batch_invariant ? MAX_INVARIANT_COLUMNS : a->ne[1];  // for any number of columns
     return ggml_get_glu_op(glu) == GGML_GLU_OP_SWIGLU && a->src[0]->type == b->src[0]->type && a->src[1] == b->src[1] &&
         ((glu->src[0] == a && glu->src[1] == b) || (glu->src[0] == b && glu->src[1] == a)) &&
         is_plain(glu) && ggml_are_same_shape(glu, a) && can_compute(a) && can_compute(b) &&
         ggml_cuda_is_lane_ordered(a->src[0]) == ggml_cuda_is_lane_ordered(b->src[0]) &&
-        2*n_tiles_at_most(a->src[0], n_cols) <= MAX_TILES &&  // half as many rows each
+        2*n_tiles_at_most(a->src[0], n_cols) <= MAX_TILES &&  // with glu a tile has half as many rows of each matrix
         n_fixed_parts(ctx_, a->src[0]) == n_fixed_parts(ctx_, b->src[0]);
 }
 
-// Whether nodes from i on are [a sum,] its norm by root mean square, the weight and a product of that.
+// Whether the nodes from i on are [a sum,] an RMS norm, its multiplication by a weight, and a product that reads the
+// result.
 bool ggml_cuda_mmq_direct_graph::find_norm(const int i, norm_nodes & found) const {
     const ggml_tensor * first = graph_->nodes[i];
     if (!steps_.fuse_norm || (first->op != GGML_OP_ADD && first->op != GGML_OP_RMS_NORM)) {
@@ -197,7 +198,7 @@ bool ggml_cuda_mmq_direct_graph::compute_directly(const int i) {
     const bool glu = is_glu(first);
     std::vector<int> nodes = glu ? std::vector<int>{first, first + 1} : companions(first);
     std::stable_sort(nodes.begin(), nodes.end(), [&](const int a, const int b) { return type_of(a) < type_of(b); });
-    std::vector<ggml_type> types;  // each has its own layout of the activations
+    std::vector<ggml_type> types;  // each type has its own layout of the activations
     for (const int k : nodes) {
         if (types.empty() || types.back() != type_of(k)) {
             types.push_back(type_of(k));
@@ -226,7 +227,7 @@ bool ggml_cuda_mmq_direct_graph::compute_directly(const int i) {
     return true;
 }
 
-// The pool wants its memory back in reverse order, which decides the order of what is made here.
+// Memory must be returned to the pool in reverse order, so the order of the definitions here matters.
 void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector<int> & nodes, const std::vector<ggml_type> & types,
         const norm_nodes * norm, const bool glu) {
     const ggml_tensor * x = graph_->nodes[first]->src[1];

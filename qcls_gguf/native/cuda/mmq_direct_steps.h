@@ -1,5 +1,5 @@
-// Steps of the direct matrix kernels, for the contexts that are made then: "0" in the environment turns one off, anything
-// else turns it on. Where the environment says nothing all are on but those that depend on the device.
+// Steps of the direct matrix kernels, read from the environment when a context is made: "0" turns a step off, any other
+// value turns it on. Without a variable a step is on, except the steps whose default depends on the device.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// The launch of the kernels of one type of weights. Each type has a source file of its own: they compile side by side, and
-// where code for another device is made from PTX, it is made for the types that a model has.
+// The launch of the kernels for one type of weights. Each type has its own source file, so that files compile in
+// parallel, and so that a driver that makes code from PTX does so only for the types that a model has.
 #pragma once
 
 #include "mmq_direct_launch.h"
@@ -10,7 +10,7 @@
 namespace mmq_direct {
 
 #ifdef __CUDA_ARCH_LIST__
-// Whether code for any device of these two generations is compiled.
+// Whether code for any device of a generation is compiled.
 template <int... archs> constexpr bool any_turing(std::integer_sequence<int, archs...>) {
     return ((archs >= GGML_CUDA_CC_TURING && archs < GGML_CUDA_CC_AMPERE) || ...);
 }
@@ -24,13 +24,13 @@ constexpr bool HAS_TURING = true;
 constexpr bool HAS_AMPERE = true;
 #endif // __CUDA_ARCH_LIST__
 
-// How many blocks a multiprocessor holds at once.
+// How many blocks a multiprocessor runs at once.
 template <typename S, typename K> static int blocks_of_multiprocessor(const K kernel, const int device) {
     if (S::GENERATION == generation::TURING) {
         return S::BLOCKS;
     }
-    static int found[GGML_CUDA_MAX_DEVICES] = {};  // 0: not asked yet
-    if (found[device] == 0) {  // devices differ in shared memory
+    static int found[GGML_CUDA_MAX_DEVICES] = {};  // 0: not determined yet
+    if (found[device] == 0) {  // by device, because they differ in shared memory
         CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found[device], kernel, 32*S::WARPS, S::SMEM_BYTES));
         GGML_ASSERT(found[device] > 0);
     }
@@ -60,7 +60,7 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
     const int n_units = g.n_tiles*g.n_kblocks;
     int n_blocks = std::min(nsm*blocks_of_multiprocessor<S>(kernel, ctx.device), n_units);
     if (S::GENERATION == generation::AMPERE) {
-        // Adding parts costs more than a second block of a multiprocessor gains where each has little to do.
+        // If blocks have little to do, adding parts costs more than a second block on a multiprocessor gains.
         n_blocks = std::min(n_blocks, std::max(n_units/4, nsm));
     }
     if (const int n_parts = n_fixed_parts(ctx, p.x[0]); n_parts > 0) {

@@ -1,5 +1,5 @@
-// A warp's share of a matrix in lane order: from memory straight to the registers that the tensor cores read. In code for
-// 7.5 alone.
+// A warp's share of a matrix in lane order, loaded from memory directly to the registers that the tensor cores read.
+// Only in code for 7.5.
 #pragma once
 
 #include "lane_order.h"
@@ -7,7 +7,7 @@
 
 namespace mmq_direct {
 
-// What a lane has of half a block of Q6_K; both pairs of the half take all of it.
+// A lane's part of half a block of Q6_K; both pairs of the half use all of it.
 struct q6_k_lane_part {
     int4 low;
     int2 high;
@@ -26,7 +26,7 @@ struct q6_k_lane_part {
     }
 };
 
-// The weights of one warp, fetched a K_BLOCK or a K_STEP ahead; unpack() is that of struct weights.
+// The weights of one warp, fetched a K_BLOCK or a K_STEP ahead. unpack() works as in struct weights.
 template <ggml_type type, int RG, bool early, bool short_loop> struct lane_weights;
 
 template <int RG, bool early, bool short_loop> struct lane_weights<GGML_TYPE_Q8_0, RG, early, short_loop> {
@@ -37,9 +37,9 @@ template <int RG, bool early, bool short_loop> struct lane_weights<GGML_TYPE_Q8_
     static constexpr int SMEM_BYTES = 0;
     static constexpr int STEP_BYTES = lane_order::GROUPS*order::UNIT_BYTES;
 
-    int4 q[short_loop ? 2 : 4][RG];  // pairs of a step, or of a block
+    int4 q[short_loop ? 2 : 4][RG];  // the pairs of a step, or of a block
     int scales[short_loop ? 2 : 4][RG];
-    const char * px;                 // of the step, or the block, that is fetched next
+    const char * px;                 // the step or the block that is fetched next
 
     __device__ __forceinline__ void fetch_pair(const int i) {
 #pragma unroll
@@ -87,7 +87,7 @@ template <int RG, bool early, bool short_loop> struct lane_weights<GGML_TYPE_Q6_
 
     q6_k_lane_part now[RG];
     q6_k_lane_part next[RG];
-    const char * px;  // of the block whose half is fetched next
+    const char * px;  // the block whose half is fetched next
 
     __device__ __forceinline__ void fetch(const int h) {
 #pragma unroll

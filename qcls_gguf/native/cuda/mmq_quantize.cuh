@@ -1,17 +1,17 @@
-// Kernels that write activations as the direct matrix kernels want them.
+// Kernels that write activations in the layout of the direct matrix kernels.
 #pragma once
 
 #include "mmq_direct_launch.h"
 
 namespace mmq_direct {
 
-// The larger of two values, none of them negative, and NaN if one of them is: fmaxf would return the other one, and a
-// damaged model would not show. As integers such values are in the same order, with NaN above all numbers.
+// The larger of two values that are not negative, or NaN if one of them is NaN. fmaxf would return the other one and
+// hide a damaged model. Compared as integers such values have the same order, with NaN above all numbers.
 static __device__ __forceinline__ float larger(const float a, const float b) {
     return __int_as_float(max(__float_as_int(a), __float_as_int(b)));
 }
 
-// fabsf, which may leave NaN its sign.
+// The absolute value. fabsf may leave the sign of NaN unchanged.
 static __device__ __forceinline__ float magnitude(const float v) {
     return __int_as_float(__float_as_int(v) & 0x7FFFFFFF);
 }
@@ -29,8 +29,8 @@ static __device__ __forceinline__ float largest_of_lanes(float largest) {
     return largest;
 }
 
-// Four values of a column from k on, by each lane of a warp that holds K_STEP values together; quantised as
-// quantize_mmq_q8_1 does.
+// Quantises four values of a column, from k on, as quantize_mmq_q8_1 does. All lanes of a warp call it and have K_STEP
+// values together.
 static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v) {
     const float largest = largest_of_lanes<8>(largest_of_4(v));
     float sum = v.x + v.y + v.z + v.w;
@@ -41,7 +41,7 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     if (col >= 8*out.n_groups) {
         return;
     }
-    const bool is_zero = largest == 0.0f;  // not so for NaN, whose scale is NaN
+    const bool is_zero = largest == 0.0f;  // false for NaN, so that its scale becomes NaN
     const float inverse = is_zero ? 0.0f : 127.0f/largest;
     const int kb = k/32 % 4;
     const int quarter = out.split_order ? k/4 % 4 : k/8 % 4;
@@ -55,7 +55,8 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     }
 }
 
-// A block each 4*K_STEP values of a column of x (n_k, n_cols); columns past n_cols become zeros. All of arrived become zero.
+// Quantises x (n_k, n_cols), a block for each 4*K_STEP values of a column. Columns past n_cols become zeros, and so do
+// all counters in `arrived`.
 static __global__ void quantize_values(const float * x, const int64_t stride_col, const int n_k, const int n_cols,
         const activations out, unsigned int * arrived) {
     const int col = blockIdx.y;
@@ -71,8 +72,9 @@ static __global__ void quantize_values(const float * x, const int64_t stride_col
     quantize_4(out, col, k, col < n_cols ? *(const float4 *) (x + col*stride_col + k) : make_float4(0, 0, 0, 0));
 }
 
-// A block a column: sum = a + b, or a where there is no b, and sum/rms(sum)*weight quantised. (n_k, n_cols), contiguous;
-// n_k = 4*N*blockDim.x. All of arrived become zero. shared: WARP_SIZE floats.
+// Computes sum = a + b, or a if b is null, and quantises sum/rms(sum)*weight, a block for each column. Tensors are
+// (n_k, n_cols), contiguous; n_k = 4*N*blockDim.x. All counters in `arrived` become zero. Shared memory: WARP_SIZE
+// floats.
 template <int N, int N_OUT>
 static __global__ __launch_bounds__(1024) void normalize(const float * a, const float * b, float * sum,  // sum may be a or b
         const float * __restrict__ weight, const float eps, const int n_k, const int n_cols, const activations out0,
@@ -113,13 +115,14 @@ static __global__ __launch_bounds__(1024) void normalize(const float * a, const 
     }
 }
 
-// The same with the bits of separate launches: sums are added in the order of ggml's rms_norm_f32, whose thread t has the
-// values t, t + CHUNK, … A thread here has the part of four of those; n_k is at most N*CHUNK, a block CHUNK/4 threads.
+// The same, with results equal to the bit to those of separate launches: sums are added in the order of ggml's
+// rms_norm_f32, in which thread t has the values t, t + CHUNK, … A thread here does the work of four of those. n_k is
+// at most N*CHUNK; a block has CHUNK/4 threads.
 template <int CHUNK, int N>
 static __global__ __launch_bounds__(CHUNK/4) void normalize_in_order(const float * a, const float * b, float * sum,
         const float * __restrict__ weight, const float eps, const int n_k, const int n_cols, const activations out0,
         const activations out1, unsigned int * arrived) {
-    constexpr int N_SUMS = CHUNK/WARP_SIZE;  // a warp's each, there
+    constexpr int N_SUMS = CHUNK/WARP_SIZE;  // one for each warp of rms_norm_f32
     __shared__ float sums[N_SUMS];
     const int col = blockIdx.x;
     const int k0 = 4*threadIdx.x;
@@ -174,7 +177,7 @@ static __global__ __launch_bounds__(CHUNK/4) void normalize_in_order(const float
     for (int n = 0; n < N; ++n) {
         const int k = n*CHUNK + k0;
         if (k < n_k) {  // whole warps: n_k is a multiple of K_BLOCK
-            // rounded as what is stored is: not to become one operation with a sum that follows
+            // rounded like a stored value, so that the compiler does not contract it with a following sum
             const float4 y = make_float4(
                 __fmul_rn(__fmul_rn(scale, v[n].x), w[n].x), __fmul_rn(__fmul_rn(scale, v[n].y), w[n].y),
                 __fmul_rn(__fmul_rn(scale, v[n].z), w[n].z), __fmul_rn(__fmul_rn(scale, v[n].w), w[n].w));

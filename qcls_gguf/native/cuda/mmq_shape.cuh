@@ -10,8 +10,8 @@
 
 namespace mmq_direct {
 
-// What a kernel for J columns is made of. A warp has RG groups of 8 rows. With lanes, weights are in lane order. With halves,
-// two warps side by side have the same rows, and half of the columns each: a tile has half as many rows.
+// The shape of a kernel for J columns. A warp has RG groups of 8 rows. lanes: weights are in lane order. halves: two
+// warps have the same rows and half of the columns each, so a tile has half as many rows.
 template <ggml_type type, int J, generation gen, bool short_loop, bool lanes, bool halves = false> struct shape;
 
 template <ggml_type type, int J, bool short_loop, bool lanes, bool halves>
@@ -22,17 +22,19 @@ struct shape<type, J, generation::TURING, short_loop, lanes, halves> {
     static constexpr int TILE_NJ = J/8;  // groups of 8 columns of a tile, and of a warp
     static constexpr int COLUMN_WARPS = halves ? 2 : 1;
     static constexpr int NJ = (TILE_NJ + COLUMN_WARPS - 1)/COLUMN_WARPS;
-    // What a T4 has decides: 64 KiB of shared memory and 65,536 registers a multiprocessor, and 64 bytes a cycle of shared
-    // memory, which more rows a warp save.
+    // The values below are chosen for a T4: a multiprocessor has 64 KiB of shared memory, 65,536 registers, and 64
+    // bytes of shared memory a cycle; the more rows a warp has, the fewer bytes it reads.
     static constexpr int SHARED = 65536 - 64;
-    // Up to so many columns, registers hold 32 rows. In lane order those of Q8_0 fit at every size, but cards that need no short
-    // loops have 128 bytes a cycle: there tiles of half the rows are better, whose parts are smaller and fewer to add.
+    // Up to so many columns, registers hold 32 rows. In lane order 32 rows of Q8_0 fit at every size, but cards that
+    // need no short loops have 128 bytes a cycle. There tiles of half the rows are faster: their parts are smaller and
+    // fewer.
     static constexpr int COLUMNS_OF_32_ROWS =
         type == GGML_TYPE_Q4_K ? 128 : type == GGML_TYPE_Q6_K ? (lanes ? 72 : 0) : lanes && short_loop ? 128 : 88;
     static constexpr int RG = J <= COLUMNS_OF_32_ROWS ? 4 : 2;
-    // Where registers are too scarce for it, late loads cost less than spills.
+    // If registers are too scarce for early loads, late loads cost less than spills.
     static constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : type == GGML_TYPE_Q8_0 && !lanes ? J <= 48 : true;
-    // The compiler makes the sums' start anew for most products; where the loop is long, two registers are better.
+    // The compiler would load the sums' start again for most products; in long loops it is faster to keep it in
+    // registers.
     static constexpr bool START_IS_ARGUMENT = J >= 48;
     using W = std::conditional_t<lanes, lane_weights<type, RG, EARLY, short_loop>, weights<type, RG, EARLY, short_loop>>;
     static constexpr size_t smem_bytes(const int warps) { return 2*TILE_NJ*GROUP_BYTES + warps*W::SMEM_BYTES; }
@@ -48,7 +50,8 @@ template <ggml_type type, int J, bool short_loop> struct shape<type, J, generati
     static constexpr int TILE_NJ = J/8;
     static constexpr int COLUMN_WARPS = 1;
     static constexpr int NJ = TILE_NJ;
-    // The fastest of those tried on an H200. More warps wait less, more rows a block read the activations less often.
+    // The fastest shapes tried on an H200. With more warps, loads are waited for less; with more rows in a block,
+    // activations are read less often.
     static constexpr int RG = type == GGML_TYPE_Q8_0 && J >= 48 && J <= 88 ? 4 : 2;
     static constexpr int WARPS = RG == 4 || J <= 40 ? 4 : type != GGML_TYPE_Q6_K ? 6 : J <= 72 ? 4 : 8;
     static constexpr int BLOCKS = RG == 4 || WARPS == 6 ? 2 : WARPS == 8 ? 1 : type == GGML_TYPE_Q6_K ? 3 : 4;

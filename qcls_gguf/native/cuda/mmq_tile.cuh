@@ -1,4 +1,5 @@
-// What a block does with a tile beside multiplying: find it, add the parts of several blocks, join gate and up, store.
+// What a block does with a tile besides multiplying: finding it, adding the parts of several blocks, combining gate and
+// up, storing the result.
 #pragma once
 
 #include "mmq_shape.cuh"
@@ -8,7 +9,7 @@ namespace mmq_direct {
 struct matrix {
     const char * x;    // n_rows rows of stride_row bytes
     float * dst;       // column-major, n_rows each
-    int tile_end;      // tiles of this matrix and of those before it
+    int tile_end;      // the number of tiles of this matrix and of those before it
     int n_rows;
     int stride_dst;
 };
@@ -17,18 +18,18 @@ struct args {
     matrix m[MAX_MATRICES];
     activations y;
     float * partial;         // (2*gridDim.x, J*rows) sums of tiles that several blocks share
-    unsigned int * arrived;  // (n_tiles) zero before and after
+    unsigned int * arrived;  // (n_tiles) counters, zero before and after a launch
     int stride_row;          // bytes
     int n_kblocks;           // K / K_BLOCK
     int n_cols;
     int n_col_tiles;
     int n_tiles;
-    int n_units;             // of work for a block; a unit is a K_BLOCK of a tile
-    int n_longer;            // blocks, the first ones, that have one more
+    int n_units;             // the units of a block's work; a unit is a K_BLOCK of a tile
+    int n_longer;            // so many of the first blocks have one unit more
     int4 start;              // MAGIC_BITS
 };
 
-// Units are numbered along K, then along tiles, and handed to blocks in their order.
+// Units are numbered along K, then along tiles, and given to blocks in this order.
 static __device__ __forceinline__ int first_unit_of_block(const args & g, const int block) {
     return block*g.n_units + min(block, g.n_longer);
 }
@@ -38,8 +39,8 @@ static __device__ __forceinline__ int block_of_unit(const args & g, const int un
     return unit < of_longer ? unit/(g.n_units + 1) : g.n_longer + (unit - of_longer)/g.n_units;
 }
 
-// The first of a warp's groups of 8 columns in its tile. Where two warps halve an odd number, they compute and store one
-// group both, alike.
+// The first of a warp's groups of 8 columns in its tile. If two warps halve an odd number of groups, both compute and
+// store the middle one, with the same result.
 template <typename S> static __device__ __forceinline__ int first_group() {
     return S::COLUMN_WARPS == 1 ? 0 : threadIdx.y % S::COLUMN_WARPS*(S::TILE_NJ - S::NJ);
 }
@@ -54,9 +55,9 @@ template <typename S, bool glu> struct part {
     static constexpr int ROWS = ROW_WARPS*S::RG*8;
 
     int tile;
-    int k0, k1;    // in K_BLOCKs
-    int i_m;       // matrix; with glu, gate is 0 and up is 1
-    int row0;      // first of the warp's
+    int k0, k1;    // the range of K, in K_BLOCKs
+    int i_m;       // the number of the matrix; with glu, gate is 0 and up is 1
+    int row0;      // the warp's first row
     int col_tile;
 
     // The part that begins at a unit.
@@ -82,11 +83,11 @@ template <typename S, bool glu> struct part {
     }
 };
 
-// The last to come of the blocks that share a tile adds their parts in the order of K, whoever that is, into sum. Whether
-// this block is the last.
+// Stores this block's part of a tile that several blocks share. The last block to arrive adds all parts, in the order
+// of K, to `sum`. Returns whether this block is the last.
 template <typename S>
 static __device__ __forceinline__ bool add_parts(const args & g, const int tile, const int k0, sums<S> & sum) {
-    constexpr int N = S::NJ*S::RG*2;  // of a lane
+    constexpr int N = S::NJ*S::RG*2;  // sums of a lane
     constexpr int STRIDE = 32*S::WARPS;
     constexpr int PART = N*STRIDE;
     __shared__ bool is_last;
@@ -122,7 +123,7 @@ static __device__ __forceinline__ bool add_parts(const args & g, const int tile,
     return true;
 }
 
-// silu(gate)*up, for which the warps of up hand their sums to those of gate, two groups of rows at a time.
+// Computes silu(gate)*up: the warps of up pass their sums to the warps of gate, two groups of rows at a time.
 template <typename S>
 static __device__ __forceinline__ void join_glu(char * const shared, const bool is_up, sums<S> & sum) {
     constexpr int GATE_WARPS = S::WARPS/2;

@@ -1,25 +1,25 @@
-// From the words of a quantised block to int8 fragments and float scales.
+// Unpacks the words of a quantised block to int8 fragments and float scales.
 #pragma once
 
 #include "mmq_device.cuh"
 
 namespace mmq_direct {
 
-// byte i of v, 0 to 255, as 2^23 + byte
+// The float 2^23 + byte i of v.
 static __device__ __forceinline__ float byte_above_2_23(const int v, const int i) {
     return __int_as_float(__byte_perm(v, 0x4B000000, 0x7440 + i));
 }
 
-// Q4_K: a head is d and dmin, then 12 bytes with the 6-bit scales and minimums of 8 times 32 values.
+// The head of a Q4_K block: d and dmin, then 12 bytes with the 6-bit scales and minimums for 8 times 32 values.
 constexpr int Q4_K_HEAD_BYTES = 16;
 
-// The scales of half h of a block, a byte each.
+// The four scales of half h of a block, a byte each.
 static __device__ __forceinline__ int q4_k_scales(const int4 & head, const int h) {
     return h == 0 ? head.y & 0x3F3F3F3F : (head.w & 0x0F0F0F0F) | ((head.y >> 2) & 0x30303030);
 }
 
-// 32 values n of a pair, and their scale, which is number 2*pair + n of the half's. Without a sign, high nibbles stay where
-// they are: 16 times the value fits a byte, and the scale is a sixteenth.
+// The 32 values number n (0 or 1) of a pair, and their scale, which is number 2*pair + n of the half. In unsigned
+// bytes, high nibbles stay where they are: 16 times the value fits into a byte, and the scale is divided by 16.
 template <bool is_unsigned>
 static __device__ __forceinline__ void q4_k_values(const int2 words, const int scales, const float d, const int pair, const int n,
         int (&a)[2], float & scale) {
@@ -35,7 +35,7 @@ static __device__ __forceinline__ void q4_k_values(const int2 words, const int s
     scale = fmaf(byte_above_2_23(scales, 2*pair + n), unit, -8388608.0f*unit);
 }
 
-// A fragment of the minimums of K_STEP values: row x 4 sub-blocks, the other 4 of the instruction's 8 are zero.
+// A fragment with the minimums for K_STEP values: rows by 4 sub-blocks. The other 4 of the instruction's 8 are zero.
 static __device__ __forceinline__ int q4_k_min_fragment(const int4 & head, const int h) {
     const int mins = h == 0 ? head.z & 0x3F3F3F3F : ((head.w >> 4) & 0x0F0F0F0F) | ((head.z >> 2) & 0x30303030);
     const int above_1024 = __byte_perm(mins >> (16*(threadIdx.x % 2)), 0x64646464, 0x4140);
@@ -44,7 +44,7 @@ static __device__ __forceinline__ int q4_k_min_fragment(const int4 & head, const
     return threadIdx.x % 4 < 2 ? *(const int *) &v : 0;
 }
 
-// Q8_0: 32 values n of a pair, from the words of a row that begin with the pair's first scale.
+// Q8_0: the 32 values number n of a pair, and their scale. `row` begins with the pair's first scale.
 static __device__ __forceinline__ void q8_0_values(const int * row, const int n, int (&a)[2], float & scale) {
     const int * w = row + threadIdx.x % 4;
     a[0] = n == 0 ? __funnelshift_r(w[0], w[1], 16) : w[9];
@@ -52,13 +52,14 @@ static __device__ __forceinline__ void q8_0_values(const int * row, const int n,
     scale = __half2float(((const half *) row)[17*n]);
 }
 
-// Q6_K: 4 values from the low nibbles of ql and two bits of each byte of qh, those that n says. 4*(q - 32) fits int8, so the
-// 6 bits go to the top of the byte and the scale is a fourth.
+// Q6_K: 4 values from the low nibbles of ql and, chosen by n, two bits of each byte of qh. 4*(q - 32) fits into an
+// int8, so the 6 bits go to the top of the byte and the scale is divided by 4.
 static __device__ __forceinline__ void q6_k_value(const int ql, const int qh, const int n, int & a) {
     a = (((ql << 2) & 0x3C3C3C3C) | ((n == 0 ? qh << 6 : qh << 4) & 0xC0C0C0C0)) ^ 0x80808080;
 }
 
-// Q6_K: 32 values n of a pair of half h, from the words of a block that begins `shift` bits, 0 or 16, into the first.
+// Q6_K: the 32 values number n of a pair of half h, and their scales. The block begins `shift` bits, 0 or 16, into the
+// first word.
 static __device__ __forceinline__ void q6_k_values(const int * row, const int shift, const int h, const int pair, const int n,
         int (&a)[2], float (&s)[2]) {
     const int high = 4*pair;  // the second pair of a half: the high nibbles

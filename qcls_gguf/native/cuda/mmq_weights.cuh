@@ -1,14 +1,14 @@
-// A warp's share of a quantised matrix in code for 7.5: fetched ahead, straight to registers or past a part of shared
-// memory of its own.
+// A warp's share of a quantised matrix in code for 7.5, fetched ahead, directly to registers or through a part of
+// shared memory that only this warp uses.
 #pragma once
 
 #include "mmq_unpack.cuh"
 
 namespace mmq_direct {
 
-// The weights of one warp, fetched a K_BLOCK or a K_STEP ahead. unpack() gives, for the 32 values n of one of the two pairs
-// of half h of the block, the int8 fragments a (RG, 2) and their scales s (RG, N_SCALES). With short_loop, h is known at run
-// time only.
+// The weights of one warp, fetched a K_BLOCK or a K_STEP ahead. Half of a block has two pairs of 32 values. unpack()
+// gives, for the 32 values number n of a pair of half h, the int8 fragments a (RG, 2) and their scales s (RG,
+// N_SCALES). With short_loop, h is known only at run time.
 template <ggml_type type, int RG, bool early, bool short_loop> struct weights;
 
 template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q4_K, RG, early, short_loop> {
@@ -20,10 +20,10 @@ template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q4_K, RG
 
     int4 head[RG];  // d and dmin, 12 bytes of scales and minimums
     int4 next_head[RG];
-    int2 q[short_loop ? 2 : 4][RG];  // of a half, or of the whole block
+    int2 q[short_loop ? 2 : 4][RG];  // the codes of a half, or of the whole block
     const char * px[RG];
-    int offset;      // with short_loop: from px to what is fetched next
-    int scales[RG];  // with short_loop: of this half
+    int offset;      // with short_loop: where the next fetch begins, from px on
+    int scales[RG];  // with short_loop: the scales of this half
 
     __device__ __forceinline__ void fetch_head() {
 #pragma unroll
@@ -48,7 +48,7 @@ template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q4_K, RG
             fetch_pair(i, Q4_K_HEAD_BYTES);
         }
     }
-    // Before each of a block's two steps. What was fetched is read from here on, what comes next is fetched.
+    // Called before each of a block's two steps: makes the fetched values readable and fetches the next ones.
     __device__ __forceinline__ void open_step(const int h, const bool is_last, const int) {
         if (h == 0) {
 #pragma unroll
@@ -58,7 +58,7 @@ template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q4_K, RG
             }
         }
         if constexpr (short_loop) {
-            // px is that of the next block already, or stays that of the last
+            // px points to the next block already, or still to the last one
             offset = h == 0 ? Q4_K_HEAD_BYTES + 64 - (is_last ? 0 : BLOCK_BYTES) : Q4_K_HEAD_BYTES;
 #pragma unroll
             for (int r = 0; r < RG; ++r) {
@@ -85,7 +85,8 @@ template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q4_K, RG
     }
 };
 
-// Rows pass through a part of shared memory that only their warp uses: their blocks are not aligned to what lanes want.
+// Rows pass through a part of shared memory that only their warp uses, because their blocks are not aligned for the
+// lanes' loads.
 template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q8_0, RG, early, short_loop> {
     static constexpr int N_SCALES = 1;
     static constexpr bool IS_UNSIGNED = false;
@@ -95,7 +96,7 @@ template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q8_0, RG
     static constexpr int ROW_VECTORS = STEP_BYTES/8;
     static constexpr int N_VECTORS = RG*8*ROW_VECTORS;
     static constexpr int N_LOADS = (N_VECTORS + 31)/32;
-    static constexpr int ROW_WORDS = 36;  // 34 and padding: 4 modulo 32 keeps lanes from meeting in banks
+    static constexpr int ROW_WORDS = 36;  // 34 and padding: with 36 words (4 modulo 32) lanes use different banks
     static constexpr int SMEM_BYTES = RG*8*ROW_WORDS*4;
 
     int2 raw[N_LOADS];
@@ -144,12 +145,12 @@ template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q6_K, RG
     static constexpr bool IS_UNSIGNED = false;
     static constexpr bool HAS_MIN = false;
     static constexpr int BLOCK_BYTES = sizeof(block_q6_K);
-    static constexpr int ROW_LOADED = 53;  // words that hold a block, which begins in the middle of one if it is odd
-    static constexpr int ROW_WORDS = 60;   // their distance: 28 modulo 32 keeps lanes from meeting in banks
+    static constexpr int ROW_LOADED = 53;  // words that contain a block; odd blocks begin in the middle of a word
+    static constexpr int ROW_WORDS = 60;   // with a distance of 60 words (28 modulo 32) lanes use different banks
     static constexpr int SMEM_BYTES = RG*8*ROW_WORDS*4;
 
     int raw[RG*8][2];
-    const char * px;  // of the block, which is even or odd
+    const char * px;  // the block, whose number may be even or odd
     int * stage;
     int shift;        // bits into the first word
 

@@ -1,4 +1,4 @@
-// What the CUDA backend counts and remembers for other libraries, and the functions that it gives out by name.
+// A counter and settings of the CUDA backend for other libraries, and the functions that it exports by name.
 #include "qcls_cuda.h"
 
 #include <atomic>

@@ -1,7 +1,7 @@
-// Q and K normalised and rotated, K and V written to the cache: a warp for each head of a token.
+// Normalises and rotates Q and K, and writes K and V to the cache, with a warp for each head of a token.
 //
-// llama.cpp has a launch for Q, one for K and one for V, with a block of 256 threads for a head, of which a Qwen3 head of 128
-// values leaves half without work. Squares are added in the order of its kernels.
+// llama.cpp has a launch for Q, one for K and one for V, with a block of 256 threads for each head; with a Qwen3 head
+// of 128 values half of them have no work. Squares are added in the order of llama.cpp's kernels.
 #include "rope_cache.h"
 
 #include "ggml-impl.h"
@@ -10,10 +10,10 @@
 
 namespace rope_cache {
 
-constexpr int WARPS = 4;          // heads of a block
-constexpr int MAX_TOKENS = 65535;  // of a grid
+constexpr int WARPS = 4;          // of a block, one head each
+constexpr int MAX_TOKENS = 65535;  // the limit of a grid's dimension
 
-// Rows of one head each; strides in values.
+// Rows of one head each; strides count values.
 template <typename T> struct heads {
     T * x;
     int64_t stride_head;
@@ -23,22 +23,23 @@ template <typename T> struct heads {
 struct rotation {
     heads<const float> q, k, v;
     heads<float> q_out;
-    heads<half> k_cache, v_cache;  // a cell instead of a token
-    const int64_t * k_cells;       // (n_tokens)
+    heads<half> k_cache, v_cache;  // indexed by cell instead of token
+    const int64_t * k_cells;       // (n_tokens) the cell of each token
     const int64_t * v_cells;
-    const float * q_weight;        // of the norm, (values of a head)
+    const float * q_weight;        // (values of a head) the norm's weight
     const float * k_weight;
     const int32_t * pos;           // (n_tokens)
-    int n_q;                       // heads
+    int n_q;                       // heads of Q
     int n_kv;
     float q_eps, k_eps;
     float theta_scale, freq_scale, magnitude;
 };
 
-// What is rotated together: values i and i + half a head (NEOX), or 2*i and 2*i + 1. With a norm it is always NEOX.
+// Which two values are rotated together: i and i + half a head (NEOX), or 2*i and 2*i + 1. With a norm it is always
+// NEOX.
 enum class pairs { NEOX, NEOX_BEHIND_NORM, NEIGHBOURS };
 
-// A lane has pairs lane, lane + 32, …: n of them.
+// A lane holds n pairs: lane, lane + 32, …
 template <int n, pairs kind> struct pair_values {
     static constexpr int HEAD = 64*n;
     float v[n][2];
@@ -54,7 +55,7 @@ template <int n, pairs kind> struct pair_values {
             v[i][1] = x[index(i, 1)];
         }
     }
-    // In the order of llama.cpp's block: 32 neighbours first, then what its last warp adds.
+    // Adds in the order of llama.cpp's block: first 32 neighbours, then these sums as the block's last step does.
     __device__ __forceinline__ void normalize(const float eps, const float * weight) {
         float sums[2*n];
 #pragma unroll
@@ -101,9 +102,9 @@ template <int n, pairs kind> struct pair_values {
 };
 
 template <int n, pairs kind> static __global__ __launch_bounds__(32*WARPS) void rope_into_cache(const rotation r) {
-    // No ggml_cuda_pdl_lc(): on 9.0 the attention of a single token then read what was not written yet.
+    // ggml_cuda_pdl_lc() is not called: with it, on 9.0, the attention of a single token read data not written yet
     ggml_cuda_pdl_sync();
-    const int row = blockIdx.x*WARPS + threadIdx.y;  // heads of Q, then those of K and of V
+    const int row = blockIdx.x*WARPS + threadIdx.y;  // the heads of Q, then those of K, then those of V
     const int token = blockIdx.y;
     if (row >= r.n_q + 2*r.n_kv) {
         return;
@@ -139,7 +140,7 @@ template <int n> static void launch(ggml_backend_cuda_context & ctx, const rotat
 
 // --- which nodes ----------------------------------------------------------------------------------------------------
 
-// A norm, its weight and the rotation after them, or the rotation alone.
+// A norm, the multiplication by its weight and a rotation, or the rotation alone.
 struct chain {
     const ggml_tensor * norm = nullptr;
     const ggml_tensor * weight = nullptr;
@@ -169,7 +170,7 @@ static bool find_chain(const ggml_cgraph * graph, const int i, const bool has_no
     return is_row_of_heads(found.input()) && is_row_of_heads(found.rope) && ggml_are_same_shape(found.input(), found.rope);
 }
 
-// Whether a view of (n_heads, n_tokens) rows as n_tokens rows goes to cells of a cache of halves.
+// Whether set_rows writes a view, of (n_heads, n_tokens) rows as n_tokens rows, to cells of a cache of halves.
 static bool is_cache_write(const ggml_tensor * view, const ggml_tensor * set_rows, const int64_t n_values, const int64_t n_tokens) {
     const ggml_tensor * cells = set_rows->src[1];
     return view->op == GGML_OP_VIEW && set_rows->op == GGML_OP_SET_ROWS && set_rows->src[0] == view &&
@@ -185,7 +186,7 @@ static bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
     return a0 < b0 + ggml_nbytes(b) && b0 < a0 + ggml_nbytes(a);
 }
 
-// The same rows: a warp has read a head before it writes it.
+// Whether two tensors are the same rows. That is allowed, because a warp reads a head before it writes it.
 static bool are_same_rows(const ggml_tensor * a, const ggml_tensor * b) {
     return a->data == b->data && a->nb[1] == b->nb[1] && a->nb[2] == b->nb[2];
 }
@@ -246,7 +247,7 @@ int ggml_cuda_rope_into_cache(ggml_backend_cuda_context & ctx, const ggml_cgraph
     if (!is_plain || (mode != GGML_ROPE_TYPE_NEOX && (mode != GGML_ROPE_TYPE_NORMAL || has_norm))) {
         return 0;
     }
-    // Heads are read while others are written.
+    // other memory must not overlap, because some heads are read while others are written
     if (overlap(q.rope, k.input()) || overlap(q.rope, v_view) ||
             (overlap(q.rope, q.input()) && !are_same_rows(q.rope, q.input()))) {
         return 0;
