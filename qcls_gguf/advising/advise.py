@@ -16,11 +16,11 @@ import numpy as np
 from ..cascade import stamps
 from ..config.prompt import PromptConfig
 from ..config.schema import CascadeConfig, CascadeStage, Config, ModelConfig, StagePrompt
-from ..config.words import MAX_LISTED, counted
+from ..config.words import counted
 from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled
 from ..data.queries import QUERY, check_source, read_queries
 from ..errors import ConfigError, ModelError, PlanError
-from ..evaluation.records import DataRecord
+from ..evaluation.records import data_record
 from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment
 from ..report.progress import OnProgress, counter
@@ -94,9 +94,7 @@ def advise(
         ]
         best, reason = recommendation(compared, settings.min_agreement)
         return AdviceRecord(
-            data=DataRecord(
-                path=str(data.path), sha256=data.sha256, n_rows=n_rows, n_bad=len(bad), bad=tuple(bad[:MAX_LISTED])
-            ),
+            data=data_record(data, n_rows, bad),
             n_compared=len(rows),
             config=config,
             warnings=opener.warnings,

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.scoring import SCORINGS, parse_scoring
-from ..config.words import printable_lines
 from ..errors import ConfigError
-from ..report.files import Output
+from ..report.files import Output, written_or_not
 from .options import LabelledRows, ModelOptions, Printing, Reporting, RowOptions, command, only_one, option
-from .terminal import EXIT_OTHER, check_outputs, long_work, say
+from .terminal import EXIT_OTHER, check_outputs, long_work
 
 if TYPE_CHECKING:
     from ..tuning.calibrate import FitSettings
@@ -154,11 +153,7 @@ def calibrate_command(
         return _statements(fit_settings, chosen, model, printing)
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, text = calibrate(fit_settings, opener, on_progress=on_progress)
-    outputs = [Output("--out", chosen.out, lambda: text or "")] if text else []
-    printing.show(record, calibration_document(record), outputs)
-    if not printing.quiet:
-        say(printable_lines(outcome(record)))
-    return EXIT_OTHER if record.written is None else None
+    return printing.show_fit(record, calibration_document(record), chosen.out, text, outcome(record))
 
 
 def _statements(
@@ -169,11 +164,8 @@ def _statements(
     asked = Asked(target_error=chosen.target_error, confidence=chosen.confidence, fallback=chosen.fallback)
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, text = state(settings, asked, opener, on_progress=on_progress)
-    printing.show(record, statement_document(record), [Output("--out", chosen.out, lambda: text or "")] if text else [])
-    if not printing.quiet:
-        used = f"written: {record.written}; to use it, name it in the configuration: `calibration: FILE`"
-        say("nothing written: what cannot be stated is named above" if text is None else printable_lines(used))
-    return EXIT_OTHER if text is None else None
+    line = written_or_not(record.written, "calibration", "what cannot be stated is named above")
+    return printing.show_fit(record, statement_document(record), chosen.out, text, line)
 
 
 def _batch_prior(

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ..config.words import printable_lines
 from ..errors import ConfigError
 from ..report.files import Output
 from .options import ModelOptions, Printing, RowOptions, command, option
-from .terminal import EXIT_OTHER, long_work, say
+from .terminal import long_work, say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +78,7 @@ def learn_command(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions
     )
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, content = learn(settings, opener, on_progress=on_progress)
-    outputs = [Output("--out", out, lambda: content or b"")] if content else []
-    printing.show(record, learn_document(record), outputs)
-    if not printing.quiet:
-        say(printable_lines(outcome(record)))
-    return EXIT_OTHER if record.written is None else None
+    return printing.show_fit(record, learn_document(record), out, content, outcome(record))
 
 
 def _suggest(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> None:

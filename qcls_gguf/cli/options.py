@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 
 from ..config.resources import DEFAULT_CONFIG, config_names, schema_path
-from ..config.words import JsonObject
+from ..config.words import JsonObject, printable_lines
 from ..data.labelled import LabelledColumns
 from ..data.queries import QUERY
 from ..errors import ConfigError
 from ..report.files import Output, show_and_write
-from .terminal import OPTIONS, exit_codes
+from .terminal import EXIT_OTHER, OPTIONS, exit_codes, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -155,6 +155,13 @@ class Printing:
                 console().print(view, crop=False)
 
         show_and_write(show, outputs)
+
+    def show_fit(self, record: Record, view: RenderableType, out: Path, content: str | bytes | None, line: str) -> int:
+        """Print a record, write the content, if there is any, to `out`, and say the line. Returns the exit code."""
+        self.show(record, view, [Output("--out", out, lambda: content)] if content else [])
+        if not self.quiet:
+            say(printable_lines(line))
+        return 0 if content else EXIT_OTHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

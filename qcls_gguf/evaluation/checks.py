@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..config.calibration_file import Calibration, PromptCalibration
+from ..config.words import JsonObject
 from ..data.labelled import LabelledQuery
 from ..errors import ConfigError
 from ..report.document import TEXT, Paragraph, Part, Table
@@ -40,7 +41,7 @@ class Check(Record):
     """how likely a share as bad as this is where the statement is true"""
     holds: bool
     """whether that is not too unlikely: at least 0.05, divided by the number of statements"""
-    power: float | None
+    power: float | None = None
     """of an error rate, with which probability so many rows show that it is twice the stated one"""
 
 
@@ -75,50 +76,35 @@ def check_statements(
     known = calibration.known([row.query for row in rows])
     if all(known):
         raise ConfigError("`check_error`: the calibration was made with all of these queries: give other rows")
-    found: list[Check] = []
+    found: list[JsonObject] = []
     for number, truth in enumerate(truths):
         if fit := calibration.prompts.get(truth.prompt.name):
             new = [place for place, index in enumerate(truth.index) if not known[index]]
             own = [answers[truth.index[place]][number] for place in new]
-            found += _checks(truth, fit, truth.accepted[new], own)
+            of_prompt = {"prompt": truth.prompt.name, "n_rows": len(new)}
+            found += [of_prompt | each for each in _checks(truth.prompt.labels, fit, truth.accepted[new], own)]
     level = LEVEL / max(len(found), 1)
-    checks = tuple(each.model_copy(update={"holds": each.p_value >= level}) for each in found)
-    return CheckRecord(n_known=sum(known), checks=checks)
+    return CheckRecord(
+        n_known=sum(known), checks=tuple(Check(**each, holds=each["p_value"] >= level) for each in found)
+    )
 
 
 def _checks(
-    truth: Truth, fit: PromptCalibration, accepted: BoolArray, answers: Sequence[PromptResult]
-) -> Iterator[Check]:
-    labels, n = truth.prompt.labels, len(answers)
+    labels: Sequence[str], fit: PromptCalibration, accepted: BoolArray, answers: Sequence[PromptResult]
+) -> Iterator[JsonObject]:
+    """A prompt's checks, without the fields that do not depend on the statement."""
     if fit.error:
         counted = [(row, answer.label) for row, answer in enumerate(answers) if not answer.abstained]
         n_wrong = sum(not accepted[row, labels.index(label)] for row, label in counted)
-        target = fit.error.target
-        power = _power(len(counted), target)
-        p = p_value_of_error(n_wrong, len(counted), target)
-        yield _check(truth, "error", target, n, len(counted), n_wrong, p, power)
+        n, target = len(counted), fit.error.target
+        seen = {"n_counted": n, "n_seen": n_wrong, "p_value": p_value_of_error(n_wrong, n, target)}
+        yield {"statement": "error", "stated": target, **seen, "power": _power(n, target)}
     if fit.sets and answers and answers[0].label_set is not None:
         is_in = np.array([[label in (answer.label_set or ()) for label in labels] for answer in answers])
         n_covered = int((is_in & accepted).any(axis=1).sum())
-        coverage = fit.sets.asked.coverage
+        n, coverage = len(answers), fit.sets.asked.coverage
         p = p_value_of_coverage(n_covered, n, coverage, fit.sets.n_rows)
-        yield _check(truth, "coverage", coverage, n, n, n_covered, p, None)
-
-
-def _check(
-    truth: Truth, statement: str, stated: float, n: int, n_counted: int, n_seen: int, p: float, power: float | None
-) -> Check:
-    return Check(
-        prompt=truth.prompt.name,
-        statement=statement,
-        stated=stated,
-        n_rows=n,
-        n_counted=n_counted,
-        n_seen=n_seen,
-        p_value=p,
-        holds=True,
-        power=power,
-    )
+        yield {"statement": "coverage", "stated": coverage, "n_counted": n, "n_seen": n_covered, "p_value": p}
 
 
 def _power(n: int, target: float) -> float:

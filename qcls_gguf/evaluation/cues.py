@@ -12,7 +12,7 @@ from typing import get_args
 import numpy as np
 
 from ..config.prompt import Prior
-from ..config.schema import Config
+from ..config.schema import Config, raw_config
 from ..config.scoring import TREE
 from ..config.template import NAME_SLOT, expand
 from ..config.words import shown
@@ -48,22 +48,12 @@ def try_cues(
         )
     trial = []
     for number, prompts in enumerate(variants):
-        for whole in opener.rendered(dataclasses.replace(config, prompts=prompts)).prompts:
+        rendered = opener.rendered(dataclasses.replace(config, prompts=prompts))
+        for whole, raw in zip(rendered.prompts, raw_config(rendered, TREE).prompts, strict=True):
             text = expand(whole.template, {NAME_SLOT: whole.name})  # before the name changes
-            trial.append(
-                dataclasses.replace(
-                    whole,
-                    name=f"{number} {whole.name}",
-                    prompt_template=text,
-                    scoring=TREE,
-                    temperature=None,
-                    min_confidence=None,
-                    fallback=None,
-                )
-            )
-    changed = dataclasses.replace(
-        config, prompts=tuple(trial), calibration=None, cascade=None, ignore_warnings=("all",)
-    )
+            prior = {"prior": whole.prior, "content_free_queries": whole.content_free_queries}
+            trial.append(dataclasses.replace(raw, name=f"{number} {whole.name}", prompt_template=text, **prior))
+    changed = dataclasses.replace(raw_config(config, TREE), prompts=tuple(trial), ignore_warnings=("all",))
     with opener.open(changed, quiet=True) as classifier:
         refused = {row.line for row in refused_queries(classifier, rows)}
         rows = [row for row in rows if row.line not in refused]

@@ -10,8 +10,7 @@ from typing import Any
 from ..config.calibration_file import read_calibration
 from ..config.schema import Config, raw_config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
-from ..config.words import MAX_LISTED
-from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
+from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled
 from ..errors import ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
@@ -32,12 +31,12 @@ from .passes import (
     answered_scores,
     calibrated_probabilities,
     probabilities_of,
-    refused_queries,
     row_scores,
     score_tables,
     truth_of,
+    usable_rows,
 )
-from .records import DataRecord, EvaluationRecord
+from .records import DataRecord, EvaluationRecord, data_record
 from .robustness import check_slots, shuffled_labels
 
 
@@ -65,7 +64,7 @@ class EvaluationSettings:
     @property
     def exact(self) -> bool:
         """Whether the pass computes the exact scores."""
-        configured = [prompt.scoring for prompt in self.config.prompts] if _is_compared(self.config) else []
+        configured = [prompt.scoring for prompt in self.config.prompts]
         return any(mode in EXACT_SCORINGS for mode in (*self.modes, *configured))
 
 
@@ -73,9 +72,7 @@ class EvaluationSettings:
 class ScoredRows:
     """The usable rows of a file with their raw scores, and the prompts and model that they are of."""
 
-    data: LabelledData
-    bad: list[BadRow]
-    """rows that cannot be used, as written or by this model"""
+    data: DataRecord
     non_finite: list[BadRow]
     """rows whose scores are not finite"""
     rows: list[LabelledQuery]
@@ -86,16 +83,6 @@ class ScoredRows:
     adjustments: list[Adjustment]
     """what the configuration does to each prompt's raw scores"""
     model: ModelInfo
-
-    def data_record(self) -> DataRecord:
-        """The data as a record has it."""
-        return DataRecord(
-            path=str(self.data.path),
-            sha256=self.data.sha256,
-            n_rows=len(self.rows),
-            n_bad=len(self.bad),
-            bad=tuple(self.bad[:MAX_LISTED]),
-        )
 
 
 def evaluate(
@@ -150,13 +137,13 @@ def evaluate(
         check = check_statements(stated, rows, given, truths)
     common = compared_prompts(settings.modes, prompts)
     return EvaluationRecord(
-        data=scored.data_record(),
+        data=scored.data,
         config=config,
         model=scored.model,
         warnings=opener.warnings,
         environment=environment(config),
         compared_prompts=common,
-        modes=mode_statistics(modes, truths, tables, common),
+        modes={mode: mode_statistics(mode, found, truths, tables, common) for mode, found in modes.items()},
         cascade=cascade,
         worst=tuple(worst_rows(scorings, truths, rows)),
         non_finite=tuple(scored.non_finite),
@@ -181,13 +168,10 @@ def score_data(
     config, prompts = raw_config(settings.config, TREE), settings.config.prompts
     calibration = read_calibration(settings.config)
     data = read_labelled(settings.path, {prompt.name: prompt.labels for prompt in prompts}, settings.columns)
-    _refuse_bad_rows(settings, data, data.bad)
+    usable_rows(data, skip_bad=settings.skip_bad)
     check(data)
     with opener.open(config, audit=settings.exact) as classifier:
-        bad = sorted([*data.bad, *refused_queries(classifier, data.rows)], key=lambda row: row.line)
-        _refuse_bad_rows(settings, data, bad)
-        bad_lines = {row.line for row in bad}
-        rows = [row for row in data.rows if row.line not in bad_lines]
+        rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)
         if calibration is not None:
             calibration.check_model(classifier.model.sha256)
 
@@ -210,8 +194,7 @@ def score_data(
                 non_finite.append(BadRow(row.line, str(e)))
             on_row()
         return ScoredRows(
-            data=data,
-            bad=bad,
+            data=data_record(data, len(scored), bad),
             non_finite=non_finite,
             rows=scored,
             adjustments=adjustments,
@@ -219,15 +202,3 @@ def score_data(
             prompts=classifier.prompts,
             model=classifier.model,
         )
-
-
-def _is_compared(config: Config) -> bool:
-    """Whether the configured scorings with their adjustments are needed beside the modes."""
-    return calibrates(config) or config.cascade is not None
-
-
-def _refuse_bad_rows(settings: EvaluationSettings, data: LabelledData, bad: Sequence[BadRow]) -> None:
-    """Raise ConfigError for bad rows, unless they are to be left out and others remain."""
-    n_rows = len(data.rows) + len(data.bad)
-    if bad and (not settings.skip_bad or len(bad) == n_rows):
-        raise refusal(settings.path, bad, n_rows)

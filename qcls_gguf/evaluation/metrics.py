@@ -5,7 +5,6 @@ A row's true label, in the confusion matrix and F1, is its answer if that is acc
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ from ..statistics import (
 )
 from . import records
 from .passes import CASCADE, HEADS, Probabilities, ScoreTable, Truth, not_applicable
-from .records import ModeNotApplicable, ModeStatistics, NotApplicable, PromptStatistics, Statistics
+from .records import ModeStatistics, NotApplicable, PromptStatistics, Statistics
 
 N_WORST = 10
 """Rows that a record lists for each mode."""
@@ -88,8 +87,9 @@ def prompt_statistics(
 
 def overall_statistics(prompts: Sequence[tuple[PromptStatistics, Outcomes]]) -> Statistics:
     """The statistics of all rows of all prompts together; macro-F1 is the mean over the prompts."""
+    arrays = zip(*(rows for _, rows in prompts), strict=True) if prompts else [[np.empty(0)]] * len(Outcomes._fields)
     return _statistics(
-        Outcomes(*map(np.concatenate, zip(*(rows for _, rows in prompts), strict=True))),
+        Outcomes(*map(np.concatenate, arrays)),
         macro_f1=mean([prompt.macro_f1 for prompt, _ in prompts if prompt.macro_f1 is not None]),
     )
 
@@ -151,25 +151,17 @@ def _confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> tuple[r
 
 
 def mode_statistics(
-    modes: Mapping[str, Probabilities],
-    truths: Sequence[Truth],
-    tables: Mapping[str, ScoreTable],
-    common: Sequence[str] | None,
-) -> dict[str, ModeStatistics | ModeNotApplicable]:
-    """The statistics of each mode, over all rows and by prompt.
-
-    tables: after an exact pass modes are compared with `joint`; common: see compared_prompts.
-    """
-    return {mode: _mode(mode, found, truths, tables, common) for mode, found in modes.items()}
-
-
-def _mode(
     mode: str,
     found: Probabilities,
     truths: Sequence[Truth],
     tables: Mapping[str, ScoreTable],
     common: Sequence[str] | None,
-) -> ModeStatistics | ModeNotApplicable:
+) -> ModeStatistics:
+    """The statistics of a mode, over all rows and by prompt.
+
+    found: the mode's probabilities; tables: the scores, with those of `joint` after an exact pass; common: see
+    compared_prompts.
+    """
     applicable: dict[str, tuple[PromptStatistics, Outcomes]] = {}
     by_prompt: dict[str, PromptStatistics | NotApplicable] = {}
     for truth in truths:
@@ -182,13 +174,11 @@ def _mode(
         else:
             applicable[name] = prompt_statistics(truth, found[name], table.probability(JOINT), table.label_mass)
         by_prompt[name] = applicable[name][0]
-    if not applicable:
-        return ModeNotApplicable(not_applicable="no prompt can have it", n_prompts=0, prompts=by_prompt)
     return ModeStatistics(
         **dict(overall_statistics(list(applicable.values()))),
         n_prompts=len(applicable),
         prompts=by_prompt,
-        compared=None if common is None else overall_statistics([applicable[name] for name in common]),
+        compared=overall_statistics([applicable[name] for name in common]) if common and applicable else None,
     )
 
 
@@ -233,22 +223,16 @@ def cascade_record(
 
     tables: the cascade's answers; cascade, last: the probabilities of all stages together, and of the last one alone.
     """
-    answers: dict[str, list[tuple[str, bool]]] = {}
-    for name, table in tables.items():
-        same = cascade[name].argmax(axis=1) == last[name].argmax(axis=1)
-        answers[name] = [(stage or "", is_same) for stage, is_same in zip(table.stages, same.tolist(), strict=True)]
-    every = [answer for of_prompt in answers.values() for answer in of_prompt]
-    names = list(dict.fromkeys(stage for stage, _ in every))
+    stages = {name: np.array(table.stages, object) for name, table in tables.items()}
+    same = {name: cascade[name].argmax(axis=1) == last[name].argmax(axis=1) for name in tables}
+    every = np.concatenate(list(stages.values()))
+    names = list(dict.fromkeys(every.tolist()))
+
+    def shares(stages: npt.NDArray[np.object_], same: BoolArray) -> records.StageShares:
+        found = {name: float((stages == name).mean()) for name in names}
+        return records.StageShares(n=len(same), stages=found, agreement=mean(same))
+
     return records.CascadeRecord(
-        **dict(_shares(every, names)), prompts={name: _shares(each, names) for name, each in answers.items()}
-    )
-
-
-def _shares(answers: Sequence[tuple[str, bool]], names: Sequence[str]) -> records.StageShares:
-    """answers: for each the stage that answered, and whether the last one answers the same."""
-    counts = Counter(stage for stage, _ in answers)
-    return records.StageShares(
-        n=len(answers),
-        stages={name: counts[name] / len(answers) for name in names} if answers else {},
-        agreement=mean([same for _, same in answers]),
+        **dict(shares(every, np.concatenate(list(same.values())))),
+        prompts={name: shares(stages[name], same[name]) for name in tables},
     )

@@ -5,7 +5,7 @@ A mode is a scoring, or one of CALIBRATED, HEADS and CASCADE. Arrays have a row 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
-from ..config.scoring import FIRST_TOKEN, JOINT, MEAN, TREE, Scoring
-from ..data.labelled import BadRow, LabelledQuery
+from ..config.scoring import FIRST_TOKEN, JOINT, MEAN, SCORINGS, TREE, Scoring
+from ..data.labelled import BadRow, LabelledData, LabelledQuery, refusal
 from ..errors import ConfigError, PlanError
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
@@ -39,22 +39,16 @@ _TINY = np.finfo(np.float64).tiny
 class PromptScores:
     """One query's scores for one prompt's labels, in the order of the configuration."""
 
-    tree: Sequence[float]
-    """log-probabilities among the labels"""
-    joint: Sequence[float] | None = None
-    """log p(label | prompt); None where the pass was not exact"""
-    mean: Sequence[float] | None = None
-    """joint per token"""
+    by_scoring: Mapping[Scoring, Sequence[float]]
+    """those of `tree`; after an exact pass also those of the exact scorings"""
     label_mass: float | None = None
-    """the probability that lies on the labels at all; None where the pass was not exact"""
+    """the probability of all labels together; None if the pass was not exact"""
     stage: str | None = None
     """of a cascade, which stage answered"""
 
 
 RowScores: TypeAlias = Mapping[str, PromptScores]
 """one query's scores by prompt"""
-ScoresOf: TypeAlias = Callable[[Result], RowScores]
-"""what a pass takes from a result: `row_scores` or `answered_scores`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +101,14 @@ def score_tables(prompts: Sequence[Prompt], rows: Sequence[RowScores]) -> dict[s
 def _table(prompt: Prompt, rows: Sequence[RowScores]) -> ScoreTable:
     n = len(prompt.labels)
     scores = [row[prompt.name] for row in rows]
-    exact = all(each.joint is not None for each in scores)
-
-    def array(values: Iterable[Sequence[float] | None]) -> FloatArray:
-        return np.array(list(values), np.float64).reshape(-1, n)
-
-    tree = array(each.tree for each in scores)
-    by_scoring: dict[Scoring, FloatArray] = {TREE: tree, FIRST_TOKEN: tree}
-    if exact:
-        by_scoring |= {JOINT: array(each.joint for each in scores), MEAN: array(each.mean for each in scores)}
+    by_scoring: dict[Scoring, FloatArray] = {
+        scoring: np.array([each.by_scoring[scoring] for each in scores], np.float64).reshape(-1, n)
+        for scoring in (scores[0].by_scoring if scores else SCORINGS)
+    }
+    masses = [each.label_mass for each in scores]
     return ScoreTable(
-        by_scoring=by_scoring,
-        label_mass=np.array([each.label_mass for each in scores], np.float64) if exact else None,
+        by_scoring={**by_scoring, FIRST_TOKEN: by_scoring[TREE]},
+        label_mass=None if None in masses else np.array(masses, np.float64),
         stages=[each.stage for each in scores],
     )
 
@@ -149,6 +139,22 @@ def not_applicable(prompt: Prompt, mode: str) -> str | None:
     return None
 
 
+def usable_rows(
+    data: LabelledData, classifier: Classifier | None = None, *, skip_bad: bool
+) -> tuple[list[LabelledQuery], list[BadRow]]:
+    """The rows that can be used and the others: as they were read, and those whose query the classifier would refuse.
+
+    Raises ConfigError for rows that cannot be used, unless they are to be left out and others remain.
+    """
+    refused = refused_queries(classifier, data.rows) if classifier else []
+    bad = sorted([*data.bad, *refused], key=lambda row: row.line)
+    n_rows = len(data.rows) + len(data.bad)
+    if bad and (not skip_bad or len(bad) == n_rows):
+        raise refusal(data.path, bad, n_rows)
+    lines = {row.line for row in bad}
+    return [row for row in data.rows if row.line not in lines], bad
+
+
 def refused_queries(classifier: Classifier, rows: Sequence[LabelledQuery]) -> list[BadRow]:
     """The rows whose query the classifier would refuse; nothing is computed."""
     refused = []
@@ -167,17 +173,17 @@ def row_scores(result: Result) -> RowScores:
 
 def prompt_scores(answer: PromptResult) -> PromptScores:
     """The scores in an answer of a prompt that is scored by `tree`, with its audit if it has one."""
-    tree = [score.score for score in answer.scores]
-    if (audit := answer.audit) is None:
-        return PromptScores(tree=tree)
-    return PromptScores(tree=tree, joint=list(audit.joint), mean=list(audit.mean), label_mass=audit.label_mass)
+    tree, audit = [score.score for score in answer.scores], answer.audit
+    if audit is None:
+        return PromptScores(by_scoring={TREE: tree})
+    exact: Mapping[Scoring, Sequence[float]] = {JOINT: list(audit.joint), MEAN: list(audit.mean)}
+    return PromptScores(by_scoring={TREE: tree, **exact}, label_mass=audit.label_mass)
 
 
 def answered_scores(result: Result) -> RowScores:
     """The calibrated probabilities of a result; their logarithms take the place of `tree`."""
-    return {
-        answer.prompt: PromptScores(
-            tree=np.log(np.maximum([score.probability for score in answer.scores], _TINY)).tolist(), stage=answer.stage
-        )
-        for answer in result.results
-    }
+    found = {}
+    for answer in result.results:
+        logarithms = np.log(np.maximum([score.probability for score in answer.scores], _TINY)).tolist()
+        found[answer.prompt] = PromptScores(by_scoring={TREE: logarithms}, stage=answer.stage)
+    return found

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..config.prompt import LikelyMistake, Prior
 from ..config.schema import Config
 from ..config.scoring import Scoring
-from ..data.labelled import BadRow
+from ..config.words import MAX_LISTED
+from ..data.labelled import BadRow, LabelledData
 from ..report.environment import Environment
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
@@ -32,6 +35,24 @@ class DataRecord(Record):
     """rows that could not be used"""
     bad: tuple[BadRow, ...]
     """the first 20 of them"""
+
+
+def data_record(data: LabelledData, n_rows: int, bad: Sequence[BadRow]) -> DataRecord:
+    """Labelled queries of which n_rows were used and the `bad` ones could not be."""
+    return DataRecord(
+        path=str(data.path), sha256=data.sha256, n_rows=n_rows, n_bad=len(bad), bad=tuple(bad[:MAX_LISTED])
+    )
+
+
+class FittedRecord(Record):
+    """Something that was fitted to labelled queries."""
+
+    data: DataRecord
+    model: ModelInfo
+    warnings: tuple[LikelyMistake, ...]
+    """likely mistakes in the prompts"""
+    written: str | None
+    """the file; null if nothing was written"""
 
 
 class LabelMass(Record):
@@ -139,24 +160,15 @@ class PromptStatistics(Statistics):
     """rows of each true label (row) that got each label (column), in the order of `labels`"""
 
 
-class ModePrompts(Record):
-    """The prompts in one mode."""
+class ModeStatistics(Statistics):
+    """The statistics of all rows of all prompts that can have the mode."""
 
     n_prompts: int
     """prompts that can have the mode"""
     prompts: dict[str, PromptStatistics | NotApplicable]
     """by prompt"""
-
-
-class ModeStatistics(ModePrompts, Statistics):
-    """The statistics of all rows of all prompts that can have the mode."""
-
     compared: Statistics | None = left_out_if_none()
     """over the prompts that every mode can score, if some mode cannot score all; compare modes by these"""
-
-
-class ModeNotApplicable(ModePrompts, NotApplicable):
-    """A mode that no prompt can have."""
 
 
 class WorstRow(Record):
@@ -288,7 +300,7 @@ class EvaluationRecord(Record):
     environment: Environment
     compared_prompts: tuple[str, ...] | None = left_out_if_none()
     """the prompts that every mode can score, where one cannot score them all"""
-    modes: dict[str, ModeStatistics | ModeNotApplicable]
+    modes: dict[str, ModeStatistics]
     """by scoring; `calibrated` where the configuration calibrates, `cascade` where it is one: of the last stage the
     others"""
     cascade: CascadeRecord | None = left_out_if_none()

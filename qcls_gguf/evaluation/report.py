@@ -26,8 +26,6 @@ from .checks import check_parts
 from .records import (
     CascadeRecord,
     EvaluationRecord,
-    ModeNotApplicable,
-    ModeStatistics,
     NotApplicable,
     PromptStatistics,
     ShuffledPrompt,
@@ -56,15 +54,12 @@ _LABELS: dict[str, Format] = {
 }  # fmt: skip
 _MARKERS = "os^D"
 
-Modes = Mapping[str, ModeStatistics | ModeNotApplicable]
-
 
 def evaluation_document(evaluation: EvaluationRecord) -> Document:
     """All that `qcls-gguf eval` shows of its record."""
     modes, data = evaluation.modes, evaluation.data
     first = next(iter(modes))
     names = list(modes[first].prompts)
-    applicable = {mode: found for mode, found in modes.items() if isinstance(found, ModeStatistics)}
     facts = Facts(
         {
             "data": f"{data.path}: {counted(data.n_rows, 'row')}, {data.n_bad} left out",
@@ -74,14 +69,13 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
     )
     told = [Paragraph(str(mistake), "warning") for mistake in evaluation.warnings]  # a terminal has them already
     by_prompt = [(name, {mode: found.prompts[name] for mode, found in modes.items()}) for name in names]
-    reliability = [_reliability(applicable)] if applicable else []
     return Document(
         title=f"Evaluation of {counted(len(names), 'prompt')}",
         parts=[
             Section(title="Conditions", parts=[facts, *told], on_terminal=False),
             *(check_parts(evaluation.check) if evaluation.check else ()),
             *_modes_tables(evaluation),
-            Section(title="Reliability", parts=[*reliability, _coverage(applicable)], on_terminal=False),
+            Section(title="Reliability", parts=[_reliability(modes), _coverage(modes)], on_terminal=False),
             _accuracies(evaluation, names),
             _confusions(first, modes[first].prompts),
             *(Section(title=name, parts=_prompt_parts(found), on_terminal=False) for name, found in by_prompt),
@@ -98,11 +92,7 @@ def _modes_tables(evaluation: EvaluationRecord) -> Iterator[Part]:
     modes, common = evaluation.modes, evaluation.compared_prompts
     title = ""
     if common is not None:
-        compared = {
-            mode: found.compared
-            for mode, found in modes.items()
-            if isinstance(found, ModeStatistics) and found.compared
-        }
+        compared = {mode: found.compared for mode, found in modes.items() if found.compared}
         n_all = len(next(iter(modes.values())).prompts)
         yield _table(compared, title=f"Compared on {len(common)} of {n_all} prompts: {', '.join(common)}")
         title = "Each mode on all prompts that it can score (number in brackets): not comparable"
@@ -224,8 +214,7 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
     data, lost = evaluation.data, evaluation.non_finite
     if data.n_bad:
         lines = ", ".join(str(bad.line) for bad in data.bad)
-        are, what = ("is", "line") if data.n_bad == 1 else ("are", "lines")
-        yield f"{counted(data.n_bad, 'row')} could not be used and {are} left out: {what} {lines}"
+        yield f"{counted(data.n_bad, 'row')} that could not be used, left out: line {lines}"
     if lost:
         lines = ", ".join(str(row.line) for row in lost)
         yield f"{counted(len(lost), 'row')} with scores that are not finite, left out: line {lines}"

@@ -21,12 +21,12 @@ from ..config.prompt import CONTENT_FREE_QUERIES, Prior, PromptConfig
 from ..config.schema import Config, raw_config
 from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
-from ..config.words import MAX_LISTED, counted, hint, shown
+from ..config.words import counted, hint, shown
 from ..core.handle import LoadedPrompts
-from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
 from ..errors import CapacityError, ConfigError
-from ..evaluation.passes import ScoreTable, Truth, not_applicable, refused_queries, score_tables, truth_of
-from ..evaluation.records import DataRecord
+from ..evaluation.passes import ScoreTable, Truth, not_applicable, score_tables, truth_of, usable_rows
+from ..evaluation.records import data_record
 from ..native import build_info
 from ..opening import ClassifierOpener
 from ..report.files import check_writable
@@ -89,15 +89,13 @@ def learn(
     _check(settings)
     config = opener.rendered(settings.config)
     data = read_labelled(settings.data, {prompt.name: prompt.labels for prompt in config.prompts}, settings.columns)
-    _refuse(settings, data, data.bad)
+    usable_rows(data, skip_bad=settings.skip_bad)
     chosen = [prompt for prompt in config.prompts if not settings.names or prompt.name in settings.names]
     config = replace(config, prompts=tuple(chosen))
     with opener.open(raw_config(config, TREE), audit=True) as classifier, _folder(settings) as folder:
-        bad = sorted([*data.bad, *refused_queries(classifier, data.rows)], key=lambda row: row.line)
-        _refuse(settings, data, bad)
-        lines = {row.line for row in bad}
+        rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)
         names = {prompt.name for prompt in chosen}
-        rows = [row for row in data.rows if row.line not in lines and names & row.labels.keys()]
+        rows = [row for row in rows if names & row.labels.keys()]
         learnt = learn_heads(
             classifier,
             classifier.configured,
@@ -113,9 +111,7 @@ def learn(
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
     heads, depths = learnt.heads, learnt.depths
     record = LearnRecord(
-        data=DataRecord(
-            path=str(data.path), sha256=data.sha256, n_rows=len(rows), n_bad=len(bad), bad=tuple(bad[:MAX_LISTED])
-        ),
+        data=data_record(data, len(rows), bad),
         model=model,
         warnings=opener.warnings,
         written=str(settings.out) if heads else None,
@@ -224,12 +220,6 @@ def _check(settings: LearnSettings) -> None:
             raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
     if settings.common.count(SLOT) != 1:
         raise ConfigError(f"`common_text` {shown(settings.common)}: needs exactly one {SLOT}")
-
-
-def _refuse(settings: LearnSettings, data: LabelledData, bad: Sequence[BadRow]) -> None:
-    n_rows = len(data.rows) + len(data.bad)
-    if bad and (not settings.skip_bad or len(bad) == n_rows):
-        raise refusal(settings.data, bad, n_rows)
 
 
 def _learnt(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..config.prompt import LikelyMistake, Prior
+from ..config.prompt import Prior
 from ..config.scoring import Scoring
 from ..config.words import counted, shown
-from ..evaluation.records import DataRecord
+from ..evaluation.records import FittedRecord
 from ..report.document import TEXT, Document, Facts, Paragraph, Table
+from ..report.files import written_or_not
 from ..report.record import Record
-from ..score.result import ModelInfo
 
 _WORTH_POINTS = 1.0
 """More rows are worth it where the second half of them brought so much accuracy."""
@@ -62,15 +62,9 @@ class LearntPrompt(Record):
     """why the prompt has a head, or none"""
 
 
-class LearnRecord(Record):
+class LearnRecord(FittedRecord):
     """Heads learnt from labelled queries."""
 
-    data: DataRecord
-    model: ModelInfo
-    warnings: tuple[LikelyMistake, ...]
-    """what is likely a mistake in the prompts"""
-    written: str | None
-    """the file of heads; null where no head was kept"""
     n_layer: int
     """of the model"""
     depths: tuple[int, ...]
@@ -124,9 +118,6 @@ def _accuracy(measured: AnswerQuality) -> str:
 
 
 def outcome(record: LearnRecord) -> str:
-    """What was written, what was left out, and how to use it, in a line."""
+    """What was written and left out, in a line."""
     refused = [name for name, each in record.prompts.items() if not each.kept]
-    if record.written is None:
-        return "nothing written: no head is better than the labels' texts"
-    left_out = f"; without a head: {', '.join(refused)}" if refused else ""
-    return f"written: {record.written}{left_out}; to use it, name it in the configuration: `heads: FILE`"
+    return written_or_not(record.written, "heads", "no head is better than the labels' texts", refused)

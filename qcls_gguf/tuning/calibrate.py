@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.calibration_file import calibration_text, prompt_hash
-from ..config.prompt import LikelyMistake, Prior, PromptConfig
+from ..config.prompt import Prior, PromptConfig
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..config.words import hint
@@ -16,13 +16,12 @@ from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError, ScoreError
 from ..evaluation.evaluate import EvaluationSettings, score_data
 from ..evaluation.passes import truth_of
-from ..evaluation.records import DataRecord
+from ..evaluation.records import FittedRecord
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Table
-from ..report.files import check_writable
+from ..report.files import check_writable, written_or_not
 from ..report.progress import OnProgress
 from ..report.record import Record
-from ..score.result import ModelInfo
 from ..statistics.temperature import cross_validate
 
 N_ROWS_A_FOLD = 10
@@ -70,15 +69,9 @@ class FitRecord(Record):
     ece: CalibrationError
 
 
-class CalibrationRecord(Record):
+class CalibrationRecord(FittedRecord):
     """Temperatures fitted to labelled queries."""
 
-    data: DataRecord
-    model: ModelInfo
-    warnings: tuple[LikelyMistake, ...]
-    """what is likely a mistake in the prompts"""
-    written: str | None
-    """the calibration file; null where no fit was kept"""
     seed: int
     """of the shuffle into folds"""
     prompts: dict[str, FitRecord]
@@ -161,7 +154,7 @@ def calibrate(
         on_progress("fit", len(fits), len(prompts))
     entries = {prompt.name: _file_entry(prompt, fits[prompt.name]) for prompt in prompts if fits[prompt.name].accepted}
     record = CalibrationRecord(
-        data=scored.data_record(),
+        data=scored.data,
         model=scored.model,
         warnings=opener.warnings,
         written=str(settings.out) if entries else None,
@@ -231,9 +224,7 @@ def calibration_document(record: CalibrationRecord) -> Document:
 
 
 def outcome(record: CalibrationRecord) -> str:
-    """What was written, what was left out, and how to use it, in a line."""
+    """What was written and left out, in a line."""
     refused = [name for name, fit in record.prompts.items() if not fit.accepted]
-    if record.written is None:
-        return "nothing written: no fit lowers the held-out log-loss by more than one standard error"
-    left_out = f"; left out: {', '.join(refused)}" if refused else ""
-    return f"written: {record.written}{left_out}; to use it, name it in the configuration: `calibration: FILE`"
+    why_not = "no fit lowers the held-out log-loss by more than one standard error"
+    return written_or_not(record.written, "calibration", why_not, refused)

@@ -23,14 +23,14 @@ from ..config.calibration_file import (
     query_digests,
     read_calibration,
 )
-from ..config.prompt import LabelSets, LikelyMistake, PromptConfig
+from ..config.prompt import LabelSets, PromptConfig
 from ..config.schema import Config
-from ..config.words import MAX_LISTED, JsonObject, counted, hint, shown
+from ..config.words import JsonObject, counted, hint, shown
 from ..config.yaml_values import load_yaml, read_text
-from ..data.labelled import read_labelled, refusal
+from ..data.labelled import read_labelled
 from ..errors import ConfigError
-from ..evaluation.passes import Truth, refused_queries, truth_of
-from ..evaluation.records import DataRecord
+from ..evaluation.passes import Truth, truth_of, usable_rows
+from ..evaluation.records import FittedRecord, data_record
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Paragraph, Table, percent
 from ..report.drift import reference_of
@@ -38,7 +38,6 @@ from ..report.files import check_writable
 from ..report.progress import OnProgress, counter
 from ..report.record import Record
 from ..score.adjustment import drawn, sets_of
-from ..score.result import ModelInfo
 from ..statistics import FloatArray, upper_bound, wilson
 from ..statistics.stated import (
     Step,
@@ -76,15 +75,9 @@ class StatedPrompt(Record):
     """what cannot be stated, and why"""
 
 
-class StatementRecord(Record):
+class StatementRecord(FittedRecord):
     """Error rates and label sets, stated by labelled rows."""
 
-    data: DataRecord
-    model: ModelInfo
-    warnings: tuple[LikelyMistake, ...]
-    """what is likely a mistake in the prompts"""
-    written: str | None
-    """the calibration file; null where something was refused"""
     n_duplicates: int
     """rows whose query came before"""
     prompts: dict[str, StatedPrompt]
@@ -131,10 +124,7 @@ def state(
         if not any(prompt.name in row.labels for row in data.rows):
             raise ConfigError(f"`data` {settings.data}: no row is labelled for prompt {prompt.name}: name others")
     with _fits_alone(config) as (plain, entries), opener.open(plain) as classifier:
-        bad = sorted([*data.bad, *refused_queries(classifier, data.rows)], key=lambda row: row.line)
-        if bad and (not settings.skip_bad or len(bad) == len(data.rows) + len(data.bad)):
-            raise refusal(settings.data, bad, len(data.rows) + len(data.bad))
-        rows = [row for row in data.rows if row.line not in {each.line for each in bad}]
+        rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)
         on_row, results = counter(on_progress, "answer", len(rows)), []
         for row in rows:
             results.append(classifier.classify(row.query).results)
@@ -162,9 +152,7 @@ def state(
     n_duplicates = len(rows) - len({row.query for row in rows})
     refused = any(each.refused for each in found.values())
     record = StatementRecord(
-        data=DataRecord(
-            path=str(data.path), sha256=data.sha256, n_rows=len(rows), n_bad=len(bad), bad=tuple(bad[:MAX_LISTED])
-        ),
+        data=data_record(data, len(rows), bad),
         model=model,
         warnings=opener.warnings,
         written=None if refused else str(settings.out),

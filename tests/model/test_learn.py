@@ -79,7 +79,7 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(
     assert (color["text"] == "Text: {query}") >= (text == "common")
     assert not shade["kept"]
     assert "90 labelled rows for 3 labels: 100 to 300 are usual" in shade["reason"]
-    assert f"written: {out}; without a head: shade" in said
+    assert f"written: {out}; left out: shade" in said
     assert record["depths"] == [2, 3, 4, 5]
     assert list(color["curve"]) == ["18", "36", "72"]
     assert color["curve"]["72"] == color["learnt"]["accuracy"]

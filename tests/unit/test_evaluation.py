@@ -136,13 +136,14 @@ def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
     """`first_token` cannot score `alike`, whose labels begin with the same token, so that modes leave it out."""
     prompts = [made_prompt("alike", [(1, 2), (1, 3)]), made_prompt("differing", [(4,), (5,)])]
     rows = [LabelledQuery(line=1, query="q", labels={"alike": ("b",), "differing": ("a",)})]
-    of_prompt = PromptScores(tree=[math.log(0.75), math.log(0.25)])
+    of_prompt = PromptScores(by_scoring={"tree": [math.log(0.75), math.log(0.25)]})
     tables = score_tables(prompts, [{"alike": of_prompt, "differing": of_prompt}])
 
     def statistics(*modes: Scoring) -> list[ModeStatistics]:
         probabilities = {mode: probabilities_of(mode, prompts, tables) for mode in modes}
         truths = [truth_of(prompt, rows) for prompt in prompts]
-        found = mode_statistics(dict(probabilities.items()), truths, tables, compared_prompts(modes, prompts))
+        common = compared_prompts(modes, prompts)
+        found = {mode: mode_statistics(mode, p, truths, tables, common) for mode, p in probabilities.items()}
         return [each for each in found.values() if isinstance(each, ModeStatistics)]
 
     first, tree = statistics("first_token", "tree")
@@ -168,7 +169,7 @@ def shuffled(before: list[list[float]], *after: list[list[float]]) -> ShuffledPr
         [truth_of(PROMPT, rows)],
         k=len(after),
         seed=0,
-        score=lambda config, part: [{"p": PromptScores(tree=np.log(p).tolist())} for p in next(orders)],
+        score=lambda config, part: [{"p": PromptScores(by_scoring={"tree": np.log(p).tolist()})} for p in next(orders)],
     )
     of_prompt = found.modes["tree"].prompts["p"]
     assert isinstance(of_prompt, ShuffledPrompt)
