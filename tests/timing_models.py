@@ -6,6 +6,8 @@ that a file of 6 GB is written as fast as the disk takes it.
 
 The tokens are those of the vocabulary that comes with llama.cpp (Qwen2's), with unused ones up to the model's number:
 the head has as many rows as the real one.
+
+With a third argument, such as `kev`, the file is a decision model of that kind, with a template of the tests.
 """
 
 import sys
@@ -17,6 +19,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from decision_templates import TEMPLATES
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType, TokenType
 from gguf.constants import GGML_QUANT_SIZES
 from gguf_parts import finish
@@ -30,6 +33,7 @@ LOGIT_SPREAD = 2.5
 _N_BLOCKS = 29_989
 """Random blocks of each kind of matrix; prime, so that no two of this many rows begin at the same block."""
 _N_CONTEXT = 4096
+_N_POINTER = 256  # of the published models of kind kev
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +147,22 @@ def read_vocab(path: Path = VOCAB_FILE) -> Vocab:
     )
 
 
-def write_timing_model(path: Path, name: str, model: TimingModel, vocab: Vocab) -> None:
-    """Write a model with these tokens, and unused ones up to its number of tokens."""
+def write_timing_model(path: Path, name: str, model: TimingModel, vocab: Vocab, decision: str | None = None) -> None:
+    """Write a model with these tokens, and unused ones up to its number of tokens; decision: of this kind."""
     shape = model.shape
     writer = GGUFWriter(path, model.arch)
     writer.add_name(f"timing-{name}")
     writer.add_file_type(LlamaFileType.MOSTLY_Q4_K_M)
-    vocab.padded(shape.n_vocab).write(writer, add_bos=False)
+    vocab.with_control(["<|box_end|>"] if decision else []).padded(shape.n_vocab).write(writer, add_bos=False)
     tensors = _TimingTensors(writer, np.random.default_rng(0), "Q4_K", shape.n_layer, model.is_tied)
+    if decision:
+        writer.add_string(f"{model.arch}.decision.type", decision)
+        default = {"name": "default", "template": "{{ messages }}"}
+        writer.add_chat_template([{"name": "systemone", "template": TEMPLATES[decision]}, default])
+    if decision == "kev":
+        tensors.key("embedding_length_out", 2 * _N_POINTER)
+        tensors.matrix("cls.output", shape.n_embd, 2 * _N_POINTER)
+        tensors.vector("cls.output.bias", 2 * _N_POINTER)
     tensors.key("context_length", _N_CONTEXT)
     tensors.key("block_count", shape.n_layer)
     tensors.key("embedding_length", shape.n_embd)
@@ -165,6 +177,6 @@ def write_timing_model(path: Path, name: str, model: TimingModel, vocab: Vocab) 
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in MODELS:
-        sys.exit(f"usage: python {sys.argv[0]} {'|'.join(MODELS)} FILE")
-    write_timing_model(Path(sys.argv[2]), sys.argv[1], MODELS[sys.argv[1]], read_vocab())
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in MODELS or not {*sys.argv[3:]} <= {*TEMPLATES}:
+        sys.exit(f"usage: python {sys.argv[0]} {'|'.join(MODELS)} FILE [{'|'.join(TEMPLATES)}]")
+    write_timing_model(Path(sys.argv[2]), sys.argv[1], MODELS[sys.argv[1]], read_vocab(), *sys.argv[3:])

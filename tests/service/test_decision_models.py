@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import MakeModel
+from decision_templates import STATE_FIRST, TEMPLATES
 from gguf import GGUFReader
 from oracle import Oracle, decode_sequence
 from served import Server
@@ -25,33 +26,6 @@ from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.questions.decision import read_decision
 from qcls_gguf.questions.question import Question
 
-SHOWN = "{% macro shown(v) %}{{ v if v is string else v | tojson }}{% endmacro %}"
-OPTIONS = (
-    "{% for o in options %}{{ o.label if o.label is defined else 'ABCDEFGH'[loop.index0] }}: {{ o.key }}"
-    "{% if o.description is not none %} - {{ shown(o.description) }}{% endif %}\n{% endfor %}"
-)
-STATE_FIRST = (
-    f"{SHOWN}<|im_start|>{{{{ shown(state) }}}}\n{{{{ type }}}}: {{{{ shown(instructions) }}}}\n{OPTIONS}<|im_end|>"
-    "answer:"
-)
-QUESTION_FIRST = (
-    f"{SHOWN}<|im_start|>{{{{ shown(instructions) }}}}\n{OPTIONS}text: {{{{ shown(state) }}}}<|im_end|>answer:"
-)
-POINTED = (
-    "<|im_start|>{{ state }}<|im_end|>{{ type }}: {{ instructions }}{% for o in options %}"
-    "{{ o.key }}{% if o.description %} - {{ o.description }}{% endif %}<|box_end|>{% endfor %}<|im_end|>"
-)
-ALL = (
-    "{% for q in questions %}{{ q.id }}: {{ q.instructions }} ({{ q.options | length }})\n{% endfor %}asked: {{ id }}\n"
-)
-TEMPLATES = {
-    "openjev": STATE_FIRST,
-    "lev": QUESTION_FIRST,
-    "nimble": STATE_FIRST.replace("<|im_end|>", ALL + "<|im_end|>"),
-    "pplx-decider": STATE_FIRST,
-    "lfm2-d1": QUESTION_FIRST,
-    "kev": POINTED,
-}
 TEMPERATURES = {"choice": 1.7, "choice.3_5": 0.6, "choice.small": 2.5, "noul": 1.3}
 QUESTIONS: dict[str, dict[str, Any]] = {
     "colour": {

@@ -39,6 +39,8 @@ def main(addresses: list[str], n_rounds: int, state: str | None) -> None:
         answers = {}
         for address, server in draw.sample(servers, len(servers)):
             body = json.dumps({"state": text, "questions": QUESTIONS})
+            server.close()  # as the server may have done meanwhile
+            server.connect()
             began = time.perf_counter()
             server.request("POST", "/v1/systemone", body, {"Content-Type": "application/json"})
             response = server.getresponse()
