@@ -25,7 +25,7 @@ from .engine.engine import Engine
 from .errors import ConfigError
 from .model import Model, OpenModels, find_model
 from .prompts.chat import render_prompts
-from .prompts.prompt_set import PromptSet, compile_prompts
+from .prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from .score.result import Counts, ModelInfo, Result
 
 
@@ -157,6 +157,7 @@ class Classifier(Labeller):
         check_capacity(
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )
+        self.engine.check_loaded(read_depths([compiled], self.engine.model.facts.n_layer)[1])
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
         return load_prompts(self.core, compiled, calibration)
 

@@ -45,7 +45,7 @@ class AdviceSettings:
     columns: LabelledColumns = PLAIN_COLUMNS
     """which columns of them are read"""
     also: tuple[Config, ...] = ()
-    """other configurations to compare: of each the model, if it names one, and the prompts count"""
+    """other configurations to compare: of each the model, if it names one, the prompts and their heads count"""
     min_agreement: float = 0.98
     """of each prompt's answers"""
     cascade: float | None = None

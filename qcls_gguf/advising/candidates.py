@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..config.heads_file import headed
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..config.template import NAME_SLOT, SLOT
@@ -31,9 +32,21 @@ class Candidate:
 
 
 def derive(config: Config) -> tuple[list[Candidate], list[str]]:
-    """The candidates of a configuration whose prompts have whole texts, each once, and notes on what cannot be."""
-    joint: list[Candidate] = []
-    notes: list[str] = []
+    """The candidates of a configuration whose prompts have whole texts, each once, and notes on what cannot be.
+
+    Prompts with a head stay as they are, since a head is of one text. Raises ConfigError for the file of heads.
+    """
+    heads = headed(config)
+    present, joint, notes = config, list[Candidate](), list[str]()
+    if heads:
+        notes.append(
+            f"{', '.join(sorted(heads))}: the texts of prompts with a head stay as they are: learn heads with a common "
+            "text or of lower layers, and give that configuration as `also`"
+        )
+    others = tuple(prompt for prompt in config.prompts if prompt.name not in heads)
+    if not others:
+        return [], notes
+    config = dataclasses.replace(config, prompts=others)
     try:
         joint = joint_candidates(config)
     except ConfigError as e:
@@ -44,11 +57,20 @@ def derive(config: Config) -> tuple[list[Candidate], list[str]]:
     different = {
         each.config.prompts: each for each in reversed(found) if each and each.config.prompts != config.prompts
     }
-    return list(different.values())[::-1], notes
+    return [_beside_heads(each, present) for each in reversed(different.values())], notes
+
+
+def _beside_heads(candidate: Candidate, present: Config) -> Candidate:
+    """A candidate for some prompts with the present configuration's other ones and their heads."""
+    prompts = {prompt.name: prompt for prompt in candidate.config.prompts}
+    every = tuple(prompts.get(prompt.name, prompt) for prompt in present.prompts)
+    return dataclasses.replace(
+        candidate, config=dataclasses.replace(candidate.config, prompts=every, heads=present.heads)
+    )
 
 
 def given_candidate(name: str, other: Config, present: Config) -> Candidate:
-    """A configuration that the user gives: its model and its prompts, with the present one's runtime settings.
+    """A configuration that the user gives: its model, prompts and heads, with the present one's runtime settings.
 
     other: with whole texts. Raises ConfigError where it does not ask for the same: prompts of the same names, each with
     the same labels, in any order.
@@ -65,7 +87,7 @@ def given_candidate(name: str, other: Config, present: Config) -> Candidate:
             prompts[prompt.name] = dataclasses.replace(
                 here, prompt_template=here.expanded_template, labels=prompt.labels, label_descriptions=None
             )
-    config = _with_prompts(present, [prompts[each] for each in names])
+    config = dataclasses.replace(_with_prompts(present, [prompts[each] for each in names]), heads=other.heads)
     if other.model != present.model:
         config = dataclasses.replace(config, model=other.model)
     return Candidate(name=name, why="a configuration that was given", config=config)

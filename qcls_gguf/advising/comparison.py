@@ -140,6 +140,7 @@ def recommendation(compared: Sequence[CandidateRecord], limit: float) -> tuple[C
     best = min(meeting, key=lambda each: each.time_share, default=None)
     if best is None or best.time_share >= 1:
         what = "that keeps {} of the answers is faster" if meeting else "keeps {} of the answers in every prompt"
+        what = what if compared[1:] else "could be derived, and none was given"
         return None, f"keep the present configuration: no candidate {what.format(percent(limit))}"
     sure = (
         "every prompt's interval lies above the limit"

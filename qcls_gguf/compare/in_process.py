@@ -26,6 +26,16 @@ class Qcls(Method):
             for answer in self._classifier.classify(query).results
         ]
 
+    def remarks(self) -> list[str]:
+        """Which prompts are answered in another way than by the other methods."""
+        compiled = self._classifier.configured.compiled
+        of = [
+            f"{prompt.name} after {head.depth} of {self._classifier.engine.model.facts.n_layer} layers"
+            for prompt, head in zip(compiled.prompts, compiled.heads, strict=True)
+            if head
+        ]
+        return [f"heads answer {', '.join(of)}; the other methods read the labels' texts"] if of else []
+
 
 class Stock(Method):
     """Stock llama.cpp with all logits."""

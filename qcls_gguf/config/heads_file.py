@@ -56,6 +56,10 @@ class Head:
     """of the prompt's own scores; 0: the labels' texts are not read"""
     text: str | None = None
     """the whole text with its slot that is read instead of the prompt's own"""
+    n_rows: int | None = None
+    """labelled rows that it was learnt from; None where the file does not say, as below"""
+    accuracy: float | None = None
+    """of heads that were learnt in the same way, on rows that were left out"""
 
     @property
     def reads_labels(self) -> bool:
@@ -64,7 +68,7 @@ class Head:
 
     @property
     def digest(self) -> str:
-        """A sha256 of all of it."""
+        """A sha256 of all that its answers depend on."""
         found = hashlib.sha256(json.dumps([self.depth, self.scale, self.text]).encode())
         found.update(self.weight.tobytes())
         found.update(self.bias.tobytes())
@@ -100,6 +104,8 @@ class _Entry(Settings):
     depth: Count
     scale: Annotated[float, Field(allow_inf_nan=False)]
     text: Text | None = None
+    n_rows: Count | None = None
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 @settings
@@ -184,8 +190,19 @@ def heads_content(
 
 def _entry(prompt: PromptConfig, head: Head) -> _Entry:
     return _Entry(
-        hash=head_hash(prompt, head), labels=prompt.labels, depth=head.depth, scale=head.scale, text=head.text
+        hash=head_hash(prompt, head),
+        labels=prompt.labels,
+        depth=head.depth,
+        scale=head.scale,
+        text=head.text,
+        n_rows=head.n_rows,
+        accuracy=head.accuracy,
     )
+
+
+def headed(config: Config) -> frozenset[str]:
+    """The names of the prompts that have a head, of whatever text. Raises ConfigError."""
+    return frozenset() if config.heads is None else frozenset(_named(_read, config.heads)[1])
 
 
 def layers_needed(config: Config) -> int:
@@ -260,7 +277,15 @@ def _head(entry: _Entry, weight: npt.NDArray[Any], bias: npt.NDArray[Any], about
         raise ValueError(f"depth {depth}")
     if entry.text is not None and entry.text.count(SLOT) != 1:
         raise ValueError("a text without one slot")
-    return Head(depth=depth, weight=weight, bias=bias, scale=entry.scale, text=entry.text)
+    return Head(
+        depth=depth,
+        weight=weight,
+        bias=bias,
+        scale=entry.scale,
+        text=entry.text,
+        n_rows=entry.n_rows,
+        accuracy=entry.accuracy,
+    )
 
 
 def _check_prompt(name: str, head: Head, wanted: str, prompts: Mapping[str, PromptConfig]) -> None:

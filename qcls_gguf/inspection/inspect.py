@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ..classifier import Classifier
+from ..config.heads_file import Head
 from ..config.schema import MAX_SEQ
 from ..config.template import SLOT
 from ..config.words import hint
 from ..errors import ConfigError
 from ..native.device import instruction_sets
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
+from ..prompts.pointer import Pointer
 from ..score.result import Counts
 from .records import (
     Added,
     ContextSizes,
+    HeadInspection,
     Inspection,
     LabelTokens,
     LongestQuery,
@@ -45,6 +48,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     templates = classifier.configured.templates
     inspected = inspect_prompts(listings, tokenizer)
     request = empty_request(listings, inspected, classifier.plan_counts(""), tokenizer.pass_tokens)
+    own = [each for each, listing in zip(inspected, listings, strict=True) if listing in prompts]
     one, two, longest = map(templates.size_of_query, (1, 2, n_longest := config.runtime.max_query_tokens))
     if request.pass_tokens is not None and one and two and one[0] == two[0]:  # as it is planned
         request = request.model_copy(update={"n_query_copies": two[1] - one[1]})
@@ -74,8 +78,24 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         ),
         request=request,
         longest=longest and LongestQuery(n_query_tokens=n_longest, n_tokens=longest[1], n_decodes=longest[0]),
-        prompts=tuple(each for each, listing in zip(inspected, listings, strict=True) if listing in prompts),
+        prompts=tuple(
+            each.model_copy(update={"head": _head(head, tokenizer.facts.n_layer)})
+            for each, head in zip(own, classifier.configured.compiled.heads, strict=True)
+        ),
         warnings=classifier.warnings,
+    )
+
+
+def _head(head: Head | Pointer | None, n_layer: int) -> HeadInspection | None:
+    if not isinstance(head, Head):
+        return None
+    return HeadInspection(
+        depth=head.depth,
+        n_layer=n_layer,
+        text=head.text,
+        reads_labels=head.reads_labels,
+        n_rows=head.n_rows,
+        accuracy=head.accuracy,
     )
 
 
@@ -185,12 +205,13 @@ def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> Sh
             raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
     classifier.check(query)
     tokenizer = classifier.engine.model
-    pairs = zip(classifier.prompts, classifier.config.prompts, strict=True)
+    compiled = classifier.configured.compiled
+    pairs = zip(compiled.prompts, compiled.settings, compiled.heads, strict=True)
     return ShownPrompts(
         query=query,
         prompts=tuple(
-            show_prompt(prompt, config.expanded_template, tokenizer, query)
-            for prompt, config in pairs
+            show_prompt(prompt, (head and head.text) or config.expanded_template, tokenizer, query)
+            for prompt, config, head in pairs
             if not names or prompt.name in names
         ),
         warnings=classifier.warnings,

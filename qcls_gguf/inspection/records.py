@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..config.prompt import LikelyMistake
 from ..config.scoring import Scoring
-from ..report.record import Record
+from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
 
 
@@ -67,6 +67,23 @@ class TrieNode(Record):
     """the nodes that follow it"""
 
 
+class HeadInspection(Record):
+    """The learnt head that answers a prompt instead of its labels' texts."""
+
+    depth: int
+    """the layers after which it reads the hidden state"""
+    n_layer: int
+    """of the model"""
+    text: str | None
+    """the text that it reads instead of the prompt's own"""
+    reads_labels: bool
+    """whether it stands beside the labels' texts"""
+    n_rows: int | None
+    """labelled rows that it was learnt from; null where the file does not say, as below"""
+    accuracy: float | None
+    """on rows that were left out while it was learnt"""
+
+
 class PromptInspection(Record):
     """What one prompt costs."""
 
@@ -74,6 +91,7 @@ class PromptInspection(Record):
     """the prompt's name"""
     scoring: Scoring
     """as configured"""
+    head: HeadInspection | None = left_out_if_none()
     fast_path: bool
     """whether a usual query leaves the cached prefix unchanged"""
     prefix: Prefix

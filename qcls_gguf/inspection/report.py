@@ -10,10 +10,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..config.prompt import LikelyMistake
-from ..config.words import MAX_LISTED, counted, printable, printable_lines
+from ..config.words import MAX_LISTED, counted, printable, printable_lines, shown
 from ..model.placement import weights_text
-from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured
+from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured, percent
 from .records import (
+    HeadInspection,
     Inspection,
     PromptInspection,
     ShownPart,
@@ -92,14 +93,20 @@ def _prompts(inspection: Inspection) -> Table:
         },
         rows=[
             [
-                *(prompt.name, prompt.scoring, prompt.prefix.n_tokens, prompt.prefix.n_shared, prompt.added.n_tokens),
-                *(len(prompt.labels), prompt.n_tokens_labels, prompt.n_positions, prompt.n_leaves),
+                *(prompt.name, _scored_by(prompt), prompt.prefix.n_tokens, prompt.prefix.n_shared),
+                *(prompt.added.n_tokens, len(prompt.labels), prompt.n_tokens_labels, prompt.n_positions),
+                prompt.n_leaves,
                 "yes" if prompt.fast_path else "no",
                 "all" if n > 2 and len(prompt.prefix.shared_with) == n - 1 else _listed(prompt.prefix.shared_with),
             ]
             for prompt in inspection.prompts[:MAX_LISTED]
         ],
     )  # fmt: skip
+
+
+def _scored_by(prompt: PromptInspection) -> str:
+    head = prompt.head
+    return prompt.scoring if head is None else f"head, {head.depth} of {head.n_layer} layers"
 
 
 def _more(n: int, one: str) -> str:
@@ -115,7 +122,21 @@ def _listed(names: Sequence[str], one: str = "prompt") -> str:
 def _prompt_tree(prompt: PromptInspection) -> Tree:
     tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
     tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
+    if prompt.head is not None:
+        tree.add(Text(_head(prompt.head), style="dim"))
     return _with_labels(tree, prompt.trie)
+
+
+def _head(head: HeadInspection) -> str:
+    """How a head came to be."""
+    parts = [
+        f"head  after {head.depth} of {head.n_layer} layers",
+        f"of the text {shown(head.text)}" if head.text else "of the prompt's own text",
+        "beside the labels' texts" if head.reads_labels else "",
+        f"learnt from {counted(head.n_rows, 'row')}" if head.n_rows else "",
+        f"{percent(head.accuracy)} right on rows left out" if head.accuracy is not None else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _with_labels(tree: Tree, node: TrieNode) -> Tree:

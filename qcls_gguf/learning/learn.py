@@ -247,7 +247,9 @@ def _learnt(
         before, after = _right(zero_shot, truth.accepted), _right(p, truth.accepted)
         p_value = sign_test(int((after & ~before).sum()), int((before & ~after).sum()))
         absent = np.array([prompt.labels.index(label) for label in unlearnt], np.intp)
+        assert learnt is not None
         head = choose(candidates, truth.first, len(prompt.labels), absent).head
+        head = replace(head, n_rows=n, accuracy=learnt.accuracy)
         reason = f"{100 * (after.mean() - before.mean()):+.1f} points on held-out rows"
         if p_value > SIGNIFICANT:
             reason += f", which is no proof (p = {p_value:.2g}): {_rows_of(prompt, n)}"

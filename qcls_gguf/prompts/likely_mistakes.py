@@ -79,7 +79,8 @@ def likely_mistakes(
     if "all" in ignored:
         return ()
     names: dict[tuple[MistakeKind, str, str], list[str]] = {}
-    for source, whole, compiled in zip(sources, prompts.settings, prompts.prompts, strict=True):
+    of_prompts = zip(sources, prompts.settings, prompts.prompts, prompts.heads, strict=True)
+    for source, whole, compiled, head in of_prompts:
         case = _Case(
             source=source,
             whole=whole,
@@ -87,7 +88,7 @@ def likely_mistakes(
             model=model,
             chat_template=chat_template or model.chat_template or "",
         )
-        for check in CHECKS:
+        for check in CHECKS if head is None or head.reads_labels else OF_TEXTS:
             for found in check(case):
                 names.setdefault(found, []).append(source.name)
     return tuple(
@@ -231,14 +232,12 @@ def _named(labels: Sequence[str]) -> str:
     return ", ".join(map(shown, labels[:_N_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
+OF_TEXTS = (unknown_control_tokens, other_chat_format, missing_beginning, literal_slots, alike_labels)
+"""Those that a prompt may have whose labels' texts are not read."""
 CHECKS = (
-    unknown_control_tokens,
-    other_chat_format,
-    missing_beginning,
-    literal_slots,
+    *OF_TEXTS,
     spaces_before_labels,
     spaces_around_labels,
-    alike_labels,
     untrained_prompts,
     unnamed_labels,
     descriptions_not_shown,

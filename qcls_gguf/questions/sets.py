@@ -74,17 +74,19 @@ class SetCache:
         """A context with the set of a key, which stays open inside; make() makes it in another thread.
 
         waits_s: how long to wait until sets in use free their room; 0 for callers that use another set, because callers
-        could wait for each other forever. Raises on entry what make raises, and RoomError if there is no room.
+        could wait for each other forever. Raises on entry what make raises, such as PlanError for more than fits if no
+        other set is in use, and RoomError if there is no room beside those in use.
         """
         until = monotonic() + waits_s
         while (entry := self._entries.get(key)) is None:  # a new set may be evicted before it is used
             freed = self._freed
             try:
                 await asyncio.shield(self._tasks.start(self._make(key, make)))  # which others may wait for, too
-            except RoomError:
+            except RoomError as e:
                 left_s = until - monotonic()
-                is_room_to_come = freed.is_set() or any(each.n_users for each in self._entries.values())
-                if left_s <= 0 or not is_room_to_come:
+                if not (freed.is_set() or any(each.n_users for each in self._entries.values())):
+                    raise PlanError(str(e)) from None
+                if left_s <= 0:
                     raise
                 with suppress(TimeoutError):
                     await asyncio.wait_for(freed.wait(), left_s)

@@ -105,7 +105,8 @@ def fit_batch_prior(
     found: dict[str, list[list[float]]] = {prompt.name: [] for prompt in prompts}
     asked = [*lines, *map(Line, CONTENT_FREE_QUERIES)]
     on_query = counter(on_progress, "label", len(asked))
-    with opener.open(dataclasses.replace(config, prompts=plain, calibration=None, cascade=None)) as classifier:
+    raw = dataclasses.replace(config, prompts=plain, calibration=None, heads=None, cascade=None)
+    with opener.open(raw) as classifier:
         for line in asked:
             try:
                 answers = classifier.classify(line.text).results if line.error is None else ()

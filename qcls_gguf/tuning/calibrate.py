@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.calibration_file import calibration_text, prompt_hash
+from ..config.heads_file import headed
 from ..config.prompt import Prior, PromptConfig
 from ..config.schema import Config
 from ..config.scoring import Scoring
@@ -165,12 +166,22 @@ def calibrate(
 
 
 def prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
-    """The named prompts, or all where none is named. Raises ConfigError for an unknown name or a given temperature."""
+    """The named prompts, or all without a head where none is named.
+
+    Raises ConfigError for an unknown name, a prompt with a head and a given temperature.
+    """
+    heads = headed(config)
     known = [prompt.name for prompt in config.prompts]
     for name in names:
         if name not in known:
             raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
-    chosen = [prompt for prompt in config.prompts if not names or prompt.name in names]
+    chosen = [prompt for prompt in config.prompts if prompt.name in names or not (names or prompt.name in heads)]
+    fitted = sorted(heads) if not chosen else [prompt.name for prompt in chosen if prompt.name in heads]
+    if fitted:
+        raise ConfigError(
+            f"prompts.{fitted[0]}: has a head, which learn has calibrated: name prompts without one, or fit the "
+            "labels' texts of a configuration without `heads`"
+        )
     for prompt in chosen:
         if prompt.temperature is not None:
             raise ConfigError(

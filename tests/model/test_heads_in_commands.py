@@ -1,0 +1,227 @@
+"""Every command and wire with heads on lower layers: the classifier's own answers, or a reason why not."""
+
+import asyncio
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from cascades import PROMPTS, QUERIES, tree, write
+from evaluations import evaluated, write_rows
+from learnt_heads import random_head
+from served import Server
+from typer.testing import CliRunner
+
+from qcls_gguf import Classifier, Config, load_config
+from qcls_gguf.cli.app import app
+from qcls_gguf.config.heads_file import heads_content
+
+DEPTHS = {"category": 3, "audience": 2}
+COMMON = "Text: {query}"
+N_ROWS, ACCURACY = 120, 0.75
+Answers = list[dict[str, tuple[str, float]]]
+"""of each query by prompt: the label and its probability"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headed:
+    """The embedded model of 8 layers with two heads."""
+
+    folder: Path
+    config: Path
+    answers: Answers
+    """of the queries, one by one"""
+
+    def changed(self, name: str, **runtime: Any) -> Path:
+        """The configuration with other runtime settings."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({**yaml.safe_load(self.config.read_text()), "runtime": runtime}))
+        return path
+
+
+def heads_file(config: Config) -> bytes:
+    """One head of the prompt's own text, and one of another."""
+    rng = np.random.default_rng(0)
+    with Classifier.from_config(config) as classifier:
+        facts, sha256 = classifier.engine.model.facts, classifier.model.sha256
+    heads = {}
+    for prompt in config.prompts:
+        text = COMMON if prompt.name == "audience" else None
+        head = random_head(rng, facts.n_embd, len(prompt.labels), DEPTHS[prompt.name], text=text)
+        heads[prompt.name] = prompt, replace(head, n_rows=N_ROWS, accuracy=ACCURACY)
+    return heads_content(sha256, facts.n_layer, facts.n_embd, heads)
+
+
+@pytest.fixture(scope="module")
+def headed(tmp_path_factory: pytest.TempPathFactory) -> Headed:
+    folder = tmp_path_factory.mktemp("headed")
+    (folder / "texts.yaml").write_text(yaml.safe_dump(tree()))
+    (folder / "heads.npz").write_bytes(heads_file(load_config(folder / "texts.yaml")))
+    config = folder / "headed.yaml"
+    config.write_text(yaml.safe_dump({**tree(), "heads": "heads.npz"}))
+    (folder / "queries.txt").write_text("\n".join(QUERIES))
+    with Classifier.from_config(config) as classifier:
+        assert classifier.engine.end_depth == 3
+        return Headed(folder=folder, config=config, answers=answers_of(map(classifier.classify, QUERIES)))
+
+
+def answers_of(results: Any) -> Answers:
+    """Of results, or of their JSON, each of which says what answered."""
+    found = [each if isinstance(each, dict) else each.to_dict() for each in results]
+    for result in found:
+        assert {each["prompt"]: (each["scored_by"], each["depth"]) for each in result["results"]} == {
+            name: ("head", depth) for name, depth in DEPTHS.items()
+        }
+    return [{each["prompt"]: (each["label"], each["probability"]) for each in result["results"]} for result in found]
+
+
+def command(*words: object) -> str:
+    """What a command writes to standard output."""
+    run = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
+    assert run.exit_code == 0, run.stderr
+    return run.stdout
+
+
+def by_run(headed: Headed) -> Answers:
+    lines = command("run", "-c", headed.config, "--queries", headed.folder / "queries.txt", "--format", "jsonl")
+    return answers_of(map(json.loads, lines.splitlines()))
+
+
+def by_batch(headed: Headed) -> Answers:
+    with Classifier.from_config(headed.config) as classifier:
+        return answers_of(classifier.classify_batch(QUERIES))
+
+
+def by_asyncio(headed: Headed) -> Answers:
+    async def ask(classifier: Classifier) -> Answers:
+        return answers_of(await asyncio.gather(*map(classifier.aclassify, QUERIES)))
+
+    with Classifier.from_config(headed.config) as classifier:
+        return asyncio.run(ask(classifier))
+
+
+def by_kept_queries(headed: Headed) -> Answers:
+    """Every query is asked with its beginning in the cache."""
+    with Classifier.from_config(headed.changed("kept", kept_queries=2)) as classifier:
+        found = []
+        for query in QUERIES:
+            classifier.classify(query[: len(query) // 2])
+            found.append(classifier.classify(query))
+        return answers_of(found)
+
+
+def by_label(headed: Headed) -> Answers:
+    out = headed.folder / "labelled.csv"
+    command("label", headed.folder / "queries.txt", "-c", headed.config, "--out", out, "--quiet")
+    with out.open(newline="") as file:
+        return [
+            {name: (row[name], float(row[f"{name}_probability"])) for name in DEPTHS} for row in csv.DictReader(file)
+        ]
+
+
+def by_http(headed: Headed) -> Answers:
+    """Of a service that has loaded no layer above the heads, and says so where a request needs one."""
+    with Server("--quiet", config=headed.changed("service", question_prefixes=0)) as server:
+        found = [server.classify(query=query).json() for query in QUERIES]
+        together = server.http.post("/v1/classify", json={"queries": QUERIES}).json()["answers"]
+        assert [each.keys() for each in answers_of(together)] == [DEPTHS.keys()] * len(QUERIES)
+        asked = {"type": "choice", "instructions": "Which?", "choices": [{"value": "red"}, {"value": "blue"}]}
+        body = {"model": "m", "input": "red dress", "questions": [asked]}
+        refused = server.http.post("/v1/decisions", json=body)
+        assert refused.status_code == 422
+        assert "3 of the model's 8 layers are loaded" in refused.text
+    return answers_of(found)
+
+
+def by_the_first_stage(headed: Headed) -> Answers:
+    """Of a cascade with the labels' texts behind it."""
+    first = {**tree(), "heads": str(headed.folder / "heads.npz")}
+    with Classifier.from_config(write(headed.folder, first, dict.fromkeys(PROMPTS, 0.0))) as classifier:
+        return answers_of(map(classifier.classify, QUERIES))
+
+
+def by_the_last_stage(headed: Headed) -> Answers:
+    last = {**tree(), "heads": str(headed.folder / "heads.npz")}
+    with Classifier.from_config(write(headed.folder, tree(), {"category": 1.0}, last)) as classifier:
+        return answers_of(map(classifier.classify, QUERIES))
+
+
+WAYS: list[Callable[[Headed], Answers]] = [
+    *(by_run, by_batch, by_asyncio, by_kept_queries, by_label, by_http, by_the_first_stage, by_the_last_stage)
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_answers_are_the_classifiers(way: Callable[[Headed], Answers], headed: Headed) -> None:
+    found = way(headed)
+    assert [{name: label for name, (label, _) in each.items()} for each in found] == [
+        {name: label for name, (label, _) in each.items()} for each in headed.answers
+    ]
+    for given, wanted in zip(found, headed.answers, strict=True):
+        for name, (_, probability) in wanted.items():
+            assert given[name][1] == pytest.approx(probability, abs=0.005)
+
+
+def test_eval_compares_the_heads_with_the_texts(headed: Headed) -> None:
+    labels = [{name: label for name, (label, _) in each.items()} for each in headed.answers]
+    rows = [{"query": query, "labels": each} for query, each in zip(QUERIES, labels, strict=True)]
+    record = evaluated(headed.config, write_rows(headed.folder / "rows.jsonl", rows))
+    assert record["modes"]["heads"]["accuracy"] == 1
+    assert record["modes"]["tree"]["accuracy"] < 1
+
+
+def test_bench_counts_the_layers_that_are_read(headed: Headed) -> None:
+    """Of the heads' configuration 3 layers, of the texts' 8."""
+    texts = headed.folder / "texts.yaml"
+    record = json.loads(command("bench", "-c", headed.config, "-c", texts, "-n", 2, "--repeat", 1, "--format", "json"))
+    heads, whole = (each["roofline"]["weight_bytes"] for each in record["classifiers"])
+    assert heads < whole / 2
+
+
+def test_compare_says_whose_answers_the_heads_are(headed: Headed) -> None:
+    words = ["--method", "batched", "--rounds", 1, "--query", QUERIES[0], "--format", "json"]
+    ours, batched = json.loads(command("compare", "-c", headed.config, *words))["methods"]
+    assert (ours["agreement"]["scoring"], batched["n_log_probabilities"] > 0) == (1, True)
+    assert "heads answer category after 3 of 8 layers, audience after 2 of 8 layers" in ours["note"]
+
+
+def test_inspect_shows_heads(headed: Headed) -> None:
+    record = json.loads(command("inspect", "-c", headed.config, "-f", "json"))
+    found = {each["name"]: each for each in record["prompts"]}
+    assert found["audience"]["head"] == {
+        "depth": 2, "n_layer": 8, "text": COMMON, "reads_labels": False, "n_rows": N_ROWS, "accuracy": ACCURACY,
+    }  # fmt: skip
+    assert found["category"]["head"]["text"] is None
+    shown = " ".join(command("inspect", "-c", headed.config).split())
+    assert "head after 2 of 8 layers, of the text 'Text: {query}', learnt from 120 rows, 75.0% right" in shown
+    assert "nearly at random" not in shown  # which holds for the labels' texts
+    (prompt,) = json.loads(command("inspect", "-c", headed.config, "--prompt", "audience", "-q", "a", "-f", "json"))[
+        "prompts"
+    ]
+    assert prompt["text"] == "Text: a"
+
+
+def test_advise_leaves_the_texts_of_heads_alone(headed: Headed) -> None:
+    """It compares heads that are given, as they answer; of the labels' texts beside them it derives others."""
+    queries, texts = headed.folder / "queries.txt", headed.folder / "texts.yaml"
+    words = ["--queries", queries, "--format", "json"]
+    record = json.loads(command("advise", "-c", headed.config, "--also", headed.config, "--also", texts, *words))
+    _, same, other = record["candidates"]
+    assert (same["name"], same["least_agreement"], other["name"]) == ("headed", 1, "texts")
+    assert other["least_agreement"] < 1
+    assert "the texts of prompts with a head stay as they are" in record["notes"][0]
+    assert "heads.npz" in same["yaml"]
+    assert "heads" not in other["yaml"]
+
+
+def test_a_head_is_not_calibrated_again(headed: Headed) -> None:
+    rows = write_rows(headed.folder / "few.jsonl", [{"query": "a", "labels": {"category": "none"}}])
+    for words in (["--data", rows], ["--queries", headed.folder / "queries.txt"]):
+        run = CliRunner().invoke(app, ["calibrate", "-c", str(headed.config), *map(str, words)])
+        assert run.exit_code == 2
+        assert "has a head, which learn has calibrated" in run.stderr
