@@ -113,8 +113,12 @@ def compile_quoted(
     *,
     audit: bool,
     pointer: Pointer | None = None,
+    as_written: bool = False,
 ) -> PromptSet:
-    """Prompts with quoted texts in them. audit, pointer: as for `compile_prompts`. Raises ConfigError."""
+    """Prompts with quoted texts in them. Raises ConfigError.
+
+    audit, pointer: as for `compile_prompts`; as_written: without the token that the model wants at every beginning.
+    """
     model, originals = classifier.engine.model, quotes.originals
     stored = [each.template.partition(SLOT)[0].translate(originals) for each in prompts]
     n_tokens = max(len(model.tokenize(text, parse_special=False)) for text in stored)
@@ -123,7 +127,8 @@ def compile_quoted(
             f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
             "runtime.question_cells"
         )
-    compiled = compile_prompts(prompts, QuotingVocabulary(model, originals), audit=audit, pointer=pointer)
+    vocabulary = QuotingVocabulary(model, originals, -1 if as_written else model.first_token)
+    compiled = compile_prompts(prompts, vocabulary, audit=audit, pointer=pointer)
     return without_quotes(compiled, originals)
 
 

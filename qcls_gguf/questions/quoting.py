@@ -68,10 +68,10 @@ def spelling(model: Model, token: int) -> str:
 class QuotingVocabulary:
     """A model's vocabulary for texts with quotes in them; see compile_prompts."""
 
-    def __init__(self, model: Model, originals: Mapping[int, str]) -> None:
+    def __init__(self, model: Model, originals: Mapping[int, str], first_token: int) -> None:
         self._model = model
         self._originals = originals
-        self.first_token = model.first_token
+        self.first_token = first_token
         self.pass_tokens = model.pass_tokens
         self.label_end = model.label_end
         self.piece = model.piece

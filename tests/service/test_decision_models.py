@@ -238,3 +238,16 @@ def test_what_does_not_fit_a_model_is_refused(make_model: MakeModel) -> None:
             reader.compile(many, classifier)
         with pytest.raises(ConfigError, match="shows the state 2 times"):
             reader.compile(Question.predicate("Is it?"), classifier)
+
+
+def test_a_template_is_tokenised_as_it_is_written(make_model: MakeModel) -> None:
+    templates = [{"name": "default", "template": "x"}, {"name": "systemone", "template": STATE_FIRST}]
+    keys = {"decision.type": "openjev"}
+    path = make_model(vocab="bpe-answers", chat_template=templates, keys=keys, add_bos=True)
+    with Classifier.from_config(config(path)) as classifier:
+        model = classifier.core.engine.model
+        reader = read_decision(model)
+        assert reader is not None
+        (prompt,) = reader.compile(Question.predicate("Is it?"), classifier).prompts
+        assert classifier.prompts[0].opening == (model.first_token,)
+        assert prompt.opening == tuple(model.tokenize("<|im_start|>", parse_special=True))
