@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..config.words import shown
+from ..errors import QclsError
 from ..version import __version__
 from .asking import Asker, json_bytes
 from .backend import Backend
 from .bodies import JSON, LINES, check_encoding, read_json, unless_gone
 from .dialect import MODEL, Dialect, Events
 from .dialects import DIALECTS
-from .exchange import Exchange, ExchangeMiddleware
+from .exchange import Exchange, log
 from .lifecycle import Lifecycle
 from .metrics import CONTENT_TYPE, Metrics
 from .openapi import description
-from .refusal import RefusedError, openai_words, parse
+from .refusal import RefusedError, openai_words, parse, refusal_of
 from .settings import ServiceSettings
 
 Answer = Callable[[Request], Awaitable[Response]]
+_GONE = 499  # as nginx logs a client that left
+_MOST_DROPPED_BYTES = 64 << 20
+"""of the body of a request that is refused"""
+_DROP_S, _DROP_IDLE_S = 10.0, 1.0
+"""for them to come, and for the next of them"""
 _MODEL_PATH = "/v1/models/{name}"
 _NO_PATH = (
     "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
@@ -56,21 +66,98 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> ASGIApp:
         **{path: (method.upper(), answer) for method, path, _, answer in operations},
         **{"/": ("GET", _page("page.html")), "/docs": ("GET", _page("docs.html")), "/openapi.json": ("GET", describe)},
     }
+    return _App(answers, metrics, settings)
 
-    async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        if path.startswith("/v1/models/"):
-            path = _MODEL_PATH
-        if path not in answers:
+
+class _App:
+    """Finds the handler of a request, and turns every exception into an answer."""
+
+    def __init__(self, answers: Mapping[str, tuple[str, Answer]], metrics: Metrics, settings: ServiceSettings) -> None:
+        """answers: the method and the handler of each path."""
+        self._answers = answers
+        self._metrics = metrics
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._logs = settings.logs_requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """For the server."""
+        exchange = Exchange(scope)
+        status = _GONE
+
+        async def read() -> Message:
+            message = await receive()
+            exchange.is_read = not message.get("more_body", False)
+            return message
+
+        async def reply(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *exchange.headers()]
+            await send(message)
+
+        async def refuse(refusal: RefusedError) -> None:
+            exchange.reason = refusal.reason
+            may_stay = refusal.status != 408 and not exchange.header(b"expect")
+            stays = exchange.is_read or (may_stay and await _dropped(read))
+            await _response(refusal, scope["path"], stays)(scope, receive, reply)
+
+        self._metrics.in_flight.inc()
+        try:
+            self._check_key(scope, exchange)
+            response = await self._answer(scope, exchange)(Request(scope, read))
+            await response(scope, read, reply)
+        except (RefusedError, QclsError) as e:
+            await refuse(refusal_of(e))
+        except ClientDisconnect:
+            self._metrics.gone.inc()
+        except Exception:
+            if status != _GONE:
+                raise  # uvicorn ends the connection, so that nobody takes what was sent for the whole
+            log.exception("request %s failed", exchange.request_id)
+            what = f"an error inside the service: its log has it under {exchange.request_id}"
+            await refuse(RefusedError(500, "failed", what))
+        finally:
+            self._metrics.in_flight.dec()
+            self._metrics.answered(exchange.route, status, exchange.total_ms / 1e3, exchange.reason)
+            if self._logs:
+                exchange.log(status)
+
+    def _answer(self, scope: Scope, exchange: Exchange) -> Answer:
+        """The handler of a request. Raises RefusedError: 404 or 405."""
+        path = _MODEL_PATH if scope["path"].startswith(_MODEL_PATH.removesuffix("{name}")) else scope["path"]
+        if path not in self._answers:
             raise RefusedError(404, "unknown path", _NO_PATH)
-        Exchange.of(scope).route = path
-        method, answer = answers[path]
+        exchange.route = path
+        method, answer = self._answers[path]
         if scope["method"] not in (method, "HEAD" if method == "GET" else ""):
             raise RefusedError(405, "method", f"this path takes {method}", allow=method)
-        response = await answer(Request(scope, receive))
-        await response(scope, receive, send)
+        return answer
 
-    return ExchangeMiddleware(route, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
+    def _check_key(self, scope: Scope, exchange: Exchange) -> None:
+        """Raise RefusedError (401) for a request without a key, unless its path is open."""
+        if not self._digests or scope["path"] in _OPEN_PATHS:
+            return
+        scheme, _, bearer = exchange.header(b"authorization").partition(" ")
+        given = bearer.strip() if scheme.lower() == "bearer" else exchange.header(b"x-api-key")
+        digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
+        if not any(hmac.compare_digest(digest, known) for known in self._digests):
+            what = "an API key is needed: send Authorization: Bearer KEY, or X-API-Key: KEY"
+            raise RefusedError(401, "key", "this API key is not known" if given else what)
+
+
+async def _dropped(read: Receive) -> bool:
+    """Read the rest of a body, as many clients send all of it before they read an answer; returns whether it ended."""
+    n = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DROP_S):
+            while n < _MOST_DROPPED_BYTES:
+                async with asyncio.timeout(_DROP_IDLE_S):
+                    message = await read()
+                n += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return True
+    return False
 
 
 def _dialects(dialects: Sequence[Dialect], asker: Asker) -> Answer:
@@ -117,10 +204,10 @@ def _page(name: str) -> Answer:
     return answer
 
 
-def _response(refusal: RefusedError, scope: Scope) -> Response:
-    """The refusal in the words of the path's API."""
-    words = _BY_PATH[scope["path"]][-1].words if scope["path"] in _BY_PATH else openai_words
-    close = {"connection": "close"} if Exchange.of(scope).closes else {}
+def _response(refusal: RefusedError, path: str, stays: bool) -> Response:
+    """The refusal in the words of the path's API. stays: whether the connection does."""
+    words = _BY_PATH[path][-1].words if path in _BY_PATH else openai_words
+    close = {} if stays else {"connection": "close"}
     return Response(json_bytes(words(refusal)), refusal.status, refusal.headers | close, media_type=JSON)
 
 

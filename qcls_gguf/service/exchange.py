@@ -1,40 +1,26 @@
-"""The common part of all requests: keys, request ids, headers of the answer, the log, the metrics."""
+"""The state of a request while it is served: its id, its deadline, headers of its answer, its line of the log."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import hmac
 import itertools
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection
-from contextlib import suppress
 from datetime import UTC, datetime
 from time import perf_counter_ns
 from urllib.parse import quote
 
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
-from ..errors import QclsError
 from ..score.result import Result
 from ..system.timing import STAGES
-from .metrics import Metrics
-from .refusal import RefusedError, refusal_of
-from .settings import RequestLimits, ServiceSettings
+from .refusal import RefusedError
+from .settings import RequestLimits
 
-_GONE = 499  # as nginx logs a client that left
 log = logging.getLogger("qcls_gguf.service")
 _KEY = "qcls_gguf.exchange"
 _MOST_DIGITS = 9
-_MOST_DROPPED_BYTES = 64 << 20
-"""of the body of a request that is refused"""
-_DROP_S, _DROP_IDLE_S = 10.0, 1.0
-"""for them to come, and for the next of them"""
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _TIMINGS = ", ".join(f"{stage};dur=%.3f" for stage in ("total", "queue", *STAGES, "inference"))
 _prefix = os.urandom(6).hex()
@@ -67,8 +53,6 @@ class Exchange:
         """after which a query that has not begun is not computed"""
         self.is_read = False
         """whether its body has come whole"""
-        self.closes = False
-        """whether the rest of its body is not read, so that the connection ends with its answer"""
         self.streams = False
         """whether its queries come one after another, each with a deadline of its own"""
         scope[_KEY] = self
@@ -148,95 +132,6 @@ class Exchange:
         if self.reason:
             fields["reason"] = self.reason
         log.info("", extra={"fields": fields})
-
-
-class ExchangeMiddleware:
-    """An ASGI application around another one, which turns every exception of that one into an answer."""
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        metrics: Metrics,
-        settings: ServiceSettings,
-        *,
-        open_paths: Collection[str],
-        refusal: Callable[[RefusedError, Scope], Response],
-    ) -> None:
-        """open_paths: which need no key; refusal(error, scope): the answer that a refusal is."""
-        self._app = app
-        self._metrics = metrics
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
-        self._open = frozenset(open_paths)
-        self._refusal = refusal
-        self._logs = settings.logs_requests
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """For the server."""
-        exchange = Exchange(scope)
-        status = _GONE
-
-        async def read() -> Message:
-            message = await receive()
-            exchange.is_read = not message.get("more_body", False)
-            return message
-
-        async def reply(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *exchange.headers()]
-            await send(message)
-
-        async def refuse(refusal: RefusedError) -> None:
-            exchange.reason = refusal.reason
-            if not exchange.is_read:
-                exchange.closes = refusal.status == 408 or bool(exchange.header(b"expect")) or not await _dropped(read)
-            await self._refusal(refusal, scope)(scope, receive, reply)
-
-        self._metrics.in_flight.inc()
-        try:
-            self._check_key(scope, exchange)
-            await self._app(scope, read, reply)
-        except (RefusedError, QclsError) as e:
-            await refuse(refusal_of(e))
-        except ClientDisconnect:
-            self._metrics.gone.inc()
-        except Exception:
-            if status != _GONE:
-                raise  # uvicorn ends the connection, so that nobody takes what was sent for the whole
-            log.exception("request %s failed", exchange.request_id)
-            what = f"an error inside the service: its log has it under {exchange.request_id}"
-            await refuse(RefusedError(500, "failed", what))
-        finally:
-            self._metrics.in_flight.dec()
-            self._metrics.answered(exchange.route, status, exchange.total_ms / 1e3, exchange.reason)
-            if self._logs:
-                exchange.log(status)
-
-    def _check_key(self, scope: Scope, exchange: Exchange) -> None:
-        """Raise RefusedError (401) for a request without a key, unless its path is open."""
-        if not self._digests or scope["path"] in self._open:
-            return
-        scheme, _, bearer = exchange.header(b"authorization").partition(" ")
-        given = bearer.strip() if scheme.lower() == "bearer" else exchange.header(b"x-api-key")
-        digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
-        if not any(hmac.compare_digest(digest, known) for known in self._digests):
-            what = "an API key is needed: send Authorization: Bearer KEY, or X-API-Key: KEY"
-            raise RefusedError(401, "key", "this API key is not known" if given else what)
-
-
-async def _dropped(read: Receive) -> bool:
-    """Read the rest of a body, as many clients send all of it before they read an answer; returns whether it ended."""
-    n = 0
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_DROP_S):
-            while n < _MOST_DROPPED_BYTES:
-                async with asyncio.timeout(_DROP_IDLE_S):
-                    message = await read()
-                n += len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return True
-    return False
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------

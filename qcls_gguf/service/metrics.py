@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, TypeAlias
 
 import prometheus_client as prometheus
@@ -32,6 +33,7 @@ class Metrics:
         self._requests = prometheus.Counter("qcls_requests", "Requests answered.", ("route", "code"), **own)
         what = "From a request's head to its answer's end."
         self._seconds = prometheus.Histogram("qcls_request_seconds", what, ("route",), **seconds)
+        self._of = cache(lambda route, status: (self._requests.labels(route, status), self._seconds.labels(route)))
         self._refused = prometheus.Counter("qcls_refused", "Requests not answered, by reason.", ("reason",), **own)
         self.gone = prometheus.Counter("qcls_clients_gone", "Clients that left before their answer.", **own)
         self.in_flight = prometheus.Gauge("qcls_requests_in_flight", "Requests being served or waiting.", **own)
@@ -51,8 +53,9 @@ class Metrics:
         """Count a request that is over. route: the path as it is documented; reason: why it was refused, or empty."""
         if reason:
             self._refused.labels(reason).inc()
-        self._requests.labels(route, status).inc()
-        self._seconds.labels(route).observe(seconds)
+        count, histogram = self._of(route, status)
+        count.inc()
+        histogram.observe(seconds)
 
     def labelled(self, result: Result) -> None:
         """Count a query's times and tokens; a turn's tokens are divided equally among its queries."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from math import inf
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -39,7 +40,7 @@ def closed_lists(schema: Any, param: str) -> dict[Names, ClosedList]:
 
     Raises RefusedError (400) for a field that may be anything else.
     """
-    return _Reader(schema, param).lists()
+    return dict(_Reader(schema, param).lists(schema, ()))
 
 
 class _Reader:
@@ -49,24 +50,21 @@ class _Reader:
         self._names: Names = ()
         self._n_steps = 0
 
-    def lists(self) -> dict[Names, ClosedList]:
-        found: dict[Names, ClosedList] = {}
-        waiting: list[tuple[Names, Any]] = [((), self._root)]
-        while waiting:
-            self._names, field = waiting.pop()
-            whole = self._resolved(field)
-            fields = whole.get("properties")
-            if not isinstance(fields, dict):
-                description = whole.get("description")
-                text = description if isinstance(description, str) else ""
-                found[self._names] = ClosedList(tuple(self._values(whole)), text)
-            elif not fields:
-                raise self._refusal("an object without fields")
-            elif len(self._names) == _MOST_LEVELS:
-                raise self._refusal(f"one of more than {_MOST_LEVELS} objects within each other")
-            else:
-                waiting += [((*self._names, name), field) for name, field in reversed(fields.items())]
-        return found
+    def lists(self, field: Any, names: Names) -> Iterator[tuple[Names, ClosedList]]:
+        """The fields below a schema, or the schema itself."""
+        self._names = names
+        whole = self._resolved(field)
+        fields = whole.get("properties")
+        if not isinstance(fields, dict):
+            description = whole.get("description")
+            yield names, ClosedList(tuple(self._values(whole)), description if isinstance(description, str) else "")
+        elif not fields:
+            raise self._refusal("an object without fields")
+        elif len(names) == _MOST_LEVELS:
+            raise self._refusal(f"one of more than {_MOST_LEVELS} objects within each other")
+        else:
+            for name, each in fields.items():
+                yield from self.lists(each, (*names, name))
 
     def _values(self, field: Any) -> list[Any]:
         """The values that a schema allows, each once, alternatives one after the other."""
