@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 from oracle import Oracle, PromptSpec
 
 from qcls_gguf import Classifier, Config, ModelConfig, Result, RuntimeConfig
-from qcls_gguf.native.device import sees_cuda_gpu
+from qcls_gguf.native.device import instruction_sets, sees_cuda_gpu
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.statistics import FloatArray
 
@@ -19,9 +20,16 @@ from .texts import Task, model_file, tasks
 
 pytestmark = pytest.mark.real
 N_TEXTS = 8
-LARGEST_MEAN, LARGEST, MOST_OTHER_ANSWERS = 0.2, 1.0, 0.15
-"""Of |differences| of log p(label | prompt), and of answers. The file's weights are Q4_1, with which ggml multiplies
-activations rounded to 8 bits, 30 layers deep: measured 0.08 to 0.15 and 0.4 to 0.7 between any two of the three."""
+Limits = tuple[float, float, float]
+"""The largest mean and largest |difference| of log p(label | prompt), and the largest share of other answers."""
+ROUNDED: Limits = 0.2, 1.0, 0.15
+"""Weights of Q4_1 with which llama.cpp multiplies activations rounded to 8 bits, 30 layers deep: measured 0.08 to 0.15
+and 0.4 to 0.7."""
+OURS: dict[str, Limits] = {"product reviews": (0.05, 0.2, 0.15), "kinds": (0.2, 0.6, 0.15)}
+"""This project's products, by the task: measured 0.029 and 0.093 against F32, 0.040 and 0.121 against stock's attention
+with the same products; of labels of two tokens 0.115 and 0.31, 0.161 and 0.46."""
+FINE: Limits = 0.005, 0.02, 0.0
+"""The same with activations of 16 bits, against F32: measured 0.0012 and 0.0026; 0.0021 and 0.0050."""
 ASKED: dict[str, Callable[[Classifier, Sequence[str]], list[Result]]] = {
     "alone": lambda classifier, texts: [classifier.classify(text) for text in texts],
     "in batches": lambda classifier, texts: classifier.classify_batch(texts),
@@ -59,17 +67,17 @@ def expected(name: str) -> tuple[FloatArray, FloatArray]:
     return np.array(stock), np.array(exact)
 
 
-def config(name: str, kept_queries: int = 0, n_prompts: int = 1, n_gpu_layers: int = 0) -> Config:
+def config(name: str, *, n_prompts: int = 1, **runtime: Any) -> Config:
     """Prompts that differ in their last words only; the first is compared."""
     prompts = sweep.prompts(real_tasks()[name], "list")[:n_prompts]
     return Config(
         prompts=tuple(replace(prompt, scoring="joint") for prompt in prompts),
         model=ModelConfig(path=model_file()),
-        runtime=RuntimeConfig(n_threads=1, n_gpu_layers=n_gpu_layers, state_cache=False, kept_queries=kept_queries),
+        runtime=RuntimeConfig(**{"n_threads": 1, "n_gpu_layers": 0, "state_cache": False, **runtime}),
     )
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("device", ["cpu", "cpu, fine", "gpu"])
 @pytest.mark.parametrize("n_prompts", [1, 3], ids=["separate", "one common text"])
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("name", ["product reviews", "kinds"])  # the second has labels of two tokens
@@ -77,14 +85,27 @@ def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_pro
     if device == "gpu" and not sees_cuda_gpu():
         pytest.skip("needs a CUDA device")
     texts = [text for text, _ in real_tasks()[name].rows[:N_TEXTS]]
-    n_kept, n_gpu_layers = 4 if asked == "as typed" else 0, 999 if device == "gpu" else 0
-    settings = config(name, kept_queries=n_kept, n_prompts=n_prompts, n_gpu_layers=n_gpu_layers)
+    settings = config(
+        name,
+        n_prompts=n_prompts,
+        kept_queries=4 if asked == "as typed" else 0,
+        n_gpu_layers=999 if device == "gpu" else 0,
+        cpu_activations="fine" if device == "cpu, fine" else "default",
+    )
     with Classifier.from_config(settings) as classifier:
         results = ASKED[asked](classifier, texts)
         assert len(set(classifier.handle.compiled.prefixes)) == 1, "a query is computed once"
     ours = np.array([[score.score for score in result.results[0].scores] for result in results])
-    for other in expected(name):
+    for other, limits in zip(expected(name), limits_of(name, device), strict=True):
+        mean, largest, other_answers = limits
         difference = np.abs(ours - other)
-        assert difference.mean() < LARGEST_MEAN
-        assert difference.max() < LARGEST
-        assert (ours.argmax(axis=1) != other.argmax(axis=1)).mean() <= MOST_OTHER_ANSWERS
+        assert difference.mean() < mean
+        assert difference.max() < largest
+        assert (ours.argmax(axis=1) != other.argmax(axis=1)).mean() <= other_answers
+
+
+def limits_of(name: str, device: str) -> tuple[Limits, Limits]:
+    """Against stock, and against F32."""
+    if device == "gpu" or "AMX_INT8" in instruction_sets() or not {"AVX2", "DOTPROD"} & set(instruction_sets()):
+        return ROUNDED, ROUNDED
+    return OURS[name], FINE if device == "cpu, fine" else OURS[name]

@@ -12,6 +12,8 @@ namespace {
 // cells form the same blocks for every token, whatever cells it sees after them.
 constexpr int block_cells = 128;
 constexpr int max_item_heads = 4;
+constexpr int chunk_cells = 4 * n_lanes;  // whose keys are transposed at once,
+constexpr int chunk_values = 64;          // so many values of each
 constexpr int max_item_rows = visible_cells::max_tile_tokens * max_item_heads;
 
 // One query: a head of a token.
@@ -32,34 +34,82 @@ struct item {
     int32_t n_heads;
 };
 
-// q·k of R queries and 4 cells. The order in which a product is summed does not depend on the other queries and cells.
-template <int R, typename K> void dots(const row * rows, const K * const * k, int size, float (*out)[block_cells]) {
-    vec sums[R][4];
-    for (auto & of_row : sums) {
-        for (vec & sum : of_row) {
-            sum = all(0);
+// score[r][c] += q·k of R queries and N vectors of cells, over the values [from, from + n) of a head; `k` has a row for
+// each of them. The order in which a product is summed does not depend on the other queries and cells.
+template <int R, int N>
+void add_scores(const row * rows, const float (*k)[chunk_cells], int from, int n, float (*score)[block_cells]) {
+    vec sums[R][N];
+    for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < N; ++c) {
+            sums[r][c] = load(score[r] + c * n_lanes);
         }
     }
-    const auto add_products = [&](auto && read, int i) {
-        vec k_part[4];
-        for (int c = 0; c < 4; ++c) {
-            k_part[c] = read(k[c] + i);
+    for (int i = 0; i < n; ++i) {
+        vec cells[N];
+        for (int c = 0; c < N; ++c) {
+            cells[c] = load(k[i] + c * n_lanes);
         }
         for (int r = 0; r < R; ++r) {
-            const vec q_part = read(rows[r].q + i);
-            for (int c = 0; c < 4; ++c) {
-                sums[r][c] = fma(q_part, k_part[c], sums[r][c]);
+            const vec q = all(rows[r].q[from + i]);
+            for (int c = 0; c < N; ++c) {
+                sums[r][c] = fma(q, cells[c], sums[r][c]);
             }
         }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < N; ++c) {
+            store(score[r] + c * n_lanes, sums[r][c]);
+        }
+    }
+}
+
+// The scores of all rows and the cells [first, end) of a block, of which k[c] has `size` values. Keys are transposed, so
+// that a lane computes the score of a cell and nothing is added across lanes.
+template <typename K>
+void score_block(const row * rows, int n_rows, const K * const * k, int first, int end, int size,
+                 float (*score)[block_cells]) {
+    constexpr decltype(&add_scores<1, 1>) of_vectors[2][4] = {
+        {add_scores<1, 1>, add_scores<1, 2>, add_scores<1, 3>, add_scores<1, 4>},
+        {add_scores<max_rows, 1>, add_scores<max_rows, 2>, add_scores<max_rows, 3>, add_scores<max_rows, 4>},
     };
-    int i = 0;
-    for (; i + n_lanes <= size; i += n_lanes) {
-        add_products([](const auto * p) { return load(p); }, i);
+    for (int r = 0; r < n_rows; ++r) {
+        std::fill(score[r], score[r] + block_cells, 0.0f);
     }
-    if (i < size) {
-        add_products([&](const auto * p) { return load_part(p, size - i); }, i);
+    for (int c = first / n_lanes * n_lanes; c < end; c += chunk_cells) {
+        const int n_vectors = std::min(chunk_cells, end - c + n_lanes - 1) / n_lanes;
+        for (int from = 0; from < size; from += chunk_values) {
+            const int n = std::min(chunk_values, size - from);
+            alignas(64) float transposed[chunk_values][chunk_cells];
+            for (int v = 0; v < n_vectors; ++v) {
+                const K * cells[n_lanes];
+                for (int lane = 0; lane < n_lanes; ++lane) {
+                    cells[lane] = k[std::clamp(c + v * n_lanes + lane, first, end - 1)] + from;
+                }
+                for (int i = 0; i < n; i += n_lanes) {
+                    vec values[n_lanes];
+                    if (n - i >= n_lanes) {
+                        for (int lane = 0; lane < n_lanes; ++lane) {
+                            values[lane] = load(cells[lane] + i);
+                        }
+                    } else {
+                        for (int lane = 0; lane < n_lanes; ++lane) {
+                            values[lane] = load_part(cells[lane] + i, n - i);
+                        }
+                    }
+                    transpose(values);
+                    for (int j = 0; j < n_lanes; ++j) {
+                        store(transposed[i + j] + v * n_lanes, values[j]);
+                    }
+                }
+            }
+            for (int r = 0; r < n_rows;) {
+                const bool are_many = n_rows - r >= max_rows;
+                of_vectors[are_many][n_vectors - 1](
+                    rows + r, transposed, from, n, (float (*)[block_cells]) (score[r] + c));
+                r += are_many ? max_rows : 1;
+            }
+        }
     }
-    store_sums(sums, out);
 }
 
 // out[r][i ..] += weight[r][c] * v[c][i ..] for R queries and N vectors of values, over the cells [begin, end) in
@@ -148,46 +198,22 @@ void weigh(row & row, float * score, int begin, int end, float scale, int size) 
     row.sum += sum_of(sum);
 }
 
-// Reads one block for R rows. k[c] and v[c] belong to cell `base + c` of the list; they are set if some row sees it.
-template <int R, typename K, typename V>
-void read_block(const attention_call & call, row * rows, int base, const K * const * k, const V * const * v) {
+// Reads one block for R rows, whose scores are replaced by weights. v[c] belongs to cell `base + c` of the list; it is
+// set if some row sees it.
+template <int R, typename V>
+void read_block(const attention_call & call, row * rows, int base, float (*score)[block_cells], const V * const * v) {
     int begin[R];
     int end[R];
-    int first = block_cells;
-    int last = 0;
     int common_begin = 0;
     int common_end = block_cells;
     for (int r = 0; r < R; ++r) {
         begin[r] = std::clamp(rows[r].first - base, 0, block_cells);
         end[r] = std::max(begin[r], std::min(rows[r].end - base, block_cells));
-        if (begin[r] < end[r]) {
-            first = std::min(first, begin[r]);
-            last = std::max(last, end[r]);
-        }
         common_begin = std::max(common_begin, begin[r]);
         common_end = std::min(common_end, end[r]);
     }
-    if (first >= last) {
-        return;
-    }
     common_end = std::max(common_begin, common_end);
 
-    alignas(64) float score[R][block_cells];
-    int c = first;
-    for (; c + 4 <= last; c += 4) {
-        dots<R>(rows, k + c, call.head_size_k, (float (*)[block_cells])(score[0] + c));
-    }
-    if (c < last) {
-        const K * rest[4];
-        for (int i = 0; i < 4; ++i) {
-            rest[i] = k[std::min(c + i, last - 1)];
-        }
-        float rest_score[R][block_cells];
-        dots<R>(rows, rest, call.head_size_k, rest_score);
-        for (int r = 0; r < R; ++r) {
-            std::copy(rest_score[r], rest_score[r] + last - c, score[r] + c);
-        }
-    }
     for (int r = 0; r < R; ++r) {
         if (begin[r] < end[r]) {
             weigh(rows[r], score[r], begin[r], end[r], call.scale, call.head_size_v);
@@ -233,17 +259,21 @@ template <typename K, typename V> void attend(const attention_call & call, const
     for (int base = (first + phase) / block_cells * block_cells - phase; base < end; base += block_cells) {
         const K * k[block_cells];
         const V * v[block_cells];
-        for (int i = std::max(base, first); i < std::min(base + block_cells, end); ++i) {
+        const int block_first = std::max(base, first);
+        const int block_end = std::min(base + block_cells, end);
+        for (int i = block_first; i < block_end; ++i) {
             const auto cell = (ptrdiff_t) list[i].second;
             k[i - base] = (const K *) (k_base + cell * call.k_cell_stride);
             v[i - base] = (const V *) (v_base + cell * call.v_cell_stride);
         }
+        alignas(64) float score[max_item_rows][block_cells];
+        score_block(rows, n_rows, k, block_first - base, block_end - base, call.head_size_k, score);
         int i = 0;
         for (; i + max_rows <= n_rows; i += max_rows) {
-            read_block<max_rows>(call, rows + i, base, k, v);
+            read_block<max_rows>(call, rows + i, base, score + i, v);
         }
         for (; i < n_rows; ++i) {
-            read_block<1>(call, rows + i, base, k, v);
+            read_block<1>(call, rows + i, base, score + i, v);
         }
     }
     for (int i = 0; i < n_rows; ++i) {

@@ -88,8 +88,8 @@ template <typename T> void lay_out(const uint8_t * file_rows, int64_t n_rows, in
     }
 }
 
-// Writes the sums from[group][lane] + a step's products to to[group][lane]: 32 values of n_groups * n_lanes rows, which stay
-// in registers, times one column.
+// Writes the sums from[group][lane] + a step's products to to[group][lane]: 32 values of n_groups * n_lanes rows, which
+// stay in registers, times one column.
 template <typename T, int n_groups>
 QCLS_INLINE void add_column(
     const step (&weights)[n_groups], const activation_block & x, const float * from, float * to) {

@@ -57,43 +57,7 @@ inline vec scaled(vec a, vec n, vec x, float least) {
     return {_mm512_mask_mov_ps(_mm512_scalef_ps(a.v, n.v), below, _mm512_setzero_ps())};
 }
 inline float max_of(vec a) { return _mm512_reduce_max_ps(a.v); }
-
-// The lanes of a vector are added in four steps: lane i + 8 to lane i, then i + 4, i + 2 and i + 1, in the same order
-// for any number of rows. This function does the first two steps and leaves vector c's partial sums in the c-th
-// quarter.
-inline __m512 quarters(const vec (&a)[4]) {
-    const auto halves = [](__m512 x, __m512 y) {
-        return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, x, y), _mm512_shuffle_f32x4(x, y, 0x4e));
-    };
-    const __m512 x = halves(a[0].v, a[1].v);
-    const __m512 y = halves(a[2].v, a[3].v);
-    return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
-}
-// out[r][c] becomes the sum of a[r][c]'s lanes.
-template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out)[N]) {
-    if constexpr (R == 4) {
-        const auto pairs = [](__m512 x, __m512 y) {
-            return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, x, y), _mm512_shuffle_ps(x, y, 0x4e));
-        };
-        const __m512 x = pairs(quarters(a[0]), quarters(a[1]));
-        const __m512 y = pairs(quarters(a[2]), quarters(a[3]));
-        const __m512 by_cell = _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x88), _mm512_shuffle_ps(x, y, 0xdd));
-        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        const __m512 by_row = _mm512_permutexvar_ps(order, by_cell);
-        _mm_storeu_ps(out[0], _mm512_castps512_ps128(by_row));
-        _mm_storeu_ps(out[1], _mm512_extractf32x4_ps(by_row, 1));
-        _mm_storeu_ps(out[2], _mm512_extractf32x4_ps(by_row, 2));
-        _mm_storeu_ps(out[3], _mm512_extractf32x4_ps(by_row, 3));
-    } else {
-        const __m512i first_of_each = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-        for (int r = 0; r < R; ++r) {
-            __m512 x = quarters(a[r]);
-            x = _mm512_add_ps(x, _mm512_permute_ps(x, 0x4e));
-            x = _mm512_add_ps(x, _mm512_permute_ps(x, 0xb1));
-            _mm_storeu_ps(out[r], _mm512_castps512_ps128(_mm512_permutexvar_ps(first_of_each, x)));
-        }
-    }
-}
+inline float sum_of(vec a) { return _mm512_reduce_add_ps(a.v); }
 
 // Transposes each group of four lanes: lane j of vector i becomes lane i of vector j.
 inline void transpose_fours(vec (&a)[4]) {
@@ -105,6 +69,22 @@ inline void transpose_fours(vec (&a)[4]) {
     a[1].v = _mm512_shuffle_ps(low, low2, 0xee);
     a[2].v = _mm512_shuffle_ps(high, high2, 0x44);
     a[3].v = _mm512_shuffle_ps(high, high2, 0xee);
+}
+// a[i]'s lane j becomes a[j]'s lane i.
+inline void transpose(vec (&a)[n_lanes]) {
+    for (int i = 0; i < n_lanes; i += 4) {
+        transpose_fours((vec (&)[4]) a[i]);
+    }
+    for (int j = 0; j < 4; ++j) {  // quarters of a[j], a[4 + j], a[8 + j] and a[12 + j]
+        const __m512 even = _mm512_shuffle_f32x4(a[j].v, a[4 + j].v, 0x88);
+        const __m512 odd = _mm512_shuffle_f32x4(a[j].v, a[4 + j].v, 0xdd);
+        const __m512 even2 = _mm512_shuffle_f32x4(a[8 + j].v, a[12 + j].v, 0x88);
+        const __m512 odd2 = _mm512_shuffle_f32x4(a[8 + j].v, a[12 + j].v, 0xdd);
+        a[j].v = _mm512_shuffle_f32x4(even, even2, 0x88);
+        a[4 + j].v = _mm512_shuffle_f32x4(odd, odd2, 0x88);
+        a[8 + j].v = _mm512_shuffle_f32x4(even, even2, 0xdd);
+        a[12 + j].v = _mm512_shuffle_f32x4(odd, odd2, 0xdd);
+    }
 }
 // Copies lane i of each group of four lanes to all lanes of that group.
 template <int i> inline vec spread(vec a) { return {_mm512_permute_ps(a.v, i * 0x55)}; }
@@ -146,14 +126,10 @@ inline float max_of(vec a) {
     x = _mm_max_ps(x, _mm_permute_ps(x, 0x4e));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_permute_ps(x, 0xb1)));
 }
-// out[r][c] becomes the sum of a[r][c]'s lanes.
-template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out)[N]) {
-    for (int r = 0; r < R; ++r) {
-        const __m256 x = _mm256_hadd_ps(a[r][0].v, a[r][1].v);
-        const __m256 y = _mm256_hadd_ps(a[r][2].v, a[r][3].v);
-        const __m256 sums = _mm256_hadd_ps(x, y);
-        _mm_storeu_ps(out[r], _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
-    }
+inline float sum_of(vec a) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    x = _mm_add_ps(x, _mm_permute_ps(x, 0x4e));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_permute_ps(x, 0xb1)));
 }
 
 inline void transpose_fours(vec (&a)[4]) {
@@ -165,6 +141,15 @@ inline void transpose_fours(vec (&a)[4]) {
     a[1].v = _mm256_shuffle_ps(low, low2, 0xee);
     a[2].v = _mm256_shuffle_ps(high, high2, 0x44);
     a[3].v = _mm256_shuffle_ps(high, high2, 0xee);
+}
+inline void transpose(vec (&a)[n_lanes]) {
+    transpose_fours((vec (&)[4]) a[0]);
+    transpose_fours((vec (&)[4]) a[4]);
+    for (int j = 0; j < 4; ++j) {
+        const __m256 low = _mm256_permute2f128_ps(a[j].v, a[4 + j].v, 0x20);
+        a[4 + j].v = _mm256_permute2f128_ps(a[j].v, a[4 + j].v, 0x31);
+        a[j].v = low;
+    }
 }
 template <int i> inline vec spread(vec a) { return {_mm256_permute_ps(a.v, i * 0x55)}; }
 inline void store_sum_of_fours(float * p, vec a) {
@@ -229,12 +214,16 @@ inline float max_of(vec a) {
     }
     return result;
 }
-// out[r][c] becomes the sum of a[r][c]'s lanes.
-template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out)[N]) {
-    for (int r = 0; r < R; ++r) {
-        for (int c = 0; c < 4; ++c) {
-            const float * v = a[r][c].v;
-            out[r][c] = ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+inline float sum_of(vec a) {
+    const float * v = a.v;
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+inline void transpose(vec (&a)[n_lanes]) {
+    for (int i = 0; i < n_lanes; ++i) {
+        for (int j = 0; j < i; ++j) {
+            const float x = a[i].v[j];
+            a[i].v[j] = a[j].v[i];
+            a[j].v[i] = x;
         }
     }
 }
@@ -251,13 +240,6 @@ inline void store_part(float * p, vec a, int n) {
     float part[n_lanes];
     store(part, a);
     memcpy(p, part, n * sizeof(float));
-}
-
-inline float sum_of(vec a) {
-    const vec same[1][4] = {{a, a, a, a}};
-    float sums[1][4];
-    store_sums(same, sums);
-    return sums[0][0];
 }
 
 // e^x for x <= 0, to 2 units in the last place; 0 where the result would be below the least normal float.
