@@ -152,16 +152,16 @@ class DecisionReader:
     def _codes(self, question: Question, keys: Sequence[str]) -> list[tuple[str, ...]]:
         if self.kind == LFM2:
             return self._groups(question, keys)
-        if self.kind == KEV and len(keys) <= _MOST_CODES:
-            return [(str(index),) for index in range(len(keys))]
-        codes = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _codes()
+        letters: Iterable[str] = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _codes()
+        codes = map(str, range(_MOST_CODES)) if self.kind == KEV else letters
         return [(code,) for code in self._single(codes, len(keys))]
 
     def _single(self, codes: Iterable[str], n: int) -> list[str]:
-        """The first n codes that are a token each."""
-        found = list(islice((code for code in codes if self._token(code) is not None), min(n, _MOST_CODES)))
+        """The first n codes that are a token each, or, for kev, which does not show them, any."""
+        usable = (code for code in codes if self.kind == KEV or self._token(code) is not None)
+        found = list(islice(usable, min(n, _MOST_CODES)))
         if len(found) < n:
-            raise ConfigError(f"has {n} options, and this model has codes for {len(found)}: give fewer")
+            raise ConfigError(f"has {n} options, and this model tells {len(found)} apart: give fewer")
         return found
 
     def _token(self, text: str) -> int | None:
@@ -191,7 +191,7 @@ class DecisionReader:
                     groups.append((each, f" {each}") if spaced not in (None, token) else (each,))
                     break
             else:
-                raise ConfigError(f"has {n} options, and this model has codes for {len(groups)}: give fewer")
+                raise ConfigError(f"has {n} options, and this model tells {len(groups)} apart: give fewer")
         return groups
 
     def _forms(self, forms: Sequence[str], key: str) -> tuple[str, ...]:

@@ -234,7 +234,7 @@ def test_what_does_not_fit_a_model_is_refused(make_model: MakeModel) -> None:
     with Classifier.from_config(config(path)) as classifier:
         reader = read_decision(classifier.core.engine.model)
         assert reader is not None
-        with pytest.raises(ConfigError, match="has 53 options, and this model has codes for 52"):
+        with pytest.raises(ConfigError, match="has 53 options, and this model tells 52 apart"):
             reader.compile(many, classifier)
         with pytest.raises(ConfigError, match="shows the state 2 times"):
             reader.compile(Question.predicate("Is it?"), classifier)
