@@ -40,7 +40,8 @@ class Protocol(HttpToolsProtocol):
             self.parser = httptools.HttpRequestParser(self)
             self.data_received(head + data[e.args[0] :])
         except httptools.HttpParserError as e:
-            self.send_400_response(f"invalid HTTP: {e.__context__ or e}")
+            why = e.__context__ if isinstance(e, httptools.HttpParserCallbackError) else e
+            self.send_400_response(f"invalid HTTP: {why}")
         if self._n_pending > MOST_HEAD_BYTES:
             self.send_400_response(f"a head, or trailers, of more than {MOST_HEAD_BYTES:,} bytes")
 

@@ -246,6 +246,21 @@ def test_what_is_no_http_is_refused(server: Server, data: bytes) -> None:
         assert (status, json.loads(body)["error"]["code"]) == (400, "malformed")
 
 
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"GET /health HTTP/1.1\r\n\r\n", "a request of HTTP/1.1 has one header `host`"),
+        (b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n", "this service is no proxy"),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: a\r\n\r\ngarbage\r\n", "Invalid method"),
+    ],
+)
+def test_why_it_is_no_http_is_told(server: Server, data: bytes, says: str) -> None:
+    with server.connect() as connection:
+        connection.sendall(data)
+        *_, (status, body) = answers(received(connection, 3))
+    assert (status, says in json.loads(body)["error"]["message"]) == (400, True), body
+
+
 def test_a_head_without_end_is_refused_after_the_answers_to_what_came_before_it(server: Server) -> None:
     with server.connect() as connection:
         connection.sendall(raw(QUERY) * 2 + b"GET / HTTP/1.1\r\nhost: x\r\nx: ")
