@@ -1,4 +1,4 @@
-"""A Label Studio ML backend before a running `qcls-gguf serve`: each <Choices> is labelled by the prompt of its name.
+"""A Label Studio ML backend that asks `qcls-gguf serve`: each <Choices> is labelled by the prompt of its name.
 
 QCLS_ADDRESS=http://localhost:8080 uvicorn --app-dir docs/serving label_studio:app --port 9090
 """

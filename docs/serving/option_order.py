@@ -1,4 +1,4 @@
-"""How often an answer changes with the order of the options: labels by their own text, and a letter for each.
+"""How often an answer changes with the order of the options, if their own texts or a letter for each are scored.
 
 python docs/serving/option_order.py models/tiny/heldout.jsonl [N] — labels N rows with the embedded model; see
 docs/serving.md.
@@ -27,7 +27,7 @@ WHAT:"""
 
 
 def prompts(orders: Sequence[Sequence[str]]) -> list[PromptConfig]:
-    """The question with its options in each order, asked for an option, then for its letter."""
+    """The question with its options in each order, once asking for an option and once for its letter."""
     found = []
     for n, order in enumerate(orders):
         letters = tuple(string.ascii_uppercase[: len(order)])

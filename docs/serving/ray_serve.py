@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from qcls_gguf import Classifier, PlanError
 
 
-# One engine a replica: what waits beyond max_ongoing_requests waits in Ray's proxy, and beyond the queue gets 503.
+# One engine per replica. Requests above max_ongoing_requests wait in Ray's proxy; above the queue they get 503.
 @serve.deployment(num_replicas=1, max_ongoing_requests=8, max_queued_requests=64, ray_actor_options={"num_cpus": 1})
 class Labels:
     """Answers `{"query": …}` as `qcls-gguf run` does."""
@@ -21,7 +21,7 @@ class Labels:
         self._classifier = Classifier.from_config(config)
 
     async def __call__(self, request: Request) -> JSONResponse:
-        """An answer in JSON; 422 for what is no query, or one that is too long."""
+        """An answer in JSON; 422 for a body without a query, or a query that is too long."""
         body: Any = await request.json()
         try:
             result = await self._classifier.aclassify(body["query"])

@@ -45,7 +45,7 @@ def roofline_of(
     """
     model, compiled = classifier.engine.model, classifier.configured.compiled
     _, depth = read_depths([compiled], model.facts.n_layer)
-    weights = count_weights(model.header, model.tensors.values(), head=compiled.exact, depth=depth)
+    weights = count_weights(model.header, model.file.tensors.values(), head=compiled.exact, depth=depth)
     n_threads = threads(classifier.config.runtime).n
     try:
         rates = probe(device_index(model.placement), n_threads, weights.weight_type)

@@ -169,7 +169,7 @@ def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:
             "runtime.batch_invariant: recurrent layers, which this model has, have no kernels for that: leave it "
             "out, max_batch 1 keeps queries apart"
         )
-    tensors = model.tensors
+    tensors = model.file.tensors
     check_layers(tensors)
     why_no_logits = wrong_output(tensors)
     if why_no_logits and prompts.exact:

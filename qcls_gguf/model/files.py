@@ -48,9 +48,8 @@ class ModelFile:
                 f"{path} holds no language model ({header.arch or kind}): give the file of the model itself"
             )
         n_embd, n_out = (header.scalars.get(f"{header.arch}.embedding_length{end}", 0) for end in ("", "_out"))
-        if (
-            n_out not in (0, n_embd) and header.decision_kind not in DECISION_KINDS
-        ):  # whose head is no part of its graph
+        has_own_head = header.decision_kind in DECISION_KINDS  # outside of llama.cpp's graph
+        if n_out not in (0, n_embd) and not has_own_head:
             raise ModelError(f"{path} gives {n_out!r} values a token, its head takes {n_embd!r}: choose another file")
         file = cls((header, *map(read_header, parts[1:])))
         if not file.tensors:

@@ -20,14 +20,7 @@ from ..system.timing import Ledger
 from .files import ModelFile, find_model
 from .header import DECISION_KINDS
 from .identity import Hashing, ModelIdentity
-from .placement import (
-    Placement,
-    gpus,
-    placement,
-    weights_text,
-    why_not_on_gpu,
-    with_all_wanted,
-)
+from .placement import Placement, gpus, placement, weights_text, why_not_on_gpu, with_all_wanted
 from .rows import OutputRows
 from .trial import try_model
 from .vocabulary import Vocabulary

@@ -220,9 +220,8 @@ def device_index(placement: Placement) -> int:
 
 def device_name(placement: Placement) -> str:
     """The names of the GPUs that layers are on, or that of the CPU."""
-    if placement.n_gpus < 2:
-        return list(devices())[device_index(placement)].name
-    names = Counter(device.name for device in used_gpus(placement))
+    found = used_gpus(placement) or [device for device in devices() if device.kind == "CPU"][:1]
+    names = Counter(device.name for device in found)
     return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in names.items())
 
 

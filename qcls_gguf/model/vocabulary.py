@@ -18,7 +18,6 @@ class Vocabulary:
         self.file = file
         self.path = file.path
         self.header = file.header
-        self.tensors = file.tensors
         self.placement = placement
         self.n_gpu_layers = placement.n_gpu_layers
         """Layers on GPUs, with the output layer."""

@@ -140,7 +140,7 @@ def test_a_split_model_answers_as_the_whole_one(
 ) -> None:
     whole, split = (open_classifier(path, PROMPTS) for path in (make_model(), parts[0]))
     assert split.classify("red dress").results == whole.classify("red dress").results
-    assert split.engine.model.tensors.keys() == whole.engine.model.tensors.keys()
+    assert split.engine.model.file.tensors.keys() == whole.engine.model.file.tensors.keys()
 
 
 def test_layers_of_every_part_are_checked_for_batch_invariance(
