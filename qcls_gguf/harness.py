@@ -124,7 +124,7 @@ class QclsLM(TemplateLM):  # type: ignore[misc]
         return ((None, *make_disjoint_window(window)) for window in rolling)
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Refused: nothing is generated."""
+        """Raises ConfigError: nothing is generated."""
         tasks = sorted({str(each.task_name) for each in requests})
         raise ConfigError(
             f"{', '.join(tasks)}: asks for {len(requests)} generated texts, and qcls scores given ones: choose tasks "

@@ -137,7 +137,10 @@ def fit_threshold(sureness: FloatArray, differs: BoolArray, agreement: float) ->
 
 
 def proposed_thresholds(sureness: FloatArray, differs: BoolArray, agreement: float) -> list[float]:
-    """The thresholds, the highest first, with which these rows themselves keep the agreement."""
+    """The thresholds, the highest first, with which these rows themselves keep the agreement.
+
+    sureness, differs: (n_rows,) the probabilities of a stage's answers, and whether they differ from the last stage's.
+    """
     order = np.argsort(-sureness, kind="stable")
     n_other = np.cumsum(differs[order])
     n_kept = int((n_other <= (1 - agreement) * len(order)).sum())

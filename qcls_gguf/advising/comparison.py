@@ -1,4 +1,4 @@
-"""What the answers of a candidate say beside the present configuration's, and which candidate to take."""
+"""Compares the answers of candidates with the present configuration's, and recommends one."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def _figures(each: CandidateRecord) -> str:
 
 
 def recommendation(compared: Sequence[CandidateRecord], limit: float) -> tuple[CandidateRecord | None, str]:
-    """The candidate with the shortest median request of those that meet the limit in every prompt, and why.
+    """The fastest candidate (by the median request) that meets the limit in every prompt, and why.
 
-    None where no candidate is faster than the present configuration. compared: the present configuration first.
+    None if no such candidate is faster than the present configuration. compared: the present configuration first.
     """
     meeting = [each for each in compared[1:] if each.meets_limit]
     best = min(meeting, key=lambda each: each.time_share, default=None)

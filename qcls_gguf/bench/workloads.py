@@ -100,10 +100,10 @@ def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:
 
 
 def least_tokens(prompts: Sequence[Prompt], fragments: Iterable[Sequence[Sequence[int]]]) -> int:
-    """The distinct token paths from position 0 to every hidden state that a score reads, less those that are stored.
+    """The distinct token paths from position 0 to every hidden state that a score reads, without stored ones.
 
     fragments: for each query, for each prompt, the tokens of before + query + after. The last token of a stored prefix
-    counts where a score reads its hidden state, since only its keys and values are stored.
+    counts if a score reads its hidden state, because only its keys and values are stored.
     """
     stored = {path for prompt in prompts for path in _path_prefixes(prompt.prefix)}
     needed: set[tuple[int, ...]] = set()

@@ -63,7 +63,7 @@ class Stoppable:
         raise StoppedError
 
     def _lost(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Where an exception cannot be raised, such as in a callback of the garbage collector, ours still counts."""
+        """End the command if our exception was only reported, as in a callback of the garbage collector."""
         if issubclass(unraisable.exc_type, StoppedError) and self.number is not None:
             _end(self.number, None)
         self._unraisable(unraisable)

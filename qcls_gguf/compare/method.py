@@ -1,4 +1,4 @@
-"""What every method of labelling is given, what it answers, and how labels are read from logits."""
+"""The interface of methods of labelling: their input, their answers, and how labels are read from logits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WorkloadPrompt:
         """whether first tokens alone tell the labels apart"""
 
     def answer_of_rows(self, rows: Iterable[FloatArray], *, exact: bool) -> Answer:
-        """The answer by the logits of the whole vocabulary at each read node; exact: with `joint`."""
+        """The answer by the logits at each read node, (n_vocab,) each; exact: with `joint`."""
         among, whole = np.zeros((2, len(self.trie.edges)))
         for row, edges, tokens in zip(rows, self._edges, self.edge_tokens, strict=True):
             logits = np.asarray(row[tokens], np.float64)

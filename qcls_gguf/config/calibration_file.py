@@ -1,7 +1,7 @@
-"""What `qcls-gguf calibrate` fitted, in a YAML file: written, read and checked against a configuration.
+"""Calibration files: YAML with what `qcls-gguf calibrate` fitted; written, read and checked against a configuration.
 
-Every fit is stamped with the model's sha256 and with a hash of everything else that a prompt's scores depend on, so
-that a fit is never applied to scores that it was not made for.
+A file contains the model's sha256, and every fit a hash of everything else that a prompt's scores depend on, so that a
+fit is never applied to other scores.
 """
 
 from __future__ import annotations
@@ -154,8 +154,9 @@ class Calibration(FittedFile):
         return [_digest(query) in digests for query in queries]
 
     def applied(self, config: Config, head_digests: Mapping[str, str]) -> Config:
-        """The configuration with the stated thresholds and fallbacks. Raises ConfigError for other answers than those
-        that are stated of; head_digests: of the prompts that a head answers.
+        """The configuration with the stated thresholds and fallbacks.
+
+        head_digests: of the heads, by prompt. Raises ConfigError if the answers are not those of the statements.
         """
         prompts = []
         for prompt in config.prompts:

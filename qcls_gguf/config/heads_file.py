@@ -1,7 +1,7 @@
-"""What `qcls-gguf learn` found, in one npz file without pickle: written, read and checked against a configuration.
+"""Files of heads: npz without pickle, with what `qcls-gguf learn` found; written, read and checked.
 
-The file holds a JSON text and plain arrays. It is stamped with the model's sha256, and every head with a hash of all
-that its answers depend on, so that a head is never applied to a prompt or a model that it was not learnt with.
+A file holds a JSON text and plain arrays. It contains the model's sha256, and for every head a hash of all that its
+answers depend on, so that a head is never applied to another prompt or model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AGAIN = "run `qcls-gguf learn` again"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Head:
-    """What answers a prompt instead of its labels' texts: log-softmax(scale · s + bias + z @ weight).
+    """A learnt head, which answers a prompt by log-softmax(scale · s + bias + z @ weight).
 
     s (n_labels,) are the prompt's own scores; z (n_embd,) is the state at the prompt's end after `depth` layers,
     divided by the root of its mean square.

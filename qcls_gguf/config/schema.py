@@ -238,7 +238,7 @@ class ConfigFile(Settings):
 
     @model_validator(mode="after")
     def _fill(self) -> ConfigFile:
-        """Fill the slots that all prompts have a part in: from here on every prompt stands for itself."""
+        """Fill the slots whose text depends on all prompts; after this, prompts do not depend on each other."""
         if any(slot in text for prompt in self.prompts for text in prompt.texts.values() for slot in ALL_SLOTS):
             object.__setattr__(self, "prompts", _filled(self.prompts))
         return self

@@ -65,7 +65,7 @@ class _Checked(type):
 
 
 def _parameter(field: Field[Any]) -> Parameter:
-    """A field as a parameter; an ellipsis stands for a default that is made anew each time."""
+    """A field as a parameter; the default is an ellipsis if a factory makes it."""
     default = Parameter.empty if field.default is MISSING else field.default
     default = default if field.default_factory is MISSING else ...
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=field.type)

@@ -1,4 +1,4 @@
-"""The slots of a prompt's texts: the query's, which every request fills, and those that are filled once at start."""
+"""The slots of a prompt's texts: the query's, which every request fills, and others, which are filled once at start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Words:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Each slot's text, but for those that the query or all prompts fill."""
+        """The texts of the slots that depend neither on the query nor on other prompts."""
         return {
             LABELS_SLOT: _SEPARATOR.join(self.labels),
             DESCRIBED_SLOT: self.described,
@@ -106,9 +106,9 @@ def all_texts(prompts: Sequence[Words]) -> dict[str, str]:
 
 
 def check_texts(texts: Mapping[str, str], words: Words) -> WrongTemplate | None:
-    """What is wrong where there is not one `{query}` before and after the other slots are filled; else None.
+    """What is wrong with texts that do not have exactly one `{query}`, also after other slots are filled; or None.
 
-    texts: those that one prompt is made from, by their keys, the one that should hold the query last.
+    texts: the texts of a prompt by their keys; the last one should hold the query.
     """
     key, whole = list(texts)[-1], "".join(texts.values())
     has, it = ("has", "it") if len(texts) == 1 else (f"{' and '.join(texts)} have", "a prompt")

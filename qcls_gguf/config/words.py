@@ -43,7 +43,7 @@ ALIKE = "differ only in case, white space, invisible characters or how accents a
 
 
 def seen_as(text: str) -> str:
-    """What a reader takes a text for: it has no case, white space or invisible characters, and one way of accents."""
+    """A text as a reader perceives it: without case, white space and invisible characters, with accents normalised."""
     composed = unicodedata.normalize("NFKC", text).casefold()
     return "".join(c for c in composed if not c.isspace() and not is_invisible(c))
 

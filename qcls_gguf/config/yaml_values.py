@@ -138,9 +138,9 @@ def _check_events(text: str) -> None:
 
 
 def _size(node: Any, sizes: dict[yaml.Node, int]) -> int:
-    """How many keys and values a node stands for. Raises ConfigError where these are too many, or what none may be.
+    """How many keys and values a node contains. Raises ConfigError if they are too many or not allowed.
 
-    Those that aliases repeat count each time, and a long text as several.
+    What an alias repeats counts each time; a long text counts as several values.
     """
     if node not in sizes:
         sizes[node] = _OPEN

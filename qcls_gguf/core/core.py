@@ -407,7 +407,7 @@ def _answers_of_sets(
 
 
 def _is_missing(value: object) -> bool:
-    """Whether a value stands for a missing one in a table, such as None or NaN."""
+    """Whether a value means a missing one in a table, such as None or NaN."""
     is_nan = isinstance(value, float) and value != value
     return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
 

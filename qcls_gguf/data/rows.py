@@ -64,12 +64,12 @@ def placed(place: str, problem: str) -> str:
 
 
 def format_of(path: Path) -> Format:
-    """The format that the ending of a name stands for; files with other endings have a query a line."""
+    """The format by the ending of a name; files with other endings have one query per line."""
     return FORMATS.get(path.suffix.lower(), "text")
 
 
 def why_refused(path: Path, *accepted: str) -> str | None:
-    """What is wrong with a file whose name has an ending that nobody reads; None where nothing is.
+    """Why a file cannot be read, by the ending of its name; None if it can.
 
     accepted: endings that the caller reads.
     """

@@ -245,7 +245,7 @@ class Engine:
             )
 
     def columns(self, depth: int) -> slice:
-        """Where in a row the state after so many layers is; as many as the model has: the final-norm hidden state."""
+        """The columns of a row with the state after `depth` layers; after all layers, the final-norm hidden state."""
         n = self.model.facts.n_embd
         first = (self.depths.index(depth) + 1) * n if depth in self.depths else 0
         return slice(first, first + n)

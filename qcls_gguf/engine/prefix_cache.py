@@ -110,7 +110,7 @@ class PrefixCache:
         return len(missing), n_cells
 
     def least_recently_used(self) -> Prefix | None:
-        """Of the prefixes that nobody uses now, the one that was used longest ago; None if all are in use."""
+        """The least recently used prefix that is not in use; None if all are."""
         idle = [prefix for prefix in self._by_tokens.values() if prefix.n_users == 0]
         return min(idle, key=lambda prefix: prefix.last_used, default=None)
 

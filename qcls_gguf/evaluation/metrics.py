@@ -41,7 +41,7 @@ _N_CONFUSIONS = 10
 
 
 class Outcomes(NamedTuple):
-    """What the statistics need of each row, whatever its prompt's labels are; every array is (n_rows,)."""
+    """The values of each row from which statistics are computed; every array is (n_rows,)."""
 
     confidence: FloatArray
     """the answer's probability"""
@@ -183,9 +183,9 @@ def mode_statistics(
 
 
 def compared_prompts(modes: Sequence[Scoring], prompts: Sequence[Prompt]) -> tuple[str, ...] | None:
-    """The prompts by which modes are compared: those that every mode can score.
+    """The prompts by which modes are compared: the prompts that every mode can score.
 
-    A mode that can score none does not count. None where every other one can score all, and nothing is left out.
+    A mode that can score none does not count. None if the others can score all prompts.
     """
     by_mode = [{prompt.name for prompt in prompts if not not_applicable(prompt, mode)} for mode in modes]
     scored = [names for names in by_mode if names]

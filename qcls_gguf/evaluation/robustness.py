@@ -104,7 +104,7 @@ def shuffled_labels(
 
 
 def _shuffled_prompt(truth: Truth, before: FloatArray, after: FloatArray) -> ShuffledPrompt:
-    """Of one prompt in one mode; before: (n, n_labels) of its labelled rows, after: (k, n, n_labels)."""
+    """The record of one prompt in one mode; before: (n, n_labels) of its labelled rows, after: (k, n, n_labels)."""
     differences = np.abs(after - before).max(axis=2)
     is_flip = after.argmax(axis=2) != before.argmax(axis=1)
     rows = np.arange(len(before))

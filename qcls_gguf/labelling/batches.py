@@ -160,11 +160,11 @@ class BatchLabeller:
 
 
 def measure_batches(prompts: Labeller, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
-    """How fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes run in turns.
+    """Measure how fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes take turns.
 
-    All sizes, one by one too, take blocks of queries in the order of a run with several in a decode. Stops after some
-    seconds, with the sizes that were measured. Where decodes are padded, a block is timed once its shapes are known to
-    the device, as those of most decodes of a run are. Nothing is measured where a query takes seconds.
+    All sizes take blocks of queries in the order of a run with several in a decode. Stops after some seconds, with the
+    sizes measured so far. If decodes are padded, a block is timed only when its shapes are known to the device, like
+    those of most decodes of a run. Nothing is measured if a query takes seconds.
     """
     some = queries[:_N_MEASURED]
     some = [some[place] for place in BatchLabeller(prompts, MOST).ordered(some)]

@@ -56,7 +56,7 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Turns errors of writing the file inside into QclsError."""
+    """Raises QclsError in place of OSError for a file that is written inside."""
     try:
         yield
     except OSError as e:

@@ -63,9 +63,9 @@ class Candidate:
         return Candidate(depth=self.depth, states=self.states[index], text=self.text, scores=scores)
 
     def fit(self, label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
-        """The head of least log-loss when each row is left out; label: (n,).
+        """The head with the least leave-one-out log-loss; label: (n,).
 
-        unlearnt: labels without rows; beside those that are fitted they keep their scores, with the common scale.
+        unlearnt: labels without rows, which keep the scores of their texts, multiplied by the common scale.
         """
         if len(unlearnt):
             assert self.scores is not None
@@ -181,7 +181,7 @@ def fit_scores(scores: FloatArray, label: IntArray) -> tuple[float, FloatArray]:
 
 
 def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
-    """The first candidate, cheapest first, whose log-loss is within one standard error of the least."""
+    """The first candidate, cheapest first, whose log-loss is within one standard error of the least; label: (n,)."""
     fitted = [each.fit(label, n_labels, unlearnt) for each in candidates]
     best = min(fitted, key=lambda each: float(each.losses.mean()))
     for each in fitted:
@@ -215,7 +215,7 @@ def _is_of(head: Head, candidate: Candidate) -> bool:
 
 
 def folds(label: IntArray, seed: int = 0) -> list[IntArray]:
-    """The rows of N_FOLDS folds, each label spread over them."""
+    """The rows of each of N_FOLDS folds, over which each label is spread; label: (n,)."""
     by_label = _by_label(label, np.arange(len(label)), seed)
     return [by_label[first::N_FOLDS] for first in range(N_FOLDS)]
 

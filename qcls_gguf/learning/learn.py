@@ -199,7 +199,7 @@ def learn_heads(
 
 @contextmanager
 def _folder(settings: LearnSettings) -> Iterator[Path]:
-    """Where states are while something is learnt: a folder for this run, or one that stays if the run is stopped."""
+    """The folder for states: a temporary one, or with `resume` one that stays if the run is stopped."""
     if not settings.resume:
         with TemporaryDirectory(prefix="qcls-learn-") as name:
             yield Path(name)

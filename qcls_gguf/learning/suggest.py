@@ -133,10 +133,10 @@ def uncertainty(results: Sequence[Result]) -> FloatArray:
 
 
 def choose(queries: Sequence[str], uncertain: FloatArray, n: int) -> list[int]:
-    """The indices of n queries, the most uncertain first; of those that differ in digits, marks or case alone one.
+    """The indices of n queries, most uncertain first; queries that differ only in digits, marks or case count as one.
 
-    uncertain: (n_queries,). Queries that were also far from each other, by the angle between hidden states, taught no
-    more: docs/learn.md.
+    uncertain: (n_queries,). Choosing queries that are also far from each other, by the angle between hidden states, did
+    not help: docs/learn.md.
     """
     chosen: dict[str, int] = {}
     for index in np.argsort(-uncertain, kind="stable").tolist():

@@ -101,7 +101,10 @@ class ModelFile:
 
 
 def model_parts(path: Path) -> tuple[Path, ...]:
-    """The files of the model that starts at `path`: all parts, in order, of one named `X-00001-of-0000N.gguf`."""
+    """The files of the model that starts at `path`: all parts, in order, of one named `X-00001-of-0000N.gguf`.
+
+    Raises ModelError for another part than the first.
+    """
     # Not resolved: in the Hub's cache the names are links, and what they point to has other names.
     name = SPLIT_NAME.fullmatch(path.name)
     if name is None:

@@ -98,7 +98,7 @@ class GgufHeader:
 
     @property
     def decision_kind(self) -> str | None:
-        """What a model that was trained to decide is of, such as `lev`; None for others."""
+        """The kind of a model that was trained to decide, such as `lev`; None for other models."""
         kind = self.scalars.get(f"{self.arch}.decision.type")
         return None if kind is None else str(kind)
 
@@ -121,7 +121,7 @@ class GgufHeader:
 
     @property
     def other_purpose(self) -> str | None:
-        """What the model was made for instead of going on with a text; none where it was made for that."""
+        """The purpose of a model that was not made to continue texts; None for other models."""
         key = f"{self.arch}.pooling_type"
         if not (pooling := self.scalars.get(key)):
             return None

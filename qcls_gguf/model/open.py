@@ -102,7 +102,7 @@ class Model(Vocabulary):
         return self._output_rows().biases(tokens)
 
     def tensor(self, name: str) -> Float32Array | None:
-        """A tensor of the file that its graph lacks, dequantised; None where there is none. Raises ModelError."""
+        """A tensor of the file, dequantised, with its rows last; None if there is no such tensor. Raises ModelError."""
         return self._output_rows().tensor(name)
 
     def close(self) -> None:

@@ -133,7 +133,7 @@ def placement(
 
 
 def _divided(sizes: Sequence[float], rooms: Sequence[float], spare: float) -> tuple[int, ...] | None:
-    """How many of the sizes each room takes, in their order, with so much left; none where not all of them fit.
+    """How many of the sizes each room takes, in order, if each keeps `spare` free; None if not all of them fit.
 
     Each room takes as many as it can, so no other division leaves fewer to the rooms after it.
     """

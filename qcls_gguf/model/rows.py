@@ -55,7 +55,7 @@ class OutputRows:
         return {token: kept[token] for token in tokens}
 
     def tensor(self, name: str) -> Float32Array | None:
-        """A tensor's values, rows last; None where there is no such tensor. Raises as `of`."""
+        """A tensor's values in the reverse of ggml's shape; None if there is no such tensor. Raises as `of`."""
         found = _find(self._file, name)
         return None if found is None else found.values([0], 1).reshape(found.info.shape[::-1])
 
@@ -84,7 +84,7 @@ class _Tensor:
             raise self.error(_CHANGED)
 
     def values(self, rows: Sequence[int], n_rows: int) -> Float32Array:
-        """The values of some of the tensor's rows, one after the other.
+        """The values of some of the tensor's n_rows rows, one after the other, as one array (n_values,).
 
         Raises ModelError where the file was written to since it was opened, the tensor's type cannot be dequantised, or
         a value is not finite.

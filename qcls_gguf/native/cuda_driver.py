@@ -72,7 +72,7 @@ def running_code(architectures: Sequence[str], capability: int) -> tuple[int, bo
 
 
 def driver_step() -> str | None:
-    """What the driver does first in a start that may use the first GPU, where that takes long; None elsewhere.
+    """What the driver does first in a start that may use the first GPU, if that takes long; otherwise None.
 
     Warns of a GPU that this library, if it was built with CUDA, cannot use.
     """

@@ -122,7 +122,10 @@ class KeptQueries:
         """tokens of queries that were not fed, because a slot had their cells; counted once for each root"""
 
     def use_layout(self, layout: Layout) -> None:
-        """Keep queries of this layout from now on. Its roots stay in the cache, one for each sequence of a slot."""
+        """Keep queries of this layout from now on. Its roots stay in the cache, one for each sequence of a slot.
+
+        Raises PlanError for another number of roots.
+        """
         if len(layout.roots) != self._n_roots:
             raise PlanError(f"{len(layout.roots)} prefixes, and slots for queries after {self._n_roots}")
         self._layout = layout

@@ -115,7 +115,7 @@ class TokenTree:
         return parent
 
     def read(self, node: int) -> None:
-        """Let the plan return the hidden state of a node."""
+        """Make the plan return the hidden state of a node. Raises PlanError for a root."""
         if node < 0:
             raise PlanError("the hidden state of a cached prefix was asked for: feed at least its last token")
         self._read.add(node)

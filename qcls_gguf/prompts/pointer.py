@@ -18,10 +18,10 @@ Float32Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pointer:
-    """What answers a prompt whose labels are options that it shows: option i's score is q · k_i / √n.
+    """A pointer head, which answers a prompt whose labels are options in its text: option i has the score q · k_i / √n.
 
-    q = query @ z + query_bias, of the final-norm hidden state z (n_embd,) of the prompt's last token;
-    k_i = z_i @ key + key_bias, of that of the token that ends the option.
+    q = query @ z + query_bias, where z (n_embd,) is the final-norm hidden state of the prompt's last token;
+    k_i = z_i @ key + key_bias, where z_i is that of the token that ends option i.
     """
 
     reads_labels: ClassVar[bool] = False

@@ -21,7 +21,7 @@ class Distribution:
 
     @property
     def extra(self) -> dict[str, object]:
-        """What an answer has beside what its API defines: of an audit under SGLang's name for it, stage, head, set."""
+        """Fields of an answer that its API does not define: label mass (by SGLang's name), stage, head, label set."""
         scored_by = None if self.depth is None else "head"
         given = {
             "x_label_mass": self.label_mass,

@@ -55,7 +55,7 @@ class Quotes:
 
     @property
     def originals(self) -> Mapping[int, str]:
-        """For `str.translate`: what each character stands for."""
+        """For `str.translate`: the original of each stand-in."""
         return {ord(stand_in): original for original, stand_in in self._by_original.items()}
 
 
@@ -77,7 +77,7 @@ class QuotingVocabulary:
         self.piece = model.piece
 
     def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
-        """As the model's of the text that is meant; special tokens come from what is spelt with no quote in it."""
+        """The model's tokens of the original text; only text without stand-ins becomes special tokens."""
         meant = text.translate(self._originals)
         if meant == text or not parse_special:
             return self._model.tokenize(meant, parse_special=parse_special)

@@ -1,4 +1,4 @@
-"""Whether answers are still like those of the rows that a calibration was stated by."""
+"""Drift: whether answers are still distributed like those of the rows of a calibration's statements."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class PromptDrift(Record):
 
 
 def compared_values(answer: PromptResult, query: str) -> dict[str, int]:
-    """What is compared of an answer, as bins: how probable its best label is, which it is, the label mass where exact
-    scores are known, and about how many tokens the query has.
+    """The compared values of an answer, as bins: the best label's probability, which label it is, about how many tokens
+    the query has, and the label mass if exact scores are known.
     """
     labels = [score.label for score in answer.scores]
     probabilities = [score.probability for score in answer.scores]
@@ -47,7 +47,7 @@ def compared_values(answer: PromptResult, query: str) -> dict[str, int]:
 
 
 def reference_of(answers: Iterable[tuple[PromptResult, str]]) -> dict[str, dict[int, int]]:
-    """How often each value is there, by what is compared; answers: with their queries."""
+    """How often each value occurs, by what is compared; answers: with their queries."""
     found: dict[str, Counter[int]] = {}
     for answer, query in answers:
         for name, value in compared_values(answer, query).items():
@@ -56,7 +56,7 @@ def reference_of(answers: Iterable[tuple[PromptResult, str]]) -> dict[str, dict[
 
 
 class DriftWatch:
-    """Compares results as they come. One thread at a time."""
+    """Compares results with the reference as they come. Only one thread at a time may use it."""
 
     def __init__(self, references: Mapping[str, Mapping[str, Mapping[int, int]]]) -> None:
         """references: of each prompt, as `reference_of` gives them."""

@@ -1,6 +1,6 @@
-"""What NVIDIA's driver says of the GPU in use at one moment: which it is, its clock, and what holds that down.
+"""The state of the GPU in use at one moment: its name, its clock, and what limits the clock.
 
-All of it through NVML, by the package nvidia-ml-py of the extra `bench`.
+It is read from NVIDIA's driver through NVML, with the package nvidia-ml-py of the extra `bench`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class PromptResult(NamedTuple):
 
     @property
     def label_set_is(self) -> Literal["empty", "full"] | None:
-        """What is said of a label set with no label, where nothing fits, or with all, which says nothing."""
+        """Whether a label set has no label (nothing fits) or all labels (it says nothing); None for other sets."""
         if self.label_set is None or 0 < len(self.label_set) < len(self.scores):
             return None
         return "full" if self.label_set else "empty"

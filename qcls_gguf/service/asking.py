@@ -44,7 +44,7 @@ class Asker:
         self._metrics = metrics
 
     async def answer(self, asked: Texts | Questions | Completions, backend: Backend, exchange: Exchange) -> object:
-        """The body of the answer to a request."""
+        """The body of the answer to a request. Raises RefusedError."""
         if isinstance(asked, Completions):
             check_size(len(asked.prompts), self.limits.queries, "prompts", "prompt")
             with self._admission.admitted(len(asked.prompts)), backend:

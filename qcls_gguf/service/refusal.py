@@ -134,7 +134,7 @@ def parse(model: type[M], value: object) -> M:
 
 
 def _place(error: Mapping[str, Any], value: Any) -> Place:
-    """The place of a mistake: of pydantic's steps those that lead anywhere; the others name types."""
+    """The place of a mistake: pydantic's steps without those that only name types."""
     place: Place = ()
     tagged = None  # the object whose tag was passed
     steps = error["loc"]

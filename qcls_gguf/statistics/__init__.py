@@ -115,7 +115,7 @@ def reliability(confidence: FloatArray, right: BoolArray) -> tuple[IntArray, Flo
 def calibration_error(confidence: FloatArray, right: BoolArray) -> float | None:
     """The expected calibration error: Σ over the bins of n_bin / n · |accuracy - mean confidence|.
 
-    Naeini, Cooper and Hauskrecht 2015, with the bins of `reliability`.
+    confidence, right: (n_rows,). Naeini, Cooper and Hauskrecht 2015, with the bins of `reliability`.
     """
     n, mean_confidence, accuracy = reliability(confidence, right)
     if not n.sum():

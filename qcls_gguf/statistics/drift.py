@@ -1,10 +1,10 @@
-"""Whether what comes is still like what came: a sequential test with a stated rate of false alarms.
+"""A sequential test, with a stated rate of false alarms, of whether new values are distributed like a reference.
 
-Values are bins: whole numbers from 0 on. Under exchangeability of the reference's values and those that come, the
-smoothed rank of each new one among the reference and all before it is uniform and independent of the other ranks (Vovk,
-Gammerman and Shafer 2005, "Algorithmic learning in a random world", 8.1); so the product of any densities that are
+Values are bins: whole numbers from 0 on. If the reference's values and the new ones are exchangeable, the smoothed rank
+of each new value among the reference and all earlier values is uniform and independent of the other ranks (Vovk,
+Gammerman and Shafer 2005, "Algorithmic learning in a random world", 8.1). So the product of any densities that are
 chosen before each rank is a martingale, which exceeds 1 / α with probability at most α (Ville 1939). The density is the
-histogram of the ranks before (plug-in martingales: Fedorova et al. 2012).
+histogram of the earlier ranks (plug-in martingales: Fedorova et al. 2012).
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 FALSE_ALARMS = 0.01
-"""of a window, at most, where nothing has changed"""
+"""the most probable a false alarm may be in a window in which nothing has changed"""
 WINDOW = 500
-"""values after which a test begins anew, so that later changes are found, too"""
+"""after so many values a test starts again, so that later changes are found, too"""
 _N_RANKS, _PRIOR = 10, 2.0
 _MOST_LOGIT = 12.0
 
 
 def probability_bin(p: float) -> int:
-    """Half a unit of the log-odds a bin."""
+    """The bin of a probability: each bin is half a unit of the log-odds."""
     if p <= 0 or p >= 1:
         return 0 if p <= 0 else int(4 * _MOST_LOGIT)
     return int(2 * (min(max(math.log(p / (1 - p)), -_MOST_LOGIT), _MOST_LOGIT) + _MOST_LOGIT))
 
 
 def length_bin(n: int) -> int:
-    """A quarter of a doubling a bin."""
+    """The bin of a length: four bins for each doubling."""
     return int(4 * math.log2(1 + n))
 
 
 class DriftTest:
-    """Several quantities of one stream, tested together: the mean of their martingales is one, too."""
+    """Tests several quantities of one stream together: the mean of their martingales is a martingale, too."""
 
     def __init__(self, references: Mapping[str, Mapping[int, int]], seed: int = 0) -> None:
         """references: by quantity, how often each bin is in the reference; seed: of the smoothed ranks."""
         self._references = {name: dict(counts) for name, counts in references.items()}
         self._random = np.random.default_rng(seed)
         self.alarms: list[int] = []
-        """how many values had come at each alarm"""
+        """the number of values at each alarm"""
         self.n = 0
         self._begin()
 
@@ -59,9 +59,9 @@ class DriftTest:
         """by quantity, the logarithm of its martingale in this window"""
 
     def add(self, values: Mapping[str, int]) -> str | None:
-        """Take one value of each quantity into account; the quantity that changed most where there is an alarm now.
+        """Add one value of each quantity. Returns the quantity that changed most if there is an alarm now, else None.
 
-        A window has one alarm at most.
+        A window has at most one alarm.
         """
         if self.n % WINDOW == 0:
             self._begin()
@@ -90,6 +90,6 @@ class DriftTest:
 
 
 def mean_log(values: Sequence[float]) -> float:
-    """The logarithm of the mean of what has these logarithms."""
+    """The logarithm of the mean of numbers that are given by their logarithms."""
     top = max(values)
     return top + math.log(sum(math.exp(value - top) for value in values) / len(values))

@@ -1,7 +1,7 @@
-"""What can be stated of answers to unseen queries, from labelled rows that are exchangeable with them.
+"""Statements about answers to unseen queries, from labelled rows that are exchangeable with them.
 
-An error rate among answered queries, with a confidence over the draw of the rows; and sets of labels that hold a right
-one with a stated probability, which is over the draw of the rows and of the query.
+These are an error rate among answered queries, with a confidence over the draw of the rows; and sets of labels that
+contain a right one with a stated probability, over the draw of the rows and of the query.
 """
 
 from __future__ import annotations

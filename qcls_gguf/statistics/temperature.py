@@ -71,7 +71,7 @@ def cross_validate(score: AnyFloats, accepted: BoolArray, *, n_folds: int = 5, s
 
 
 def fit(score: AnyFloats, accepted: BoolArray) -> float:
-    """The temperature that minimises the penalised log-loss of these rows, by halving its interval."""
+    """The temperature that minimises the penalised log-loss, by bisection; score, accepted: (n_rows, n_labels)."""
     low, high = math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE)
     score = score - score.max(axis=1, keepdims=True)  # the loss is the same, the slope more exact
     for _ in range(_N_HALVINGS):

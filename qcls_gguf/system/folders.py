@@ -48,11 +48,11 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 @contextmanager
 def whole_file(path: Path, *, mode: int = 0o600, on_disk: bool = False) -> Iterator[IO[bytes]]:
-    """A file that is written beside its place and takes its name when it is whole, so that there is the old file or the
-    whole new one; of two writers at once the later wins.
+    """A file that is written under another name and renamed when it is complete, so that there is always the old file
+    or the complete new one. If two write at once, the later one wins.
 
-    mode: the rights of a new file, less what the process's umask takes; one that is there keeps its own. on_disk:
-    whether the content is on the disk before that. Raises OSError, with nothing left behind.
+    mode: the permissions of a new file, reduced by the umask; an existing file keeps its own. on_disk: whether the
+    content is synced to the disk before the renaming. Raises OSError, and then leaves no file.
     """
     part = part_of(path)
     part.unlink(missing_ok=True)  # of a process of this number that was killed
@@ -83,7 +83,7 @@ def remembered(name: str) -> dict[str, str]:
 
 
 def remember(name: str, key: str, text: str) -> None:
-    """Keep a text in the cache folder, with those that came last. Where that fails it is computed again next time."""
+    """Keep a text in the cache folder, beside the last ones. If that fails, the text is computed again next time."""
     folder = cache_folder()
     if folder is None:
         return
