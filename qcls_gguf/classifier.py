@@ -46,7 +46,7 @@ class Classifier(Labeller):
         self._started = started
         self._owns_model = owns_model
         self._cascade: Cascade | None = None
-        self._others: list[Classifier] = []  # those that answer the stages with other models
+        self._others: list[Classifier] = []  # the classifiers of stages with other models
         self.core: Core = started.core
         """How requests reach the engine."""
         self.configured = started.prompts

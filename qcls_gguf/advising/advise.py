@@ -155,7 +155,7 @@ def _open(
     contenders: list[Contender] = []
     for candidate in candidates:
         config = without_kept_queries(candidate.config)
-        if contenders:  # what is likely a mistake is told of the present prompts alone
+        if contenders:  # warn of likely mistakes of the present prompts only
             config = dataclasses.replace(config, ignore_warnings=("all",))
         try:
             classifier = stack.enter_context(opener.open(config, quiet=bool(contenders)))

@@ -58,7 +58,7 @@ def file_queries(source: str, column: str | None = None) -> QuerySet:
 
 
 def made_queries(tokenizer: Tokenizer, lengths: range) -> QuerySet:
-    """Different queries of so many tokens after a word, no length more often than another, always the same.
+    """Different queries of so many tokens after a word, all lengths equally often, always the same queries.
 
     Raises ConfigError where the built-in words do not give one of the lengths.
     """

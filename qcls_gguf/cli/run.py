@@ -37,7 +37,7 @@ class QueryOptions(GivenQueries):
         return len(self.query) == 1 and self.queries is None and not self.interactive
 
     def lines(self) -> Iterator[Line]:
-        """The queries as they come, those that are typed included. Raises ConfigError."""
+        """The queries as they come, also typed ones. Raises ConfigError."""
         yield from map(Line, self.query)
         if self.queries is not None:
             yield from read_queries(self.queries, blank=True, query_column=self.query_column)

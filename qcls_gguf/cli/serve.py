@@ -39,7 +39,7 @@ class ServiceOptions:
     def keys(self) -> list[str]:
         """The keys of the options and of the environment. Raises ConfigError."""
         variable = os.environ.get(_KEY_VARIABLE)
-        if variable is not None and not variable.strip():  # as where a compose file passes on what nobody has set
+        if variable is not None and not variable.strip():  # as if a compose file passes on an unset variable
             raise ConfigError(
                 f"{_KEY_VARIABLE} is set but empty, so anybody could send requests: give a key, or unset it"
             )
@@ -85,7 +85,7 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
         forms=FormSettings() if chosen.questions is None else read_forms(chosen.questions),
         limits=RequestLimits(**dataclasses.asdict(limits)),
     )
-    first = [model.settings()]  # read already, so that a mistake in it is told before anything starts
+    first = [model.settings()]  # read already, so that a mistake in it is reported before anything starts
 
     def configure() -> Config:
         return first.pop() if first else model.settings()

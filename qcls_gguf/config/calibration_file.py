@@ -46,7 +46,7 @@ class StatedError(Settings):
     n_rows: Count
     """rows by which the threshold was chosen"""
     n_answered: Count
-    """of them, those that it answers"""
+    """how many of them it answers"""
     n_wrong: Size
     """of these, those with a wrong answer"""
 
@@ -62,9 +62,9 @@ class StatedSets(Settings):
     n_rows: Count
     """rows by which they were chosen"""
     n_empty: Size
-    """of these, those that get no label"""
+    """how many of these get no label"""
     n_full: Size
-    """and those that get all"""
+    """how many get all labels"""
     mean_size: Annotated[float, Field(ge=0)]
     """labels of a set"""
 

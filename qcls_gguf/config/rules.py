@@ -42,7 +42,7 @@ def _resolved(value: Any, info: ValidationInfo) -> Path:
             raise ValueError("has a null byte, which no path has")
         # The last name is not resolved: links in the hub's cache lead to files whose names are digests.
         return path.parent.resolve() / path.name
-    except (OSError, RuntimeError, ValueError) as e:  # such as a home folder that nobody has
+    except (OSError, RuntimeError, ValueError) as e:  # such as the home folder of an unknown user
         raise refusal(f"{shown(str(value), quoted=False)}: {e}") from None
 
 

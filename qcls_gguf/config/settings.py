@@ -89,7 +89,7 @@ def settings(cls: type[T]) -> type[T]:
 
 
 def given(values: Any, *, keep: Collection[str] = ()) -> Any:
-    """For a `before` validator: keys and values without those that are null, which means the same as leaving them out.
+    """For a `before` validator: keys and values without null values, which mean the same as leaving the keys out.
 
     keep: keys whose null is kept, to be reported as a wrong value. Returns a new dict; other values than mappings are
     returned unchanged.

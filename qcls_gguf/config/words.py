@@ -64,7 +64,7 @@ def abbreviated(n: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything that could move a terminal's cursor, or that nobody would see, shown as an escape.
+    """The text with everything that is invisible or could move a terminal's cursor shown as an escape.
 
     What other scripts are written with stays: the wide space of Chinese and Japanese, and joiners within words of
     Persian or Hindi and within emoji.
@@ -106,7 +106,7 @@ def hint(name: Any, known: Sequence[str]) -> str:
 
 
 def close_to(name: Any, known: Sequence[str]) -> str | None:
-    """The known name that looks like this one, or has it among its words, as in prompt_template."""
+    """The known name that looks like this one or contains it as a word, as prompt_template does."""
     if not isinstance(name, str):
         return None
     import difflib  # for errors only

@@ -117,7 +117,7 @@ class Core:
     def plan(self, tokenized: Sequence[TokenizedItem], *, padded: bool = False) -> RequestPlan:
         """The decodes of some items, for `submit`, in any thread; no kept query is continued. Raises PlanError.
 
-        padded: with tokens that nobody reads, so that shapes repeat.
+        padded: with tokens whose results are not read, so that shapes repeat.
         """
         plan = self._planner.plan(tokenized, keep=False)
         return self._planner.padded(plan) if padded else plan
@@ -416,7 +416,7 @@ def _woken(job: Job[list[Result]], results: list[Result]) -> list[Result]:
     """The results; wait_ms now includes the time until the caller's thread or task went on."""
     woken_ns = perf_counter_ns() - job.ended_ns
     if woken_ns > _LEAST_NS:
-        for each in results:  # which nobody has seen yet; several times faster than dataclasses.replace
+        for each in results:  # not yet returned to anyone; several times faster than dataclasses.replace
             object.__setattr__(each, "wait_ms", each.wait_ms + woken_ns / 1e6)
     return results
 

@@ -8,7 +8,7 @@ from ..config.schema import LongQueries
 from ..prompts.compiled import Tokenizer
 
 GAP = " … "
-"""stands for the middle of a query that was left out"""
+"""takes the place of the middle of a query that was left out"""
 
 
 class LongQuery:

@@ -267,7 +267,7 @@ def _deliver(jobs: Sequence[Job[Any]]) -> None:
         if job.future is not None:
             by_loop.setdefault(job.future.get_loop(), []).append(job)
     for loop, own in by_loop.items():
-        with suppress(RuntimeError):  # a loop that was closed: nobody awaits them any more
+        with suppress(RuntimeError):  # the loop was closed: nothing awaits them any more
             loop.call_soon_threadsafe(_settle, own)
 
 

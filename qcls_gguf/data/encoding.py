@@ -95,7 +95,7 @@ def _utf16(beginning: bytes) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Whether a text has no surrogates, which stand for bytes that are no UTF-8."""
+    """Whether a text has no surrogates, which represent bytes that are not valid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -125,7 +125,7 @@ class Engine:
             prefix.n_users -= 1
 
     def forget(self, prefixes: Sequence[Prefix]) -> None:
-        """Unpin prefixes that `hold` returned, and evict each that nobody uses; cells that longer ones share stay."""
+        """Unpin prefixes that `hold` returned, and evict unused ones; cells that longer prefixes share stay."""
         for prefix in prefixes:
             prefix.n_users -= 1
             if prefix.n_users == 0 and self.cache.get(prefix.tokens) is prefix:

@@ -34,9 +34,9 @@ class Check(Record):
     n_rows: int
     """rows that are labelled for the prompt"""
     n_counted: int
-    """those that are answered; of sets all"""
+    """how many of these are answered; for sets all"""
     n_seen: int
-    """of these, those with a wrong answer, or whose set has an accepted label"""
+    """how many of these have a wrong answer, or a set with an accepted label"""
     p_value: float
     """how likely a share as bad as this is where the statement is true"""
     holds: bool

@@ -234,7 +234,7 @@ def _one_sided(prompt: PromptStatistics) -> str | None:
 
 
 def _cues(evaluation: EvaluationRecord) -> Iterator[Table]:
-    """The table of `cues`, where the record has them."""
+    """The table of `cues`, if the record has them."""
     if evaluation.cues is None:
         return
     columns: dict[str, Format] = {"prompt": TEXT, "answer_cue": TEXT, "label_prefix": TEXT, "prior": TEXT, "rows": "d"}
@@ -255,7 +255,7 @@ def _cues(evaluation: EvaluationRecord) -> Iterator[Table]:
 
 
 def _shuffled(evaluation: EvaluationRecord) -> Iterator[Table]:
-    """The tables of `shuffle_labels`, where the record has it."""
+    """The tables of `shuffle_labels`, if the record has it."""
     if (shuffled := evaluation.shuffle_labels) is None:
         return
     shares = ("flip rate", "accuracy", "mean", "min", "max")
@@ -290,7 +290,7 @@ def _draw_reliability(modes: Mapping[str, Statistics], axes: Axes) -> None:
         bins = [(each.confidence, each.accuracy, each.n) for each in found.reliability if each.n]
         if bins:
             confidence, accuracy, n_rows = zip(*bins, strict=True)
-            sizes = [8 + 90 * n / found.n_rows for n in n_rows]  # a large mark stands for many rows
+            sizes = [8 + 90 * n / found.n_rows for n in n_rows]  # a large mark means many rows
             axes.plot(confidence, accuracy, linewidth=0.8, alpha=0.5)
             axes.scatter(confidence, accuracy, s=sizes, marker=_MARKERS[index % len(_MARKERS)], alpha=0.8, label=mode)
     axes.set(

@@ -51,7 +51,7 @@ class LabelTokens(Record):
 
 
 class TrieNode(Record):
-    """A node of a label trie. The root stands for the end of the prompt."""
+    """A node of a label trie. The root is the end of the prompt."""
 
     token: int | None
     """null for the root"""
@@ -246,6 +246,6 @@ class ShownPrompts(Record):
     query: str
     """the query in its slot"""
     prompts: tuple[ShownPrompt, ...]
-    """those that were asked for"""
+    """the prompts that were asked for"""
     warnings: tuple[LikelyMistake, ...]
     """what is likely a mistake in all prompts of the configuration"""

@@ -25,13 +25,13 @@ from ..score.result import Result
 from .records import BatchSpeed
 
 Batch = list[tuple[int, TokenizedItem]]
-"""queries with their places among those that are labelled"""
+"""queries with their places among all queries that are labelled"""
 MOST = 32
-"""queries of a decode: on a GPU a forward over so many is bound by arithmetic, whatever is added"""
+"""the most queries of a decode: on a GPU arithmetic then limits a forward pass, so that more queries gain nothing"""
 _N_AHEAD = 2
 """decodes that are planned while one computes"""
 _STATES_BYTES = 2 << 30
-"""of the states of a decode's sequences, where nobody asked for so many queries in one"""
+"""the most that the states of a decode's sequences may take, if the size of decodes is chosen automatically"""
 _N_MEASURED = 64
 _MOST_S = 6.0
 _GAIN = 0.97
@@ -71,7 +71,7 @@ def pays_to_pad(prompts: Labeller) -> bool:
 
 
 class BatchLabeller:
-    """Labels many queries on a classifier that has no other users meanwhile; it plans decodes ahead itself."""
+    """Labels many queries on a classifier without other users; it plans decodes ahead itself."""
 
     def __init__(self, prompts: Labeller, size: int, *, padded: bool | None = None) -> None:
         """size: queries of a decode. padded: whether decodes are padded so that shapes repeat; None: if that saves

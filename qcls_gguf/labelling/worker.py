@@ -80,7 +80,7 @@ class Progress:
     n_computed: int = 0
     """of these, the number that neither the cache nor a stopped run had"""
     n_rows: float = 0.0
-    """rows that they stand for, evenly spread"""
+    """the rows that they represent, evenly spread"""
     kept: str = ""
     """what a stopped run had labelled of a shard, in words"""
     measured: tuple[BatchSpeed, ...] = ()
@@ -166,7 +166,7 @@ class Worker:
                 yield from written()
                 writing.append(self._pool.submit(self._write, task, block, answers, began))
             yield from written()
-        except GeneratorExit:  # nobody asks any more
+        except GeneratorExit:  # the caller has stopped
             raise
         except BaseException:
             yield from written()  # what is done stays done

@@ -129,7 +129,7 @@ class LearntHeads(NamedTuple):
     prompts: dict[str, LearntPrompt]
     """by name"""
     heads: dict[str, tuple[PromptConfig, Head]]
-    """by name, those that are worth having"""
+    """the heads that were kept, by name"""
     depths: tuple[int, ...]
     """that were tried"""
 

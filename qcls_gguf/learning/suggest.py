@@ -44,13 +44,13 @@ class SuggestRecord(Record):
     """Queries to label next."""
 
     queries: str
-    """where they are from"""
+    """the file, or - for standard input"""
     n_queries: int
     """different ones that are not labelled yet"""
     n_asked: int
-    """of these, those that were looked at"""
+    """how many of these were asked"""
     n_refused: int
-    """those that the configuration refuses, as too long ones"""
+    """how many the configuration refuses, such as too long ones"""
     model: ModelInfo
     suggestions: tuple[Suggestion, ...]
     """the one that tells most first"""

@@ -88,7 +88,7 @@ class ModelFile:
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
-        """The tensors of all files by name; without those that are not loaded."""
+        """The loaded tensors of all files by name."""
         above = [f"blk.{layer}." for layer in range(self.n_layer, self.header.n_layer)]
         left_out = (*above, "output.weight") if self.n_first else ()
         tensors = {name: tensor for header in self.headers for name, tensor in header.tensors.items()}

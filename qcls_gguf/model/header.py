@@ -47,7 +47,7 @@ _FILE_TYPES = dict(enumerate((
 ))) | {1024: "GUESSED"}  # fmt: skip
 """By the number that `general.file_type` has: the package gguf knows them, too, and takes 60 ms to import."""
 DECISION_KINDS = ("openjev", "lev", "nimble", "pplx-decider", "lfm2-d1", "kev")
-"""of models that were trained to decide: those that are read here, of which all but the last answer with a code"""
+"""the supported kinds of models that were trained to decide; all but the last answer with a code"""
 _N_SHOWN = 40
 """bytes of a file that is no GGUF: they tell a web page, a pointer of Git LFS or an archive"""
 _RANKING = 4  # LLAMA_POOLING_TYPE_RANK in include/llama.h

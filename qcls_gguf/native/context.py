@@ -83,7 +83,7 @@ class NativeContext:
         self._plan_ref = byref(self._plan)
         facts = described(handle)
         self.why_no_visible_cells = facts.reads_all_since.decode() if facts.reads_all_since else None
-        """Why attention reads every used cell; None where it reads only those that a token may see."""
+        """Why attention reads every used cell; None if it reads only the cells that a token may see."""
         self.n_ctx: int = facts.n_ctx
         self.n_batch: int = facts.n_batch
         self.n_seq_max: int = facts.n_seq_max

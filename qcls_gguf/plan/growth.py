@@ -16,7 +16,7 @@ from .passes import Chains, UnsharedTrees, chains_of, count_passes, leaf_padding
 from .tree import IndexArray, Int32Array, Plan, Root, TokenTree
 
 _PADDING = 0
-"""The token that is fed after leaves as padding; nobody reads its row."""
+"""The token that is fed after leaves as padding; its row is not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,8 +100,9 @@ class Planner:
         return made or self._grown(asked, continuations)
 
     def padded(self, request: RequestPlan) -> RequestPlan:
-        """The same decodes, padded with tokens that nobody reads, so that shapes repeat. Hybrids' shapes would not
-        repeat, so their decodes are not padded.
+        """The same decodes, padded with tokens whose rows are not read, so that shapes repeat.
+
+        The shapes of hybrids would not repeat, so their decodes are not padded.
         """
         if self._capacity.pass_tokens is not None:
             return request

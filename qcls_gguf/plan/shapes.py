@@ -66,10 +66,11 @@ def rung(n_tokens: int) -> int:
 def padded(
     decode: DecodePlan, token: Int32Array, *, most_tokens: int, n_positions: int
 ) -> tuple[DecodePlan, Int32Array]:
-    """A decode and its tokens (n_tokens,), padded with tokens that nobody reads to the next rung, or to most_tokens.
+    """A decode and its tokens (n_tokens,), padded to the next rung, or to most_tokens.
 
-    They follow the leaf that ends at the lowest position, where they change nothing. n_positions: how many positions of
-    a sequence the model was trained for, <= 0 if that is not known; if the padding would exceed them, nothing is added.
+    The rows of the added tokens are not read. They follow the leaf that ends at the lowest position, where they change
+    nothing. n_positions: how many positions of a sequence the model was trained for, <= 0 if that is not known; if the
+    padding would exceed them, nothing is added.
     """
     plan = decode.plan
     n_more = min(rung(plan.n_tokens), most_tokens) - plan.n_tokens

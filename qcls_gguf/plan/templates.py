@@ -60,7 +60,7 @@ class Template:
         )
 
     def any_tokens(self) -> Int32Array:
-        """Tokens for a decode whose result nobody reads."""
+        """Tokens for a decode whose result is not read."""
         token = self.decode.plan.token.copy()
         token[self.node] = 0
         return token
@@ -177,7 +177,7 @@ class Templates:
 
     def _plan(self, lengths: tuple[int, ...]) -> tuple[list[Addition], list[DecodePlan]] | None:
         """What the prompts add, and the decodes; None unless every prompt takes its fast path."""
-        # A number past the vocabulary stands for a token to fill in: for the i-th varying token, n_vocab + i.
+        # A number past the vocabulary marks a token to fill in: n_vocab + i is the i-th varying token.
         start = np.cumsum([self._n_vocab, *lengths]).tolist()
         fragments = [
             [*stable.tolist(), *range(first, first + n)]

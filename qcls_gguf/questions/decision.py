@@ -38,7 +38,7 @@ _N_RATINGS = 9
 """of lev's answer to a yes-or-no question: from certainly no to certainly yes"""
 _MOST_CODES = 255
 _STATE = "\U0010fffd"
-"""stands for the state while a template is rendered"""
+"""takes the place of the state while a template is rendered"""
 _OPTION_END = "<|box_end|>"
 """what ends an option of kev"""
 _SPELLING = re.compile(r"<\|(\w+)\|>", re.ASCII)

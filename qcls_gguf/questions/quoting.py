@@ -24,7 +24,7 @@ _LAST = 0xFFFFD
 
 
 class Quotes:
-    """The characters that stand for others in the texts of one prompt."""
+    """The stand-ins: characters that replace others in the texts of one prompt."""
 
     def __init__(self, model: Model, texts: Iterable[str]) -> None:
         """texts: all that will be quoted."""

@@ -23,7 +23,7 @@ class RoomError(BusyError):
 
 
 class Tasks(set[asyncio.Task[Any]]):
-    """Tasks that nobody waits for at once."""
+    """Tasks that are not awaited at once."""
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that is remembered until it ends."""
@@ -124,7 +124,7 @@ class SetCache:
             self._entries[key] = _Entry(loaded)
 
     async def _evict_oldest(self) -> bool:
-        """Evict the set that has not been used for longest. Returns whether there was one that nobody uses."""
+        """Evict the least recently used set that is not in use. Returns whether there was one."""
         for key, entry in self._entries.items():
             if entry.n_users == 0:
                 del self._entries[key]

@@ -176,7 +176,7 @@ def _cell(value: object, form: Format) -> str:
 
 
 def _renderables(parts: Sequence[Part | None], width: int) -> Iterator[RenderableType]:
-    """What rich shows for the parts on a terminal of so many columns."""
+    """The parts as rich shows them on a terminal with so many columns."""
     for part in shown_parts(parts):
         match part:
             case Table():

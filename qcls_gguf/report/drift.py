@@ -104,7 +104,7 @@ class WatchRecord(Record):
     """lines that could not be"""
     model: ModelInfo
     prompts: tuple[PromptDrift, ...]
-    """those that the calibration has a reference for"""
+    """the prompts for which the calibration has a reference"""
 
 
 def watch(

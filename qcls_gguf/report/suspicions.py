@@ -1,4 +1,4 @@
-"""Answers that are suspicious although nobody knows the right ones: what is said after a run over many queries.
+"""Signs of wrong answers that need no labels: warnings after a run over many queries.
 
 docs/real-models.md has how often such answers were mistakes.
 """

@@ -113,7 +113,7 @@ class _App:
             self._metrics.gone.inc()
         except Exception:
             if status != _GONE:
-                raise  # uvicorn ends the connection, so that nobody takes what was sent for the whole
+                raise  # uvicorn ends the connection, so that no client takes a part for the whole answer
             log.exception("request %s failed", exchange.request_id)
             what = f"an error inside the service: its log has it under {exchange.request_id}"
             await refuse(RefusedError(500, "failed", what))

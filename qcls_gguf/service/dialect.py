@@ -105,7 +105,7 @@ class Usage:
     cached: float = 0.0
     """of prefixes"""
     stored: int = 0
-    """of these, those that the request itself had stored"""
+    """how many of these the request itself stored"""
 
     @property
     def whole(self) -> int:
@@ -170,7 +170,7 @@ class Dialect:
     ask: Callable[[Any, Context], Texts | Questions | Completions]
     """what a request asks. Raises RefusedError"""
     claims: Callable[[object], bool] = lambda _: True
-    """whether a body, as JSON, is of this dialect; of several on a path the first one that claims it has it"""
+    """whether a body, as JSON, is of this dialect; of several on a path, the first that claims it answers"""
     line: type[BaseModel] | None = None
     """what a line of a stream of requests is, where the dialect takes such streams"""
     parameters: tuple[str, ...] = ()

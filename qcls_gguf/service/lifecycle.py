@@ -84,7 +84,7 @@ class Lifecycle:
         on_step: OnStep | None = None,
         on_load: Callable[[float], None] | None = None,
     ) -> None:
-        """configure() gives the configuration as its file has it now, and raises ConfigError."""
+        """configure() reads the configuration again, and raises ConfigError."""
         self._configure = configure
         self._settings = settings
         self._offline = offline

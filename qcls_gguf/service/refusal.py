@@ -124,7 +124,7 @@ def parse(model: type[M], value: object) -> M:
         if (n := e.error_count()) > _MOST_MISTAKES:  # to word each would keep all other requests waiting
             raise RefusedError(422, "invalid", f"the body has {n} mistakes: see /docs for what it may hold") from None
         mistakes = [(each, _place(each, value)) for each in e.errors(include_url=False)]
-    # where a value may be of several types, and one fits but for something inside of it, that is told alone
+    # if a value may have several types and fits one except for something inside it, only that is reported
     outer = {place[:n] for _, place in mistakes for n in range(len(place))}
     told = [(field_path(place), _words(each, model)) for each, place in mistakes if place not in outer]
     lines = list(dict.fromkeys(f"{path}: {what}" for path, what in told))

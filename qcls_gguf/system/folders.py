@@ -1,4 +1,4 @@
-"""Where files are kept between runs: one rule for all. And how a file is written so that nobody reads half of it."""
+"""The folders for files that are kept between runs, and writing a file so that no reader sees half of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 from platformdirs import user_cache_path
 
 PART_SUFFIX = ".part"
-"""of a file that is being written; one that a killed process left behind may be removed"""
+"""the ending of a file that is being written; one that a killed process left may be removed"""
 _NAME = "qcls-gguf"
 _MOST_REMEMBERED = 256
 _counter = itertools.count()

@@ -55,7 +55,7 @@ class BatchPriorRecord(Record):
     queries: str
     """the file"""
     n_queries: int
-    """those that were labelled"""
+    """queries that were labelled"""
     n_left_out: int
     """lines that have no query, or one that is too long"""
     strength: float

@@ -23,7 +23,7 @@ class _Classify(Strict):
     scoring: Scoring | None = None
     """another scoring for all of them, as of `qcls-gguf run`; none: what the configuration says"""
     audit: bool = False
-    """whether exact scores are added; costs the model's head for every request meanwhile"""
+    """whether exact scores are added; every request computes the LM head while such a request is served"""
 
 
 class ClassifyRequest(_Classify):

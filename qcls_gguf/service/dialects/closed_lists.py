@@ -12,7 +12,7 @@ from ...config.words import shown
 from ..refusal import RefusedError
 
 _MOST_STEPS = 100_000
-"""values, references and alternatives of one schema: nobody else is answered while they are followed"""
+"""values, references and alternatives of one schema; other requests wait while they are read"""
 _MOST_LEVELS = 16
 """objects within each other"""
 _LONGEST_PARAM = 200

@@ -104,7 +104,7 @@ def _top(token: ScoredToken) -> dict[str, float] | None:
     """The log-probabilities of a token and of the most probable one in its place; None where they are not known."""
     if token.log_probability is None:
         return None
-    # of two tokens with one text the better one is told
+    # of two tokens with one text, the more probable one is returned
     return {_word(token.piece): token.log_probability, _word(token.best_piece): token.best_log_probability}
 
 
