@@ -12,8 +12,12 @@ from conftest import MakeModel
 from evaluations import write_rows
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig
+from qcls_gguf.compare.run import ComparisonSettings, compare
+from qcls_gguf.config.calibration_file import prompt_hash
+from qcls_gguf.config.heads_file import Head, heads_content
 from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
 from qcls_gguf.inspection.inspect import inspect_classifier
+from qcls_gguf.learning.learn import LearnSettings, learn
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.score.result import Result
 
@@ -157,6 +161,7 @@ def test_sets_that_come_at_run_time_and_parts_of_them(open_one: Open) -> None:
         (whole, *_) = classifier.classify("red").results
         with classifier.prompt_set([COLOUR]) as late:
             (alone,) = late.classify("red").results
+            assert classifier.configured.compiled.subset(["colour"]) == late.compiled
         mixed = classifier.classify_batch(["red", "coat"])
     one, other = ([score.probability for score in answer.scores] for answer in (whole, alone))
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
@@ -191,6 +196,7 @@ def test_evaluation_tries_each_of_the_orders(make_model: MakeModel, open_one: Op
 def test_every_label_stands_once_in_every_place() -> None:
     assert [sorted(place) for place in zip(*COLOUR.orders, strict=True)] == [sorted(LABELS)] * 4
     assert replace(COLOUR, label_orders=2).orders == (LABELS, LABELS[2:] + LABELS[:2])
+    assert prompt_hash(replace(COLOUR, label_orders=2)) != prompt_hash(COLOUR)  # what is fitted holds for one number
 
 
 @pytest.mark.parametrize(
@@ -207,3 +213,27 @@ def test_what_cannot_be_listed_is_refused(changes: dict[str, Any], message: str)
     with pytest.raises(ConfigError) as refused:
         replace(COLOUR, **changes)
     assert message in str(refused.value)
+
+
+def test_what_asks_in_one_order_is_refused(make_model: MakeModel, tmp_path: Path) -> None:
+    """A learnt head of the prompt, learning one, and other methods."""
+    config = configuration(make_model("qwen3"), [COLOUR])
+    head = Head(depth=1, weight=np.zeros((64, 4), np.float32), bias=np.zeros(4, np.float32))
+    (tmp_path / "heads.npz").write_bytes(heads_content("0" * 64, 2, 64, {"colour": (COLOUR, head)}))
+    rows = write_rows(tmp_path / "rows.jsonl", [{"query": str(i), "labels": {"colour": "red"}} for i in range(4)])
+    refused: list[tuple[Callable[[ClassifierOpener], object], str]] = [
+        (lambda opener: opener.open(replace(config, heads=tmp_path / "heads.npz")), "4, and a head reads one: remove"),
+        (
+            lambda opener: learn(LearnSettings(config=config, data=rows, out=tmp_path / "out.npz"), opener),
+            "a head reads one order: remove it to learn one",
+        ),
+        (
+            lambda opener: compare(ComparisonSettings(config=config, queries=("red",), methods=("naive",)), opener),
+            "other methods ask in one order: remove it to compare",
+        ),
+    ]
+    for action, message in refused:
+        with ClassifierOpener() as opener, pytest.raises(ConfigError) as found:
+            action(opener)
+        assert "prompts.colour.label_orders: " in str(found.value)
+        assert message in str(found.value)

@@ -1,7 +1,8 @@
 """`make real`: how well a small real model labels real texts, by cue and prior, as a record and as tables.
 
 `python -m real orders N` in tests/: what moves with the order of the options, on N texts of two tasks;
-`python -m real statements`: error rates and label sets, over redraws of three.
+`python -m real averages`: averages over orders; `python -m real scope`: queries out of scope;
+`python -m real statements`: error rates and label sets, over redraws of three tasks.
 """
 
 import json
@@ -11,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from . import statements, sweep
+from . import averages, scope, statements, sweep
 from .orders import order_table
 from .texts import CACHE, SMOLLM2, tasks
 
@@ -23,6 +24,15 @@ def main() -> None:
     if sys.argv[1:2] == ["orders"]:
         for name in sweep.TUNED_ON[:2]:
             Console(width=160).print(order_table(found[name], int(sys.argv[2])))
+        return
+    if sys.argv[1:2] == ["averages"]:
+        for name in averages.TASKS:
+            for after in (False, True):
+                Console(width=160).print(averages.averages_table(found[name], after=after))
+        return
+    if sys.argv[1:2] == ["scope"]:
+        for name in scope.SCOPES:
+            Console(width=160).print(scope.scope_table(found, name))
         return
     if sys.argv[1:2] == ["statements"]:
         print(statements.tables(found))
