@@ -68,7 +68,7 @@ bool is_switched_off() {
     return value && strcmp(value, "0") == 0;
 }
 
-// Read once a process: for operations that do not depend on how a model was loaded.
+// For operations that do not depend on how a model was loaded. The variable is read once per process.
 bool are_off() {
     static const bool are = is_switched_off();
     return are;

@@ -1,5 +1,5 @@
-// As ggml's, to the bit. But the first rotation of a graph leaves the cosines and sines of its tokens' positions at the
-// end of the work memory, which no other operation uses, and the others read them there.
+// Results are equal to ggml's, to the bit. The first rotation of a graph leaves the cosines and sines of its tokens'
+// positions at the end of the work memory, which no other operation uses; later rotations read them there.
 #include "rotations.h"
 
 #include "ggml-backend-impl.h"
@@ -20,7 +20,7 @@ bool has_table_of(const ggml_tensor * before, const ggml_tensor * op) {
         before->ne[0] == op->ne[0] && memcmp(before->op_params, op->op_params, sizeof(op->op_params)) == 0;
 }
 
-// Of a token: the cosines of its pairs, then their sines.
+// Computes the cosines of a token's pairs, followed by their sines.
 void fill(const ggml_tensor * op, int64_t token, float * cosines) {
     const int n_pairs = n_rotated(op) / 2;
     const float freq_scale = ggml_get_op_params_f32(op, 6);
@@ -36,7 +36,7 @@ void fill(const ggml_tensor * op, int64_t token, float * cosines) {
     }
 }
 
-// `distance` values are between those of a pair, `step` between a pair and the next; `to` may be `from`.
+// The two values of a pair are `distance` apart, consecutive pairs `step`. `to` may be `from`.
 template <int step>
 void rotate(const float * cosines, const float * from, int n_pairs, int distance, float * to) {
     const float * sines = cosines + n_pairs;
@@ -95,7 +95,7 @@ ggml::cpu::tensor_traits * rotation_traits(const ggml_tensor * op) {
     static rotations traits;
     const int mode = ggml_get_op_params_i32(op, 2);
     const bool fits = (mode == GGML_ROPE_TYPE_NORMAL || mode == GGML_ROPE_TYPE_NEOX) &&
-        ggml_get_op_params_f32(op, 7) == 0 &&  // no YaRN
+        ggml_get_op_params_f32(op, 7) == 0 &&  // YaRN is not supported
         ggml_get_op_params_i32(op, 15) == 0 && op->ne[3] == 1 && op->type == GGML_TYPE_F32;
     return fits ? &traits : nullptr;
 }

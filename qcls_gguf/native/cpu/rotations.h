@@ -6,7 +6,7 @@
 
 namespace qcls {
 
-ggml::cpu::tensor_traits * rotation_traits(const ggml_tensor * op);  // NULL if ggml computes it
+ggml::cpu::tensor_traits * rotation_traits(const ggml_tensor * op);  // NULL if ggml computes the rotation
 
 }  // namespace qcls
 
