@@ -9,11 +9,11 @@ from typing import Self
 
 from .cascade import Cascade, Stage, check_stamps, open_stage, stage_config
 from .config.calibration_file import Calibration
-from .config.heads_file import read_fitted
+from .config.heads_file import layers_needed, read_fitted
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import CascadeConfig, Config, ModelConfig, check_config
+from .config.schema import CascadeConfig, Config, ModelConfig, check_config, for_configured_prompts
 from .config.words import counted, shown
 from .core.core import Core
 from .core.handle import Labeller, LoadedPrompts
@@ -46,7 +46,7 @@ class Classifier(Labeller):
         self._started = started
         self._owns_model = owns_model
         self._cascade: Cascade | None = None
-        self._others: list[Classifier] = []  # the classifiers of stages with other models
+        self._others: list[Classifier] = []  # the classifiers of stages that need another engine
         self.core: Core = started.core
         """How requests reach the engine."""
         self.configured = started.prompts
@@ -111,12 +111,17 @@ class Classifier(Labeller):
         self._cascade = Cascade(stages)
 
     def _host(self, config: Config, models: OpenModels | None, offline: bool) -> Classifier:
-        """The classifier that answers a stage: this one, or another one if the stage has another model."""
-        if config.model == ModelConfig():
-            return self
-        if find_model(config.model, offline=offline).resolve() == self.engine.model.path.resolve():
-            return self
-        self._others.append(Classifier.from_config(config, model=models, offline=offline))
+        """The classifier that answers a stage: this one, or another one if the stage has another model or, so that its
+        decodes end there, heads on lower layers.
+        """
+        model: Model | OpenModels | None = models
+        own = config.model
+        if own == ModelConfig() or find_model(own, offline=offline).resolve() == self.engine.model.path.resolve():
+            config = for_configured_prompts(replace(config, model=self.config.model, runtime=self.config.runtime))
+            if layers_needed(config) == 0:
+                return self
+            model = self.engine.model
+        self._others.append(Classifier.from_config(config, model=model, offline=offline))
         return self._others[-1]
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:

@@ -35,7 +35,7 @@ from ..score.adjustment import log_prior
 from ..statistics import BoolArray, FloatArray, accepted_probability, calibration_error, log_losses, softmax, wilson
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out, sign_test
 from .passes import States, common_text, read_states, tried_depths
-from .report import AnswerQuality, LearnRecord, LearntPrompt
+from .report import AnswerQuality, LearnRecord, LearntPrompt, listed_labels
 
 Texts = Literal["own", "common", "both"]
 COMMON_TEXT = f"Text: {SLOT}"
@@ -234,7 +234,7 @@ def _learnt(
         candidates = [each for each in candidates if each.scores is not None]
     reason = why_not(prompt, counts, n)
     if reason is None and not candidates:
-        reason = f"no row has the label {', '.join(map(shown, unlearnt))}, which only its text can answer: add rows"
+        reason = f"no row has the label {listed_labels(unlearnt)}, which only its text can answer: add rows"
     learnt = p_value = head = None
     curve: dict[int, float] = {}
     if reason is None:
@@ -252,7 +252,8 @@ def _learnt(
         head = replace(head, n_rows=n, accuracy=learnt.accuracy)
         reason = f"{100 * (after.mean() - before.mean()):+.1f} points on held-out rows"
         if p_value > SIGNIFICANT:
-            reason += f", which is no proof (p = {p_value:.2g}): {_rows_of(prompt, n)}"
+            no_gain = ", no gain" if after.sum() <= before.sum() else f", which is no proof (p = {p_value:.2g})"
+            reason += f"{no_gain}: {_rows_of(prompt, n)}"
     kept = head is not None and p_value is not None and p_value <= SIGNIFICANT
     found = LearntPrompt(
         n_rows=n,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..config.prompt import Prior
 from ..config.scoring import Scoring
-from ..config.words import counted, shown
+from ..config.words import MAX_LISTED, counted, shown
 from ..evaluation.records import FittedRecord
 from ..report.document import TEXT, Document, Facts, Paragraph, Table
 from ..report.files import written_or_not
@@ -86,7 +86,7 @@ def learn_document(record: LearnRecord) -> Document:
         where = "" if each.text is None else f", of the text {shown(each.text)}"
         verdicts[name] = f"{'a head' if each.kept else 'no head'}{where}: {each.reason}"
         if each.unlearnt:
-            verdicts[name] += f"; without rows, by their texts: {', '.join(map(shown, each.unlearnt))}"
+            verdicts[name] += f"; without rows, by their texts: {listed_labels(each.unlearnt)}"
     columns = {
         "prompt": TEXT, "rows": "d", "labels' texts": ">", "learnt": ">", "log-loss": ".3f", "learnt log-loss": ".3f",
         "ECE": ".3f", "learnt ECE": ".3f", f"layers of {record.n_layer}": "d",
@@ -110,6 +110,12 @@ def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
     gain = 100 * (accuracies[-1] - accuracies[-2])
     verdict = f"{'worth it' if gain >= _WORTH_POINTS else 'hardly'}: the second half brought {gain:+.1f} points"
     return " ".join(map(str, curve)), " ".join(f"{each:.1%}" for each in accuracies), verdict
+
+
+def listed_labels(labels: Sequence[str]) -> str:
+    """Labels, as many as a list has, and how many more there are."""
+    more = len(labels) - MAX_LISTED
+    return ", ".join(map(shown, labels[:MAX_LISTED])) + (f" and {counted(more, 'more label')}" if more > 0 else "")
 
 
 def _accuracy(measured: AnswerQuality) -> str:

@@ -20,8 +20,8 @@ _LEAST = 1e-12
 
 def unit_states(state: Float32Array) -> Float32Array:
     """(…, n_embd) states divided by the root of their mean square, as an RMS norm without weights does."""
-    square = np.square(state, dtype=np.float32).mean(axis=-1, keepdims=True)
-    return np.asarray(state / np.sqrt(square + np.float32(_LEAST)), np.float32)
+    square = np.square(state, dtype=np.float64).mean(axis=-1, keepdims=True)  # of 1e20, too
+    return np.asarray(state / np.sqrt(square + _LEAST), np.float32)
 
 
 def head_scores(head: Head, state: Float32Array, own: Float32Array) -> Float32Array:

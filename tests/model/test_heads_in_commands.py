@@ -139,9 +139,12 @@ def by_http(headed: Headed) -> Answers:
 
 
 def by_the_first_stage(headed: Headed) -> Answers:
-    """Of a cascade with the labels' texts behind it."""
+    """Of a cascade with the labels' texts behind it, whose layers the first stage does not compute."""
     first = {**tree(), "heads": str(headed.folder / "heads.npz")}
     with Classifier.from_config(write(headed.folder, first, dict.fromkeys(PROMPTS, 0.0))) as classifier:
+        (stage,) = classifier._others
+        assert (stage.engine.end_depth, classifier.engine.end_depth) == (3, 0)
+        assert stage.engine.model is classifier.engine.model
         return answers_of(map(classifier.classify, QUERIES))
 
 

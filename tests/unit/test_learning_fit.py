@@ -126,3 +126,9 @@ def test_labels_without_rows_keep_their_scores() -> None:
     p = np.exp(held_out([candidate], label[rows], 5))
     assert p.shape == (rows.sum(), 5)
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+
+
+def test_large_states_keep_their_direction() -> None:
+    """Also where a sum of squares is more than float32 has."""
+    states = np.random.default_rng(0).normal(size=(2, N_EMBD)).astype(np.float32)
+    np.testing.assert_allclose(unit_states(states * np.float32(1e25)), unit_states(states), rtol=1e-6)
