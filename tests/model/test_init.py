@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from chat_templates import CHATS
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.cli.app import app, schema_text
+from qcls_gguf.config.heads_file import Head, heads_content
 from qcls_gguf.data.labelled import LabelledColumns
 from qcls_gguf.evaluation.cues import CUES, best_cue
 from qcls_gguf.evaluation.records import CueTrial
@@ -139,6 +141,19 @@ def test_a_tried_cue_is_as_good_as_a_configured_one(chat_model: Path, tmp_path: 
             assert one["log_loss"] == pytest.approx(found["log_loss"], abs=1e-3)
             assert one["gain"] == pytest.approx(one["accuracy"] - tried[name][0]["accuracy"])
     assert tried["color"][0]["standard_error"] == 0
+
+
+def test_cues_are_tried_without_the_configured_heads(chat_model: Path, tmp_path: Path) -> None:
+    rows, path = write_rows(tmp_path / "rows.jsonl", ROWS), write(tmp_path / "c.yaml", chat_model, PROMPTS)
+    before = evaluated(path, rows, modes=("tree",), cues=True)["cues"]
+    with Classifier.from_config(path) as classifier:
+        prompt, facts = classifier.config.prompts[0], classifier.engine.model.facts
+        weight = np.zeros((facts.n_embd, len(prompt.labels)), np.float32)
+        head = Head(depth=facts.n_layer, weight=weight, bias=weight[0])
+        content = heads_content(classifier.model.sha256, facts.n_layer, facts.n_embd, {prompt.name: (prompt, head)})
+    (tmp_path / "heads.npz").write_bytes(content)
+    path.write_text(f"{path.read_text()}heads: heads.npz\n")
+    assert evaluated(path, rows, modes=("tree",), cues=True)["cues"] == before
 
 
 def test_prompts_without_cues_have_none_to_try(chat_model: Path, tmp_path: Path) -> None:
