@@ -7,8 +7,8 @@ sequences, which is never decoded into once the prefix is stored. The last seque
 plan/kept_queries.py.
 
 A model with recurrent layers also keeps a state of each sequence, the one after its last token, which cannot be
-trimmed back: its leaf sequences are emptied by each decode, and share their prefix anew, with its state, before the
-next one.
+trimmed back. On a CPU decodes in leaf sequences write no states (native/llama/tree_walk.h). Otherwise leaf sequences
+are emptied by each decode, and share their prefix anew, with its state, before the next one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ class Engine:
         self.model = model
         self.context = context
         self.capacity = Capacity(
-            n_seqs=n_leaf_seqs, n_tokens=context.n_batch, n_rows=context.n_outputs_max, pass_tokens=model.pass_tokens
+            n_seqs=n_leaf_seqs,
+            n_tokens=context.n_batch,
+            n_rows=context.n_outputs_max,
+            pass_tokens=model.pass_tokens or None,
         )
         """What one decode holds."""
         self.kept_queries = kept_queries
@@ -307,7 +310,7 @@ class Engine:
         self._unshare(leaf)
         if root.n_cached > 0:
             self.context.share(root.holder, leaf, 0, root.n_cached)
-        if not self.model.has_states:  # with states, the decode empties the leaf, which then shares nothing
+        if self.capacity.pass_tokens is None:  # otherwise the decode empties the leaf, which then shares nothing
             self._shared[leaf] = root
             self._leaf_start[leaf] = root.n_cached
 

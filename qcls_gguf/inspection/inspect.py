@@ -47,7 +47,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in listings), len({prompt.prefix for prompt in listings})
     templates = classifier.configured.templates
     inspected = inspect_prompts(listings, tokenizer)
-    request = empty_request(listings, inspected, classifier.plan_counts(""), tokenizer.pass_tokens)
+    request = empty_request(listings, inspected, classifier.plan_counts(""), engine.capacity.pass_tokens)
     own = [each for each, listing in zip(inspected, listings, strict=True) if listing in prompts]
     one, two, longest = map(templates.size_of_query, (1, 2, n_longest := config.runtime.max_query_tokens))
     if request.pass_tokens is not None and one and two and one[0] == two[0]:  # as it is planned

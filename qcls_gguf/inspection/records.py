@@ -124,7 +124,8 @@ class Request(Record):
     n_query_copies: int
     """how many times each token of a query is fed"""
     pass_tokens: int | None
-    """of a model with states: how many tokens one more decode is counted as; null for others"""
+    """of a model whose decodes may take several passes (with states, on a GPU): how many tokens one more decode is
+    counted as; null for others"""
 
 
 class LongestQuery(Record):

@@ -107,9 +107,10 @@ class BatchLabeller:
         """The order in which queries go into decodes.
 
         Queries that begin alike stand together, because a decode computes their common tokens once. One by one, and
-        with models with states, queries of one length stand together: their decodes have one shape, or take few passes.
+        where decodes may take several passes, queries of one length stand together: their decodes have one shape, or
+        take few passes.
         """
-        by_length = self._size == 1 or self._handle.core.engine.model.has_states
+        by_length = self._size == 1 or self._handle.core.engine.capacity.pass_tokens is not None
         return sorted(range(len(queries)), key=lambda at: (len(queries[at]), "") if by_length else (0, queries[at]))
 
     def _batches(self, queries: Sequence[str], refused: list[tuple[int, Result | str]]) -> Iterator[Batch]:

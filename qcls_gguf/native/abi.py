@@ -145,7 +145,7 @@ class ModelFacts(Struct):
         *_each(
             c_int32, "n_vocab", "n_embd", "n_layer", "n_left_out", "n_ctx_train", "token_bos", "token_eos", "token_eot"
         ),
-        *_each(c_int32, "add_bos", "n_lane_ordered"),
+        *_each(c_int32, "add_bos", "n_lane_ordered", "walks_trees"),
         *_each(c_int64, "size_bytes", "n_params", "state_bytes"),
         ("description", ctypes.c_char * 128),
     ]

@@ -1,7 +1,8 @@
 """The steps of this project's kernels, and the environment variables that switch them.
 
-A step is on where its variable is 1 and off where it is 0, for contexts that are created then; lane order and the CPU's
-products for models that are loaded then. docs/kernels.md and docs/cpu.md say what each does, and where it is on.
+A step is on where its variable is 1 and off where it is 0, for contexts that are created then; lane order, the CPU's
+products and the walk of token trees for models that are loaded then. docs/kernels.md, docs/cpu.md and docs/models.md
+say what each does, and where it is on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ STEPS = {
 """Variables by the step's name, in the order in which comparisons add them."""
 LANE_ORDER = "QCLS_LANE_ORDER"
 CPU_PRODUCTS = "QCLS_CPU_PRODUCTS"
-STOCK = dict.fromkeys((*STEPS.values(), CPU_PRODUCTS), "0")
+TREE_WALK = "QCLS_TREE_WALK"
+STOCK = dict.fromkeys((*STEPS.values(), CPU_PRODUCTS, TREE_WALK), "0")
 """The environment in which a model is loaded, and a context made, that run llama.cpp's own kernels."""
 
 

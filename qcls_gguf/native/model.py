@@ -52,6 +52,8 @@ class ModelFacts:
     n_lane_ordered: int
     """matrices whose weights were put into lane order for the GPU's kernels: on cards of compute capability 7.5, or as
     QCLS_LANE_ORDER says"""
+    walks_trees: bool
+    """whether recurrent layers compute a token tree in one pass, whatever the lengths of its branches"""
     state_bytes: int
     """bytes of one sequence's recurrent states; 0: the model has none"""
     description: str
@@ -128,7 +130,12 @@ class NativeModel:
         size = rf"\1 {abbreviated(found.n_params)}"
         description = re.sub(r"^(\S+) \S+", size, found.description.decode(errors="replace"))
         description = description.removesuffix(" (guessed)")  # where a file does not say its type
-        self.facts = found.to(ModelFacts, add_bos=bool(found.add_bos), description=description)
+        self.facts = found.to(
+            ModelFacts,
+            add_bos=bool(found.add_bos),
+            walks_trees=bool(found.walks_trees),
+            description=description,
+        )
 
     @property
     def handle(self) -> c_void_p:

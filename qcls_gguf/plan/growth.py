@@ -29,8 +29,8 @@ class Capacity:
     n_rows: int
     """hidden states that come back"""
     pass_tokens: int | None = None
-    """for a model that keeps a state of each sequence, whose decodes may take several passes: the number of tokens that
-    take as long as one more pass; None for others"""
+    """for a model whose decodes may take several passes, since it keeps a state of each sequence: the number of tokens
+    that take as long as one more pass; None for others"""
 
     def holds(self, n_seqs: int, n_tokens: int, n_rows: int) -> bool:
         """Whether one decode can be so large."""

@@ -130,7 +130,7 @@ class Vocabulary(Tokenizer, Protocol):
     @property
     def pass_tokens(self) -> int | None:
         """For models with recurrent states, the number of tokens that take as long as one more pass over the weights;
-        None for others."""
+        0 where a request takes one pass anyway; None for others."""
 
     @property
     def label_end(self) -> int:

@@ -10,13 +10,14 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 NATIVE = TESTS.parent / "qcls_gguf" / "native"
+GGML = TESTS.parent / "vendor" / "llama.cpp" / "ggml" / "include"
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 
 
 def output_of(program: Path, *sources: Path) -> list[str]:
     """The lines that a program of these sources prints; it ends well, without errors."""
     flags = f"-std=c++17 -O1 -D_GLIBCXX_ASSERTIONS {os.environ.get('QCLS_TEST_CXXFLAGS', '')}"
-    folders = [f"-I{NATIVE / name}" for name in ("llama", "shared")]
+    folders = [f"-I{folder}" for folder in (NATIVE / "llama", NATIVE / "shared", GGML)]
     subprocess.run(["g++", *shlex.split(flags), *folders, *map(str, sources), "-o", str(program)], check=True)
     run = subprocess.run([str(program)], check=False, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, ""), run.stdout
@@ -44,3 +45,9 @@ def test_each_token_sees_its_cells_once(tmp_path: Path) -> None:
     """The lists of visible cells that a GPU reads, of random trees of sequences, with cells all over the cache."""
     sources = TESTS / "visible_lists.cpp", NATIVE / "llama" / "visible_lists.cpp"
     assert output_of(tmp_path / "visible_lists", *sources) == []
+
+
+def test_recurrent_layers_walk_random_trees(tmp_path: Path) -> None:
+    """Each token's result is that of its path alone; no tree needs more slots for states than there are."""
+    sources = TESTS / "tree_walk.cpp", NATIVE / "llama" / "tree_order.cpp", NATIVE / "cpu" / "tree_walk.cpp"
+    assert output_of(tmp_path / "tree_walk", *sources) == []

@@ -17,6 +17,7 @@ from qcls_gguf.labelling.batches import BatchLabeller, most_with_states
 from qcls_gguf.model import Model
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import sees_cuda_gpu
+from qcls_gguf.native.kernel_steps import TREE_WALK
 
 ROUNDING = 0.1
 """Where weights are quantised; measured: 0.018, since a difference in the last bit may round activations otherwise."""
@@ -89,6 +90,37 @@ def test_a_gpu_answers_as_the_cpu_does(name: str, open_classifier: OpenClassifie
     np.testing.assert_allclose(answers[1], answers[0], rtol=0, atol=0.05)
 
 
+@pytest.fixture
+def in_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: recurrent layers compute sequences together only while they have equally many tokens."""
+    monkeypatch.setenv(TREE_WALK, "0")
+
+
+@pytest.mark.parametrize("name", [*HYBRIDS, "jamba", "kimi-linear"])
+def test_one_pass_answers_as_several_do(
+    name: str, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts of one text and of their own, branches of labels, queries of different lengths, alone and together."""
+    labels = ("light blue", "light pink", "dark blue", "dark sky blue", "none")
+    prompts = prompts_of("joint", "user", "color", "category", labels=labels) + prompts_of("separate", "item")
+    prompts[-1] = replace(prompts[-1], template=f"of all season {prompts[-1].template}")
+    queries = ["red dress for girl", "", "dark blue jeans", "red dress", "x " * 20]
+    plain = open_classifier("qwen3", prompts, max_batch=len(queries), **EXACT)
+    found = []
+    for value in ("0", "1"):
+        monkeypatch.setenv(TREE_WALK, value)
+        classifier = open_classifier(name, prompts, max_batch=len(queries), **EXACT)
+        results = [*classifier.classify_batch(queries), *map(classifier.classify, queries)]
+        found.append([[score.score for answer in each.results for score in answer.scores] for each in results])
+        usual = [*plain.classify_batch(queries), *map(plain.classify, queries)]
+        is_one_pass = [each.counts.n_decodes == 1 for each in results]
+        assert is_one_pass == [value == "1"] * len(results)
+        assert value == "0" or [each.counts for each in results] == [each.counts for each in usual]
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(found[1][: len(queries)], found[1][len(queries) :], rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("in_passes")
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_separate_prompts_take_one_pass(name: str, open_classifier: OpenClassifier) -> None:
     """All feed as many tokens as the one whose template ends longest after the query, if that takes few."""
@@ -105,6 +137,7 @@ def test_separate_prompts_take_one_pass(name: str, open_classifier: OpenClassifi
     compared(prompts, classifier, ["red dress"])
 
 
+@pytest.mark.usefixtures("in_passes")
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_a_token_that_nobody_reads(name: str, open_classifier: OpenClassifier) -> None:
     """Behind the shorter query of a batch, so that both take one pass."""
@@ -114,6 +147,7 @@ def test_a_token_that_nobody_reads(name: str, open_classifier: OpenClassifier) -
     assert (results[0].counts.n_decodes, results[0].counts.n_tokens_new) == (1, plain.n_tokens_new + 2)
 
 
+@pytest.mark.usefixtures("in_passes")
 def test_every_pass_finds_its_graph_built(open_classifier: OpenClassifier) -> None:
     """The first pass has no outputs, and would be built anew with each request, and on a GPU not be replayed."""
     labels = ("light blue", "light pink", "none")
@@ -125,6 +159,7 @@ def test_every_pass_finds_its_graph_built(open_classifier: OpenClassifier) -> No
     assert counters().n_graphs_reused - before == again.counts.n_decodes
 
 
+@pytest.mark.usefixtures("in_passes")
 def test_where_a_pass_is_dear_trunks_are_fed_for_each_branch(
     open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +263,7 @@ def test_settings_without_kernels_for_recurrent_layers(make_model: MakeModel, op
         open_classifier(path, numbered_prompts(2, "joint"), batch_invariant=True)
 
 
+@pytest.mark.usefixtures("in_passes")
 def test_eight_queries_of_which_some_are_as_long_as_may_be(open_classifier: OpenClassifier) -> None:
     """They do not fit one decode together."""
     prompts = numbered_prompts(2, "separate", "joint")
@@ -239,6 +275,7 @@ def test_eight_queries_of_which_some_are_as_long_as_may_be(open_classifier: Open
     assert classifier.classify_batch(other)[0].counts == results[0].counts  # they are computed by their lengths
 
 
+@pytest.mark.usefixtures("in_passes")
 def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(open_classifier: OpenClassifier) -> None:
     classifier = open_classifier("lfm2", numbered_prompts(2, "separate"), max_batch=4)
     words, n = ("dark", "red", "x", "summer dress"), range(1, 5)

@@ -24,6 +24,7 @@ from qcls_gguf.inspection.inspect import inspect_classifier, show_prompts
 from qcls_gguf.inspection.records import Inspection, ShownPrompts, TrieNode
 from qcls_gguf.inspection.report import inspection_view, shown_prompts_view
 from qcls_gguf.model import Model
+from qcls_gguf.native.kernel_steps import TREE_WALK
 
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>"]
 PROMPTS = [
@@ -125,6 +126,7 @@ def test_a_model_with_states_feeds_again_what_spares_a_decode(
     pass_tokens: int, n_copies: int, n_decodes: int, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two prompts of one text: the query is fed once, or for each of them in one decode."""
+    monkeypatch.setenv(TREE_WALK, "0")
     monkeypatch.setattr(Model, "pass_tokens", pass_tokens)
     prompts = [dataclasses.replace(COLOR, name=name) for name in ("color", "tint")]
     prompts[1] = dataclasses.replace(prompts[1], template=COLOR.template.replace("color:", "tint:"))

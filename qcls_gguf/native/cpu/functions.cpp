@@ -3,6 +3,7 @@
 #include "attention.h"
 #include "products.h"
 #include "products_buffer.h"
+#include "tree_walk.h"
 
 #include <cstring>
 
@@ -37,5 +38,8 @@ extern "C" void * qcls_cpu_function(const char * name) {
     if (strcmp(name, "qcls_set_activations") == 0) {
         return (void *) (qcls_set_activations_fn) qcls::set_activations;
     }
-    return strcmp(name, "qcls_read_memory") == 0 ? (void *) (qcls_read_memory_fn) read_memory : nullptr;
+    if (strcmp(name, "qcls_read_memory") == 0) {
+        return (void *) (qcls_read_memory_fn) read_memory;
+    }
+    return (void *) qcls::tree_operation(name);
 }

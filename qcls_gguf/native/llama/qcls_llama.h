@@ -59,6 +59,16 @@ LLAMA_API const char * why_no_visible_cells(const llama_context * ctx);
 // build has no CUDA backend.
 LLAMA_API bool set_batch_invariant(bool on);
 
+// --- recurrent layers (tree_walk.cpp) -------------------------------------------------------------------------------
+
+// Whether contexts of a hybrid can compute a token tree in one pass: with all layers on the CPU, unless the environment
+// variable QCLS_TREE_WALK is 0.
+LLAMA_API bool walks_trees(const llama_model * model);
+
+// Whether the next batches of such a context are computed so. They write no states: their sequences keep the states that
+// they have, and their new cells are to be removed afterwards.
+LLAMA_API void walk_trees(llama_context * ctx, bool on);
+
 // --- models and vocabularies (models.cpp) ---------------------------------------------------------------------------
 
 // Of models that this thread loads from now on, loads only the first n layers, or the few more that their graphs need,

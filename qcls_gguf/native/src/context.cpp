@@ -200,6 +200,7 @@ std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_
     made->n_outputs_max = params.n_outputs_max;
     made->is_batch_invariant = params.batch_invariant != 0;
     made->has_weights = model.has_weights;
+    made->walks_trees = model.walks_trees;
     made->n_vocab = model.n_vocab();
     made->n_left_out = qcls::n_layers_left_out(model.model.get());
     made->n_layer = llama_model_n_layer(model.model.get()) + made->n_left_out;

@@ -98,9 +98,13 @@ void take_rows(qcls_context & context, float * rows, int64_t n_rows) {
     }
 }
 
-// Decodes, and copies the rows or leaves them for qcls_decode_rows.
-void compute(qcls_context & context, const llama_batch & batch, float * rows, int64_t n_rows) {
+// Decodes, and copies the rows or leaves them for qcls_decode_rows. is_trimmed: sequences are trimmed after the decode,
+// so that no state of theirs is needed.
+void compute(qcls_context & context, const llama_batch & batch, float * rows, int64_t n_rows, bool is_trimmed) {
     const assertions_throw scope;
+    if (context.walks_trees) {
+        qcls::walk_trees(context.ctx.get(), is_trimmed);
+    }
     const int32_t result = llama_decode(context.ctx.get(), batch);
     context.note_graphs();
     if (result != 0) {
@@ -125,7 +129,7 @@ int32_t qcls_decode(qcls_context * context, qcls_plan * plan, qcls_error * error
         const llama_batch batch = batch_of(*context, known);
         const int64_t filled = ggml_time_us();
         try {
-            compute(*context, batch, known.rows, known.n_rows);
+            compute(*context, batch, known.rows, known.n_rows, known.n_trim > 0);
         } catch (...) {
             trim_sequences(*context, known.n_trim, known.trim_seq, known.trim_from);
             throw;

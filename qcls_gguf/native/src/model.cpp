@@ -170,7 +170,8 @@ int32_t qcls_model_open(const qcls_model_params * params, qcls_model ** model, q
         const char * wish = lane_order ? lane_order->c_str() : nullptr;
         const int32_t n_lane_ordered = has_weights ? qcls::put_into_lane_order(loaded.get(), wish) : 0;
         const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
-        *model = new qcls_model{std::move(loaded), vocab, n_lane_ordered, has_weights};
+        const bool walks_trees = qcls::walks_trees(loaded.get());
+        *model = new qcls_model{std::move(loaded), vocab, n_lane_ordered, has_weights, walks_trees};
     });
 }
 
@@ -197,6 +198,7 @@ int32_t qcls_model_describe(const qcls_model * model, qcls_model_facts * facts, 
         found.size_bytes = (int64_t) llama_model_size(m);
         found.n_params = (int64_t) llama_model_n_params(m);
         found.state_bytes = (int64_t) qcls::state_size(m);
+        found.walks_trees = model->walks_trees;
         llama_model_desc(m, found.description, sizeof(found.description));
     });
 }

@@ -184,6 +184,7 @@ typedef struct qcls_model_facts {
     int32_t token_eot;      /* end of a turn */
     int32_t add_bos;        /* 1: texts begin with token_bos; 0: they do not */
     int32_t n_lane_ordered; /* how many matrices are in lane order: see qcls_weight_order */
+    int32_t walks_trees;    /* 1: recurrent layers compute a token tree in one pass (see qcls_plan.n_trim); 0: they do not */
     int64_t size_bytes;     /* bytes of all tensors */
     int64_t n_params;       /* numbers in all tensors */
     int64_t state_bytes;    /* bytes of the state that recurrent layers keep for a sequence; 0: the model has no such
@@ -366,7 +367,8 @@ typedef struct qcls_plan {
     float * rows;               /* written: [n_rows][row_size] rows in the order of the tokens. NULL: see qcls_decode */
     int64_t batch_us;           /* written: microseconds of filling llama.cpp's batch */
     int64_t trim_us;            /* written: microseconds of keeping and trimming */
-    int64_t n_trim;             /* sequences to trim after the decode */
+    int64_t n_trim;             /* sequences to trim after the decode. If there are any and the model walks trees, the
+                                   decode takes one pass and changes no state */
     const int32_t * trim_seq;   /* [n_trim] as for qcls_seq_trim */
     const int32_t * trim_from;  /* [n_trim] */
     int64_t n_keep;             /* sequences that keep cells of the decode; they get them before sequences are

@@ -82,6 +82,7 @@ struct qcls_model {
     const llama_vocab * vocab;
     int32_t n_lane_ordered;
     bool has_weights;
+    bool walks_trees;  // recurrent layers compute a token tree in one pass
 
     int32_t n_vocab() const { return llama_vocab_n_tokens(vocab); }
 };
@@ -110,6 +111,7 @@ struct qcls_context {
     int32_t n_outputs_max;
     bool is_batch_invariant = false;
     bool has_weights = true;
+    bool walks_trees = false;           // as its model
     int32_t n_vocab;
     int32_t n_hidden;                   // floats of a hidden state; 0 if rows are logits
     int32_t n_layer;                    // layers of the file
