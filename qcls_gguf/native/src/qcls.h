@@ -184,7 +184,7 @@ typedef struct qcls_model_facts {
     int32_t token_eot;      /* end of a turn */
     int32_t add_bos;        /* 1: texts begin with token_bos; 0: they do not */
     int32_t n_lane_ordered; /* how many matrices are in lane order: see qcls_weight_order */
-    int32_t walks_trees;    /* 1: recurrent layers compute a token tree in one pass (see qcls_plan.n_trim); 0: they do not */
+    int32_t walks_trees;    /* 1: recurrent layers compute a token tree in one pass: see qcls_plan.n_trim; 0 */
     int64_t size_bytes;     /* bytes of all tensors */
     int64_t n_params;       /* numbers in all tensors */
     int64_t state_bytes;    /* bytes of the state that recurrent layers keep for a sequence; 0: the model has no such
