@@ -132,7 +132,6 @@ struct step {
 //   state space: r = decay * r;  r += x * gain * k;            out = r . q
 template <int N, bool is_delta, bool has_decays>
 void change_rows(float * rows, int size, const step & in, float scale, float * out) {
-    constexpr int n_sums = (N + 3) / 4;
     const auto each_part = [&](auto && work) {
         int i = 0;
         for (; i + n_lanes <= size; i += n_lanes) {
@@ -143,15 +142,9 @@ void change_rows(float * rows, int size, const step & in, float scale, float * o
             work(i, [n](const float * p) { return load_part(p, n); }, [n](float * p, vec a) { store_part(p, a, n); });
         }
     };
-    vec sums[n_sums][4];
-    const auto begin_sums = [&] {
-        for (auto & four : sums) {
-            for (vec & sum : four) {
-                sum = all(0);
-            }
-        }
-    };
-    float change[n_sums][4];
+    vec sums[N];
+    const auto begin_sums = [&] { std::fill(sums, sums + N, all(0)); };
+    float change[N];
     if constexpr (is_delta) {
         begin_sums();
         each_part([&](int i, auto && read, auto &&) {
@@ -160,18 +153,16 @@ void change_rows(float * rows, int size, const step & in, float scale, float * o
                 k = mul(k, read(in.decay + i));
             }
             for (int r = 0; r < N; ++r) {
-                sums[r / 4][r % 4] = fma(read(rows + r * size + i), k, sums[r / 4][r % 4]);
+                sums[r] = fma(read(rows + r * size + i), k, sums[r]);
             }
         });
-        store_sums(sums, change);
     }
     const float decay = *in.decay;
     for (int r = 0; r < N; ++r) {
-        float & of_row = change[r / 4][r % 4];
+        change[r] = in.x[r] * in.gain;
         if constexpr (is_delta) {
-            of_row = (in.x[r] - (has_decays ? of_row : decay * of_row)) * in.gain;
-        } else {
-            of_row = in.x[r] * in.gain;
+            const float product = sum_of(sums[r]);
+            change[r] = (in.x[r] - (has_decays ? product : decay * product)) * in.gain;
         }
     }
     begin_sums();
@@ -181,15 +172,13 @@ void change_rows(float * rows, int size, const step & in, float scale, float * o
         const vec by = has_decays ? read(in.decay + i) : all(decay);
         for (int r = 0; r < N; ++r) {
             float * row = rows + r * size + i;
-            const vec changed = fma(all(change[r / 4][r % 4]), k, mul(by, read(row)));
+            const vec changed = fma(all(change[r]), k, mul(by, read(row)));
             write(row, changed);
-            sums[r / 4][r % 4] = fma(changed, q, sums[r / 4][r % 4]);
+            sums[r] = fma(changed, q, sums[r]);
         }
     });
-    float products[n_sums][4];
-    store_sums(sums, products);
     for (int r = 0; r < N; ++r) {
-        out[r] = products[r / 4][r % 4] * scale;
+        out[r] = sum_of(sums[r]) * scale;
     }
 }
 
