@@ -217,7 +217,7 @@ def test_a_head_is_learnt_where_it_is_proven_better() -> None:
         in_parts.partial_fit(["a"], ["fourth"])
     unsure = GgufClassifier(config).fit(texts, np.random.default_rng(2).permutation(labels))  # which nothing tells
     assert unsure.learnt_ is not None
-    assert "no proof" in unsure.learnt_.reason
+    assert "no gain" in unsure.learnt_.reason
     np.testing.assert_array_equal(unsure.predict_proba(new), zero_shot.predict_proba(new))
     close_all()
     assert learnt.score(new, wanted) > 0.8
