@@ -63,8 +63,9 @@ class EvaluationSettings:
 
     @property
     def exact(self) -> bool:
-        """Whether the pass computes the exact scores."""
-        configured = [prompt.scoring for prompt in self.config.prompts]
+        """Whether the pass computes the exact scores: for a mode, or for what the configuration adds to the modes."""
+        adds = calibrates(self.config) or self.config.cascade is not None
+        configured = [prompt.scoring for prompt in self.config.prompts] if adds else []
         return any(mode in EXACT_SCORINGS for mode in (*self.modes, *configured))
 
 
