@@ -48,7 +48,7 @@ class PromptSet:
     @cached_property
     def listings(self) -> tuple[Prompt, ...]:
         """All that is fed: each prompt, followed by the same with its labels in other orders."""
-        return tuple(listing for prompt in self.prompts for listing in (prompt, *prompt.others))
+        return _listings(self.prompts)
 
     @property
     def n_empty(self) -> tuple[int, ...]:
@@ -95,13 +95,7 @@ class PromptSet:
         return PromptSet(
             prompts=prompts,
             settings=tuple(self.settings[index] for index in chosen),
-            fragments=MappingProxyType(
-                {
-                    each.fragment: self.fragments[each.fragment]
-                    for prompt in prompts
-                    for each in (prompt, *prompt.others)
-                }
-            ),
+            fragments=MappingProxyType({each.fragment: self.fragments[each.fragment] for each in _listings(prompts)}),
             exact=self.exact,
             heads=tuple(self.heads[index] for index in chosen),
         )
@@ -119,6 +113,10 @@ def read_depths(sets: Sequence[PromptSet], n_layer: int) -> tuple[tuple[int, ...
     if not found or found[-1] == n_layer:
         return tuple(found[:-1]), 0
     return tuple(found[:-1]), found[-1]
+
+
+def _listings(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
+    return tuple(listing for prompt in prompts for listing in (prompt, *prompt.others))
 
 
 class Vocabulary(Tokenizer, Protocol):

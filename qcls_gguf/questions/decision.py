@@ -152,17 +152,14 @@ class DecisionReader:
     def _codes(self, question: Question, keys: Sequence[str]) -> list[tuple[str, ...]]:
         if self.kind == LFM2:
             return self._groups(question, keys)
-        letters: Iterable[str] = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _codes()
-        codes = map(str, range(_MOST_CODES)) if self.kind == KEV else letters
+        if self.kind == KEV:  # its template shows none
+            return [(code,) for code in _first(map(str, range(_MOST_CODES)), len(keys))]
+        codes = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _codes()
         return [(code,) for code in self._single(codes, len(keys))]
 
     def _single(self, codes: Iterable[str], n: int) -> list[str]:
-        """The first n codes that are a token each, or, for kev, which does not show them, any."""
-        usable = (code for code in codes if self.kind == KEV or self._token(code) is not None)
-        found = list(islice(usable, min(n, _MOST_CODES)))
-        if len(found) < n:
-            raise ConfigError(f"has {n} options, and this model tells {len(found)} apart: give fewer")
-        return found
+        """The first n codes that are a token each."""
+        return _first((code for code in codes if self._token(code) is not None), n)
 
     def _token(self, text: str) -> int | None:
         tokens = self.model.tokenize(text, parse_special=False).tolist()
@@ -273,6 +270,14 @@ def _pointer(model: Model) -> Pointer:
         key=np.ascontiguousarray(key.T),
         key_bias=key_bias,
     )
+
+
+def _first(codes: Iterable[str], n: int) -> list[str]:
+    """The first n codes. Raises ConfigError for more than there are."""
+    found = list(islice(codes, min(n, _MOST_CODES)))
+    if len(found) < n:
+        raise ConfigError(f"has {n} options, and this model tells {len(found)} apart: give fewer")
+    return found
 
 
 def _plain_text(value: Any) -> str:

@@ -42,7 +42,7 @@ def pointer_scores(pointer: Pointer, states: Float32Array) -> Float32Array:
     return log_softmax(products / np.float32(query.shape[1] ** 0.5))
 
 
-class LearntHeads:
+class HeadScorer:
     """The learnt heads of a prompt set, computed in a few steps for all of them."""
 
     def __init__(self, heads: Mapping[int, Head], labels: Sequence[slice], edge: Sequence[int]) -> None:

@@ -41,7 +41,7 @@ from ..prompts.trie import LabelTrie
 from ..statistics import softmax
 from .adjustment import Adjustment, Adjustments, sets_of
 from .averages import Averages
-from .heads import LearntHeads, pointer_scores
+from .heads import HeadScorer, pointer_scores
 from .output import NOT_FINITE, Output
 from .result import Audit, LabelScore, PromptResult
 from .tries import TrieArithmetic
@@ -200,11 +200,12 @@ class Scorer:
         label_logits = hidden[:, hidden.shape[1] - self._n_label_logits :]
         log_probability = label_logits[row, self._label_column] - label_logits[row, -1]
         joint = np.add.reduceat(log_probability[:, self._label_edge], self._label_start, axis=1)
-        return ExactScores(
-            joint=joint,
-            mean=(joint / self._n_edges).astype(np.float32),
-            label_mass=np.add.reduceat(np.exp(joint), self.first[:-1], axis=1),
-        )
+        return _exact(joint, (joint / self._n_edges).astype(np.float32), self.first)
+
+
+def _exact(joint: Float32Array, mean: Float32Array, first: Sequence[int]) -> ExactScores:
+    """The exact scores, (n_queries, n_labels) each, with each prompt's mass; prompt p's labels begin at first[p]."""
+    return ExactScores(joint=joint, mean=mean, label_mass=np.add.reduceat(np.exp(joint), first[:-1], axis=1))
 
 
 class Answers:
@@ -233,7 +234,7 @@ class Answers:
         self._first = [0, *accumulate(map(len, self._labels))]
         self._slices = [slice(low, high) for low, high in pairwise(self._first)]
         learnt = {prompt: head for prompt, head in enumerate(heads) if isinstance(head, Head)}
-        self._learnt = LearntHeads(learnt, self._slices, self._ends) if learnt else None
+        self._learnt = HeadScorer(learnt, self._slices, self._ends) if learnt else None
         self._all_labels = [label for labels in self._labels for label in labels]
         self._all_n_tokens = [len(tokens) for prompt in prompts for tokens in prompt.label_tokens]
         self._none: list[None] = [None] * len(prompts)
@@ -288,9 +289,7 @@ class Answers:
         """The means over the listings, which `Adjustments` makes into probabilities."""
         exact, score = scores.exact, averages.mean(scores.score)
         if exact is not None:
-            joint = averages.mean(exact.joint)
-            label_mass = np.add.reduceat(np.exp(joint), self._first[:-1], axis=1)
-            exact = ExactScores(joint=joint, mean=averages.mean(exact.mean), label_mass=label_mass)
+            exact = _exact(averages.mean(exact.joint), averages.mean(exact.mean), self._first)
         return LabelScores(score, np.empty_like(score), exact)
 
     def with_sets(self, answers: tuple[PromptResult, ...], query: str) -> tuple[PromptResult, ...]:

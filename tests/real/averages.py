@@ -11,11 +11,11 @@ from rich.table import Table
 from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, RuntimeConfig
 from qcls_gguf.statistics import FloatArray, log_softmax
 
+from .sweep import WORDINGS
 from .texts import Task, model_file
 
 N_TEXTS = 240
 TASKS = ("film reviews", "product reviews", "kinds", "topics")
-_LIST = "Label {about}. Output exactly one label from the list.\n{name}: [{labels}]"
 
 
 def averages_table(task: Task, *, after: bool) -> Table:
@@ -53,7 +53,7 @@ def _by_order(task: Task, texts: list[str], *, after: bool) -> FloatArray:
     prompts = []
     for first in range(len(task.labels)):
         listed = ", ".join(task.labels[first:] + task.labels[:first])
-        list_text = _LIST.format(about=task.about, name=task.ask, labels=listed)
+        list_text = WORDINGS["list"][0].format(about=task.about, name=task.ask, labels=listed)
         system, user = (None, f"text: {{query}}\n{list_text}") if after else (list_text, "text: {query}")
         cue = f"{task.ask}:"
         prompts.append(PromptConfig(name=f"{first}", system=system, user=user, answer_cue=cue, labels=task.labels))

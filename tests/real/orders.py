@@ -10,11 +10,11 @@ from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, RuntimeConf
 from qcls_gguf.score.adjustment import Adjustment, adjusted_scores, log_prior
 from qcls_gguf.statistics import FloatArray
 
+from .sweep import WORDINGS
 from .texts import Task, model_file
 
 _LETTERS = "ABCDEFGHIJ"
-_TEXT = "Label {about}. Output exactly one label from the list.\n{name}: [{options}]"
-_LETTER = "Label {about}. Output exactly one letter from the list.\n{name}:\n{options}"
+_LETTER = "Label {about}. Output exactly one letter from the list.\n{name}:\n{labels}"
 Way = tuple[str, str, tuple[str, ...]]
 """text or letters, cue, order"""
 
@@ -42,10 +42,10 @@ def _scores(task: Task, texts: list[str]) -> dict[Way, FloatArray]:
     for order in permutations(task.labels):
         letters = _LETTERS[: len(order)]
         lines = "\n".join(f"{letter}. {label}" for letter, label in zip(letters, order, strict=True))
-        asked = {"text": (_TEXT, ", ".join(order), order), "letters": (_LETTER, lines, tuple(letters))}
+        asked = {"text": (WORDINGS["list"][0], ", ".join(order), order), "letters": (_LETTER, lines, tuple(letters))}
         for cue in ("Answer:", f"{task.ask}:"):
             for kind, (system, options, labels) in asked.items():
-                system = system.format(about=task.about, name=task.ask, options=options)
+                system = system.format(about=task.about, name=task.ask, labels=options)
                 name = f"{kind} {cue} {order}"
                 ways[kind, cue, order] = PromptConfig(
                     name=name, system=system, user="text: {query}", answer_cue=cue, labels=labels

@@ -14,6 +14,7 @@ from qcls_gguf.score.heads import Float32Array, unit_states
 from qcls_gguf.statistics import FloatArray
 from qcls_gguf.statistics.stated import conformal_quantile
 
+from .sweep import WORDINGS
 from .texts import Task, model_file
 
 SCOPES = {"film reviews": 500, "product reviews": 500, "topics": 200}
@@ -84,7 +85,7 @@ def scope_table(tasks: dict[str, Task], scope: str) -> Table:
 
 def _states(task: Task, texts: dict[str, list[str]]) -> tuple[dict[str, Float32Array], list[int]]:
     """(n, n_depths, n_embd) the states at the end of the task's prompt by group of texts, and the answers in scope."""
-    system = f"Label {task.about}. Output exactly one label from the list.\n{task.ask}: [{', '.join(task.labels)}]"
+    system = WORDINGS["list"][0].format(about=task.about, name=task.ask, labels=", ".join(task.labels))
     prompt = PromptConfig(
         name=task.name, system=system, user="text: {query}", answer_cue=f"{task.ask}:", labels=task.labels
     )

@@ -152,13 +152,15 @@ def _text(message: ChatMessage, param: str) -> str:
 
 
 def _answer(request: ChatRequest, context: Context, wanted: _Wanted, found: list[Distribution], usage: Usage) -> object:
-    whole: dict[str, Any] = {}
+    value: Any = {}
     for (names, field), each in zip(wanted.lists.items(), found, strict=True):
-        inner = whole
+        if not names:  # the schema is itself the only list
+            value = field.values[each.best]
+            break
+        inner = value
         for name in names[:-1]:
             inner = inner.setdefault(name, {})
-        inner["".join(names[-1:])] = field.values[each.best]
-    value = whole[""] if () in wanted.lists else whole
+        inner[names[-1]] = field.values[each.best]
     is_text = isinstance(value, str) and not wanted.is_json
     content = value if is_text else json.dumps(value, ensure_ascii=False)
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
