@@ -1,16 +1,15 @@
 """A small cascade of the embedded model: two prompts with one text first, then each with its own."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import yaml
+from commands import tiny_rows
 
 from qcls_gguf import Classifier
 from qcls_gguf.cascade import stamps
 
-ROOT = Path(__file__).parents[1]
-QUERIES = [json.loads(line)["query"] for line in (ROOT / "models/tiny/heldout.jsonl").read_text().splitlines()[:8]]
+QUERIES = [row["query"] for row in tiny_rows("heldout")[:8]]
 FORM = (
     "<|im_start|>system\nAnalyze the {what}. Output exactly one label from [none, {labels}]. Use 'none' if no {what}."
     "<|im_end|>\n<|im_start|>user\nquery: {{query}}<|im_end|>\n<|im_start|>assistant\nlabel:"

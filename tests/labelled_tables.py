@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from commands import COMMAND, tiny_rows
 
 from qcls_gguf import Classifier
 
 CONFIG = "mission"
-TINY = Path(__file__).parents[1] / "models" / "tiny"
 CLOSE = 0.02
 """of probabilities: what other queries in a decode do to the arithmetic"""
 
 
-HELD_OUT = [json.loads(line)["query"] for line in (TINY / "heldout.jsonl").read_text(encoding="utf-8").splitlines()]
+HELD_OUT = [row["query"] for row in tiny_rows("heldout")]
 QUERIES = HELD_OUT[:30]
 
 
 def label_command(path: Path, out: Path, *options: str) -> list[str]:
     """The command that labels a file, 8 queries a decode, with one thread."""
-    command = str(Path(sys.executable).with_name("qcls-gguf"))
-    line = [command, "label", str(path), "--out", str(out), "--config", CONFIG, "--threads", "1", "--batch", "8"]
+    line = [COMMAND, "label", str(path), "--out", str(out), "--config", CONFIG, "--threads", "1", "--batch", "8"]
     return [*line, *options]
 
 

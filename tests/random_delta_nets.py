@@ -68,15 +68,11 @@ def _gated_layers(
     if n_expert:
         expert_keys(t, n_expert, n_ff_expert, has_shared=True)
     head_keys(t, shape)
-    t.key("attention.key_length", shape.head_dim)
-    t.key("attention.value_length", shape.head_dim)
+    t.keys("attention", key_length=shape.head_dim, value_length=shape.head_dim)
     t.key("rope.dimension_count", net.n_rot)
     t.key("full_attention_interval", net.interval)
-    t.key("ssm.conv_kernel", _N_CONV)
-    t.key("ssm.inner_size", net.n_values)
-    t.key("ssm.state_size", net.n_state)
-    t.key("ssm.time_step_rank", net.n_v_heads)
-    t.key("ssm.group_count", net.n_k_heads)
+    t.keys("ssm", conv_kernel=_N_CONV, inner_size=net.n_values, state_size=net.n_state)
+    t.keys("ssm", time_step_rank=net.n_v_heads, group_count=net.n_k_heads)
     for i, prefix in enumerate(layers(t, shape)):
         t.norm(f"{prefix}post_attention_norm", shape.n_embd)
         if (i + 1) % net.interval:
@@ -126,13 +122,9 @@ def kimi_linear(t: RandomTensors, shape: Shape, *, is_ling: bool = False) -> Non
     """
     n_head, n_kda, n_rot, n_plain, n_value, kv_rank = shape.n_head, 32, 32, 32, 64, 64
     n_expert, n_ff_expert = 4, shape.n_ff // 4
-    t.key("attention.head_count", n_head)
-    t.key("attention.head_count_kv", [i % 2 for i in range(shape.n_layer)])
-    t.key("attention.key_length", kv_rank + n_rot)
-    t.key("attention.value_length", kv_rank)
-    t.key("attention.key_length_mla", n_plain + n_rot)
-    t.key("attention.value_length_mla", n_value)
-    t.key("attention.kv_lora_rank", kv_rank)
+    t.keys("attention", head_count=n_head, head_count_kv=[i % 2 for i in range(shape.n_layer)])
+    t.keys("attention", key_length=kv_rank + n_rot, value_length=kv_rank)
+    t.keys("attention", key_length_mla=n_plain + n_rot, value_length_mla=n_value, kv_lora_rank=kv_rank)
     t.key("rope.dimension_count", n_rot)
     t.key("ssm.conv_kernel", _N_CONV)
     t.key("kda.head_dim", n_kda)

@@ -39,8 +39,8 @@ def gemma4(t: RandomTensors, shape: Shape) -> None:
     _keys(t, shape)
     for name in ("key_length", "value_length", "key_length_swa", "value_length_swa"):
         t.key(f"attention.{name}", shape.head_dim)
-    t.key("attention.sliding_window_pattern", [i % 2 == 0 for i in range(shape.n_layer)])
-    t.key("attention.shared_kv_layers", 2)
+    windows = [i % 2 == 0 for i in range(shape.n_layer)]
+    t.keys("attention", sliding_window_pattern=windows, shared_kv_layers=2)
     t.key("embedding_length_per_layer_input", 32)
     _layer_embeddings(t, shape, 32)
     t.vector("rope_freqs.weight", shape.head_dim // 2, mean=1.5)

@@ -19,10 +19,7 @@ def mamba(t: RandomTensors, shape: Shape) -> None:
 
 
 def _mamba_keys(t: RandomTensors, shape: Shape) -> None:
-    t.key("ssm.conv_kernel", 4)
-    t.key("ssm.inner_size", 2 * shape.n_embd)
-    t.key("ssm.state_size", 16)
-    t.key("ssm.time_step_rank", shape.n_embd // 16)
+    t.keys("ssm", conv_kernel=4, inner_size=2 * shape.n_embd, state_size=16, time_step_rank=shape.n_embd // 16)
 
 
 def _mamba_layer(t: RandomTensors, shape: Shape, prefix: str) -> None:
@@ -68,8 +65,7 @@ def lfm2(t: RandomTensors, shape: Shape, *, keys: Mapping[str, int] | None = Non
 def _attention_in_odd_layers(t: RandomTensors, shape: Shape) -> list[int]:
     """The key and value heads of each layer, as the file says them."""
     n_head_kv = [shape.n_head_kv if i % 2 else 0 for i in range(shape.n_layer)]
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", n_head_kv)
+    t.keys("attention", head_count=shape.n_head, head_count_kv=n_head_kv)
     return n_head_kv
 
 
@@ -131,11 +127,8 @@ def nemotron_h(t: RandomTensors, shape: Shape, *, n_expert: int = 0) -> None:
 
 
 def _mamba2_keys(t: RandomTensors, shape: Shape, *, n_group: int) -> None:
-    t.key("ssm.conv_kernel", 4)
-    t.key("ssm.inner_size", 2 * shape.n_embd)
-    t.key("ssm.state_size", _N_STATE_2)
-    t.key("ssm.time_step_rank", 8)
-    t.key("ssm.group_count", n_group)
+    t.keys("ssm", conv_kernel=4, inner_size=2 * shape.n_embd, state_size=_N_STATE_2)
+    t.keys("ssm", time_step_rank=8, group_count=n_group)
 
 
 def _mamba2_layer(t: RandomTensors, shape: Shape, prefix: str, *, n_group: int) -> None:
@@ -163,32 +156,21 @@ def jamba(t: RandomTensors, shape: Shape) -> None:
 
 
 def plamo2(t: RandomTensors, shape: Shape) -> None:
-    """Mamba with heads in even layers, attention in odd ones, norms in front of and after each part."""
-    n_head_kv = _attention_in_odd_layers(t, shape)
+    """Mamba with heads and norms in front of and after each part; odd layers, of which there are none here, differ."""
+    _attention_in_odd_layers(t, shape)
     n_inner, n_state, n_conv, n_ssm_head, dt_rank = 2 * shape.n_embd, 16, 4, 8, 64
-    t.key("attention.key_length", shape.head_dim)
-    t.key("attention.value_length", shape.head_dim)
-    t.key("ssm.conv_kernel", n_conv)
-    t.key("ssm.inner_size", n_inner)
-    t.key("ssm.state_size", n_state)
-    t.key("ssm.time_step_rank", n_ssm_head)
-    t.key("ssm.group_count", 0)
-    for i, prefix in enumerate(layers(t, shape)):
-        if n_head_kv[i]:
-            t.matrix(f"{prefix}attn_qkv", shape.n_embd, (shape.n_head + 2 * shape.n_head_kv) * shape.head_dim)
-            t.vector(f"{prefix}attn_q_norm.weight", (shape.n_head, shape.head_dim), mean=1.0)
-            t.vector(f"{prefix}attn_k_norm.weight", (shape.n_head_kv, shape.head_dim), mean=1.0)
-            t.matrix(f"{prefix}attn_output", shape.n_head * shape.head_dim, shape.n_embd, gain=3.0)
-        else:
-            t.matrix(f"{prefix}ssm_in", shape.n_embd, 2 * n_inner)
-            t.matrix(f"{prefix}ssm_conv1d", n_conv, n_inner, type_name="F32")
-            t.matrix(f"{prefix}ssm_x", n_inner, dt_rank + 2 * n_state)
-            t.matrix(f"{prefix}ssm_dt", dt_rank, n_ssm_head, bias=True, type_name="F32")
-            t.decay(f"{prefix}ssm_a", n_ssm_head)
-            t.vector(f"{prefix}ssm_d", n_ssm_head, mean=1.0)
-            t.matrix(f"{prefix}ssm_out", n_inner, shape.n_embd, gain=3.0)
-            for name, n in (("dt", dt_rank), ("b", n_state), ("c", n_state)):
-                t.vector(f"{prefix}ssm_{name}_norm", n, mean=1.0)
+    t.keys("attention", key_length=shape.head_dim, value_length=shape.head_dim)
+    t.keys("ssm", conv_kernel=n_conv, inner_size=n_inner, state_size=n_state, time_step_rank=n_ssm_head, group_count=0)
+    for prefix in layers(t, shape):
+        t.matrix(f"{prefix}ssm_in", shape.n_embd, 2 * n_inner)
+        t.matrix(f"{prefix}ssm_conv1d", n_conv, n_inner, type_name="F32")
+        t.matrix(f"{prefix}ssm_x", n_inner, dt_rank + 2 * n_state)
+        t.matrix(f"{prefix}ssm_dt", dt_rank, n_ssm_head, bias=True, type_name="F32")
+        t.decay(f"{prefix}ssm_a", n_ssm_head)
+        t.vector(f"{prefix}ssm_d", n_ssm_head, mean=1.0)
+        t.matrix(f"{prefix}ssm_out", n_inner, shape.n_embd, gain=3.0)
+        for name, n in (("dt", dt_rank), ("b", n_state), ("c", n_state)):
+            t.vector(f"{prefix}ssm_{name}_norm", n, mean=1.0)
         t.vector(f"{prefix}post_attention_norm", shape.n_embd, mean=1.0)
         t.norm(f"{prefix}ffn_norm", shape.n_embd)
         t.matrix(f"{prefix}ffn_up", shape.n_embd, 2 * shape.n_ff)  # the gate and its factor in one
@@ -215,6 +197,9 @@ HYBRIDS: dict[str, ArchSpec] = {
     "nemotron_h_moe": ArchSpec(partial(nemotron_h, n_expert=4), memory="hybrid", n_layer=4),
     "falcon-h1": ArchSpec(falcon_h1, memory="hybrid"),
     "jamba": ArchSpec(jamba, memory="hybrid"),
-    "plamo2": ArchSpec(plamo2, memory="hybrid"),
+    # which is refused when it is loaded
+    "plamo2": ArchSpec(plamo2, memory="hybrid", n_layer=1),
 }
 """By name, as ARCHS has all models."""
+KINDS_OF_STATES = ("lfm2", "qwen35", "granitehybrid")
+"""One of each kind of state: short convolutions, delta nets, Mamba 2."""

@@ -71,8 +71,7 @@ def layers(t: RandomTensors, shape: Shape, *, bias: bool = False, final: str = "
 
 
 def head_keys(t: RandomTensors, shape: Shape) -> None:
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", shape.n_head_kv)
+    t.keys("attention", head_count=shape.n_head, head_count_kv=shape.n_head_kv)
 
 
 def expert_keys(t: RandomTensors, n_expert: int, n_ff: int, *, has_shared: bool = False) -> None:
@@ -138,8 +137,7 @@ def decoder(
     """RMS-normed layers of attention and a gated network, in the details that architectures differ in."""
     head_keys(t, shape)
     if shape.heads:
-        t.key("attention.key_length", shape.head_dim)
-        t.key("attention.value_length", shape.head_dim)
+        t.keys("attention", key_length=shape.head_dim, value_length=shape.head_dim)
     for key, value in (keys or {}).items():
         t.key(key, value)
     n_ff_expert = shape.n_ff // 4
@@ -218,12 +216,8 @@ def latent_decoder(t: RandomTensors, shape: Shape) -> None:
     """MiniCPM 3's layers: keys and values from a short vector a token, to which a rotated part is added."""
     n_rot, n_plain, q_rank, kv_rank = 32, 32, 96, 64
     n_head = shape.n_head
-    t.key("attention.head_count", n_head)
-    t.key("attention.head_count_kv", n_head)
-    t.key("attention.q_lora_rank", q_rank)
-    t.key("attention.kv_lora_rank", kv_rank)
-    t.key("attention.key_length", n_plain + n_rot)
-    t.key("attention.value_length", HEAD_DIM)
+    t.keys("attention", head_count=n_head, head_count_kv=n_head, q_lora_rank=q_rank, kv_lora_rank=kv_rank)
+    t.keys("attention", key_length=n_plain + n_rot, value_length=HEAD_DIM)
     t.key("rope.dimension_count", n_rot)
     for prefix in layers(t, shape):
         t.matrix(f"{prefix}attn_q_a", shape.n_embd, q_rank)
@@ -240,8 +234,7 @@ def latent_decoder(t: RandomTensors, shape: Shape) -> None:
 def t5(t: RandomTensors, shape: Shape) -> None:
     """As many encoder layers as decoder layers; every head has its own keys and values."""
     n_buckets = 32
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.relative_buckets_count", n_buckets)
+    t.keys("attention", head_count=shape.n_head, relative_buckets_count=n_buckets)
     for part in ("enc", "dec"):
         for i in range(shape.n_layer):
             prefix = f"{part}.blk.{i}."

@@ -1,5 +1,6 @@
 """Random tensors and keys for a GGUF file: matrices of a given spread in any type, norms, biases."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ class RandomTensors:
     rng: np.random.Generator
     weight_type: str
 
-    def key(self, name: str, value: float | bool | list[int]) -> None:
+    def key(self, name: str, value: float | bool | Sequence[int]) -> None:
         """Add the key `<arch>.<name>`, typed as its value is."""
         key = f"{self.writer.arch}.{name}"
         self.writer.kv_data[0].pop(key, None)  # what every model has, a family may have otherwise
@@ -32,6 +33,11 @@ class RandomTensors:
             self.writer.add_float32(key, value)
         else:
             self.writer.add_array(key, value)
+
+    def keys(self, group: str, **values: float | bool | Sequence[int]) -> None:
+        """Add the keys `<arch>.<group>.<name>`."""
+        for name, value in values.items():
+            self.key(f"{group}.{name}", value)
 
     def matrix(
         self,

@@ -3,20 +3,16 @@
 import json
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from commands import run, tiny_rows, write_rows
 from hostile_rows import Row
 
 from qcls_gguf import ConfigError, QclsError
 from qcls_gguf.report.files import Output, check_writable, show_and_write, write_file
 
-_ROWS = (Path(__file__).parents[2] / "models" / "tiny" / "heldout.jsonl").read_text(encoding="utf-8").splitlines()[:300]
-_COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
 _OLD = "the report of last week\n"
 _MOST_BYTES = 300  # of a file, in the commands below: fewer than any report has
 _SMALL = ["--threads", "1", "--quiet", "--format", "json"]
@@ -86,14 +82,6 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_BYTES, _MOST_BYTES))
 
 
-def _run(command: list[str], folder: Path, path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    line = [_COMMAND, *command, str(path), *([] if command[0] == "init" else _SMALL)]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # Python would keep, and later trust, half a file
-    return subprocess.run(
-        line, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=environment, **options
-    )
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -103,11 +91,13 @@ def _run(command: list[str], folder: Path, path: Path, **options: Any) -> subpro
 )
 def test_a_command_whose_file_does_not_fit(name: str, row: Row, tmp_path: Path) -> None:
     row.name, row.n = f"full disk: {name}", 1
-    (tmp_path / "rows.jsonl").write_text("\n".join(_ROWS))
+    write_rows(tmp_path / "rows.jsonl", tiny_rows("heldout")[:300])
     path = tmp_path / "report"
     path.write_text(_OLD)
+    words = [*COMMANDS[name], path, *([] if name == "init --out" else _SMALL)]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # Python would keep, and later trust, half a file
     # the caches of matplotlib and of prefixes do not fit either, and nobody minds
-    done = _run(COMMANDS[name], tmp_path, path, preexec_fn=_limited)
+    done = run(*words, cwd=tmp_path, env=environment, preexec_fn=_limited)
     said = f"qcls-gguf: {name.split()[1]} {path}: could not be written: File too large\n"
     row.check(done.returncode == 1, f"exit code {done.returncode}")
     row.check(done.stderr.endswith(said) and "Traceback" not in done.stderr, done.stderr)

@@ -3,15 +3,14 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from commands import COMMAND
 from hostile_rows import Row, sizes
 from mutate import cases
 
-COMMAND = [str(Path(sys.executable).with_name("qcls-gguf"))]
 LABEL = ["run", "--quiet", "--query", "red dress", "--threads", "1"]
 LINES = {signal.SIGINT: "qcls-gguf: interrupted\n", signal.SIGTERM: "qcls-gguf: terminated\n"}
 _RUNS = {"help": ["--help"], "version": ["--version"], "run": LABEL}
@@ -19,7 +18,7 @@ _RUNS = {"help": ["--help"], "version": ["--version"], "run": LABEL}
 
 def _started(arguments: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -104,6 +103,6 @@ def test_a_reader_that_has_left_is_no_traceback(arguments: list[str]) -> None:
     """For an output that is lost otherwise see tests/model/test_cli.py."""
     reader, output = os.pipe()
     os.close(reader)
-    done = subprocess.run([*COMMAND, *arguments], stdout=output, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run([COMMAND, *arguments], stdout=output, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(output)
     assert (done.stderr, done.returncode in (0, 1)) == ("", True)  # click ends with 1, as others do

@@ -1,14 +1,12 @@
 """Texts that move a terminal's cursor, or ask it for something: shown as escapes wherever they come from."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from commands import run
 
-_COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
 _EVIL = "\x1b[2J\x1b]0;x\x07\x9b31m\x08\u202e"
 _ESCAPED = "\\x1b[2J\\x1b]0;x\\x07\\x9b31m\\x08\\u202e"
 _QUERY = f"red{_EVIL}\ndress"
@@ -24,23 +22,18 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def _run(*arguments: object) -> tuple[str, str]:
-    done = subprocess.run([_COMMAND, *map(str, arguments)], capture_output=True, timeout=120, check=False)
-    return done.stdout.decode(), done.stderr.decode()
-
-
 def _is_clean(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
 def test_tables_show_escapes_and_json_is_exact(config: Path) -> None:
     for command in (("run", "--query", _QUERY), ("inspect",)):
-        out, error = _run(*command, "--config", config)
-        assert _is_clean(out), out
-        assert _is_clean(error), error
-        assert f"a{_ESCAPED}"[:20] in out
-    out, _ = _run("run", "--config", config, "--query", _QUERY, "--format", "jsonl", "--quiet")
-    record = json.loads(out)
+        done = run(*command, "--config", config)
+        assert _is_clean(done.stdout), done.stdout
+        assert _is_clean(done.stderr), done.stderr
+        assert f"a{_ESCAPED}"[:20] in done.stdout
+    done = run("run", "--config", config, "--query", _QUERY, "--format", "jsonl", "--quiet")
+    record = json.loads(done.stdout)
     assert record["query"] == _QUERY
     assert {answer["prompt"] for answer in record["results"]} == {f"a{_EVIL}", f"b{_EVIL}"}
 
@@ -56,6 +49,6 @@ def test_tables_show_escapes_and_json_is_exact(config: Path) -> None:
     ],
 )
 def test_errors_show_escapes(arguments: tuple[str, ...]) -> None:
-    _, error = _run(*arguments)
+    error = run(*arguments).stderr
     assert error
     assert _is_clean(error), error

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from commands import ROOT, invoked
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, load_config
 from qcls_gguf.advising.advise import AdviceSettings, advise
 from qcls_gguf.advising.comparison import STAGE_FILE
 from qcls_gguf.advising.records import AdviceRecord, CandidateRecord
-from qcls_gguf.cli.app import app
 from qcls_gguf.opening import ClassifierOpener
 
-ROOT = Path(__file__).parents[2]
 MISSION, FASHION = (load_config(ROOT / "configs" / f"{name}.yaml") for name in ("mission", "fashion-8"))
 HELD_OUT = (ROOT / "models" / "tiny" / "heldout.jsonl").read_text(encoding="utf-8").splitlines()
 N = 20
@@ -40,9 +38,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     rows, out, html = folder / "rows.jsonl", folder / "out.yaml", folder / "advice.html"
     rows.write_text("\n".join(HELD_OUT[:N]), encoding="utf-8")
     out.write_text("old", encoding="utf-8")
-    words = ["--data", rows, "--min-agreement", LIMIT, "--also", "fashion-8-joint", "--write", out, "--force",
-             "--html", html, "--format", "json"]  # fmt: skip
-    run = CliRunner().invoke(app, ["advise", *map(str, words)], catch_exceptions=False)
+    options = ["--min-agreement", LIMIT, "--also", "fashion-8-joint", "--force", "--format", "json"]
+    run = invoked("advise", "--data", rows, *options, "--write", out, "--html", html)
     assert run.exit_code == 0, run.stderr
     record = AdviceRecord.model_validate_json(run.stdout)
     return Done(record=record, rows=rows, out=out, page=html.read_text(encoding="utf-8"), said=run.stderr)

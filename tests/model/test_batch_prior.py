@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from evaluations import run
+from commands import run
 
 from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.opening import ClassifierOpener

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import invoked
 from conftest import ROOT, MakeModel, OpenClassifier
 from oracle import COLOR, PromptSpec
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from qcls_gguf import Classifier
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.bench.workloads import Workload, least_tokens, made_queries, send_in_turns
-from qcls_gguf.cli.app import app
 from qcls_gguf.native import NativeModel
 from qcls_gguf.system.timing import STAGES
 
@@ -26,7 +26,7 @@ def bench(*arguments: object) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("COPY_BYTES", 1 << 20), ("PROBE_SIDE", 256), ("PROBE_COLUMNS", 32), ("BUDGET_S", 0.02)):
             patch.setattr(f"qcls_gguf.bench.roofline.{name}", value)
-        return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+        return invoked("bench", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +110,8 @@ def test_a_file_without_a_benchmark_is_refused(text: str, options: list[str], me
 
 def test_a_device_that_cannot_be_measured_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe refuses; what was measured before is shown without a roofline."""
-    arguments = ["--query-tokens", "1", "-n", "1", "--repeat", "1", "--quiet"]
     monkeypatch.setattr("qcls_gguf.bench.roofline.COPY_BYTES", 1 << 37)
-    done = CliRunner().invoke(app, ["bench", *arguments])
+    done = invoked("bench", "--query-tokens", 1, "-n", 1, "--repeat", 1, "--quiet")
     assert done.exit_code == 0, done.stderr
     shown = " ".join(done.stdout.split())
     assert "not measured: probe: n_bytes is 137438953472: it must be between" in shown

@@ -6,14 +6,15 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from commands import ROOT, run, tiny_rows, write_rows
 from conftest import WriteConfig
-from evaluations import ROOT, TEMPLATE, evaluated, run, write_rows
+from evaluations import TEMPLATE, evaluated
 from oracle import PromptSpec
 from served import Server
 
@@ -80,18 +81,14 @@ def fashion(tmp_path: Path) -> Path:
     return path
 
 
-DEV = ROOT / "models" / "tiny" / "dev.jsonl"
+def labelled_rows(name: Literal["dev", "heldout"], n: int) -> list[dict[str, Any]]:
+    """Labelled queries for two of the embedded model's own prompts."""
+    return [{**row, "labels": {name: row["labels"][name] for name in FASHION}} for row in tiny_rows(name)[:n]]
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Sixty labelled queries for two of the embedded model's own prompts."""
-    rows = [json.loads(line) for line in DEV.read_text(encoding="utf-8").splitlines()[:60]]
-    for row in rows:
-        row["labels"] = {name: row["labels"][name] for name in FASHION}
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_rows(tmp_path / "rows.jsonl", labelled_rows("dev", 60))
 
 
 def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, tmp_path: Path) -> None:
@@ -149,20 +146,17 @@ def test_the_calibrated_mode_is_what_the_classifier_answers(write_config: WriteC
     """In the configured scorings, with prior and temperature."""
     path = write_config("qwen3", specs("joint", "first_token"), flash_attn=False, kv_type="f32")
     path = changed(changed(path, prior="content_free"), prompt="item", temperature=0.3, min_confidence=1, fallback="?")
-    rows = tmp_path / "rows.jsonl"
-    given = [
+    given: list[dict[str, Any]] = [
         {"query": "red dress", "labels": {"item": "jump", "user": ["boy", "man"]}},
         {"query": "", "labels": {"user": "man"}},
     ]
-    rows.write_text("".join(json.dumps(row) + "\n" for row in given))
-    modes = evaluated(path, rows, modes=("tree",))["modes"]
+    modes = evaluated(path, write_rows(tmp_path / "rows.jsonl", given), modes=("tree",))["modes"]
     assert modes["calibrated"]["agreement_with_joint"] is not None  # item is scored by joint
     losses = []
     with Classifier.from_config(path) as classifier:
         for row in given:
-            for answer in classifier.classify(str(row["query"])).results:
-                labels: Any = row["labels"]
-                if accepted := labels.get(answer.prompt):
+            for answer in classifier.classify(row["query"]).results:
+                if accepted := row["labels"].get(answer.prompt):
                     losses.append(-np.log(sum(s.probability for s in answer.scores if s.label in accepted)))
     assert modes["calibrated"]["log_loss"] == pytest.approx(np.mean(losses), abs=1e-4)
     assert modes["calibrated"]["log_loss"] != pytest.approx(modes["tree"]["log_loss"], abs=1e-3)
@@ -179,7 +173,7 @@ def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
             answers = classifier.classify(query := f"query {i}").results
             drawn = {a.prompt: random.choices(LABELS[a.prompt], [s.probability for s in a.scores])[0] for a in answers}
             rows.append({"query": query, "labels": drawn})
-    (data := tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = write_rows(tmp_path / "rows.jsonl", rows)
     done = run("calibrate", "--data", data, "--config", path, "--out", tmp_path / "fits.yaml")
     assert done.returncode == 1, done.stderr
     assert done.stdout.count("refused: ") == 2
@@ -306,13 +300,6 @@ N_STATED = 240
 BLUE = "something blue for boys"
 
 
-def labelled_rows(name: str, begin: int, end: int) -> list[dict[str, Any]]:
-    """Labelled queries of the embedded model's own prompts."""
-    lines = (ROOT / "models" / "tiny" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[begin:end]
-    found = [json.loads(line) for line in lines]
-    return [{**row, "labels": {name: row["labels"][name] for name in FASHION}} for row in found]
-
-
 def stated(config: Path, data: list[dict[str, Any]], out: Path, **asked: Any) -> tuple[StatementRecord, str | None]:
     path = write_rows(out.with_suffix(".jsonl"), data)
     with ClassifierOpener() as opener:
@@ -326,7 +313,7 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
     """Stated once, used by Python, `run`, `label` and `serve`, checked on new rows; refused for other answers."""
     sets: dict[str, Any] = {"coverage": 0.9, "method": "aps", "randomised": True}
     config = changed(changed(fashion, calibration="c.yaml", sets=sets), prompt="audience", sets={"coverage": 0.95})
-    data = labelled_rows("dev", 0, N_STATED)
+    data = labelled_rows("dev", N_STATED)
     out = tmp_path / "c.yaml"
     record, _ = stated(config, [*data, data[0]], out, target_error=0.1, fallback="ask")
     assert StatementRecord.model_validate(record.to_dict()) == record
@@ -383,7 +370,7 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
         (decided,) = server.http.post("/v1/decisions", json=asked).json()["answers"]
         assert tuple(decided["x_label_set"]) == answer["colour"].label_set
 
-    new = labelled_rows("heldout", 0, N_STATED)
+    new = labelled_rows("heldout", N_STATED)
     both = write_rows(tmp_path / "new.jsonl", [*new, *data[:5]])
     check = evaluated(config, both, modes=("tree",), check_error=True)
     assert check["check"]["n_known"] == 5
@@ -418,14 +405,14 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
 
 
 def test_what_cannot_be_stated_is_refused_with_the_rows_that_are_needed(fashion: Path, tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "few.jsonl", labelled_rows("dev", 0, 40))
+    data = write_rows(tmp_path / "few.jsonl", labelled_rows("dev", 40))
     few = run(*("calibrate", "--config", fashion, "--target-error", 0.04), "--out", tmp_path / "c.yaml", "--data", data)
     assert few.returncode == 1, few.stderr
     assert " ".join(few.stdout.split()).count("40 labelled rows are too few, 91 are needed") == 2
     assert not (tmp_path / "c.yaml").exists()
 
     config = changed(fashion, calibration="c.yaml", sets={"coverage": 0.9, "by_label": True})
-    one_label = [{**row, "labels": {"colour": "none"}} for row in labelled_rows("dev", 0, 60)]
+    one_label = [{**row, "labels": {"colour": "none"}} for row in labelled_rows("dev", 60)]
     with pytest.raises(ConfigError, match="no row is labelled for prompt audience"):
         stated(config, one_label, tmp_path / "c.yaml")
     with ClassifierOpener() as opener:
@@ -447,7 +434,7 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
     entry = {"prompt_hash": prompt_hash(colour), "scoring": "tree", "temperature": 2.0, "fit": {"n_rows": 9}}
     (tmp_path / "c.yaml").write_text(calibration_text(model, {"colour": entry}), encoding="utf-8")
     with ClassifierOpener() as opener:
-        data = write_rows(tmp_path / "rows.jsonl", labelled_rows("dev", 0, N_STATED))
+        data = write_rows(tmp_path / "rows.jsonl", labelled_rows("dev", N_STATED))
         settings = FitSettings(config=load_config(config), data=data, out=tmp_path / "c.yaml", force=True)
         record, text = state(settings, Asked(target_error=0.1), opener)
         assert text is not None
@@ -458,7 +445,7 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
     assert "temperature" not in after["audience"]
     assert again.prompts["colour"] == record.prompts["colour"]  # whatever the file stated before
     with Classifier.from_config(config) as classifier:
-        answers = [classifier.classify(row["query"])["colour"] for row in labelled_rows("dev", 0, N_STATED)]
+        answers = [classifier.classify(row["query"])["colour"] for row in labelled_rows("dev", N_STATED)]
     error = record.prompts["colour"].error
     assert error
     assert sum(not each.abstained for each in answers) == error.n_answered
@@ -467,9 +454,9 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
 def test_drift_is_told_by_watch_label_and_serve(fashion: Path, tmp_path: Path) -> None:
     """For queries of another kind, and not for those of the same."""
     config = changed(fashion, calibration="c.yaml")
-    record, _ = stated(config, labelled_rows("dev", 0, N_STATED), tmp_path / "c.yaml", target_error=0.2)
+    record, _ = stated(config, labelled_rows("dev", N_STATED), tmp_path / "c.yaml", target_error=0.2)
     assert record.written
-    same = [row["query"] for row in labelled_rows("heldout", 0, 150)]
+    same = [row["query"] for row in labelled_rows("heldout", 150)]
     other = [f"the train to station number {number} leaves late because of snow on the line" for number in range(150)]
     for name, queries in (("same.txt", same), ("other.txt", other)):
         (tmp_path / name).write_text("\n".join(queries), encoding="utf-8")

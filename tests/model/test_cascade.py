@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from cascades import PROMPTS, QUERIES, ROOT, joint, tree, write
-from evaluations import evaluated, write_rows
+from cascades import PROMPTS, QUERIES, joint, tree, write
+from commands import ROOT, write_rows
+from evaluations import evaluated
 
 from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError, load_config
 from qcls_gguf.bench.workloads import Workload, send_in_turns

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 from chat_templates import CHATML, CHATS
+from commands import change, printed, write_rows
 from conftest import MakeModel
 from random_vocab import BOS
-from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
-from qcls_gguf.cli.app import app
 from qcls_gguf.config.calibration_file import prompt_hash
 from qcls_gguf.config.resources import config_path
 
@@ -148,20 +147,11 @@ def test_tools_take_such_prompts(chat_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "chat.yaml"
     path.write_text(yaml.safe_dump(config))
     rows = [{"query": f"{word} {i}", "labels": {"color": word}} for i in range(40) for word in LABELS]
-    data = tmp_path / "rows.jsonl"
-    data.write_text("\n".join(map(json.dumps, rows)))
-
-    def run(*words: str) -> dict[str, object]:
-        done = CliRunner().invoke(app, [*words, "--config", str(path)], catch_exceptions=False)
-        assert done.exit_code == 0, done.stderr
-        return json.loads(done.stdout) if "json" in words else {}
-
-    run("calibrate", "--data", str(data), "--out", str(tmp_path / "fit.yaml"), "--quiet")
-    path.write_text(
-        yaml.safe_dump({**config, "calibration": "fit.yaml"} if (tmp_path / "fit.yaml").exists() else config)
-    )
-    record = run("eval", "--data", str(data), "--quiet", "-f", "json", "--shuffle-labels", "1")
+    data, fit = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "fit.yaml"
+    printed("calibrate", "-c", path, "--data", data, "--out", fit, "--quiet")
+    if fit.exists():
+        change(path, calibration=fit.name)
+    record = json.loads(printed("eval", "-c", path, "--data", data, "--quiet", "-f", "json", "--shuffle-labels", 1))
     assert record["shuffle_labels"]
-    run("compare", "--query", "red", "--method", "naive", "--rounds", "1", "--warm-up", "0", "--quiet", "-f", "json")
-    inspected = run("inspect", "-f", "json")
-    assert inspected["prompts"]
+    printed("compare", "-c", path, "--query", "red", "--method", "naive", "--rounds", 1, "--warm-up", 0, "--quiet")
+    assert json.loads(printed("inspect", "-c", path, "-f", "json"))["prompts"]

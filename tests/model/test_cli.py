@@ -5,17 +5,15 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import COMMAND
 
 from qcls_gguf.native import devices
 
-ROOT = Path(__file__).parents[2]
-COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
 PROMPTS = ["category", "audience", "colour", "season", "occasion", "material", "price", "fit"]
 
 

@@ -4,23 +4,22 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
+from commands import ROOT
+from commands import run as command
 from hub_server import HubRepo, HubServer
 
-COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
-MODEL = Path(__file__).parents[2] / "models" / "fashion-tiny-Q8_0.gguf"
+MODEL = ROOT / "models" / "fashion-tiny-Q8_0.gguf"
 
 
 def test_a_model_of_the_hub_is_fetched_once_and_found_offline(tmp_path: Path) -> None:
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
 
     def run(repo: str, *arguments: str, endpoint: str = "http://127.0.0.1:9") -> subprocess.CompletedProcess[str]:
-        command = [COMMAND, "run", "-hf", repo, "--query", "blue jeans", "--format", "json", *arguments]
-        return subprocess.run(
-            command, env=environment | {"HF_ENDPOINT": endpoint}, capture_output=True, text=True, check=False
-        )
+        words = ["-hf", repo, "--query", "blue jeans", "--format", "json", *arguments]
+        return command("run", *words, env=environment | {"HF_ENDPOINT": endpoint})
 
     files = {"Fashion-Q8_0.gguf": MODEL.read_bytes(), "README.md": b"a model"}
     with HubServer(repos={"some/fashion": HubRepo(files=files)}) as hub:
@@ -52,10 +51,7 @@ def test_a_model_of_ollamas_store_is_used_where_it_lies(tmp_path: Path) -> None:
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
     manifest.write_text(json.dumps({"layers": [{**layer, "size": MODEL.stat().st_size}]}))
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"OLLAMA_MODELS": str(tmp_path), "HF_HOME": str(tmp_path / "hub")}
-        return subprocess.run([COMMAND, *arguments], env=environment, capture_output=True, text=True, check=False)
-
+    run = partial(command, env=os.environ | {"OLLAMA_MODELS": str(tmp_path), "HF_HOME": str(tmp_path / "hub")})
     done = run("run", "--model", "ollama:fashion", "--query", "blue jeans", "--format", "json")
     assert done.returncode == 0, done.stderr
     model = json.loads(done.stdout)["model"]

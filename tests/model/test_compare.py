@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from commands import printed
 from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
 from peer_servers import PeerServer
-from typer.testing import CliRunner
 
 from qcls_gguf import Config, load_config
 from qcls_gguf.cli.app import app
@@ -92,10 +92,7 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
     methods = [option for name in IN_PROCESS for option in ("--method", name)]
     queries = ("--query", "red dress for girls", "--query", "孕妇牛仔裤")
     short = ("--rounds", "1", "--warm-up", "0", "--threads", "1", "--quiet")
-    files = ("--format", "json", "--html", str(html))
-    done = CliRunner().invoke(app, ["compare", *methods, *queries, *short, *files])
-    assert done.exit_code == 0, done.stderr
-    record = json.loads(done.stdout)
+    record = json.loads(printed("compare", *methods, *queries, *short, "--format", "json", "--html", html))
     assert ComparisonRecord.model_validate(record).to_dict() == record
     page = html.read_text(encoding="utf-8")
     for method in record["methods"]:

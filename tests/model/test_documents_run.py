@@ -18,11 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from chat_templates import CHATS
+from commands import invoked
 from documents import ROOT, Block, Command, blocks, commands, contains, matches
-from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, OpenModels, load_config
-from qcls_gguf.cli.app import app
 
 BIN = Path(sys.executable).parent
 HUB_CONFIG = "qwen3-8b-t4"
@@ -99,11 +98,7 @@ def check_output(shown: Block, stdout: str, stderr: str) -> None:
 
 def run(words: Sequence[str]) -> tuple[int, str, str]:
     """A command in this process: (exit code, standard output, standard error)."""
-    done = CliRunner().invoke(
-        app,
-        [*words, *shlex.split("" if "unlabelled.txt" in words else SHORTER.get(words[0], ""))],
-        catch_exceptions=False,
-    )
+    done = invoked(*words, *shlex.split("" if "unlabelled.txt" in words else SHORTER.get(words[0], "")))
     return done.exit_code, done.stdout, done.stderr
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import run, write_rows
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from evaluations import HELD_OUT, LABELS, MODES, evaluated, run, specs, write_rows
+from evaluations import HELD_OUT, LABELS, MODES, evaluated, specs
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.config.schema import raw_config

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 from chat_templates import CHATS
+from commands import invoked
 from conftest import MakeModel
 from documents import Command, blocks, commands, matches
-from typer.testing import CliRunner
-
-from qcls_gguf.cli.app import app
 
 PAGE = "docs/first-steps.md"
 CONFIG = "# tickets.yaml\n"
@@ -43,7 +41,7 @@ def test_the_first_steps_lead_from_rows_to_labels(folder: Path) -> None:
     assert [command.words[1] for command in steps()] == ["init", "inspect", "eval", "calibrate", "run"]
     for command in steps():
         name = command.words[1]
-        done = CliRunner().invoke(app, command.words[1:], catch_exceptions=False)
+        done = invoked(*command.words[1:])
         # Random weights may be calibrated already.
         assert done.exit_code in ((0, 1) if name == "calibrate" else (0,)), f"{command.text}\n{done.stderr}"
         if command.output is not None:

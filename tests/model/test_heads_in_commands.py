@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +13,12 @@ import numpy as np
 import pytest
 import yaml
 from cascades import PROMPTS, QUERIES, tree, write
-from evaluations import evaluated, write_rows
+from commands import change, invoked, printed, write_rows
+from evaluations import evaluated
 from learnt_heads import random_head
 from served import Server
-from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, Config, load_config
-from qcls_gguf.cli.app import app
 from qcls_gguf.config.heads_file import heads_content
 
 DEPTHS = {"category": 3, "audience": 2}
@@ -39,9 +39,7 @@ class Headed:
 
     def changed(self, name: str, **runtime: Any) -> Path:
         """The configuration with other runtime settings."""
-        path = self.folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump({**yaml.safe_load(self.config.read_text()), "runtime": runtime}))
-        return path
+        return change(Path(shutil.copy(self.config, self.folder / f"{name}.yaml")), runtime=runtime)
 
 
 def heads_file(config: Config) -> bytes:
@@ -80,15 +78,8 @@ def answers_of(results: Any) -> Answers:
     return [{each["prompt"]: (each["label"], each["probability"]) for each in result["results"]} for result in found]
 
 
-def command(*words: object) -> str:
-    """What a command writes to standard output."""
-    run = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
-    assert run.exit_code == 0, run.stderr
-    return run.stdout
-
-
 def by_run(headed: Headed) -> Answers:
-    lines = command("run", "-c", headed.config, "--queries", headed.folder / "queries.txt", "--format", "jsonl")
+    lines = printed("run", "-c", headed.config, "--queries", headed.folder / "queries.txt", "--format", "jsonl")
     return answers_of(map(json.loads, lines.splitlines()))
 
 
@@ -117,7 +108,7 @@ def by_kept_queries(headed: Headed) -> Answers:
 
 def by_label(headed: Headed) -> Answers:
     out = headed.folder / "labelled.csv"
-    command("label", headed.folder / "queries.txt", "-c", headed.config, "--out", out, "--quiet")
+    printed("label", headed.folder / "queries.txt", "-c", headed.config, "--out", out, "--quiet")
     with out.open(newline="") as file:
         return [
             {name: (row[name], float(row[f"{name}_probability"])) for name in DEPTHS} for row in csv.DictReader(file)
@@ -181,29 +172,29 @@ def test_eval_compares_the_heads_with_the_texts(headed: Headed) -> None:
 def test_bench_counts_the_layers_that_are_read(headed: Headed) -> None:
     """Of the heads' configuration 3 layers, of the texts' 8."""
     texts = headed.folder / "texts.yaml"
-    record = json.loads(command("bench", "-c", headed.config, "-c", texts, "-n", 2, "--repeat", 1, "--format", "json"))
+    record = json.loads(printed("bench", "-c", headed.config, "-c", texts, "-n", 2, "--repeat", 1, "--format", "json"))
     heads, whole = (each["roofline"]["weight_bytes"] for each in record["classifiers"])
     assert heads < whole / 2
 
 
 def test_compare_says_whose_answers_the_heads_are(headed: Headed) -> None:
     words = ["--method", "batched", "--rounds", 1, "--query", QUERIES[0], "--format", "json"]
-    ours, batched = json.loads(command("compare", "-c", headed.config, *words))["methods"]
+    ours, batched = json.loads(printed("compare", "-c", headed.config, *words))["methods"]
     assert (ours["agreement"]["scoring"], batched["n_log_probabilities"] > 0) == (1, True)
     assert "heads answer category after 3 of 8 layers, audience after 2 of 8 layers" in ours["note"]
 
 
 def test_inspect_shows_heads(headed: Headed) -> None:
-    record = json.loads(command("inspect", "-c", headed.config, "-f", "json"))
+    record = json.loads(printed("inspect", "-c", headed.config, "-f", "json"))
     found = {each["name"]: each for each in record["prompts"]}
     assert found["audience"]["head"] == {
         "depth": 2, "n_layer": 8, "text": COMMON, "reads_labels": False, "n_rows": N_ROWS, "accuracy": ACCURACY,
     }  # fmt: skip
     assert found["category"]["head"]["text"] is None
-    shown = " ".join(command("inspect", "-c", headed.config).split())
+    shown = " ".join(printed("inspect", "-c", headed.config).split())
     assert "head after 2 of 8 layers, of the text 'Text: {query}', learnt from 120 rows, 75.0% right" in shown
     assert "nearly at random" not in shown  # which holds for the labels' texts
-    (prompt,) = json.loads(command("inspect", "-c", headed.config, "--prompt", "audience", "-q", "a", "-f", "json"))[
+    (prompt,) = json.loads(printed("inspect", "-c", headed.config, "--prompt", "audience", "-q", "a", "-f", "json"))[
         "prompts"
     ]
     assert prompt["text"] == "Text: a"
@@ -213,7 +204,7 @@ def test_advise_leaves_the_texts_of_heads_alone(headed: Headed) -> None:
     """It compares heads that are given, as they answer; of the labels' texts beside them it derives others."""
     queries, texts = headed.folder / "queries.txt", headed.folder / "texts.yaml"
     words = ["--queries", queries, "--format", "json"]
-    record = json.loads(command("advise", "-c", headed.config, "--also", headed.config, "--also", texts, *words))
+    record = json.loads(printed("advise", "-c", headed.config, "--also", headed.config, "--also", texts, *words))
     _, same, other = record["candidates"]
     assert (same["name"], same["least_agreement"], other["name"]) == ("headed", 1, "texts")
     assert other["least_agreement"] < 1
@@ -225,6 +216,6 @@ def test_advise_leaves_the_texts_of_heads_alone(headed: Headed) -> None:
 def test_a_head_is_not_calibrated_again(headed: Headed) -> None:
     rows = write_rows(headed.folder / "few.jsonl", [{"query": "a", "labels": {"category": "none"}}])
     for words in (["--data", rows], ["--queries", headed.folder / "queries.txt"]):
-        run = CliRunner().invoke(app, ["calibrate", "-c", str(headed.config), *map(str, words)])
+        run = invoked("calibrate", "-c", headed.config, *words)
         assert run.exit_code == 2
         assert "has a head, which learn has calibrated" in run.stderr

@@ -11,6 +11,7 @@ from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
 from oracle import Oracle, PromptSpec, decode_sequence
 from oracle_prompts import EXACT, QUERIES, TOPICS, compared, make_template, numbered_prompts, random_prompts
 from random_hybrids import HYBRIDS as ALL
+from random_hybrids import KINDS_OF_STATES as HYBRIDS
 
 from qcls_gguf import Classifier, ConfigError, DecodeError
 from qcls_gguf.labelling.batches import BatchLabeller, most_with_states
@@ -21,8 +22,6 @@ from qcls_gguf.native.kernel_steps import TREE_WALK
 
 ROUNDING = 0.1
 """Where weights are quantised; measured: 0.018, since a difference in the last bit may round activations otherwise."""
-HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
-"""One of each kind of state: short convolutions, delta nets, Mamba 2."""
 OTHERS = [name for name in ALL if name not in (*HYBRIDS, "lfm2_window", "qwen35moe", "plamo2")]
 STYLES = {"separate": ["separate"], "joint": ["joint"], "mixed": ["query first", "plain", "joint", "separate"]}
 ONE_TOKEN = ("red", "dress", "none")
@@ -185,27 +184,6 @@ def test_request_1000_is_request_1_to_a_bit(name: str, n_requests: int, open_cla
     for n in range(4, n_requests - 4):
         classifier.classify(queries[n % 4])
     assert [scores_of(classifier, query) for query in queries] == first
-
-
-BREAKING = PromptSpec(
-    name="dark",
-    template="<|im_start|>user\nanalyze the intent of dar{query}<|im_end|>\n<|im_start|>assistant\nthe label of it is:",
-    labels=("light blue", "light pink", "none"),
-)
-
-
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_a_query_that_breaks_the_cached_prefix(name: str, open_classifier: OpenClassifier) -> None:
-    """`dar` + `k` is another token: the whole prompt is fed, since a state cannot be cut back.
-
-    The other prompt is shorter after the query, so that nothing of the broken one is held back.
-    """
-    prompts = [BREAKING, *prompts_of("separate", "item")]
-    classifier = open_classifier(name, prompts, max_batch=3, **EXACT)
-    usual = scores_of(classifier, "red dress")
-    for result in chain(*compared(prompts, classifier, ["k blue"], ["red", "k blue", "k"])):
-        assert [answer.fast_path for answer in result.results] == [not result.query.startswith("k"), True]
-    assert scores_of(classifier, "red dress") == usual
 
 
 def test_prompt_sets_at_run_time(open_classifier: OpenClassifier, write_config: WriteConfig) -> None:

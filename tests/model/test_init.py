@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import yaml
 from chat_templates import CHATS
+from commands import invoked, write_rows
 from conftest import MakeModel
-from evaluations import evaluated, write_rows
-from typer.testing import CliRunner
+from evaluations import evaluated
 
 from qcls_gguf import Classifier, ConfigError, load_config
-from qcls_gguf.cli.app import app, schema_text
+from qcls_gguf.cli.app import schema_text
 from qcls_gguf.config.heads_file import Head, heads_content
 from qcls_gguf.data.labelled import LabelledColumns
 from qcls_gguf.evaluation.cues import CUES, best_cue
 from qcls_gguf.evaluation.records import CueTrial
 
 
-def init(*arguments: str, stdin: str = "") -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["init", *arguments], input=stdin, catch_exceptions=False)
+def init(*arguments: object) -> tuple[int, str]:
+    done = invoked("init", *arguments)
     return done.exit_code, done.stderr
 
 
@@ -74,7 +74,7 @@ def chat_model(make_model: MakeModel) -> Path:
 
 def test_several_prompts_share_all_but_their_last_words(chat_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "joint.yaml"
-    assert init("--labels", "a=p,q", "--labels", "b=p,q", "-m", str(chat_model), "-o", str(out))[0] == 0
+    assert init("--labels", "a=p,q", "--labels", "b=p,q", "-m", chat_model, "-o", out)[0] == 0
     with Classifier.from_config(out) as classifier:
         fed = classifier.plan_counts("red dress").n_tokens_new
         longer = classifier.plan_counts("red dress red dress").n_tokens_new
@@ -193,10 +193,8 @@ def test_init_tries_the_cues_on_the_rows(chat_model: Path, tmp_path: Path) -> No
     out, data = tmp_path / "c.yaml", tmp_path / "rows.csv"
     rows = [f"{word} dress {i},{word}" for i in range(20) for word in ("red", "blue")]
     data.write_text("\n".join(["text,color", *rows]))
-    done = CliRunner().invoke(
-        app, ["init", "--data", str(data), "-m", str(chat_model), "-o", str(out), "--cues"], catch_exceptions=False
-    )
-    assert done.exit_code == 0, done.stderr
+    code, said = init("--data", data, "-m", chat_model, "-o", out, "--cues")
+    assert code == 0, said
     tried = evaluated(out, data, modes=("tree",), cues=True, columns=LabelledColumns(query="text"))["cues"]["color"]
     assert re.search(r"# accuracy on 40 rows: '\{name\}:' with the prior \d", out.read_text())
     (prompt,) = load_config(out).prompts

@@ -1,24 +1,21 @@
 """An inspection agrees with what requests then do; the command prints it, and the text that the model reads."""
 
 import dataclasses
-import io
 import json
 import re
 from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from chat_templates import CHATML
+from commands import ROOT, printed, run
 from conftest import MakeModel, OpenClassifier
-from evaluations import ROOT, run
 from oracle import COLOR, PromptSpec
 from rich.console import Console
-from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig
-from qcls_gguf.cli.app import app
 from qcls_gguf.config.load import parse_config
 from qcls_gguf.inspection.inspect import inspect_classifier, show_prompts
 from qcls_gguf.inspection.records import Inspection, ShownPrompts, TrieNode
@@ -38,10 +35,45 @@ PROMPTS = [
 ]
 
 
+def shape(node: TrieNode) -> Any:
+    """(text, label, flags, children): f for fed, r for read."""
+    return node.text, node.label, "f" * node.fed + "r" * node.read, [shape(child) for child in node.children]
+
+
+def test_what_is_shared_what_is_added_and_the_trees_of_labels(open_classifier: OpenClassifier) -> None:
+    """On a vocabulary whose tokens are words, so that all can be counted by hand."""
+    item = dataclasses.replace(PROMPTS[1], labels=("wool", "wool linen", "all season", "red"))
+    prompts = [COLOR, item, dataclasses.replace(item, name="exact", scoring="joint")]
+    found = inspect_classifier(open_classifier("qwen3", prompts))
+    color, tree, exact = found.prompts
+    assert (color.prefix.n_shared, color.prefix.shared_with) == (1, ("item", "exact"))
+    assert (tree.prefix.n_shared, tree.prefix.shared_with) == (19, ("exact",))
+    assert [token.text for token in tree.added.fragment] == [" "]
+    assert [token.text for token in tree.added.suffix] == ["<|im_end|>", "\n", "label", ":"]
+    assert [each.added.n_tokens for each in found.prompts] == [8, 5, 5]
+    counts = [(each.n_tokens_labels, each.n_positions, each.n_leaves) for each in found.prompts]
+    assert counts == [(1, 2, 1), (1, 2, 1), (2, 3, 2)]
+    assert (found.request.n_tokens_unshared, found.request.n_query_copies) == (8 + 5 + 5 + 1 + 1 + 2, 2)
+    assert [(label.label, [token.text for token in label.tokens]) for label in tree.labels] == [
+        ("wool", [" wool"]),
+        ("wool linen", [" wool", " linen"]),
+        ("all season", [" all", " season"]),
+        ("red", [" red"]),
+    ]
+    assert [label.end and label.end.text for label in tree.labels] == ["<|im_start|>", None, None, None]
+    of_wool: Any = [("<|im_start|>", "wool", "", []), (" linen", "wool linen", "", [])]
+    of_all: Any = [(" season", "all season", "", [])]
+    red: Any = (" red", "red", "", [])
+    assert shape(tree.trie) == ("", None, "fr", [(" wool", None, "fr", of_wool), (" all", None, "", of_all), red])
+    assert shape(exact.trie) == ("", None, "fr", [(" wool", None, "fr", of_wool), (" all", None, "fr", of_all), red])
+    assert tree.trie.token is None
+    assert tree.trie.children[0].token == tree.labels[0].tokens[0].token
+
+
 def render(found: Inspection) -> str:
-    console = Console(width=400, file=StringIO())
-    console.print(inspection_view(found))
-    return str(console.file.getvalue())  # type: ignore[attr-defined]
+    out = StringIO()
+    Console(width=400, file=out).print(inspection_view(found))
+    return out.getvalue()
 
 
 def label_texts(node: TrieNode, text: str = "") -> dict[str, str]:
@@ -197,8 +229,8 @@ def test_labels_are_tried_after_the_last_token(classifier: Classifier) -> None:
     assert [child.text for child in light.children] == [" blue", " pink"]
 
 
-def printed(shown: ShownPrompts, *, colour: bool) -> str:
-    out = io.StringIO()
+def drawn(shown: ShownPrompts, *, colour: bool) -> str:
+    out = StringIO()
     Console(file=out, force_terminal=colour, color_system="standard" if colour else None, width=40).print(
         shown_prompts_view(shown), crop=False
     )
@@ -207,12 +239,12 @@ def printed(shown: ShownPrompts, *, colour: bool) -> str:
 
 def test_the_text_is_exact_at_any_width_and_coloured_on_a_terminal(classifier: Classifier) -> None:
     shown = show_prompts(classifier, ["color"], "red \x1b[2Jdress that is longer than the terminal is wide")
-    plain = printed(shown, colour=False)
+    plain = drawn(shown, colour=False)
     assert "\x1b" not in plain
     assert "query: red \\x1b[2Jdress that is longer than the terminal is wide<|im_end|>\n" in plain
     assert "cached <|endoftext|> <|im_start|>" in plain
     assert "␣light" in plain
-    coloured = printed(shown, colour=True)
+    coloured = drawn(shown, colour=True)
     assert "\x1b[7;34m<|endoftext|><|im_start|>\x1b[0m" in coloured  # control and cached
     assert "\x1b[1;7;32m<|im_end|>\x1b[0m" in coloured  # control and fed
     assert "\x1b[2J" not in coloured
@@ -225,11 +257,9 @@ def test_a_query_or_a_name_that_is_none_is_refused(classifier: Classifier) -> No
         show_prompts(classifier, [], "dress " * 300)
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command() -> None:
     words = ["inspect", "--quiet", "--prompt", "colour", "-q", "red dress"]
-    done = CliRunner().invoke(app, [*words, "-f", "json"], catch_exceptions=False)
-    (prompt,) = json.loads(done.stdout)["prompts"]
+    (prompt,) = json.loads(printed(*words, "-f", "json"))["prompts"]
     assert (prompt["name"], prompt["n_cached"] + prompt["n_fed"]) == ("colour", len(prompt["tokens"]))
     assert prompt["text"].endswith("query: red dress<|im_end|>\n<|im_start|>assistant\nlabel:")
-    shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
-    assert "\nquery: red dress<|im_end|>\n<|im_start|>assistant\nlabel:\n" in shown
+    assert "\nquery: red dress<|im_end|>\n<|im_start|>assistant\nlabel:\n" in printed(*words)

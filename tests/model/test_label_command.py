@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import invoked, printed
 from labelled_tables import CLOSE, CONFIG, HELD_OUT, QUERIES, parquet, rows_of
-from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, Result, load_config
-from qcls_gguf.cli.app import app
 from qcls_gguf.labelling import batches, worker
 from qcls_gguf.labelling.batches import BatchLabeller, best_size, measure_batches, with_room
 from qcls_gguf.labelling.records import LabellingRecord
@@ -19,15 +18,14 @@ def test_the_command_measures_batches_prints_a_summary_and_draws(
 ) -> None:
     monkeypatch.setattr(worker, "WORTH_MEASURING", 12)
     path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
-    line = ["label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--threads", "1"]
-    done = CliRunner().invoke(app, [*line, "--summary", "json", "--html", str(tmp_path / "look.html")])
-    assert done.exit_code == 0, done.stderr
-    record = LabellingRecord.model_validate_json(done.stdout)
+    line = ["label", path, "--out", tmp_path / "out", "--config", CONFIG, "--threads", 1]
+    said = printed(*line, "--summary", "json", "--html", tmp_path / "look.html")
+    record = LabellingRecord.model_validate_json(said)
     assert record.speed.measured[0].size == 1
     assert record.speed.batch in [each.size for each in record.speed.measured]
     assert 0 < record.speed.measuring_s < record.speed.seconds
     assert "rows by probability" in (tmp_path / "look.html").read_text()
-    done = CliRunner().invoke(app, line)
+    done = invoked(*line)
     assert "1 of 1 shard done already" in done.stderr
     assert "12 labelled" in done.stdout
 
@@ -35,15 +33,13 @@ def test_the_command_measures_batches_prints_a_summary_and_draws(
 def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     path, out, cache = tmp_path / "in.csv", tmp_path / "out", tmp_path / "cache.sqlite"
     path.write_text("query\nred dress\nblue jeans\nred dress\nwool coat\n")
-    line = ["label", str(path), "--out", str(out), "--config", CONFIG, "--threads", "1", "--batch", "2", "--quiet"]
+    line = ["label", path, "--out", out, "--config", CONFIG, "--threads", 1, "--batch", 2, "--quiet"]
     line += ["--summary", "json", "--no-state-cache", "--no-try-model"]
-    chosen = ["--limit", "3", "--prefix", "m_", "--top-k", "2", "--format", "jsonl"]
-    chosen += ["--cache", str(cache), "--part", "1/2", "--shard-rows", "3"]
+    chosen = ["--limit", 3, "--prefix", "m_", "--top-k", 2, "--format", "jsonl"]
+    chosen += ["--cache", cache, "--part", "1/2", "--shard-rows", 3]
 
-    def label(*more: str) -> LabellingRecord:
-        done = CliRunner().invoke(app, [*line, *more])
-        assert done.exit_code == 0, done.stderr
-        return LabellingRecord.model_validate_json(done.stdout)
+    def label(*more: object) -> LabellingRecord:
+        return LabellingRecord.model_validate_json(printed(*line, *more))
 
     record = label(*chosen)
     assert (record.n_rows, record.speed.batch, record.speed.n_computed) == (3, 2, 2)
@@ -55,7 +51,7 @@ def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
 
 def test_a_part_is_two_numbers(tmp_path: Path) -> None:
     for part in ("2", "0/2", "3/2", "a/b", "1/-2"):
-        done = CliRunner().invoke(app, ["label", "in.csv", "--out", str(tmp_path), "--part", part])
+        done = invoked("label", "in.csv", "--out", tmp_path, "--part", part)
         assert done.exit_code == 2
         assert f"--part {part}: give two numbers, the first one at most the second, as in 2/4" in done.stderr
 
@@ -67,8 +63,7 @@ def test_what_no_row_of_is_labelled_is_a_failure_and_wrong_columns_and_outputs_a
         (["--out", "out.xlsx"], 2, "name a file that ends in .parquet, .csv, .tsv, .jsonl, or a folder"),
         (["--out", "b", "--query-column", "text"], 2, "no column 'text': the columns are 'id', 'query'; name the one"),
     ):
-        out = str(tmp_path / arguments[1])
-        done = CliRunner().invoke(app, ["label", str(path), "--config", CONFIG, "--out", out, *arguments[2:]])
+        done = invoked("label", path, "--config", CONFIG, "--out", tmp_path / arguments[1], *arguments[2:])
         assert done.exit_code == code
         assert words in done.stderr
 

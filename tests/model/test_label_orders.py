@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from commands import write_rows
 from conftest import MakeModel
-from evaluations import write_rows
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig
 from qcls_gguf.compare.run import ComparisonSettings, compare

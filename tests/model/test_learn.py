@@ -6,28 +6,24 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from commands import COMMAND, change, invoked
 from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
 from oracle_prompts import EXACT
-from typer.testing import CliRunner
 
 from qcls_gguf import Classifier
-from qcls_gguf.cli.app import app
 from qcls_gguf.config.load import load_config
 from qcls_gguf.core.core import Core
 from qcls_gguf.learning import learn as learn_module
 from qcls_gguf.learning import passes
 from qcls_gguf.opening import ClassifierOpener
 
-COMMAND = Path(sys.executable).with_name("qcls-gguf")
 TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
 LABELS = ("red", "light blue", "none")
 PROMPTS = [PromptSpec(name=name, template=f"{TEXT}{name}:", labels=LABELS) for name in ("color", "shade")]
@@ -62,7 +58,7 @@ def write_rows(path: Path, rows: list[dict[str, str]]) -> Path:
 
 def run(*arguments: object) -> tuple[int, Any, str]:
     """(exit code, record, what it says beside that)."""
-    result = CliRunner().invoke(app, ["learn", "--format", "json", *map(str, arguments)])
+    result = invoked("learn", "--format", "json", *arguments)
     return result.exit_code, json.loads(result.stdout) if result.stdout else None, result.stderr
 
 
@@ -84,7 +80,7 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(
     assert list(color["curve"]) == ["18", "36", "72"]
     assert color["curve"]["72"] == color["learnt"]["accuracy"]
 
-    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), "heads": str(out)}))
+    change(config, heads=str(out))
     with Classifier.from_config(config) as classifier, data.open() as file:
         answers = [(classifier.classify(row["query"]).results, row) for row in csv.DictReader(file)]
     assert {answer.depth for (answer, _), _ in answers} == {color["depth"]}
@@ -140,7 +136,7 @@ def test_labels_without_rows_keep_their_texts(config: Path, data: Path, tmp_path
     assert (code, color["kept"], color["reads_labels"], color["unlearnt"]) == (0, True, True, ["none"]), said
     with Classifier.from_config(config) as texts:
         before = texts.classify("small").results[0]
-    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), "heads": str(out)}))
+    change(config, heads=str(out))
     with Classifier.from_config(config) as classifier, np.load(out) as file:
         assert not file["weight0"][:, 2].any()
         found = classifier.classify("small").results[0]
@@ -259,7 +255,7 @@ def test_an_interrupt_leaves_nothing(config: Path, tmp_path: Path) -> None:
     rows = [{"query": f"dress {index}", "color": LABELS[index % 3]} for index in range(5000)]
     data, out, folder = write_rows(tmp_path / "rows.csv", rows), tmp_path / "heads.npz", tmp_path / "states"
     folder.mkdir()
-    command = [str(COMMAND), "learn", "--data", str(data), "--config", str(config), "--out", str(out)]
+    command = [COMMAND, "learn", "--data", str(data), "--config", str(config), "--out", str(out)]
     environment = {**os.environ, "TMPDIR": str(folder)}
     limit = time.monotonic() + 60
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:

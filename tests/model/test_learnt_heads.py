@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from commands import change
 from conftest import MakeModel, WriteConfig
 from gguf import GGUFReader
 from learnt_heads import COMMON, mirror, random_head, write_heads
@@ -69,9 +70,7 @@ class Opened:
         with NativeModel(self.path) as model:
             chosen = {name: (PROMPTS[name], self.heads[name]) for name in headed}
             heads = write_heads(self._folder / "heads.npz", model, sha256_of(self.path), chosen)
-        tree = yaml.safe_load(config.read_text())
-        config.write_text(yaml.safe_dump({**tree, "heads": str(heads)}))
-        return config
+        return change(config, heads=str(heads))
 
     def check(self, oracle: Oracle, classifier: Classifier, headed: Sequence[str]) -> None:
         """Each query alone and all together: heads' answers by the mirror, others by stock logits."""
@@ -246,9 +245,6 @@ def test_another_model_is_refused(opened: Opened, make_model: MakeModel) -> None
         (make_model(n_layer=N_LAYER, seed=1), "made with the model of sha256"),
         (make_model(n_layer=2), "a model of 4 layers"),
     ):
-        config = opened.config(["shape"], ["shape"])
-        tree = yaml.safe_load(config.read_text())
-        tree["model"]["path"] = str(other)
-        config.write_text(yaml.safe_dump(tree))
+        config = change(opened.config(["shape"], ["shape"]), model={"path": str(other)})
         with pytest.raises(ConfigError, match=message):
             Classifier.from_config(config)

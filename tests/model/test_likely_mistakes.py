@@ -9,12 +9,11 @@ from typing import Any, get_args
 import pytest
 import yaml
 from chat_templates import CHATML, CHATS
+from commands import invoked, printed, write_rows
 from conftest import MakeModel
 from gguf_parts import put_together, take_apart
-from typer.testing import CliRunner
 
 from qcls_gguf import ConfigError, Model, ModelConfig, RuntimeConfig, load_config
-from qcls_gguf.cli.app import app
 from qcls_gguf.config.load import parse_config
 from qcls_gguf.config.prompt import LikelyMistake, MistakeKind
 from qcls_gguf.config.resources import config_names, config_path, embedded_model
@@ -153,29 +152,27 @@ def test_every_kind_has_a_check() -> None:
 def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"prompts": [{"name": "c", "prompt_template": GOOD, "labels": ["red", "blue"]}]}))
-    data, page = tmp_path / "rows.jsonl", tmp_path / "page.html"
-    data.write_text("".join(json.dumps({"query": f"{i}", "labels": {"c": "red"}}) + "\n" for i in range(3)))
+    page = tmp_path / "page.html"
+    data = write_rows(tmp_path / "rows.jsonl", [{"query": f"{i}", "labels": {"c": "red"}} for i in range(3)])
     line = "qcls-gguf: warning: prompts.c: the embedded model answers other prompts than those of fashion-8 and"
     for words in (
         ["run", "-q", "red"],
         ["run", "-q", "red", "--quiet"],
-        ["eval", "--data", str(data), "-f", "json", "--html", str(page)],
+        ["eval", "--data", data, "-f", "json", "--html", page],
         ["inspect", "--quiet", "-f", "json"],
     ):
-        done = CliRunner().invoke(app, [*words, "-c", str(path)], catch_exceptions=False)
+        done = invoked(*words, "-c", path)
         assert done.exit_code == 0, done.stderr
         assert done.stderr.count(line) == (words[0] != "inspect" and "--quiet" not in words)
         if "json" in words:
             (warning,) = json.loads(done.stdout)["warnings"]
             assert (warning["kind"], warning["prompts"]) == ("untrained", ["c"])
     assert "nearly at random" in page.read_text(encoding="utf-8")
-    shown = CliRunner().invoke(app, ["inspect", "-c", str(path), "--quiet"], catch_exceptions=False).stdout
+    shown = printed("inspect", "-c", path, "--quiet")
     assert "warnings" in shown
     assert "[untrained]" in shown
     path.write_text(path.read_text() + "ignore_warnings: [untrained]\n")
-    assert (
-        "warning" not in CliRunner().invoke(app, ["run", "-q", "red", "-c", str(path)], catch_exceptions=False).stderr
-    )
+    assert "warning" not in invoked("run", "-q", "red", "-c", path).stderr
 
 
 @pytest.mark.parametrize(("pooling", "purpose"), [(3, "embeddings"), (4, "ranking texts")])

@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from commands import invoked, printed
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import COLOR, PromptSpec
-from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, PlanError
-from qcls_gguf.cli.app import app
 from qcls_gguf.core.long_queries import GAP
 
 MOST = 12
@@ -107,23 +106,17 @@ def test_a_query_that_grows_is_answered_by_what_is_kept_of_it(open_classifier: O
 
 def test_commands_take_the_limit_and_count(write_config: WriteConfig, tmp_path: Path) -> None:
     config, table, out = write_config("qwen3", PROMPTS), tmp_path / "in.csv", tmp_path / "out.csv"
-    limits = ["-c", str(config), "--max-query-tokens", "8", "--long-queries", "head"]
+    limits = ["-c", config, "--max-query-tokens", 8, "--long-queries", "head"]
     long = "red dress " * 9
     table.write_text(f"query\nred\n{long}\n{long}\n")
-
-    def run(*words: str) -> str:
-        done = CliRunner().invoke(app, [*words, *limits], catch_exceptions=False)
-        assert done.exit_code == 0, done.stderr
-        return done.stdout
-
-    answer = json.loads(run("run", "--quiet", "-q", long, "-f", "json"))
+    answer = json.loads(printed("run", "--quiet", "-q", long, "-f", "json", *limits))
     assert (answer["query"], answer["n_chars_cut"] > 0) == (long, True)
-    assert "of a long query left out" in run("run", "--quiet", "-q", long)
-    cache = ["--cache", str(tmp_path / "cache"), "--quiet", "--batch", "2"]
+    assert "of a long query left out" in printed("run", "--quiet", "-q", long, *limits)
+    cache = ["--cache", tmp_path / "cache", "--quiet", "--batch", 2]
     for words in (cache, [*cache, "--overwrite"]):  # computed, then from the cache
-        record = json.loads(run("label", str(table), "--out", str(out), *words, "--summary", "json"))
+        record = json.loads(printed("label", table, "--out", out, *words, "--summary", "json", *limits))
         assert (record["n_labelled"], record["n_cut"], record["n_found"]) == (3, 2, 2 * ("--overwrite" in words))
-    refused = CliRunner().invoke(app, ["run", "-q", long, *limits[:4]])
+    refused = invoked("run", "-q", long, *limits[:4])
     assert refused.exit_code == 1
     assert "or label a part of it (--long-queries)" in refused.stderr
-    assert CliRunner().invoke(app, ["run", "-q", "x", "--long-queries", "half"]).exit_code == 2
+    assert invoked("run", "-q", "x", "--long-queries", "half").exit_code == 2

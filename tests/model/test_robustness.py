@@ -1,22 +1,20 @@
 """`eval --shuffle-labels`, and what the embedded model must keep in any company: its winners."""
 
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import ROOT, run, tiny_rows, write_rows
 from conftest import OpenClassifier, WriteConfig
-from evaluations import HELD_OUT, ROOT, run, write_rows
 from oracle import PromptSpec
+from oracle_prompts import EXACT
 
 from qcls_gguf import Classifier, ModelConfig, load_config
-from qcls_gguf.data.labelled import read_labelled
 from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
 from qcls_gguf.opening import ClassifierOpener
 
-EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 TEMPLATE = "<|im_start|>user\n{topic} of [{labels}]: {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl")}
 SLOTS = [PromptSpec(name=name, template=TEMPLATE.replace("{topic}", name), labels=LABELS[name]) for name in LABELS]
@@ -98,37 +96,21 @@ def test_templates_without_a_slot_are_refused_before_anything_is_loaded(write_co
     assert "load model" not in done.stderr
 
 
-@pytest.mark.skipif(not HELD_OUT.exists(), reason="the held-out data are not part of the source distribution")
-@pytest.mark.parametrize(
-    ("config_name", "n_prompts", "every"), [("fashion-8-joint.yaml", 8, 20), ("fashion-8.yaml", 3, 40)]
-)
+@pytest.mark.parametrize("name", ["fashion-8", "fashion-8-joint"])
 @pytest.mark.parametrize("quantization", ["Q8_0", "Q4_K_M"])
-def test_no_other_request_changes_a_winner_of_the_embedded_model(
-    quantization: str, config_name: str, n_prompts: int, every: int
-) -> None:
-    """On sixty queries of each file, in batches, after other queries and with prefixes computed anew.
-
-    docs/measurements.md has the figures of all.
-    """
-    shipped = load_config(ROOT / "configs" / config_name)
+def test_no_other_request_changes_a_winner_of_the_embedded_model(quantization: str, name: str) -> None:
+    """In a new classifier, in batches, and with prefixes computed anew; docs/measurements.md has the figures of all."""
     model = ModelConfig(path=ROOT / "models" / f"fashion-tiny-{quantization}.gguf")
-    config = replace(shipped, model=model, prompts=shipped.prompts[:n_prompts])
-    labels = {prompt.name: prompt.labels for prompt in shipped.prompts}
-    queries = [row.query for row in read_labelled(HELD_OUT, labels).rows[::every]]
+    config = replace(load_config(name), model=model)
+    queries = [row["query"] for row in tiny_rows("heldout")[::40]]
     with Classifier.from_config(config) as classifier:
-        first = [classifier.classify(query).results for query in queries]
+        first = [classifier.classify(query) for query in queries]
     with Classifier.from_config(config) as classifier:
-        fresh = [classifier.classify(query) for query in queries]
-        assert [answer.results for answer in fresh] == first
-        batches = [classifier.classify_batch(queries[start : start + 4]) for start in range(0, len(queries), 4)]
-        mixed = []
-        for query, company in zip(queries, batches[::-1] * 4, strict=False):
-            classifier.classify_batch([answer.query for answer in company])
-            mixed.append(classifier.classify(query))
+        assert [classifier.classify(query).results for query in queries] == [each.results for each in first]
+        together = classifier.classify_batch(queries)
         restored = []
         for query in queries:
             classifier.engine.restore()
             restored.append(classifier.classify(query))
-    assert len(queries) > 12
-    for again in (chain(*batches), mixed, restored):
-        assert [answer.labels for answer in again] == [answer.labels for answer in fresh]
+    for again in (together, restored):
+        assert [each.labels for each in again] == [each.labels for each in first]

@@ -1,14 +1,13 @@
 """The scikit-learn estimator: scikit-learn's own checks, its meta-estimators, and what it holds open."""
 
 import gc
-import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from documents import ROOT
+from commands import tiny_rows
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -18,7 +17,7 @@ from sklearn.utils.validation import check_array
 from qcls_gguf import Classifier, Config, ConfigError, PlanError, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.sklearn import GgufClassifier, close_all, open_classifiers
 
-ROWS = [json.loads(line) for line in (ROOT / "models/tiny/dev.jsonl").read_text(encoding="utf-8").splitlines()[:40]]
+ROWS = tiny_rows("dev")[:40]
 X = [row["query"] for row in ROWS]
 Y = np.array([row["labels"]["category"] for row in ROWS])
 LABELS = next(prompt.labels for prompt in load_config("fashion-8").prompts if prompt.name == "category")

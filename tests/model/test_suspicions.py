@@ -4,13 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import invoked
 from conftest import WriteConfig
 from labelled_tables import CONFIG
 from oracle import PromptSpec
-from typer.testing import CliRunner
 
 from qcls_gguf import Classifier
-from qcls_gguf.cli.app import app
 from qcls_gguf.config.prompt import CONTENT_FREE_QUERIES
 from qcls_gguf.report.suspicions import AnswerSample
 from qcls_gguf.score.result import Result
@@ -70,6 +69,6 @@ def test_commands_tell_it_once_and_not_under_quiet(
     monkeypatch.chdir(tmp_path)
     Path("queries.txt").write_text("\n".join(f"red dress {n}" for n in range(50)))
     line = [*command.split(), "queries.txt", "--config", CONFIG]
-    done = CliRunner().invoke(app, line)
+    done = invoked(*line)
     assert done.stderr.count("category: 100% of 50 answers are 'dress': if that cannot be, try another answer_cue") == 1
-    assert "if that cannot be" not in CliRunner().invoke(app, [*line, "--quiet"]).stderr
+    assert "if that cannot be" not in invoked(*line, "--quiet").stderr

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import invoked
 from typer.testing import CliRunner
 
 import qcls_gguf.cli.app  # noqa: F401  (makes the options known)
@@ -47,32 +48,32 @@ def test_an_argument_in_the_wrong_place_is_told_its_place(arguments: list[str], 
     ],
 )
 def test_an_option_that_was_replaced_is_refused_with_the_new_one(arguments: list[str], line: str) -> None:
-    done = CliRunner().invoke(app, arguments)
+    done = invoked(*arguments)
     assert (done.exit_code, done.stderr) == (2, f"qcls-gguf: {line}\n")
 
 
 @pytest.mark.parametrize("arguments", [["run", "-h"], ["run", "--help"], ["help", "run"]])
 def test_help_has_several_names(arguments: list[str]) -> None:
-    done = CliRunner().invoke(app, arguments)
+    done = invoked(*arguments)
     assert done.exit_code == 0
     assert "--query" in done.output
-    short = CliRunner().invoke(app, ["-h"])
-    assert short.output == CliRunner().invoke(app, ["help"]).output
+    short = invoked("-h")
+    assert short.output == invoked("help").output
     assert "calibrate" in short.output
 
 
 def test_an_option_of_another_command_is_named_with_that() -> None:
-    done = CliRunner().invoke(app, ["calibrate", "--html", "x.html"])
+    done = invoked("calibrate", "--html", "x.html")
     assert done.exit_code == 2
     assert "calibrate has no --html, which is an option of label, eval, advise, compare, bench" in done.stderr
-    missing = CliRunner().invoke(app, ["eval", "--html"])
+    missing = invoked("eval", "--html")
     assert "requires an argument" in missing.stderr
 
 
 def test_the_version_has_two_names() -> None:
-    done = CliRunner().invoke(app, ["version"])
+    done = invoked("version")
     assert done.exit_code == 0
-    assert done.output == CliRunner().invoke(app, ["--version"]).output
+    assert done.output == invoked("--version").output
 
 
 PACKAGE = Path(__file__).parents[2] / "qcls_gguf"
