@@ -10,6 +10,9 @@ from typing import Any, Self
 from gguf import GGUFReader, GGUFWriter, ReaderField
 from gguf.constants import GGML_QUANT_SIZES
 
+from qcls_gguf.model.header import read_header
+from qcls_gguf.native import NativeModel
+
 STRING, ARRAY = 8, 9
 SIZES = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
 """(values, bytes) of a block of each type"""
@@ -136,3 +139,15 @@ def _packed(kind: int, value: Any) -> bytes:
     whole = int(value) if not isinstance(value, float) or math.isfinite(value) else 0
     size = struct.calcsize(layout)
     return (whole & ((1 << 8 * size) - 1)).to_bytes(size, "little") if kind != 7 else bytes([whole & 1])
+
+
+def with_nan_embedding(source: Path, text: str, target: Path) -> Path:
+    """A copy of a model of F32 weights, in which the embedding of the text's only token is not a number."""
+    with NativeModel(source) as model:
+        (token,) = model.tokenize(text, parse_special=False)
+    tensor, content = read_header(source).tensors["token_embd.weight"], bytearray(source.read_bytes())
+    n_bytes = 4 * tensor.shape[0]
+    start = tensor.offset + int(token) * n_bytes
+    content[start : start + n_bytes] = struct.pack("<f", math.nan) * tensor.shape[0]
+    target.write_bytes(content)
+    return target

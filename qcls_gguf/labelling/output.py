@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -10,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Literal, Self
+from typing import Literal, Self
 
 from pydantic import JsonValue
 
 from ..config.words import counted
 from ..data.rows import FORMATS, Format, format_of, why_refused
 from ..errors import ConfigError, QclsError
+from ..report.files import LOCK, locked
 from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
 from .cache import KEPT, kept_path
@@ -24,7 +24,7 @@ from .inputs import Input, Shard
 from .records import RowCounts, ShardCounts, total_counts
 from .writing import join_files, output_file
 
-_MANIFEST, _DONE, _LOCK = "manifest.json", "done.jsonl", ".lock"
+_MANIFEST, _DONE = "manifest.json", "done.jsonl"
 _SHARDS = ".shards"
 """the end of the name of the folder of shards that become one file"""
 _OURS = re.compile(r".+-\d{5,}\.(parquet|csv|tsv|jsonl)")
@@ -89,7 +89,7 @@ class OutputFolder:
         cannot be written.
         """
         self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
-        self._lock = _locked(self.folder)
+        self._lock = locked(self.folder, f"name one, or a file that ends in {_KNOWN_ENDINGS}")
         try:
             before = self._read()
             self._before, self._joined_bytes = before, before.joined_bytes if before else None
@@ -104,7 +104,7 @@ class OutputFolder:
         """Unlock the folder; if no run was begun, remove what was made for it."""
         with suppress(OSError):
             if self._made and not (self.folder / _MANIFEST).exists():
-                (self.folder / _LOCK).unlink()
+                (self.folder / LOCK).unlink()
                 for path in self._made:
                     path.rmdir()
         self._lock.close()
@@ -264,27 +264,6 @@ class OutputFolder:
         self.manifest = manifest
         with output_file(self.folder / _MANIFEST) as file:
             file.write(f"{json_text(manifest.to_dict(), indent=1)}\n".encode())
-
-
-def _locked(folder: Path) -> IO[bytes]:
-    """The open lock file of the folder. Raises ConfigError if another run has locked it."""
-    lock = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / _LOCK).open("ab")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(lock.fileno()), (folder / _LOCK).stat()):  # a run that ended has removed it
-            raise BlockingIOError
-        return lock
-    except OSError as e:
-        if lock is not None:
-            lock.close()
-        why = f"cannot be {'written' if lock is None else 'locked'}: {e.strerror}"
-        if isinstance(e, FileExistsError):
-            why = f"is no folder: name one, or a file that ends in {_KNOWN_ENDINGS}"
-        if isinstance(e, BlockingIOError):
-            why = "another run is writing there: wait until it has ended, or name another output"
-        raise ConfigError(f"`out` {folder}: {why}") from None
 
 
 def _short(value: JsonValue) -> str:

@@ -12,7 +12,7 @@ folds that took no part in them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ NONE = np.empty(0, np.intp)
 _MOST_BIASES = 200
 """With more labels their scores get one scale, and no bias for each."""
 _LEAST_SCALE = 0.01
+_MOST_NUMBERS = 1 << 22
+"""of states in float64 that are in memory at a time"""
 
 
 class HeadFit(NamedTuple):
@@ -51,16 +53,30 @@ class Candidate:
 
     depth: int
     states: FloatArray
-    """(n, n_embd) unit states"""
+    """(n_all, n_embd) unit states; read a part at a time, so that they may lie in a file"""
     text: str | None = None
     """the text that is read instead of the prompt's own"""
     scores: FloatArray | None = None
-    """(n, n_labels) the prompt's own scores, if the head stands beside them"""
+    """(n_all, n_labels) the prompt's own scores, if the head stands beside them"""
+    index: IntArray
+    """(n,) the rows of both that are fitted"""
 
     def rows(self, index: IntArray) -> Candidate:
-        """The same for some rows."""
-        scores = None if self.scores is None else self.scores[index]
-        return Candidate(depth=self.depth, states=self.states[index], text=self.text, scores=scores)
+        """The same for some of its rows."""
+        return replace(self, index=self.index[index])
+
+    def is_read_by(self, head: Head) -> bool:
+        """Whether the head was fitted to this."""
+        found = head.text, head.depth, head.reads_labels
+        return found == (self.text, self.depth, self.scores is not None)
+
+    def log_p(self, head: Head) -> FloatArray:
+        """(n, n_labels) log-probabilities of the rows by a head that reads this."""
+        found = []
+        for rows in np.array_split(self.index, 1 + self.states.shape[1] * len(self.index) // _MOST_NUMBERS):
+            own = np.zeros((len(rows), len(head.bias))) if self.scores is None else self.scores[rows]
+            found.append(head_scores(head, self.states[rows].astype(np.float32), own.astype(np.float32)))
+        return np.concatenate(found)
 
     def fit(self, label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
         """The head with the least leave-one-out log-loss; label: (n,).
@@ -79,20 +95,18 @@ class Candidate:
             scale, shift = 0.0, np.log((target.sum(axis=0) + 1) / (len(label) + n_labels))
             base = np.broadcast_to(shift, target.shape)
         else:
-            scale, shift = fit_scores(self.scores, label)
-            base = scale * self.scores + shift
-        target = target - np.exp(log_softmax(base))
-        ridge = Ridge(self.states)
-        best: tuple[float, float, float, FloatArray] | None = None
-        for penalty in PENALTIES:
-            left_out = ridge.left_out(target, penalty)
-            for gain in GAINS:
-                losses = _losses(base + gain * left_out, label)
-                if best is None or losses.mean() < best[0]:
-                    best = (float(losses.mean()), penalty, gain, losses)
-        assert best is not None
-        _, penalty, gain, losses = best
-        weight, bias = ridge.weights(target, penalty)
+            scores = self.scores[self.index]
+            scale, shift = fit_scores(scores, label)
+            base = scale * scores + shift
+        ridge = Ridge(self.states, self.index, target - np.exp(log_softmax(base)))
+        total = np.zeros((len(PENALTIES), len(GAINS)))
+        for some, by_penalty in ridge.left_out(PENALTIES):
+            for place, left_out in enumerate(by_penalty):
+                total[place] += [_losses(base[some] + gain * left_out, label[some]).sum() for gain in GAINS]
+        least, at = np.unravel_index(total.argmin(), total.shape)
+        penalty, gain = PENALTIES[least], GAINS[at]
+        losses = [_losses(base[some] + gain * left_out, label[some]) for some, (left_out,) in ridge.left_out([penalty])]
+        weight, bias = ridge.weights(penalty)
         head = Head(
             depth=self.depth,
             weight=(gain * weight).astype(np.float32),
@@ -100,45 +114,61 @@ class Candidate:
             scale=scale,
             text=self.text,
         )
-        return HeadFit(head, losses)
+        return HeadFit(head, np.concatenate(losses))
 
 
 class Ridge:
-    """Ridge regressions on standardised states, with an intercept that is not penalised, for any penalty."""
+    """Ridge regressions on standardised states, with an intercept that is not penalised, for any penalty.
 
-    def __init__(self, states: FloatArray) -> None:
-        """states: (n, n_embd)."""
-        x = states.astype(np.float64)
-        self._mean = x.mean(axis=0)
-        spread = x.std(axis=0)
+    With x the standardised states, x = u · s · vᵀ their singular values, and z = x · v, all that is computed is of sums
+    over rows and of z, part by part: memory does not grow with the rows.
+    """
+
+    def __init__(self, states: FloatArray, index: IntArray, target: FloatArray) -> None:
+        """states: (n_all, n_embd), of which the rows `index` (n,) count; target: (n, n_targets)."""
+        self._states, self._index, self._target = states, index, target
+        n, n_embd = len(index), states.shape[1]
+        self._mean, self._scale = np.zeros(n_embd), np.ones(n_embd)
+        self._mean = sum(x.sum(axis=0) for _, x in self._parts()) / n
+        spread = np.sqrt(sum(np.square(x).sum(axis=0) for _, x in self._parts()) / n)
         # a number that hardly varies in these rows is not blown up
-        self._scale = np.maximum(spread, 1e-3 * spread.mean() + 1e-9) * math.sqrt(x.shape[1])
-        self._x = x = (x - self._mean) / self._scale
-        n, n_embd = x.shape
-        squares, vectors = np.linalg.eigh(x @ x.T if n <= n_embd else x.T @ x)
+        self._scale = np.maximum(spread, 1e-3 * spread.mean() + 1e-9) * math.sqrt(n_embd)
+        if n <= n_embd:
+            x = np.concatenate([x for _, x in self._parts()])
+            squares, vectors = np.linalg.eigh(x @ x.T)
+        else:
+            squares, vectors = np.linalg.eigh(sum(x.T @ x for _, x in self._parts()))
         kept = squares > 1e-10 * squares[-1]
-        self._squares = squares[kept]
-        self._u = vectors[:, kept] if n <= n_embd else x @ vectors[:, kept] / np.sqrt(self._squares)
+        self._squares, vectors = squares[kept], vectors[:, kept]
+        self._vectors = x.T @ vectors / np.sqrt(self._squares) if n <= n_embd else vectors
+        self._intercept = target.mean(axis=0)
+        self._along = self._vectors.T @ sum(x.T @ (target[some] - self._intercept) for some, x in self._parts())
 
-    def _fitted(self, centred: FloatArray, penalty: float) -> FloatArray:
-        return np.asarray(self._u @ (self._share(penalty)[:, None] * (self._u.T @ centred)))
+    def _parts(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Which of the n rows, and their standardised states."""
+        size = max(1, _MOST_NUMBERS // max(self._states.shape[1], len(PENALTIES) * self._target.shape[1]))
+        for start in range(0, len(self._index), size):
+            some = slice(start, start + size)
+            yield some, (self._states[self._index[some]].astype(np.float64) - self._mean) / self._scale
 
-    def _share(self, penalty: float) -> FloatArray:
-        return np.asarray(self._squares / (self._squares + penalty))
+    def left_out(self, penalties: Sequence[float]) -> Iterator[tuple[slice, list[FloatArray]]]:
+        """Part by part which of the n rows, and by penalty (n_part, n_targets) their predictions, each row's by the
+        regression without it.
+        """
+        for some, x in self._parts():
+            z, target = x @ self._vectors, self._target[some]
+            squares, found = np.square(z), []
+            for penalty in penalties:
+                share = 1 / (self._squares + penalty)
+                fitted = self._intercept + z @ (share[:, None] * self._along)
+                leverage = np.minimum(1 / len(self._index) + squares @ share, 1 - 1e-6)
+                found.append(target - (target - fitted) / (1 - leverage)[:, None])
+            yield some, found
 
-    def left_out(self, target: FloatArray, penalty: float) -> FloatArray:
-        """(n, n_targets) for each row the prediction of the regression without that row."""
-        mean = target.mean(axis=0)
-        fitted = mean + self._fitted(target - mean, penalty)
-        leverage = np.minimum(1 / len(target) + np.square(self._u) @ self._share(penalty), 1 - 1e-6)
-        return np.asarray(target - (target - fitted) / (1 - leverage)[:, None])
-
-    def weights(self, target: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
+    def weights(self, penalty: float) -> tuple[FloatArray, FloatArray]:
         """((n_embd, n_targets), (n_targets,)) weights and intercepts for states that are not standardised."""
-        mean = target.mean(axis=0)
-        dual = (target - mean - self._fitted(target - mean, penalty)) / penalty
-        weight = self._x.T @ dual / self._scale[:, None]
-        return weight, mean - self._mean @ weight
+        weight = self._vectors @ (self._along / (self._squares + penalty)[:, None]) / self._scale[:, None]
+        return weight, self._intercept - self._mean @ weight
 
 
 def fit_scores(scores: FloatArray, label: IntArray) -> tuple[float, FloatArray]:
@@ -181,8 +211,12 @@ def fit_scores(scores: FloatArray, label: IntArray) -> tuple[float, FloatArray]:
 
 
 def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
-    """The first candidate, cheapest first, whose log-loss is within one standard error of the least; label: (n,)."""
-    fitted = [each.fit(label, n_labels, unlearnt) for each in candidates]
+    """The candidate that suffices; label: (n,)."""
+    return cheapest([each.fit(label, n_labels, unlearnt) for each in candidates])
+
+
+def cheapest(fitted: Sequence[HeadFit]) -> HeadFit:
+    """The first, cheapest first, whose log-loss is within one standard error of the least."""
     best = min(fitted, key=lambda each: float(each.losses.mean()))
     for each in fitted:
         more = each.losses - best.losses
@@ -201,17 +235,11 @@ def held_out(
     found = np.empty((len(label), n_labels))
     unlearnt = np.setdiff1d(np.arange(n_labels), label)
     for fold in folds(label, seed):
-        others = _by_label(label, np.setdiff1d(np.arange(len(label)), fold), seed)[::every]
+        others = np.sort(_by_label(label, np.setdiff1d(np.arange(len(label)), fold), seed)[::every])
         head = choose([each.rows(others) for each in candidates], label[others], n_labels, unlearnt).head
-        (read,) = [each for each in candidates if _is_of(head, each)]
-        own = np.zeros((len(fold), n_labels)) if read.scores is None else read.scores[fold]
-        found[fold] = head_scores(head, read.states[fold].astype(np.float32), own.astype(np.float32))
+        (read,) = [each for each in candidates if each.is_read_by(head)]
+        found[fold] = read.rows(fold).log_p(head)
     return found
-
-
-def _is_of(head: Head, candidate: Candidate) -> bool:
-    same_text = head.text == candidate.text and head.depth == candidate.depth
-    return same_text and head.reads_labels == (candidate.scores is not None)
 
 
 def folds(label: IntArray, seed: int = 0) -> list[IntArray]:

@@ -25,14 +25,23 @@ from ..config.words import counted, hint, shown
 from ..core.handle import LoadedPrompts
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
 from ..errors import CapacityError, ConfigError
-from ..evaluation.passes import ScoreTable, Truth, not_applicable, score_tables, truth_of, usable_rows
+from ..evaluation.passes import ScoreTable, Truth, not_applicable, truth_of, usable_rows
 from ..evaluation.records import data_record
 from ..native import build_info
 from ..opening import ClassifierOpener
-from ..report.files import check_writable
+from ..report.files import check_writable, locked
 from ..report.progress import OnProgress, counter
 from ..score.adjustment import log_prior
-from ..statistics import BoolArray, FloatArray, accepted_probability, calibration_error, log_losses, softmax, wilson
+from ..statistics import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    accepted_probability,
+    calibration_error,
+    log_losses,
+    softmax,
+    wilson,
+)
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out, sign_test
 from .passes import States, common_text, read_states, tried_depths
 from .report import AnswerQuality, LearnRecord, LearntPrompt, listed_labels
@@ -162,8 +171,7 @@ def learn_heads(
         on_row = counter(on_progress, part, len(asked))
         about = [classifier.model.sha256, build_info().source_digest, what.compiled.digest, tried, queries]
         name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-        scores, states = read_states(classifier, what, queries, tried, folder / f"{name}.npy", on_row)
-        return score_tables(what.prompts, scores), states
+        return read_states(classifier, what, queries, tried, folder / name, on_row)
 
     tables, own = read(loaded, "read the prompts")
     of_common = None
@@ -180,17 +188,10 @@ def learn_heads(
     heads: dict[str, tuple[PromptConfig, Head]] = {}
     for index, prompt in enumerate(prompts):
         truth, table = truth_of(loaded.prompts[index], rows), tables[prompt.name]
-        candidates = []  # cheapest first: fewer layers, then the text that other prompts read as well
-        for place, depth in enumerate(tried):
-            if of_common is not None:
-                states = of_common.values[0, place][truth.index]
-                candidates.append(Candidate(depth=depth, states=states, text=common))
-            if texts != "common":
-                candidates.append(Candidate(depth=depth, states=own.values[index, place][truth.index]))
-        if texts != "common":
-            label_scores = table.by_scoring[prompt.scoring][truth.index]
-            candidates.append(Candidate(depth=tried[-1], states=candidates[-1].states, scores=label_scores))
-        found[prompt.name], head = _learnt(prompt, truth, table, candidates, seed)
+        candidates = candidates_of(
+            index, None if texts == "common" else own, of_common, common, table.by_scoring[prompt.scoring], truth.index
+        )
+        found[prompt.name], head = learn_prompt(prompt, truth, table, candidates, seed)
         if head is not None:
             heads[prompt.name] = prompt, head
         on_progress("fit", len(found), len(prompts))
@@ -205,9 +206,9 @@ def _folder(settings: LearnSettings) -> Iterator[Path]:
             yield Path(name)
         return
     folder = settings.out.with_name(f"{settings.out.name}.states")
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder
-    shutil.rmtree(folder)
+    with locked(folder, "remove it, or name another output"):
+        yield folder
+        shutil.rmtree(folder)
 
 
 def _check(settings: LearnSettings) -> None:
@@ -222,7 +223,25 @@ def _check(settings: LearnSettings) -> None:
         raise ConfigError(f"`common_text` {shown(settings.common)}: needs exactly one {SLOT}")
 
 
-def _learnt(
+def candidates_of(
+    place: int, own: States | None, common: States | None, text: str, scores: FloatArray, index: IntArray
+) -> list[Candidate]:
+    """What a prompt's head may read, cheapest first: fewer layers, then the text that other prompts read as well.
+
+    place: of the prompt among those whose own states these are; text: the common one; scores: (n_all, n_labels) of the
+    labels' texts; index: the prompt's rows.
+    """
+    (some,) = {each.depths for each in (own, common) if each is not None}
+    found = []
+    for at, depth in enumerate(some):
+        if common is not None:
+            found.append(Candidate(depth=depth, states=common.values[0, at], text=text, index=index))
+        if own is not None:
+            found.append(Candidate(depth=depth, states=own.values[place, at], index=index))
+    return found if own is None else [*found, replace(found[-1], scores=scores)]
+
+
+def learn_prompt(
     prompt: PromptConfig, truth: Truth, table: ScoreTable, candidates: Sequence[Candidate], seed: int
 ) -> tuple[LearntPrompt, Head | None]:
     """What was learnt for a prompt, and its head if that is better than its labels' texts."""

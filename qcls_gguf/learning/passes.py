@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,21 @@ import numpy.typing as npt
 from ..classifier import Classifier
 from ..config.heads_file import Head, Heads
 from ..config.prompt import PromptConfig
+from ..config.scoring import FIRST_TOKEN, JOINT, MEAN, TREE, Scoring
 from ..core.handle import LoadedPrompts
 from ..errors import ConfigError, ModelError
-from ..evaluation.passes import PromptScores, RowScores, prompt_scores
+from ..evaluation.passes import ScoreTable, prompt_scores
+from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.heads import unit_states
+from ..statistics import FloatArray
 
 HalfArray = npt.NDArray[np.float16]
 MOST_NUMBERS = 1 << 27
-"""In the states of all rows at one depth, which are fitted at once: a gibibyte."""
+"""In the states of all rows at one depth, which are fitted some 140 times."""
 _SHARES = (0.4, 0.5, 0.6, 0.67, 0.75, 0.85)
 """of the layers: the depths that are tried"""
+_SCORINGS: tuple[Scoring, ...] = TREE, JOINT, MEAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,50 +73,54 @@ def read_states(
     depths: tuple[int, ...],
     path: Path,
     on_row: Callable[[], None],
-) -> tuple[list[RowScores], States]:
-    """The queries' scores by each prompt's texts, and the states at each prompt's end, in a file at `path`.
+) -> tuple[dict[str, ScoreTable], States]:
+    """The queries' scores by each prompt's texts, and the states at each prompt's end, in files that begin with `path`.
 
-    What an earlier run has left there, and beside it the scores, is not computed again. Raises ConfigError for more
-    queries than memory or the disk should hold, and what `classify_batch` raises.
+    What an earlier run has left there is not computed again. Prompts that have only heads get no scores. Raises
+    ConfigError for more queries than can be fitted or the disk should hold, and what `classify_batch` raises.
     """
     n_together = classifier.config.runtime.max_batch
     n_embd = classifier.engine.model.facts.n_embd
+    exact = prompts.compiled.exact
     shape = (len(prompts.prompts), len(depths), len(queries), n_embd)
+    columns = (len(queries), len(_SCORINGS), sum(len(prompt.labels) for prompt in prompts.prompts)) if exact else (0,)
     if len(queries) * n_embd > MOST_NUMBERS:
         raise ConfigError(
             f"{len(queries)} labelled rows, at most {MOST_NUMBERS // n_embd} can be learnt from: give fewer"
         )
-    n_bytes, n_free = 2 * math.prod(shape), shutil.disk_usage(path.parent).free
-    kept = path.with_suffix(".jsonl")
-    scores = _kept_scores(kept) if path.exists() else []
-    if not scores and n_bytes > n_free:
+    n_bytes, n_free = 2 * math.prod(shape) + 8 * math.prod(columns), shutil.disk_usage(path.parent).free
+    is_new = not path.with_suffix(".states.npy").exists()
+    if is_new and n_bytes > n_free:
         raise ConfigError(
             f"the states of {len(queries)} rows take {n_bytes >> 20} MiB in {path.parent.parent}, where {n_free >> 20} "
             "are free: give fewer rows, prompts or depths, or another folder in TMPDIR"
         )
-    values: Any = np.lib.format.open_memmap(path, "r+" if scores else "w+", np.float16, shape)
-    for _ in scores:
+
+    def array(suffix: str, kind: type, shape: tuple[int, ...]) -> Any:
+        return np.lib.format.open_memmap(path.with_suffix(suffix), "w+" if is_new else "r+", kind, shape)
+
+    scores: Any = array(".scores.npy", np.float64, columns) if exact else None
+    values = array(".states.npy", np.float16, shape)
+    n_read = int(values[-1, -1].any(axis=1).sum()) // n_together * n_together  # a row's last states are written last
+    for _ in range(n_read):
         on_row()
-    with kept.open("a" if scores else "w") as file:
-        for start in range(len(scores), len(queries), n_together):
-            some = queries[start : start + n_together]
-            answers, states = classifier.core.run(classifier.core.answers_and_states, prompts, some, depths[:-1])
-            values[:, :, start : start + len(some)] = unit_states(states).transpose(1, 2, 0, 3)
-            for own in answers:
-                scores.append({each.prompt: prompt_scores(each) for each in own})
-                plain = {name: asdict(each) for name, each in scores[-1].items()}
-                print(json.dumps(plain), file=file)
-                on_row()
-            file.flush()  # a line stands there when its states do
-    return scores, States(depths=depths, values=values)
+    for start in range(n_read, len(queries), n_together):
+        some = queries[start : start + n_together]
+        answers, states = classifier.core.run(classifier.core.answers_and_states, prompts, some, depths[:-1])
+        for row, own in enumerate(answers if exact else (), start):
+            by_scoring = [prompt_scores(each).by_scoring for each in own]
+            scores[row] = [[score for each in by_scoring for score in each[scoring]] for scoring in _SCORINGS]
+        values[:, :, start : start + len(some)] = unit_states(states).transpose(1, 2, 0, 3)
+        for _ in some:
+            on_row()
+    return {} if scores is None else _tables(prompts.prompts, scores), States(depths=depths, values=values)
 
 
-def _kept_scores(path: Path) -> list[RowScores]:
-    """The whole lines of a file of scores, which is cut after them."""
-    if not path.exists():
-        return []
-    whole = path.read_bytes().rpartition(b"\n")[0]
-    with path.open("r+b") as file:
-        file.truncate(len(whole) + 1 if whole else 0)
-    lines = whole.decode().splitlines()
-    return [{name: PromptScores(**each) for name, each in json.loads(line).items()} for line in lines]
+def _tables(prompts: Sequence[Prompt], scores: FloatArray) -> dict[str, ScoreTable]:
+    """The scores by prompt; scores: (n_rows, n_scorings, n_labels of all prompts)."""
+    tables, end = {}, 0
+    for prompt in prompts:
+        begin, end = end, end + len(prompt.labels)
+        found = {scoring: scores[:, place, begin:end] for place, scoring in enumerate(_SCORINGS)}
+        tables[prompt.name] = ScoreTable(by_scoring={**found, FIRST_TOKEN: found[TREE]}, label_mass=None, stages=())
+    return tables

@@ -232,10 +232,11 @@ def _named(labels: Sequence[str]) -> str:
     return ", ".join(map(shown, labels[:_N_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
-OF_TEXTS = (unknown_control_tokens, other_chat_format, missing_beginning, literal_slots, alike_labels)
+OF_TEXTS = (unknown_control_tokens, other_chat_format, literal_slots, alike_labels)
 """Those that a prompt may have whose labels' texts are not read."""
 CHECKS = (
     *OF_TEXTS,
+    missing_beginning,
     spaces_before_labels,
     spaces_around_labels,
     untrained_prompts,

@@ -6,15 +6,20 @@ loses neither the new measurement nor the old report.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from ..config.resources import SCHEMA, schema_path
 from ..errors import ConfigError, QclsError
 from ..system.folders import part_of, write_whole
+
+LOCK = ".lock"
+"""the file by which a run keeps others from its folder"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,30 @@ def check_writable(path: Path, name: str, others: Mapping[str, Path | None], *, 
             part.unlink()
     except OSError as e:
         raise ConfigError(f"{name} {path}: cannot be written: {e.strerror}") from None
+
+
+def locked(folder: Path, no_folder: str) -> IO[bytes]:
+    """The open lock file of a folder, which is made where it is not there; whoever holds it may remove the folder.
+
+    no_folder: what to do where the path is no folder. Raises ConfigError, also if another run has locked it.
+    """
+    lock = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("ab")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(lock.fileno()), (folder / LOCK).stat()):  # a run that ended has removed it
+            raise BlockingIOError
+        return lock
+    except OSError as e:
+        if lock is not None:
+            lock.close()
+        why = f"cannot be {'written' if lock is None else 'locked'}: {e.strerror}"
+        if isinstance(e, FileExistsError):
+            why = f"is no folder: {no_folder}"
+        if isinstance(e, BlockingIOError):
+            why = "another run is writing there: wait until it has ended, or name another output"
+        raise ConfigError(f"`out` {folder}: {why}") from None
 
 
 def _is_same(path: Path, other: Path) -> bool:

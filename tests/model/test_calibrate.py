@@ -310,9 +310,14 @@ def stated(config: Path, data: list[dict[str, Any]], out: Path, **asked: Any) ->
 
 
 def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion: Path, tmp_path: Path) -> None:
-    """Stated once, used by Python, `run`, `label` and `serve`, checked on new rows; refused for other answers."""
+    """Stated once, used by Python, `run`, `label` and `serve`, checked on new rows; refused for other answers.
+
+    One prompt's probabilities are averages over orders of its labels.
+    """
     sets: dict[str, Any] = {"coverage": 0.9, "method": "aps", "randomised": True}
-    config = changed(changed(fashion, calibration="c.yaml", sets=sets), prompt="audience", sets={"coverage": 0.95})
+    config = changed(fashion, calibration="c.yaml", sets=sets)
+    listed = load_config(config).prompts[0].template.replace("none, boy, girl, man, woman, pregnant", "{labels}")
+    config = changed(config, prompt="audience", sets={"coverage": 0.95}, prompt_template=listed, label_orders=3)
     data = labelled_rows("dev", N_STATED)
     out = tmp_path / "c.yaml"
     record, _ = stated(config, [*data, data[0]], out, target_error=0.1, fallback="ask")

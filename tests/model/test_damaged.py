@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from gguf_parts import File, put_together, take_apart
+from gguf_parts import File, put_together, take_apart, with_nan_embedding
 from oracle import COLOR
 
 from qcls_gguf import Classifier, ConfigError, Model, ModelError, ScoreError
 from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 from qcls_gguf.model.header import TensorInfo, read_header
-from qcls_gguf.native import NativeModel, devices
+from qcls_gguf.native import devices
 from qcls_gguf.native.device import instruction_sets
 
 PROMPTS = [COLOR]
@@ -28,13 +28,11 @@ def damaged(source: Path, target: Path, change: Callable[[bytearray], None]) -> 
     return target
 
 
-def fill(tensor: TensorInfo, value: bytes, *, start: int = 0, n: int | None = None) -> Callable[[bytearray], None]:
-    """Overwrites n F32 values of a tensor, or all from start on."""
-    n_values = tensor.n_bytes // 4 - start if n is None else n
+def fill(tensor: TensorInfo, value: bytes) -> Callable[[bytearray], None]:
+    """Overwrites the F32 values of a tensor."""
 
     def change(data: bytearray) -> None:
-        first = tensor.offset + 4 * start
-        data[first : first + 4 * n_values] = value * n_values
+        data[tensor.offset : tensor.offset + tensor.n_bytes] = value * (tensor.n_bytes // 4)
 
     return change
 
@@ -78,11 +76,7 @@ def test_a_bad_token_harms_no_other_query(
 ) -> None:
     """The embedding of `~` is not a number: its cells must not reach the next request, masked as they are."""
     good = open_classifier(make_model(), PROMPTS, flash_attn=flash_attn)
-    with NativeModel(make_model()) as model:
-        token = int(model.tokenize("~", parse_special=False)[0])
-    tensor = read_header(make_model()).tensors["token_embd.weight"]
-    n_embd = tensor.shape[0]
-    path = damaged(make_model(), tmp_path / "nan.gguf", fill(tensor, NAN, start=token * n_embd, n=n_embd))
+    path = with_nan_embedding(make_model(), "~", tmp_path / "nan.gguf")
     classifier = open_classifier(path, PROMPTS, flash_attn=flash_attn, max_batch=2)
     wanted = good.classify("red dress").results
     for queries in (["~~~"], ["red dress", "~"], ["~" * 40, ""]):

@@ -10,14 +10,13 @@ import pytest
 from commands import run, write_rows
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from evaluations import HELD_OUT, LABELS, MODES, evaluated, specs
+from gguf_parts import with_nan_embedding
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.config.schema import raw_config
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.evaluation.passes import row_scores, score_tables
 from qcls_gguf.evaluation.records import EvaluationRecord
-from qcls_gguf.model.header import read_header
-from qcls_gguf.native import NativeModel
 
 RANDOM_ROWS: list[dict[str, Any]] = [
     {"query": "red dress", "labels": {"item": ["jump", "none"], "user": "girl"}},
@@ -161,14 +160,7 @@ def test_scores_that_are_not_finite_are_counted_and_named(
     make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     """The embedding of `~` is not a number."""
-    with NativeModel(make_model()) as model:
-        token = int(model.tokenize("~", parse_special=False)[0])
-    tensor = read_header(make_model()).tensors["token_embd.weight"]
-    content = bytearray(make_model().read_bytes())
-    start = tensor.offset + 4 * token * tensor.shape[0]
-    content[start : start + 4 * tensor.shape[0]] = np.full(tensor.shape[0], np.nan, np.float32).tobytes()
-    (damaged := tmp_path / "nan.gguf").write_bytes(content)
-    config = write_config(damaged, specs())
+    config = write_config(with_nan_embedding(make_model(), "~", tmp_path / "nan.gguf"), specs())
     path = write_rows(tmp_path / "rows.jsonl", [*RANDOM_ROWS, {"query": "~", "labels": {"item": "jump"}}])
     done = run("eval", "--data", path, "--config", config, "--format", "json")
     assert done.returncode == 1, done.stderr

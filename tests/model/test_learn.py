@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 from commands import COMMAND, change, invoked
 from conftest import MakeModel, WriteConfig
+from gguf_parts import with_nan_embedding
 from oracle import PromptSpec
 from oracle_prompts import EXACT
 
 from qcls_gguf import Classifier
 from qcls_gguf.config.load import load_config
 from qcls_gguf.core.core import Core
+from qcls_gguf.errors import ConfigError
 from qcls_gguf.learning import learn as learn_module
 from qcls_gguf.learning import passes
 from qcls_gguf.opening import ClassifierOpener
@@ -154,23 +156,22 @@ def test_a_prompt_without_rows_is_left_as_it_is(config: Path, tmp_path: Path) ->
 
 
 def test_what_was_read_is_not_read_again(config: Path, data: Path, tmp_path: Path) -> None:
-    """A stopped run leaves it, whatever was written last; the heads are those of a run that was not stopped."""
+    """A stopped run leaves it; another one beside it is refused; the heads are those of a run that was not stopped."""
     whole, out = tmp_path / "whole.npz", tmp_path / "heads.npz"
     assert run("--data", data, "--config", config, "--out", whole)[0] == 0
     folder = tmp_path / "heads.npz.states"
 
     def stop(part: str, done: int, total: int) -> None:
         if (part, done) == ("read the common text", 41):
+            with ClassifierOpener() as other, pytest.raises(ConfigError, match="another run is writing there"):
+                learn_module.learn(settings, other)
             raise KeyboardInterrupt
 
     settings = learn_module.LearnSettings(config=load_config(config), data=data, out=out, resume=True)
     with ClassifierOpener() as opener:
         with pytest.raises(KeyboardInterrupt):
             learn_module.learn(settings, opener, on_progress=stop)
-        texts = sorted(folder.glob("*.jsonl"), key=lambda each: each.stat().st_size)
-        assert len(texts) == 2
-        with texts[0].open("a") as file:
-            file.write('{"color": {"tr')
+        assert len(list(folder.glob("*.states.npy"))) == 2
         decoded: list[int] = []
         original = Core.answers_and_states
 
@@ -249,6 +250,18 @@ def test_more_rows_than_memory_should_hold_are_refused(
     assert "labelled rows, at most 89 can be learnt from" in said
 
 
+def test_states_that_are_not_finite_are_refused(
+    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    """The embedding of `~` is not a number."""
+    damaged = with_nan_embedding(make_model(), "~", tmp_path / "nan.gguf")
+    rows = [{"query": f"dress {'~' if index == 20 else index}", "color": LABELS[index % 3]} for index in range(30)]
+    data, out = write_rows(tmp_path / "rows.csv", rows), tmp_path / "heads.npz"
+    code, record, said = run("--data", data, "--config", write_config(damaged, PROMPTS, **EXACT), "--out", out)
+    assert (code, record, out.exists()) == (1, None, False)
+    assert "not finite" in said
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_nothing(config: Path, tmp_path: Path) -> None:
     """While states are written into a file of their own."""
@@ -259,7 +272,7 @@ def test_an_interrupt_leaves_nothing(config: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(folder)}
     limit = time.monotonic() + 60
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
-        while not list(folder.glob("qcls-learn-*/*.npy")):
+        while not list(folder.glob("qcls-learn-*/*.states.npy")):
             assert process.poll() is None
             assert time.monotonic() < limit
             time.sleep(0.005)

@@ -1,8 +1,8 @@
 """`make real`: how well a small real model labels real texts, by cue and prior, as a record and as tables.
 
-`python -m real orders N` in tests/: what moves with the order of the options, on N texts of two tasks;
-`python -m real averages`: averages over orders; `python -m real scope`: queries out of scope;
-`python -m real statements`: error rates and label sets, over redraws of three tasks.
+In tests/, `python -m real WHAT`: `orders N` what moves with the order of the options, on N texts of two tasks;
+`averages` averages over orders; `learning` what heads gain; `scope` queries out of scope; `statements` error rates and
+label sets, over redraws of three tasks.
 """
 
 import json
@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from . import averages, scope, statements, sweep
+from . import averages, learning, scope, statements, sweep
 from .orders import order_table
 from .texts import CACHE, SMOLLM2, tasks
 
@@ -29,6 +29,10 @@ def main() -> None:
         for name in averages.TASKS:
             for after in (False, True):
                 Console(width=160).print(averages.averages_table(found[name], after=after))
+        return
+    if sys.argv[1:2] == ["learning"]:
+        for name, task in found.items():
+            Console(width=160).print(learning.learning_table(name, list(learning.draws(task))))
         return
     if sys.argv[1:2] == ["scope"]:
         for name in scope.SCOPES:

@@ -64,7 +64,7 @@ def scope_table(tasks: dict[str, Task], scope: str) -> Table:
     """The share of other texts that are found, by distance and depth, with the share of false refusals."""
     texts = {name: [text for text, _ in (*task.rows, *task.others)] for name, task in tasks.items() if name != "kinds"}
     texts["languages"] = [t for t, of in (*tasks["languages"].rows, *tasks["languages"].others) if of != "english"]
-    words = [word for text in texts["film reviews"] for word in text.split()]
+    words = [word for text in texts["film reviews"][:_N_SCOPE] for word in text.split()]
     generator = random.Random(1)
     texts["random words"] = [" ".join(generator.choices(words, k=generator.randint(5, 25))) for _ in range(_N_OTHERS)]
     texts = {name: some[: _N_SCOPE if name == scope else _N_OTHERS] for name, some in texts.items()}

@@ -23,7 +23,7 @@ from pathlib import Path
 import yaml
 
 CACHE = Path(__file__).parents[2] / "build" / "real"
-N_ROWS, N_OTHERS = 300, 700
+N_ROWS, N_OTHERS = 300, 1200
 _SEED = 34
 _SENTIMENT = ("positive", "negative", "neutral")
 _TOPICS = {

@@ -1,12 +1,14 @@
 """Heads in closed form against slow mirrors, and the choices between them."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from qcls_gguf.learning import fit
 from qcls_gguf.learning.fit import N_FOLDS, Candidate, Ridge, choose, fit_scores, folds, held_out, sign_test
 from qcls_gguf.score.heads import head_scores, unit_states
 from qcls_gguf.statistics import log_softmax
@@ -29,8 +31,10 @@ def made(
 
 @pytest.mark.parametrize("n", [9, 60])
 @pytest.mark.parametrize("penalty", [0.01, 3.0])
-def test_ridge_is_the_solution_of_its_equations(n: int, penalty: float) -> None:
-    """More numbers than rows, and fewer: weights by the normal equations; a row left out by fitting the others."""
+def test_ridge_is_the_solution_of_its_equations(n: int, penalty: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More numbers than rows, and fewer, in parts of 7: weights by the normal equations; a row left out by fitting the
+    others."""
+    monkeypatch.setattr(fit, "_MOST_NUMBERS", 7 * max(N_EMBD, 3 * len(fit.PENALTIES)))
     states, label, _ = made(n)
     target = np.eye(3)[label]
     x = states.astype(np.float64)
@@ -43,13 +47,18 @@ def test_ridge_is_the_solution_of_its_equations(n: int, penalty: float) -> None:
         held = np.diag([0.0] + [penalty] * N_EMBD)
         return np.asarray(np.linalg.solve(design.T @ design + held, design.T @ target[rows]))
 
-    ridge = Ridge(states)
-    weight, bias = ridge.weights(target, penalty)
+    every = np.arange(n)
+    ridge = Ridge(np.repeat(states, 2, axis=0), 2 * every, target)
+    weight, bias = ridge.weights(penalty)
     solved = slow(np.ones(n, np.bool_))
     np.testing.assert_allclose(states @ weight + bias, solved[0] + x @ solved[1:], atol=1e-5)
-    for row, found in enumerate(ridge.left_out(target, penalty)):
+    for row, found in enumerate(np.concatenate([each for _, (each,) in ridge.left_out([penalty])])):
         solved = slow(np.arange(n) != row)
         np.testing.assert_allclose(found, solved[0] + x[row] @ solved[1:], atol=1e-6)
+
+
+def candidate(states: npt.NDArray[Any], scores: npt.NDArray[Any] | None = None) -> Candidate:
+    return Candidate(depth=2, states=states, scores=scores, index=np.arange(len(states)))
 
 
 def test_scores_are_fitted_to_the_least_penalised_loss() -> None:
@@ -70,7 +79,7 @@ def test_scores_are_fitted_to_the_least_penalised_loss() -> None:
 def test_a_head_answers_as_its_fit(beside: bool) -> None:
     """Losses without a row are worse than the head's own, and better than those of the labels' frequencies."""
     states, label, scores = made(120)
-    found = Candidate(depth=2, states=states, scores=scores if beside else None).fit(label, 3)
+    found = candidate(states, scores if beside else None).fit(label, 3)
     assert found.head.reads_labels == beside
     own = -head_scores(found.head, states, scores.astype(np.float32))[np.arange(120), label]
     frequencies = np.bincount(label) / 120
@@ -80,7 +89,7 @@ def test_a_head_answers_as_its_fit(beside: bool) -> None:
 def test_the_cheapest_of_equally_good_candidates_is_chosen() -> None:
     states, label, _ = made(150)
     noise = made(150, signal=0, seed=1)[0]
-    candidates = [Candidate(depth=depth, states=each) for depth, each in ((1, noise), (2, states), (3, states))]
+    candidates = [replace(candidate(each), depth=depth) for depth, each in ((1, noise), (2, states), (3, states))]
     assert choose(candidates, label, 3).head.depth == 2
     assert choose(candidates[::-1], label, 3).head.depth == 3
 
@@ -92,7 +101,7 @@ def test_rows_are_held_out() -> None:
         label = made(60, seed=seed)[1]
         for signal, found in right.items():
             states = made(60, signal=signal, seed=seed if signal else 100 + seed)[0]
-            log_p = held_out([Candidate(depth=1, states=states)], label, 3)
+            log_p = held_out([candidate(states)], label, 3)
             found.append(float((log_p.argmax(axis=1) == label).mean()))
     assert np.mean(right[0.0]) < 0.45
     assert np.mean(right[1.0]) > 0.7
@@ -117,13 +126,13 @@ def test_labels_without_rows_keep_their_scores() -> None:
     """The odds between two labels without rows stay those of the scores, scaled."""
     states, label, scores = made(120, 5)
     rows = label < 3
-    candidate = Candidate(depth=2, states=states[rows], scores=scores[rows])
-    head = candidate.fit(label[rows], 5, np.array([3, 4])).head
+    learnt = candidate(states[rows], scores[rows])
+    head = learnt.fit(label[rows], 5, np.array([3, 4])).head
     answers = head_scores(head, states, scores.astype(np.float32))
     odds = answers[:, 3] - answers[:, 4]
     np.testing.assert_allclose(odds, head.scale * (scores[:, 3] - scores[:, 4]), atol=1e-4)
     assert (answers[rows].argmax(axis=1) == label[rows]).mean() > (scores[rows].argmax(axis=1) == label[rows]).mean()
-    p = np.exp(held_out([candidate], label[rows], 5))
+    p = np.exp(held_out([learnt], label[rows], 5))
     assert p.shape == (rows.sum(), 5)
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
 

@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy.stats import beta, betabinom, binom
+from sklearn.base import BaseEstimator, ClassifierMixin
 
 from qcls_gguf.score.adjustment import drawn
-from qcls_gguf.statistics import FloatArray, beta_binomial_cdf, binomial_cdf, upper_bound
+from qcls_gguf.statistics import FloatArray, IntArray, beta_binomial_cdf, binomial_cdf, upper_bound
 from qcls_gguf.statistics.drift import FALSE_ALARMS, WINDOW, DriftTest, length_bin, probability_bin
 from qcls_gguf.statistics.stated import (
     conformal_quantile,
@@ -160,6 +161,41 @@ def test_scores_and_sets_are_those_of_their_definitions() -> None:
             assert some[row, label] == (before + u[row, 0] * p[row, label] <= 0.8)
             before += p[row, label]
     assert np.array_equal(label_sets(p, 0.8, "lac"), 1 - p <= 0.8)
+
+
+class Given(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier whose probabilities are its input."""
+
+    classes_ = np.arange(6)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def predict_proba(self, p: FloatArray) -> FloatArray:
+        return p
+
+    def predict(self, p: FloatArray) -> IntArray:
+        return np.asarray(p.argmax(axis=1))
+
+
+@pytest.mark.parametrize("method", ["lac", "aps"])
+def test_sets_are_those_of_mapie(method: str) -> None:
+    """Of 10,000 rows for 10,000 others: equal by `lac`, by randomised `aps`, where MAPIE draws numbers of its own, of
+    equal size and coverage."""
+    mapie = pytest.importorskip("mapie.classification")
+    p, label = drawn_rows(20_000, 8)
+    own, new, own_label, new_label = p[:10_000], p[10_000:], label[:10_000], label[10_000:]
+    own_u, new_u = RANDOM(9).random((2, 10_000, 1)) if method == "aps" else (None, None)
+    other = mapie.SplitConformalClassifier(Given(), 0.9, method, random_state=1).conformalize(own, own_label)
+    how = {"include_last_label": "randomized"} if method == "aps" else None
+    theirs = other.predict_set(new, conformity_score_params=how)[1][:, :, 0]
+    every = np.arange(10_000)
+    scores = conformity_scores(own, method, 1.0 if own_u is None else own_u)[every, own_label]
+    ours = label_sets(new, conformal_quantile(scores, 0.9), method, new_u)
+    if method == "lac":
+        np.testing.assert_array_equal(ours, theirs)
+    assert ours.sum(axis=1).mean() == pytest.approx(theirs.sum(axis=1).mean(), abs=0.06)
+    assert ours[every, new_label].mean() == pytest.approx(theirs[every, new_label].mean(), abs=0.01)
 
 
 def test_a_quantile_needs_rows_and_takes_ties() -> None:
