@@ -91,32 +91,36 @@ def test_a_gpu_answers_as_the_cpu_does(name: str, open_classifier: OpenClassifie
 
 @pytest.fixture
 def in_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: recurrent layers compute sequences together only while they have equally many tokens."""
+    """As in llama.cpp: recurrent layers compute sequences together only while they have equally many tokens."""
     monkeypatch.setenv(TREE_WALK, "0")
 
 
-@pytest.mark.parametrize("name", [*HYBRIDS, "jamba", "kimi-linear"])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", [*HYBRIDS, "jamba", "kimi-linear", "qwen3next"])
 def test_one_pass_answers_as_several_do(
-    name: str, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+    name: str, device: str, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts of one text and of their own, branches of labels, queries of different lengths, alone and together."""
+    if device == "gpu" and not sees_cuda_gpu():
+        pytest.skip("needs a CUDA device")
+    settings = EXACT | {"n_gpu_layers": "all" if device == "gpu" else 0}
     labels = ("light blue", "light pink", "dark blue", "dark sky blue", "none")
     prompts = prompts_of("joint", "user", "color", "category", labels=labels) + prompts_of("separate", "item")
     prompts[-1] = replace(prompts[-1], template=f"of all season {prompts[-1].template}")
     queries = ["red dress for girl", "", "dark blue jeans", "red dress", "x " * 20]
-    plain = open_classifier("qwen3", prompts, max_batch=len(queries), **EXACT)
+    plain = open_classifier("qwen3", prompts, max_batch=len(queries), **settings)
     found = []
     for value in ("0", "1"):
         monkeypatch.setenv(TREE_WALK, value)
-        classifier = open_classifier(name, prompts, max_batch=len(queries), **EXACT)
+        classifier = open_classifier(name, prompts, max_batch=len(queries), **settings)
         results = [*classifier.classify_batch(queries), *map(classifier.classify, queries)]
         found.append([[score.score for answer in each.results for score in answer.scores] for each in results])
         usual = [*plain.classify_batch(queries), *map(plain.classify, queries)]
-        is_one_pass = [each.counts.n_decodes == 1 for each in results]
-        assert is_one_pass == [value == "1"] * len(results)
+        assert any(each.counts.n_decodes > 1 for each in results) == (value == "0")
         assert value == "0" or [each.counts for each in results] == [each.counts for each in usual]
-    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-4)
-    np.testing.assert_allclose(found[1][: len(queries)], found[1][len(queries) :], rtol=0, atol=1e-4)
+    largest = 1e-4 if device == "cpu" else 0.05  # there products of F32 matrices may round to 10 bits
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=largest)
+    np.testing.assert_allclose(found[1][: len(queries)], found[1][len(queries) :], rtol=0, atol=largest)
 
 
 @pytest.mark.usefixtures("in_passes")

@@ -1,14 +1,30 @@
-"""A Llama model's log-probabilities in numpy: F32 arithmetic on the dequantised weights of a GGUF file."""
+"""A Llama model's dequantised weights: its log-probabilities in numpy's F32 arithmetic, and a file of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize
+from gguf_parts import put_together, take_apart
+
+from .texts import aside
 
 Array = npt.NDArray[np.float32]
+
+
+def in_floats(path: Path) -> Path:
+    """A file beside it with the same weights in F32, for which no product rounds activations to 8 bits."""
+    made = path.with_suffix(".F32.gguf")
+    if not made.exists():
+        file = take_apart(path)
+        for tensor, read in zip(file.tensors, GGUFReader(path).tensors, strict=True):
+            tensor.data = dequantize(read.data, read.tensor_type).astype(np.float32).tobytes()
+            tensor.kind = GGMLQuantizationType.F32
+        with aside(made) as part:
+            part.write_bytes(put_together(file))
+    return made
 
 
 class Reference:

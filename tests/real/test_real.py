@@ -15,7 +15,7 @@ from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.statistics import FloatArray
 
 from . import sweep
-from .reference import Reference
+from .reference import Reference, in_floats
 from .texts import Task, model_file, tasks
 
 pytestmark = pytest.mark.real
@@ -30,6 +30,11 @@ OURS: dict[str, Limits] = {"product reviews": (0.05, 0.2, 0.15), "kinds": (0.2, 
 with the same products; of labels of two tokens 0.115 and 0.31, 0.161 and 0.46."""
 FINE: Limits = 0.005, 0.02, 0.0
 """The same with activations of 16 bits, against F32: measured 0.0012 and 0.0026; 0.0021 and 0.0050."""
+GPU: dict[str, Limits] = {"product reviews": (0.3, 0.9, 0.25), "kinds": (0.6, 2.0, 0.5)}
+"""On an H100 with code for 7.5, measured 0.11 to 0.14 and 0.39; 0.31 to 0.40 and 1.4. There llama.cpp's own products
+differ by as much from the same references, 0.09 to 0.21 and 0.84; 0.28 to 0.59 and 2.0."""
+GPU_FLOATS: Limits = 0.02, 0.1, 0.0
+"""There with the weights in F32, against F32: what the rest of the path and the cache of F16 leave."""
 ASKED: dict[str, Callable[[Classifier, Sequence[str]], list[Result]]] = {
     "alone": lambda classifier, texts: [classifier.classify(text) for text in texts],
     "in batches": lambda classifier, texts: classifier.classify_batch(texts),
@@ -67,29 +72,30 @@ def expected(name: str) -> tuple[FloatArray, FloatArray]:
     return np.array(stock), np.array(exact)
 
 
-def config(name: str, *, n_prompts: int = 1, **runtime: Any) -> Config:
+def config(name: str, *, n_prompts: int = 1, floats: bool = False, **runtime: Any) -> Config:
     """Prompts that differ in their last words only; the first is compared."""
     prompts = sweep.prompts(real_tasks()[name], "list")[:n_prompts]
     return Config(
         prompts=tuple(replace(prompt, scoring="joint") for prompt in prompts),
-        model=ModelConfig(path=model_file()),
+        model=ModelConfig(path=in_floats(model_file()) if floats else model_file()),
         runtime=RuntimeConfig(**{"n_threads": 1, "n_gpu_layers": 0, "state_cache": False, **runtime}),
     )
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu, fine", "gpu"])
+@pytest.mark.parametrize("device", ["cpu", "cpu, fine", "gpu", "gpu, floats"])
 @pytest.mark.parametrize("n_prompts", [1, 3], ids=["separate", "one common text"])
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("name", ["product reviews", "kinds"])  # the second has labels of two tokens
 def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_prompts: int, device: str) -> None:
-    if device == "gpu" and not sees_cuda_gpu():
+    if device.startswith("gpu") and not sees_cuda_gpu():
         pytest.skip("needs a CUDA device")
     texts = [text for text, _ in real_tasks()[name].rows[:N_TEXTS]]
     settings = config(
         name,
         n_prompts=n_prompts,
+        floats=device == "gpu, floats",
         kept_queries=4 if asked == "as typed" else 0,
-        n_gpu_layers=999 if device == "gpu" else 0,
+        n_gpu_layers=999 if device.startswith("gpu") else 0,
         cpu_activations="fine" if device == "cpu, fine" else "default",
     )
     with Classifier.from_config(settings) as classifier:
@@ -97,6 +103,8 @@ def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_pro
         assert len(set(classifier.handle.compiled.prefixes)) == 1, "a query is computed once"
     ours = np.array([[score.score for score in result.results[0].scores] for result in results])
     for other, limits in zip(expected(name), limits_of(name, device), strict=True):
+        if limits is None:
+            continue
         mean, largest, other_answers = limits
         difference = np.abs(ours - other)
         assert difference.mean() < mean
@@ -104,8 +112,10 @@ def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_pro
         assert (ours.argmax(axis=1) != other.argmax(axis=1)).mean() <= other_answers
 
 
-def limits_of(name: str, device: str) -> tuple[Limits, Limits]:
+def limits_of(name: str, device: str) -> tuple[Limits | None, Limits]:
     """Against stock, and against F32."""
-    if device == "gpu" or "AMX_INT8" in instruction_sets() or not {"AVX2", "DOTPROD"} & set(instruction_sets()):
+    if device.startswith("gpu"):
+        return (None, GPU_FLOATS) if device == "gpu, floats" else (GPU[name], GPU[name])
+    if "AMX_INT8" in instruction_sets() or not {"AVX2", "DOTPROD"} & set(instruction_sets()):
         return ROUNDED, ROUNDED
     return OURS[name], FINE if device == "cpu, fine" else OURS[name]

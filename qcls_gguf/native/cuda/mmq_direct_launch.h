@@ -7,7 +7,7 @@
 
 namespace mmq_direct {
 
-constexpr int MAX_MATRICES = 3;
+constexpr int MAX_MATRICES = 3;    // of a launch
 constexpr int MAX_TILES = 4096;
 constexpr int LEAST_TILE_ROWS = 64;  // the least that a kernel has; half of that with glu
 

@@ -23,6 +23,18 @@ void qcls_count_graph_launch() {
     n_graph_launches.fetch_add(1, std::memory_order_relaxed);
 }
 
+bool qcls_supports_custom(const int device, const ggml_tensor * node) {
+    return ggml_cuda_attend_supported(device, node) || qcls_walk_supported(node);
+}
+
+void qcls_compute_custom(ggml_backend_cuda_context & ctx, ggml_tensor * node) {
+    if (qcls_walk_supported(node)) {
+        qcls_walk(ctx, node);
+    } else {
+        ggml_cuda_attend(ctx, node);
+    }
+}
+
 void * qcls_cuda_function(const char * name) {
     static const struct {
         const char * name;
@@ -32,6 +44,9 @@ void * qcls_cuda_function(const char * name) {
         {"qcls_n_graph_launches", (void *) count_of_graph_launches},
         {"qcls_put_into_lane_order", (void *) qcls_put_into_lane_order},
         {"qcls_set_batch_invariant", (void *) set_batch_invariant},
+        {"qcls_tree_convolution", (void *) qcls_tree_convolution},
+        {"qcls_tree_delta_net", (void *) qcls_tree_delta_net},
+        {"qcls_tree_scan", (void *) qcls_tree_scan},
     };
     for (const auto & each : functions) {
         if (strcmp(name, each.name) == 0) {

@@ -61,7 +61,7 @@ LLAMA_API bool set_batch_invariant(bool on);
 
 // --- recurrent layers (tree_walk.cpp) -------------------------------------------------------------------------------
 
-// Whether contexts of a hybrid can compute a token tree in one pass: with all layers on the CPU, unless the environment
+// Whether contexts of a hybrid can compute a token tree in one pass: on CPUs and CUDA devices, unless the environment
 // variable QCLS_TREE_WALK is 0.
 LLAMA_API bool walks_trees(const llama_model * model);
 

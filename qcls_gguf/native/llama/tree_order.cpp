@@ -12,6 +12,9 @@ void tree_walk::find_order() {
     int32_t * order = made.data() + (size_t) tree_order * n_tokens;
     int32_t * source = made.data() + (size_t) tree_source * n_tokens;
     int32_t * slot = made.data() + (size_t) tree_slot * n_tokens;
+    int32_t * begin = made.data() + (size_t) tree_begin * n_tokens;
+    std::fill(begin, begin + n_tokens, n_tokens);
+    n_roots = n_slots_used = 0;
     child.assign(n_tokens, -1);
     sibling.assign(n_tokens, -1);
     n_slots.assign(n_tokens, 0);
@@ -40,6 +43,8 @@ void tree_walk::find_order() {
         if (parent[root] >= 0) {
             continue;
         }
+        n_slots_used = std::max(n_slots_used, n_slots[root]);
+        begin[n_roots++] = n_walked;
         n_slots[root] = 0;
         to_walk.assign(1, root);
         while (!to_walk.empty()) {
@@ -57,6 +62,14 @@ void tree_walk::find_order() {
             }
         }
     }
+}
+
+tree_node tree_walk::sizes_of(int32_t graph_number) {
+    const int32_t number = -2 - graph_number;
+    tree_node node = {};
+    node.n_roots = number / (n_tree_slots + 1);
+    node.n_slots = number % (n_tree_slots + 1);
+    return node;
 }
 
 void tree_walk::lay_out(const std::vector<int32_t> & parents) {

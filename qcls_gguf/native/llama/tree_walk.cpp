@@ -12,6 +12,7 @@
 #include "llama-memory-recurrent.h"
 #include "llama-model.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -68,7 +69,11 @@ llama_memory_recurrent * states_of(llama_context * ctx) {
 
 bool walks_trees(const llama_model * model) {
     const char * wanted = getenv("QCLS_TREE_WALK");  // "0" selects llama.cpp's passes, to compare
-    return llama_model_is_hybrid(model) && model->devices.empty() && !(wanted && strcmp(wanted, "0") == 0);
+    const auto can_walk = [](const llama_device & device) {
+        return ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device.dev), "qcls_tree_delta_net");
+    };
+    return llama_model_is_hybrid(model) && !(wanted && strcmp(wanted, "0") == 0) &&
+           std::all_of(model->devices.begin(), model->devices.end(), can_walk);
 }
 
 void walk_trees(llama_context * ctx, bool on) {

@@ -3,6 +3,8 @@
 #ifndef QCLS_TREE_WALK_H
 #define QCLS_TREE_WALK_H
 
+#include "tree_rows.h"
+
 #include <cstdint>
 #include <vector>
 
@@ -29,10 +31,17 @@ public:
     // [n_tree_rows][n_tokens]; see tree_rows.h
     const std::vector<int32_t> & rows() const { return made; }
 
+    // The sizes of the tree as one number, by which llama.cpp tells graphs with recurrent layers apart; graphs that write
+    // states have numbers from -1 on.
+    int32_t graph_number() const { return -2 - n_roots * (n_tree_slots + 1) - n_slots_used; }
+    static tree_node sizes_of(int32_t graph_number);
+
 private:
     void find_order();
 
     std::vector<int32_t> made;
+    int32_t n_roots = 0;
+    int32_t n_slots_used = 0;
     // kept, so that the next batch allocates nothing; of each sequence, or of each token
     std::vector<int32_t> last_token, parent, child, sibling, n_slots, to_walk;
 };

@@ -2,6 +2,7 @@
 #ifndef QCLS_TREE_ROWS_H
 #define QCLS_TREE_ROWS_H
 
+#include <cstddef>
 #include <cstdint>
 
 namespace qcls {
@@ -12,6 +13,7 @@ enum tree_row {
     tree_order,   // the tokens as they are walked: depth first, so that one state changes along each chain
     tree_source,  // of each place in that order: the slot with the state before the token; tree_running: the last one's
     tree_slot,    // of each place: the slot that keeps the state after the token; tree_no_slot where no other one needs it
+    tree_begin,   // of each root, a token whose parent is not in the batch: its place in the order; n_tokens after the last
     n_tree_rows
 };
 
@@ -23,10 +25,28 @@ constexpr int32_t tree_no_slot = -1;
 // 2^n leaves, and there are at most 4,096 sequences.
 constexpr int n_tree_slots = 12;
 
+// What a node of such an operation says besides its sources, after the parameters that ggml_custom_4d() stores in it.
+struct tree_node {
+    // of the trees that its graph serves
+    int32_t n_roots;
+    int32_t n_slots;
+    // Neighbouring nodes that are computed with it, on GPUs only: SiLU after a convolution, then the norm of each head in
+    // its first channels; the gates of a delta net.
+    int32_t has_more;
+    int32_t n_normed;  // channels: x becomes x / sqrt(mean of its head's squares + eps) * scale
+    int32_t head_size;
+    float eps;
+    float scale;
+};
+constexpr size_t tree_node_offset = sizeof(void *) * 4;
+
 // What the operations know: taps of a convolution, values of a row of a state.
 constexpr int least_taps = 2;
 constexpr int most_taps = 4;
 constexpr int most_state_values = 256;
+// Normed with a convolution on a GPU: of so many channels at once, heads of a multiple of the least size.
+constexpr int normed_channels = 256;
+constexpr int least_normed = 32;
 
 }  // namespace qcls
 
