@@ -8,8 +8,8 @@ from typing import Literal
 
 from ..errors import ConfigError
 from ..report.files import Output
-from .options import ModelOptions, Printing, RowOptions, command, option
-from .terminal import long_work, say
+from .options import ModelOptions, Reporting, RowOptions, command, option
+from .terminal import check_outputs, long_work, say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class LearnOptions:
 
 
 @command
-def learn_command(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> int | None:
+def learn_command(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions, printing: Reporting) -> int | None:
     """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
 
     The data has the format of eval's; 100 to 300 rows a prompt are usual. One pass over the rows reads hidden states at
@@ -65,6 +65,7 @@ def learn_command(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions
         return None
     if rows.data is None or rows.queries is not None:
         raise ConfigError("give --data FILE with labelled queries, or --suggest N with --queries FILE")
+    check_outputs({"--html": printing.html}, {"--data": rows.data, "--config": model.config, "--out": chosen.out})
     from ..learning.learn import LearnSettings, learn  # see app.py for why here
     from ..learning.report import learn_document, outcome
 
@@ -81,7 +82,7 @@ def learn_command(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions
     return printing.show_fit(record, learn_document(record), out, content, outcome(record))
 
 
-def _suggest(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> None:
+def _suggest(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions, printing: Reporting) -> None:
     from ..learning.suggest import SuggestSettings, suggest, suggest_document, to_label
 
     if rows.queries is None or rows.suggest is None or chosen.out is None:

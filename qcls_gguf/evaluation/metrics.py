@@ -80,7 +80,7 @@ def prompt_statistics(
     return PromptStatistics(
         **dict(_statistics(rows, macro_f1=macro_f1)),
         labels={label: _label(matrix, i, f1[i]) for i, label in enumerate(truth.prompt.labels)},
-        confusions=_confusions(truth.prompt.labels, matrix),
+        confusions=confusions(truth.prompt.labels, matrix),
         confusion_matrix=tuple(map(tuple, matrix.tolist())),
     ), rows
 
@@ -143,8 +143,8 @@ def _label(matrix: npt.NDArray[np.int64], i: int, f1: float) -> records.LabelSta
     )
 
 
-def _confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> tuple[records.Confusion, ...]:
-    """The most frequent confusions, most frequent first."""
+def confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> tuple[records.Confusion, ...]:
+    """The most frequent confusions, most frequent first; matrix: (n_labels, n_labels) counts by label and answer."""
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*np.nonzero(matrix), strict=True) if i != j]
     wrong.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
     return tuple(records.Confusion(label=labels[i], answer=labels[j], n=n) for n, i, j in wrong[:_N_CONFUSIONS])

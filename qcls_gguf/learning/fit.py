@@ -254,13 +254,5 @@ def _by_label(label: IntArray, rows: IntArray, seed: int) -> IntArray:
     return mixed[np.argsort(label[mixed], kind="stable")]
 
 
-def sign_test(n_better: int, n_worse: int) -> float:
-    """The probability of at least n_better heads in n_better + n_worse coin tosses.
-
-    The tosses are the rows that only one of two methods answers correctly."""
-    n = n_better + n_worse
-    return float(sum(math.comb(n, k) for k in range(n_better, n + 1)) / 2**n)
-
-
 def _losses(log_odds: FloatArray, label: IntArray) -> FloatArray:
     return np.asarray(-log_softmax(log_odds)[np.arange(len(label)), label])

@@ -25,6 +25,7 @@ from ..config.words import counted, hint, shown
 from ..core.handle import LoadedPrompts
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
 from ..errors import CapacityError, ConfigError
+from ..evaluation.metrics import confusions
 from ..evaluation.passes import ScoreTable, Truth, not_applicable, truth_of, usable_rows
 from ..evaluation.records import data_record
 from ..native import build_info
@@ -37,12 +38,14 @@ from ..statistics import (
     FloatArray,
     IntArray,
     accepted_probability,
+    binomial_cdf,
     calibration_error,
+    confusion_matrix,
     log_losses,
     softmax,
     wilson,
 )
-from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out, sign_test
+from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out
 from .passes import States, common_text, read_states, tried_depths
 from .report import AnswerQuality, LearnRecord, LearntPrompt, listed_labels
 
@@ -264,7 +267,9 @@ def learn_prompt(
                 learnt = _measured(p, truth.accepted)
                 curve[n_learnt] = learnt.accuracy
         before, after = _right(zero_shot, truth.accepted), _right(p, truth.accepted)
-        p_value = sign_test(int((after & ~before).sum()), int((before & ~after).sum()))
+        wrong = confusion_matrix(truth.first[~after], p[~after].argmax(axis=1), len(prompt.labels))
+        n_better, n_worse = int((after & ~before).sum()), int((before & ~after).sum())
+        p_value = binomial_cdf(n_worse, n_better + n_worse, 0.5)  # so few, if each of these rows were a coin's toss
         absent = np.array([prompt.labels.index(label) for label in unlearnt], np.intp)
         assert learnt is not None
         head = choose(candidates, truth.first, len(prompt.labels), absent).head
@@ -282,6 +287,7 @@ def learn_prompt(
         zero_shot=_measured(zero_shot, truth.accepted) if n else None,
         learnt=learnt,
         curve=curve,
+        confusions=() if learnt is None else confusions(prompt.labels, wrong),
         p=p_value,
         kept=kept,
         depth=head.depth if head else None,

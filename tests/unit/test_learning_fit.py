@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from qcls_gguf.learning import fit
-from qcls_gguf.learning.fit import N_FOLDS, Candidate, Ridge, choose, fit_scores, folds, held_out, sign_test
+from qcls_gguf.learning.fit import N_FOLDS, Candidate, Ridge, choose, fit_scores, folds, held_out
 from qcls_gguf.score.heads import head_scores, unit_states
 from qcls_gguf.statistics import log_softmax
 
@@ -114,12 +114,6 @@ def test_folds_have_every_row_once_and_every_label() -> None:
     for fold in found:
         assert np.bincount(label[fold], minlength=3).tolist() == [10, 2, 1]
     assert len(found) == N_FOLDS
-
-
-def test_sign_test_is_the_binomials() -> None:
-    assert sign_test(0, 0) == 1
-    assert sign_test(5, 0) == 1 / 32
-    assert sign_test(3, 1) == 5 / 16
 
 
 def test_labels_without_rows_keep_their_scores() -> None:

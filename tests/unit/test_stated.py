@@ -37,7 +37,9 @@ POPULATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
 """The error of an answer by its probability."""
 
 
-@pytest.mark.parametrize(("n", "k", "p"), [(10, 0, 0.05), (100, 3, 0.05), (1000, 60, 0.05), (10, 9, 0.9), (5, 5, 0.5)])
+@pytest.mark.parametrize(
+    ("n", "k", "p"), [(10, 0, 0.05), (100, 3, 0.05), (1000, 60, 0.05), (10, 9, 0.9), (5, 5, 0.5), (4, 1, 0.5)]
+)
 def test_the_distributions_are_scipys(n: int, k: int, p: float) -> None:
     assert binomial_cdf(k, n, p) == pytest.approx(binom.cdf(k, n, p), rel=1e-9)
     assert beta_binomial_cdf(k, n, 90, 11) == pytest.approx(betabinom.cdf(k, n, 90, 11), rel=1e-9)
