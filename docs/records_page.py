@@ -18,14 +18,14 @@ from qcls_gguf.inspection.local_models import ModelsRecord
 from qcls_gguf.inspection.records import Inspection, ShownPrompts
 from qcls_gguf.inspection.statement import StatementsRecord
 from qcls_gguf.labelling.records import LabellingRecord
+from qcls_gguf.learning.batch_prior import BatchPriorRecord
+from qcls_gguf.learning.calibrate import CalibrationRecord
 from qcls_gguf.learning.report import LearnRecord
+from qcls_gguf.learning.statements import StatementRecord
 from qcls_gguf.learning.suggest import SuggestRecord
 from qcls_gguf.report.drift import WatchRecord
 from qcls_gguf.report.record import LEFT_OUT, Record
 from qcls_gguf.report.run_record import RunRecord
-from qcls_gguf.tuning.batch_prior import BatchPriorRecord
-from qcls_gguf.tuning.calibrate import CalibrationRecord
-from qcls_gguf.tuning.statements import StatementRecord
 
 RECORDS: dict[str, type[Record]] = {
     "run": RunRecord,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from .classifier import Classifier
 from .config.load import load_config
@@ -20,6 +20,9 @@ from .prompts.chat import is_chat, render_prompts
 
 OnStep = Callable[[str, str, float], None]
 """(name of a step of the start-up, what it did, milliseconds)"""
+OnProgress = Callable[[str, int, int], None]
+"""(part of the work, how much of it is done, its total)"""
+T = TypeVar("T")
 
 
 def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Config:
@@ -43,7 +46,10 @@ def without_kept_queries(config: Config) -> Config:
 
 
 class ClassifierOpener:
-    """Opens classifiers with a command's options. Classifiers with the same model file share the open model."""
+    """Opens classifiers with a command's options, and tells the command how far the work has come.
+
+    Classifiers with the same model file share the open model.
+    """
 
     def __init__(
         self,
@@ -52,14 +58,17 @@ class ClassifierOpener:
         on_step: OnStep | None = None,
         on_load: Callable[[float], None] | None = None,
         on_warning: Callable[[LikelyMistake], None] | None = None,
+        on_progress: OnProgress = lambda part, done, total: None,
     ) -> None:
         """offline: take a model of the Hugging Face hub from the local cache only. on_step is called after each step of
-        a start-up, on_load with the share of the model that is loaded, 0 to 1, on_warning with a likely mistake, once.
+        a start-up, on_load with the share of the model that is loaded, 0 to 1, on_warning with a likely mistake, once,
+        on_progress as the work goes on.
         """
         self.models = OpenModels(offline=offline, on_load=on_load)
         self._on_step = on_step
         self._on_warning = on_warning
         self._warnings: dict[LikelyMistake, None] = {}
+        self.on_progress = on_progress
 
     @property
     def warnings(self) -> tuple[LikelyMistake, ...]:
@@ -96,6 +105,12 @@ class ClassifierOpener:
             return config
         found = render_prompts(config.prompts, self.model_of(config), config.model)
         return replace(config, prompts=found.prompts)
+
+    def each(self, part: str, items: Sequence[T]) -> Iterator[T]:
+        """The items of a part of the work, one by one; on_progress is called when each is done."""
+        for done, item in enumerate(items, 1):
+            yield item
+            self.on_progress(part, done, len(items))
 
     def close(self) -> None:
         """Close the models; the classifiers have been closed before."""

@@ -40,7 +40,7 @@ from .config.schema import Config, raw_config
 from .config.scoring import TREE
 from .config.words import shown
 from .data.labelled import LabelledQuery
-from .learning.learn import learn_heads, why_not
+from .learning.learn import HeadChoices, learn_heads, why_not
 from .learning.report import LearntPrompt
 from .opening import with_one_prompt
 
@@ -149,7 +149,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Classifier.from_config(raw, model=classifier.engine.model, audit=True) as asked,
             TemporaryDirectory(prefix="qcls-learn-") as folder,
         ):
-            learnt = learn_heads(asked, asked.configured, [prompt], rows, folder=Path(folder))
+            learnt = learn_heads(asked, [prompt], rows, HeadChoices(), Path(folder))
         self.learnt_ = learnt.prompts[prompt.name]
         if prompt.name in learnt.heads:
             self._head = learnt.heads[prompt.name][1]

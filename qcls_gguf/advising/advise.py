@@ -23,7 +23,6 @@ from ..errors import ConfigError, ModelError, PlanError
 from ..evaluation.records import data_record
 from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment
-from ..report.progress import OnProgress, counter
 from .answers import CONFIDENCE, Answers, ask, fit_cascade, n_rows_needed, proposed_thresholds
 from .candidates import Candidate, derive, given_candidate
 from .comparison import STAGE_FILE, Contender, compared_record, recommendation, written
@@ -52,9 +51,7 @@ class AdviceSettings:
     """least agreement of a cascade with the present configuration, for each prompt; None: no cascade is fitted"""
 
 
-def advise(
-    settings: AdviceSettings, opener: ClassifierOpener, *, on_progress: OnProgress = lambda part, done, total: None
-) -> AdviceRecord:
+def advise(settings: AdviceSettings, opener: ClassifierOpener) -> AdviceRecord:
     """Find the fastest configuration that still answers like the present one.
 
     Raises ConfigError for rows or configurations that cannot be used, before anything is computed, and what Classifier
@@ -73,9 +70,7 @@ def advise(
         raise ConfigError(f"`also` {twice}: is the name of another candidate: rename the file")
     with ExitStack() as stack:
         contenders = _open(candidates, opener, stack, notes)
-        answers, rows, bad = ask(
-            [each.classifier for each in contenders], data.rows, counter(on_progress, "ask", len(data.rows))
-        )
+        answers, rows, bad = ask(opener, "ask", [each.classifier for each in contenders], data.rows)
         n_rows = len(rows)
         if settings.cascade is not None:
             try:
@@ -84,8 +79,8 @@ def advise(
                 notes.append(f"no cascade: {e}")
             else:
                 second = rows[n_rows // 2 :]  # the first half proposed the thresholds
-                on_row = counter(on_progress, "ask again, with the cascade", len(second))
-                answers, rows, more = ask([each.classifier for each in contenders], second, on_row)
+                classifiers = [each.classifier for each in contenders]
+                answers, rows, more = ask(opener, "ask again, with the cascade", classifiers, second)
                 bad += more
         bad = sorted([*data.bad, *bad], key=lambda row: row.line)
         compared = [

@@ -12,7 +12,7 @@ tests).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,6 +22,7 @@ from ..classifier import Classifier
 from ..config.words import counted
 from ..data.labelled import BadRow, LabelledQuery
 from ..errors import ConfigError, PlanError, ScoreError
+from ..opening import ClassifierOpener
 from ..score.result import Result
 from ..statistics import BoolArray, FloatArray, IntArray, upper_bound
 
@@ -55,9 +56,9 @@ class Answers:
 
 
 def ask(
-    classifiers: Sequence[Classifier], rows: Sequence[LabelledQuery], on_row: Callable[[], None]
+    opener: ClassifierOpener, part: str, classifiers: Sequence[Classifier], rows: Sequence[LabelledQuery]
 ) -> tuple[list[Answers], list[LabelledQuery], list[BadRow]]:
-    """Ask each row of all classifiers in turns, each turn begun by another one.
+    """Ask each row of all classifiers in turns, each turn begun by another one; part: the name of this work.
 
     Returns the answers of each classifier, the rows that they are of, and the rows that are left out for all, since one
     of the classifiers refuses them or gives scores that are not finite. Raises ConfigError where no row is left.
@@ -69,7 +70,7 @@ def ask(
     asked: list[LabelledQuery] = []
     bad: list[BadRow] = []
     found: list[list[tuple[dict[str, FloatArray], int, float]]] = [[] for _ in classifiers]
-    for number, row in enumerate(rows):
+    for number, row in enumerate(opener.each(part, rows)):
         turn = [(number + offset) % len(classifiers) for offset in range(len(classifiers))]
         try:
             results = {index: _row(classifiers[index].classify(row.query)) for index in turn}
@@ -79,7 +80,6 @@ def ask(
             asked.append(row)
             for index, result in results.items():
                 found[index].append(result)
-        on_row()
     if not asked:
         raise ConfigError(f"none of {counted(len(bad), 'row')} can be used: line {bad[0].line}: {bad[0].reason}")
     answers = [

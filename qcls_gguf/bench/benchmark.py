@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from statistics import fmean
 from time import perf_counter_ns
 
@@ -17,7 +18,6 @@ from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment, gpu_free_bytes, rss_bytes
 from ..report.gpu import gpu_state
-from ..report.progress import OnProgress, counter
 from ..statistics import quantiles, spread
 from .records import (
     BenchmarkRecord,
@@ -62,12 +62,7 @@ class _Target:
     memory: Memory
 
 
-def benchmark(
-    settings: BenchmarkSettings,
-    opener: ClassifierOpener,
-    *,
-    on_progress: OnProgress = lambda part, done, total: None,
-) -> BenchmarkRecord:
+def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> BenchmarkRecord:
     """Measure, and return the record that `qcls-gguf bench` prints as JSON. All classifiers are open together.
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
@@ -81,7 +76,7 @@ def benchmark(
         ]
         first = classifiers[0].classifier
         gpu_before = gpu_state() if first.model.n_gpu_layers else None
-        workloads = _measure(settings, classifiers, on_progress)
+        workloads = _measure(settings, classifiers, opener)
         where = environment(first.config)
     probe = cache(probe_device)  # equal devices and types are probed once, now that no classifier holds memory
     rooflines = {each.name: roofline_of(each.classifier, probe) for each in classifiers}
@@ -163,7 +158,7 @@ def _check_queries(classifier: Classifier, queries: QuerySet, largest_batch: int
             raise ConfigError(f"{queries.name}: query {number}: {e}") from None
 
 
-def _measure(settings: BenchmarkSettings, classifiers: Sequence[_Target], on_progress: OnProgress) -> list[Workload]:
+def _measure(settings: BenchmarkSettings, classifiers: Sequence[_Target], opener: ClassifierOpener) -> list[Workload]:
     """The workloads of all classifiers; those of one size run in turns, request by request."""
     sizes = [
         [_workload(settings, measured, index, batch) for measured in classifiers]
@@ -171,12 +166,14 @@ def _measure(settings: BenchmarkSettings, classifiers: Sequence[_Target], on_pro
         for batch in settings.batches
     ]
     n_requests = settings.n_repeats * settings.n_requests * len(classifiers) * len(sizes)
-    count = counter(on_progress, "requests", n_requests)
+    sent = count(1)
     for _ in range(settings.n_repeats):
         for workloads in sizes:
             for workload in workloads:
                 workload.warm_up(settings.n_warm_up)
-            send_in_turns(workloads, settings.n_requests, count)
+            send_in_turns(
+                workloads, settings.n_requests, lambda: opener.on_progress("requests", next(sent), n_requests)
+            )
     return [workload for workloads in sizes for workload in workloads]
 
 

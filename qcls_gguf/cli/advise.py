@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..config.words import printable_lines
 from ..report.files import Output, write_schema
-from .options import ColumnOptions, ModelOptions, Reporting, command, option
+from .options import ColumnOptions, ModelOptions, Reporting, command, option, settings_of
 from .terminal import EXIT_OTHER, check_outputs, long_work, say, with_options
-
-if TYPE_CHECKING:
-    from ..advising.records import AdviceRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +64,11 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
     inputs = {"--data": chosen.data, "--queries": chosen.queries, "--config": model.config}
     check_outputs({"--html": reporting.html}, inputs)
     check_outputs({"--write": write}, {**inputs, "--html": reporting.html}, force=chosen.force)
-    advice = AdviceSettings(
-        config=model.settings(),
-        data=chosen.data,
-        queries=chosen.queries,
-        columns=rows.columns,
-        also=tuple(map(load_config, chosen.also)),
-        min_agreement=chosen.min_agreement,
-        cascade=chosen.cascade,
-    )
-    with long_work(model.offline, reporting.quiet) as (opener, on_progress):
-        record = _in_options(advise(advice, opener, on_progress=on_progress))
+    also = tuple(map(load_config, chosen.also))
+    advice = settings_of(AdviceSettings, chosen, rows, config=model.settings(), also=also)
+    with long_work(model.offline, reporting.quiet) as opener:
+        record = advise(advice, opener)
+    record = record.model_copy(update={"notes": tuple(map(with_options, record.notes))})
     outputs = []
     best = record.best
     if write and best is not None:
@@ -95,8 +85,3 @@ def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptio
         done = f"written: {write}" if best is not None else "nothing written: nothing is recommended"
         say(printable_lines(done))
     return EXIT_OTHER if write and best is None else None
-
-
-def _in_options(record: AdviceRecord) -> AdviceRecord:
-    """The record, whose notes call what a user can give by the names of options."""
-    return record.model_copy(update={"notes": tuple(map(with_options, record.notes))})

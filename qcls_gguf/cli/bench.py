@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.resources import DEFAULT_CONFIG
-from .options import QueriesFile, Reporting, ScoredModelOptions, command, only_one, option
+from .options import QueriesFile, Reporting, ScoredModelOptions, command, only_one, option, settings_of
 from .terminal import check_outputs, long_work
 
 _QUERY_TOKENS = (range(2, 10), range(6, 7))
@@ -29,9 +29,9 @@ class BenchOptions(QueriesFile):
     batch: tuple[int, ...] = option(
         "--batch -b N", "Queries of a request; repeatable. Default: 1.", low=1, high=1 << 24
     )
-    requests: int = option("--requests -n N", "Requests of each kind.", 50, low=1, high=1_000_000)
-    warm_up: int = option("--warm-up N", "Requests before the counted ones.", 5, low=0, high=1_000_000)
-    repeat: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
+    n_requests: int = option("--requests -n N", "Requests of each kind.", 50, low=1, high=1_000_000)
+    n_warm_up: int = option("--warm-up N", "Requests before the counted ones.", 5, low=0, high=1_000_000)
+    n_repeats: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
     imported: Path | None = option(
         "--import FILE", "Measure nothing: show the tables of what --format json, or `make t4`, wrote elsewhere."
     )
@@ -75,19 +75,17 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
         reporting.show(next(iter(records.values())), Document(title=f"Benchmarks of {chosen.imported}", parts=sections))
         return
     only_one(queries=chosen.queries, query_tokens=chosen.query_tokens)
-    benchmark_settings = BenchmarkSettings(
+    benchmark_settings = settings_of(
+        BenchmarkSettings,
+        chosen,
         configs=tuple(map(model.settings, model.config or [Path(DEFAULT_CONFIG)])),
         input=chosen.queries,
-        query_column=chosen.query_column,
         query_tokens=tuple(range(n, n + 1) for n in chosen.query_tokens) or _QUERY_TOKENS,
         batches=tuple(dict.fromkeys(chosen.batch)) or (1,),
-        n_requests=chosen.requests,
-        n_warm_up=chosen.warm_up,
-        n_repeats=chosen.repeat,
     )
     inputs = {"--queries": chosen.path, "--model": model.model}
     inputs |= {f"--config {path}": path for path in model.config}
     check_outputs({"--html": reporting.html}, inputs)
-    with long_work(model.offline, reporting.quiet) as (opener, on_progress):
-        record = benchmark(benchmark_settings, opener, on_progress=on_progress)
+    with long_work(model.offline, reporting.quiet) as opener:
+        record = benchmark(benchmark_settings, opener)
     reporting.show(record, document(record))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ..data.queries import read_queries
 from ..errors import ConfigError
-from .options import GivenQueries, ModelOptions, Reporting, command, option
+from .options import GivenQueries, ModelOptions, Reporting, command, option, settings_of
 from .terminal import EXIT_OTHER, check_outputs, long_work, with_options
 
 
@@ -15,8 +15,8 @@ class ComparisonOptions(GivenQueries):
     """What is compared on which queries."""
 
     method: tuple[str, ...] = option("--method NAME", "One of the methods above; repeatable. Default: all.")
-    rounds: int = option("--rounds N", "Timed requests of every query by every method.", 10, low=1)
-    warm_up: int = option("--warm-up N", "Rounds before the timed ones.", 2, low=0)
+    n_rounds: int = option("--rounds N", "Timed requests of every query by every method.", 10, low=1)
+    n_warm_up: int = option("--warm-up N", "Rounds before the timed ones.", 2, low=0)
 
     def texts(self) -> tuple[str, ...] | None:
         """All queries; None where none are given. Raises ConfigError."""
@@ -72,18 +72,18 @@ def compare_command(
     from ..compare.run import ComparisonSettings, compare
 
     texts = chosen.texts()
-    comparison = ComparisonSettings(
+    comparison = settings_of(
+        ComparisonSettings,
+        chosen,
         config=model.settings(),
         queries=QUERIES if texts is None else texts,
         methods=tuple(dict.fromkeys(chosen.method)),
-        n_rounds=chosen.rounds,
-        n_warm_up=chosen.warm_up,
-        peers=Peers(**asdict(peers)),
+        peers=settings_of(Peers, peers),
     )
     inputs = {"--config": model.config, "--queries": chosen.path, "--model": model.model}
     check_outputs({"--html": reporting.html}, inputs)
-    with long_work(model.offline, reporting.quiet) as (opener, on_progress):
-        record = compare(comparison, opener, on_progress=on_progress)
+    with long_work(model.offline, reporting.quiet) as opener:
+        record = compare(comparison, opener)
     absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
     record = record.model_copy(update={"absent": tuple(absent)})
     reporting.show(record, document(record))

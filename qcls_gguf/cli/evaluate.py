@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..config.scoring import SCORINGS, parse_scoring
 from ..errors import ConfigError
-from ..report.files import Output, written_or_not
-from .options import LabelledRows, ModelOptions, Printing, Reporting, RowOptions, command, only_one, option
+from ..report.files import Output
+from .options import (
+    LabelledRows,
+    ModelOptions,
+    Printing,
+    Reporting,
+    RowOptions,
+    command,
+    only_one,
+    option,
+    settings_of,
+)
 from .terminal import EXIT_OTHER, check_outputs, long_work
-
-if TYPE_CHECKING:
-    from ..tuning.calibrate import FitSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +27,7 @@ class EvaluationOptions:
     """What is evaluated."""
 
     scoring: tuple[str, ...] = option(f"--scoring {'|'.join(SCORINGS)}", "A scoring; repeatable. Default: all.")
-    shuffle_labels: int = option("--shuffle-labels K", "Also score with the labels listed in K other orders.", 0, low=0)
+    n_shuffles: int = option("--shuffle-labels K", "Also score with the labels listed in K other orders.", 0, low=0)
     seed: int = option("--seed S", "Seed of the orders of labels.", 0)
     cues: bool = option("--cues", "Also try other answer cues for prompts of system and user texts.", False)
     check_error: bool = option("--check-error", "Also check what the calibration states; 1 if it fails.", False)
@@ -58,20 +64,11 @@ def eval_command(
     from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
     from ..evaluation.report import evaluation_document
 
-    evaluation = EvaluationSettings(
-        config=model.settings(),
-        path=rows.data,
-        modes=tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in chosen.scoring or SCORINGS)),
-        columns=rows.columns,
-        skip_bad=rows.skip_bad,
-        n_shuffles=chosen.shuffle_labels,
-        seed=chosen.seed,
-        cues=chosen.cues,
-        check_error=chosen.check_error,
-    )
+    modes = tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in chosen.scoring or SCORINGS))
+    evaluation = settings_of(EvaluationSettings, rows, chosen, config=model.settings(), path=rows.data, modes=modes)
     check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config})
-    with long_work(model.offline, reporting.quiet) as (opener, on_progress):
-        record = evaluate(evaluation, opener, on_progress=on_progress)
+    with long_work(model.offline, reporting.quiet) as opener:
+        record = evaluate(evaluation, opener)
     reporting.show(record, evaluation_document(record))
     failed = record.check is not None and not record.check.holds
     return EXIT_OTHER if record.non_finite or failed else None
@@ -93,9 +90,9 @@ class CalibrationOptions:
     fallback: str | None = option("--fallback TEXT", "The answer below a threshold. Default: the prompt's, or unsure.")
     sets: bool = option("--sets", "State label sets, as the prompts' key sets asks for them.", False)
     out: Path = option("--out -o FILE", "The calibration file to write.", Path("calibration.yaml"))
-    folds: int = option("--folds N", "Folds of the cross-validation.", 5, low=2, high=100)
+    n_folds: int = option("--folds N", "Folds of the cross-validation.", 5, low=2, high=100)
     seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
-    prompt: tuple[str, ...] = option("--prompt NAME", "A prompt to fit; repeatable. Default: all.")
+    names: tuple[str, ...] = option("--prompt NAME", "A prompt to fit; repeatable. Default: all.")
     force: bool = option("--force", "Overwrite the calibration file.", False)
 
 
@@ -132,56 +129,42 @@ def calibrate_command(
     """
     only_one(queries=chosen.queries, data=chosen.data)
     if chosen.queries is not None:
-        _batch_prior(chosen.queries, rows, chosen, model, printing)
+        _batch_prior(rows, chosen, model, printing)
         return None
     if chosen.data is None:
         raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
-    from ..tuning.calibrate import FitSettings, calibrate, calibration_document, outcome  # see app.py for why here
-
-    fit_settings = FitSettings(
-        config=model.settings(),
-        data=chosen.data,
-        out=chosen.out,
-        names=chosen.prompt,
-        n_folds=chosen.folds,
-        seed=chosen.seed,
-        force=chosen.force,
-        columns=rows.columns,
-        skip_bad=rows.skip_bad,
-    )
     if chosen.target_error is not None or chosen.sets:
-        return _statements(fit_settings, chosen, model, printing)
-    with long_work(model.offline, printing.quiet) as (opener, on_progress):
-        record, text = calibrate(fit_settings, opener, on_progress=on_progress)
-    return printing.show_fit(record, calibration_document(record), chosen.out, text, outcome(record))
+        return _statements(rows, chosen, model, printing)
+    from ..learning.calibrate import CalibrationSettings, calibrate, calibration_document  # see app.py for why here
 
-
-def _statements(
-    settings: FitSettings, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
-) -> int | None:
-    from ..tuning.statements import Asked, state, statement_document
-
-    asked = Asked(target_error=chosen.target_error, confidence=chosen.confidence, fallback=chosen.fallback)
-    with long_work(model.offline, printing.quiet) as (opener, on_progress):
-        record, text = state(settings, asked, opener, on_progress=on_progress)
-    line = written_or_not(record.written, "calibration", "what cannot be stated is named above")
-    return printing.show_fit(record, statement_document(record), chosen.out, text, line)
-
-
-def _batch_prior(
-    queries: str, rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
-) -> None:
-    from ..tuning.batch_prior import BatchPriorSettings, batch_prior_document, fit_batch_prior
-
-    settings = BatchPriorSettings(
-        config=model.settings(),
-        queries=queries,
-        query_column=rows.query_column,
-        out=chosen.out,
-        names=chosen.prompt,
-        strength=chosen.strength,
-        force=chosen.force,
+    settings = settings_of(CalibrationSettings, rows, chosen, config=model.settings())
+    with long_work(model.offline, printing.quiet) as opener:
+        record, text = calibrate(settings, opener)
+    return printing.show_fit(
+        record,
+        calibration_document(record),
+        text,
+        key="calibration",
+        why_not="no fit lowers the held-out log-loss by more than one standard error",
+        left_out=[name for name, fit in record.prompts.items() if not fit.accepted],
     )
-    with long_work(model.offline, printing.quiet) as (opener, on_progress):
-        record, text = fit_batch_prior(settings, opener, on_progress=on_progress)
+
+
+def _statements(rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing) -> int:
+    from ..learning.calibrate import FitSettings
+    from ..learning.statements import Asked, state, statement_document
+
+    settings = settings_of(FitSettings, rows, chosen, config=model.settings())
+    with long_work(model.offline, printing.quiet) as opener:
+        record, text = state(settings, settings_of(Asked, chosen), opener)
+    why_not = "what cannot be stated is named above"
+    return printing.show_fit(record, statement_document(record), text, key="calibration", why_not=why_not)
+
+
+def _batch_prior(rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing) -> None:
+    from ..learning.batch_prior import BatchPriorSettings, batch_prior_document, fit_batch_prior
+
+    settings = settings_of(BatchPriorSettings, rows, chosen, config=model.settings())
+    with long_work(model.offline, printing.quiet) as opener:
+        record, text = fit_batch_prior(settings, opener)
     printing.show(record, batch_prior_document(record), [Output("--out", chosen.out, lambda: text)])

@@ -85,9 +85,8 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     text = draft_text(draft, folder)
     if chosen.cues and data is not None and found is not None:
         columns = LabelledColumns(query=found.query, ignored=("all",))
-        with long_work(False, False) as (opener, on_progress):
-            config = parse_config(text, folder=folder)
-            cue, prior, why = cue_for_rows(config, data, columns, opener, on_progress)
+        with long_work(False, False) as opener:
+            cue, prior, why = cue_for_rows(parse_config(text, folder=folder), data, columns, opener)
         text = draft_text(replace(draft, cue=cue, prior=prior, why_cue=why), folder)
     write_file(out, text, "--out")
     schema = write_schema(out)

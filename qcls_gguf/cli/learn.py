@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ..errors import ConfigError
 from ..report.files import Output
-from .options import ModelOptions, Reporting, RowOptions, command, option
+from .options import ModelOptions, Reporting, RowOptions, command, option, settings_of
 from .terminal import check_outputs, long_work, say
 
 
@@ -61,45 +61,38 @@ def learn_command(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions
     qcls-gguf learn --suggest 50 --queries log.txt --data labelled.csv --config own.yaml
     """
     if rows.suggest is not None:
-        _suggest(rows, replace(chosen, out=chosen.out or Path("to-label.csv")), model, printing)
+        _suggest(rows, chosen, model, printing)
         return None
     if rows.data is None or rows.queries is not None:
         raise ConfigError("give --data FILE with labelled queries, or --suggest N with --queries FILE")
     check_outputs({"--html": printing.html}, {"--data": rows.data, "--config": model.config, "--out": chosen.out})
-    from ..learning.learn import LearnSettings, learn  # see app.py for why here
-    from ..learning.report import learn_document, outcome
+    from ..learning.learn import HeadChoices, LearnSettings, learn  # see app.py for why here
+    from ..learning.report import learn_document
 
-    out = chosen.out or Path("heads.npz")
-    settings = LearnSettings(
-        config=model.settings(),
-        data=rows.data,
-        columns=rows.columns,
-        skip_bad=rows.skip_bad,
-        **asdict(replace(chosen, out=out)),
+
+    out, choices = chosen.out or Path("heads.npz"), settings_of(HeadChoices, chosen)
+    settings = settings_of(LearnSettings, rows, chosen, config=model.settings(), out=out, choices=choices)
+    with long_work(model.offline, printing.quiet) as opener:
+        record, content = learn(settings, opener)
+    return printing.show_fit(
+        record,
+        learn_document(record),
+        content,
+        key="heads",
+        why_not="no head is better than the labels' texts",
+        left_out=[name for name, each in record.prompts.items() if not each.kept],
     )
-    with long_work(model.offline, printing.quiet) as (opener, on_progress):
-        record, content = learn(settings, opener, on_progress=on_progress)
-    return printing.show_fit(record, learn_document(record), out, content, outcome(record))
 
 
 def _suggest(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions, printing: Reporting) -> None:
     from ..learning.suggest import SuggestSettings, suggest, suggest_document, to_label
 
-    if rows.queries is None or rows.suggest is None or chosen.out is None:
+    if rows.queries is None:
         raise ConfigError("--suggest needs --queries FILE, with queries to choose from")
-    settings = SuggestSettings(
-        config=model.settings(),
-        queries=rows.queries,
-        query_column=rows.query_column,
-        n=rows.suggest,
-        data=rows.data,
-        columns=rows.columns,
-        seed=chosen.seed,
-        out=chosen.out,
-        force=chosen.force,
-    )
-    with long_work(model.offline, printing.quiet) as (opener, on_progress):
-        record = suggest(settings, opener, on_progress=on_progress)
+    out = chosen.out or Path("to-label.csv")
+    settings = settings_of(SuggestSettings, rows, chosen, config=model.settings(), n=rows.suggest, out=out)
+    with long_work(model.offline, printing.quiet) as opener:
+        record = suggest(settings, opener)
     names = [prompt.name for prompt in settings.config.prompts]
     printing.show(record, suggest_document(record), [Output("--out", settings.out, lambda: to_label(record, names))])
     if not printing.quiet:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -23,15 +23,17 @@ from ..config.words import JsonObject, printable_lines
 from ..data.labelled import LabelledColumns
 from ..data.queries import QUERY
 from ..errors import ConfigError
-from ..report.files import Output, show_and_write
+from ..report.files import Output, show_and_write, written_or_not
 from .terminal import EXIT_OTHER, OPTIONS, exit_codes, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..config.schema import Config
+    from ..evaluation.records import FittedRecord
     from ..report.record import Record
 
+T = TypeVar("T")
 REQUIRED = dataclasses.MISSING
 RecordFormat = Literal["table", "json"]
 _TYPES = {"model": "ModelConfig", "runtime": "RuntimeConfig", "prompts": "PromptConfig"}
@@ -129,6 +131,13 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
     return run
 
 
+def settings_of(kind: type[T], *groups: object, **given: object) -> T:
+    """Settings of a tool: the given ones, and from the options those of the same names."""
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in given]  # type: ignore[arg-type]
+    found = {name: getattr(group, name) for group in groups for name in names if hasattr(group, name)}
+    return kind(**found, **given)
+
+
 def only_one(**given: object) -> None:
     """Raise ConfigError where more than one of these options is given."""
     names = [f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value]
@@ -156,12 +165,26 @@ class Printing:
 
         show_and_write(show, outputs)
 
-    def show_fit(self, record: Record, view: RenderableType, out: Path, content: str | bytes | None, line: str) -> int:
-        """Print a record, write the content, if there is any, to `out`, and say the line. Returns the exit code."""
-        self.show(record, view, [Output("--out", out, lambda: content)] if content else [])
+    def show_fit(
+        self,
+        record: FittedRecord,
+        view: RenderableType,
+        content: str | bytes | None,
+        *,
+        key: str,
+        why_not: str,
+        left_out: Sequence[str] = (),
+    ) -> int:
+        """Print a record, write the content, if there is any, and say what was written, or why nothing was.
+
+        key, left_out: see `written_or_not`. Returns the exit code.
+        """
+        self.show(
+            record, view, [Output("--out", Path(record.written), lambda: content or "")] if record.written else []
+        )
         if not self.quiet:
-            say(printable_lines(line))
-        return 0 if content else EXIT_OTHER
+            say(printable_lines(written_or_not(record.written, key, why_not, left_out)))
+        return 0 if record.written else EXIT_OTHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

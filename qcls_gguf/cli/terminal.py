@@ -23,8 +23,7 @@ from ..report.files import check_writable
 from .signals import Stoppable, exit_code, stopped_line
 
 if TYPE_CHECKING:
-    from ..opening import ClassifierOpener
-    from ..report.progress import OnProgress
+    from ..opening import ClassifierOpener, OnProgress
 
 EXIT_OTHER, EXIT_USAGE, EXIT_MODEL = 1, 2, 3
 _LOST = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
@@ -171,10 +170,10 @@ def classifier_opener(offline: bool, quiet: bool, *, warns: bool = True) -> Clas
 
 
 @contextmanager
-def long_work(offline: bool, quiet: bool) -> Iterator[tuple[ClassifierOpener, OnProgress]]:
-    """An opener of classifiers, and a function that shows progress on the terminal."""
-    with classifier_opener(offline, quiet) as opener, progress_bars(quiet) as on_progress:
-        yield opener, on_progress
+def long_work(offline: bool, quiet: bool) -> Iterator[ClassifierOpener]:
+    """The same, which also shows how far the work has come."""
+    with classifier_opener(offline, quiet) as opener, progress_bars(quiet) as opener.on_progress:
+        yield opener
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def watch_command(chosen: WatchOptions, model: ScoredModelOptions, reporting: Re
     def on_alarm(text: str) -> None:
         say(printable(text))
 
-    with long_work(model.offline, reporting.quiet) as (opener, _):
+    with long_work(model.offline, reporting.quiet) as opener:
         record = watch(model.settings(), chosen.queries, chosen.query_column, opener, on_alarm=on_alarm)
     reporting.show(record, watch_document(record))
     return EXIT_OTHER if any(each.alarms for each in record.prompts) else None

@@ -20,7 +20,6 @@ from ..native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STOCK
 from ..native.kernel_steps import environment as set_environment
 from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment
-from ..report.progress import OnProgress
 from ..statistics import FloatArray, mean, quantiles
 from .http_peer import is_url
 from .in_process import Qcls, Stock
@@ -69,12 +68,7 @@ class ComparisonSettings:
     peers: Peers = field(default_factory=Peers)
 
 
-def compare(
-    settings: ComparisonSettings,
-    opener: ClassifierOpener,
-    *,
-    on_progress: OnProgress = lambda part, done, total: None,
-) -> ComparisonRecord:
+def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> ComparisonRecord:
     """Compare, and return the record that `qcls-gguf compare` prints as JSON.
 
     Raises ConfigError, before anything is computed, for options and queries that cannot be used, and what Classifier
@@ -104,8 +98,8 @@ def compare(
             )
             with closing(_Contest(settings, workload)) as contest:
                 contest.open(names)
-                answers = contest.answers(on_progress)
-                ms = contest.measure(on_progress)
+                answers = contest.answers(opener)
+                ms = contest.measure(opener)
                 methods = tuple(
                     method_record(name, method, ms[name], ms[QCLS], answers[name], answers[QCLS], references)
                     for name, method in contest.methods.items()
@@ -196,33 +190,30 @@ class _Contest:
             asked_for = name in self.settings.methods
             self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=started))
 
-    def answers(self, on_progress: OnProgress) -> dict[str, list[Answer]]:
+    def answers(self, opener: ClassifierOpener) -> dict[str, list[Answer]]:
         """Each method's answers, in the order of queries and prompts."""
         answers: dict[str, list[Answer]] = {}
-        n = len(self.methods)
-        for done, (name, method) in enumerate(list(self.methods.items()), 1):
+        for name, method in opener.each("answers", list(self.methods.items())):
             with self._listed_if_it_fails(name):
                 asked = [answer for query in self.settings.queries for answer in method.ask(query, exact=True)]
                 if not all(math.isfinite(p) for answer in asked for p in answer.joint if p is not None):
                     raise PeerError("it gives log-probabilities that are not finite")
                 answers[name] = asked
-            on_progress("answers", done, n)
         return answers
 
-    def measure(self, on_progress: OnProgress) -> dict[str, FloatArray]:
+    def measure(self, opener: ClassifierOpener) -> dict[str, FloatArray]:
         """Milliseconds of every timed request, (n_rounds, n_queries) for each method that lasted to the end."""
         order = random.Random(0)
         queries, n_warm_up = self.settings.queries, self.settings.n_warm_up
         n_rounds = n_warm_up + self.settings.n_rounds
         ms = {name: np.zeros((n_rounds, len(queries))) for name in self.methods}
-        for turn in range(n_rounds):
+        for turn in opener.each("rounds", range(n_rounds)):
             for index in order.sample(range(len(queries)), len(queries)):
                 for name in order.sample(list(self.methods), len(self.methods)):
                     with self._listed_if_it_fails(name):
                         before = perf_counter_ns()
                         self.methods[name].ask(queries[index])
                         ms[name][turn, index] = (perf_counter_ns() - before) / 1e6
-            on_progress("rounds", turn + 1, n_rounds)
         return {name: ms[name][n_warm_up:] for name in self.methods}
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -99,24 +99,33 @@ def _digest(query: str) -> bytes:
     return hashlib.sha256(query.encode()).digest()[:_DIGEST_BYTES]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptCalibration:
-    """One prompt's fit."""
+@settings
+class PromptCalibration(Settings):
+    """What a file says of one prompt."""
 
-    temperature: float | None
-    bias: tuple[float, ...] | None = None
-    """in the order of the labels"""
-    answers: str | None = None
+    prompt_hash: Text
+    """of the prompt that it was fitted to; see `prompt_hash`"""
+    scoring: Scoring
+    temperature: Temperature | None = None
+    bias: dict[str, _BiasNumber] | None = None
+    """by label"""
+    fit: Any = None
+    """how temperature and bias were fitted, for people"""
+    answers: Text | None = None
     """hash of what gave the answers that are stated of"""
+    reference: dict[str, dict[int, Count]] | None = None
+    """how often each value of what is watched for drift was among the rows; see report/drift.py"""
     error: StatedError | None = None
     sets: StatedSets | None = None
-    reference: Mapping[str, Mapping[int, int]] | None = None
-    """how often each value of what is watched for drift was among the rows; see report/drift.py"""
 
     @property
     def fits_scores(self) -> bool:
         """Whether it changes probabilities."""
         return self.temperature is not None or self.bias is not None
+
+    def biases(self, labels: Sequence[str]) -> list[float] | None:
+        """The bias of each label; None where there are none."""
+        return None if self.bias is None else [self.bias[label] for label in labels]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,27 +205,7 @@ def prompt_hash(prompt: PromptConfig) -> str:
 def answers_hash(prompt: PromptConfig, fit: PromptCalibration | None, head_digest: str | None) -> str:
     """A digest of everything but the model that a prompt's probabilities depend on."""
     temperature = prompt.temperature or (fit and fit.temperature) or 1.0
-    bias = None if fit is None or fit.bias is None else list(fit.bias)
-    return stage_hash(head_digest or prompt_hash(prompt), temperature, bias)
-
-
-@settings
-class _Fit(Settings):
-    """What the file says of a prompt; `fit`, how it was fitted, is for people."""
-
-    prompt_hash: Text
-    scoring: Scoring
-    temperature: Temperature | None = None
-    bias: dict[str, _BiasNumber] | None = None
-    fit: Any = None
-    answers: Text | None = None
-    error: StatedError | None = None
-    sets: StatedSets | None = None
-    reference: dict[str, dict[int, Count]] | None = None
-
-
-FIT_KEYS = ("prompt_hash", "scoring", "temperature", "bias", "fit")
-"""of a prompt in the file, what is no statement"""
+    return stage_hash(head_digest or prompt_hash(prompt), temperature, fit.biases(prompt.labels) if fit else None)
 
 
 @settings
@@ -224,7 +213,7 @@ class _File(Settings):
     """A calibration file."""
 
     model_sha256: Text
-    prompts: Annotated[dict[str, _Fit], Field(min_length=1)]
+    prompts: Annotated[dict[str, PromptCalibration], Field(min_length=1)]
     stated: Stated | None = None
 
 
@@ -249,21 +238,10 @@ def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]
     found = {name: _mismatch(fit, prompts.get(name), list(prompts)) for name, fit in file.prompts.items()}
     if wrong := [Mistake(("prompts", name), what) for name, what in found.items() if what]:
         raise config_error(wrong, text.values, file=text)
-    fits = {}
-    for name, fit in file.prompts.items():
-        bias = None if fit.bias is None else tuple(fit.bias[label] for label in prompts[name].labels)
-        fits[name] = PromptCalibration(
-            temperature=fit.temperature,
-            bias=bias,
-            answers=fit.answers,
-            error=fit.error,
-            sets=fit.sets,
-            reference=fit.reference,
-        )
-    return Calibration(path=path, model_sha256=file.model_sha256, prompts=fits, stated=file.stated)
+    return Calibration(path=path, model_sha256=file.model_sha256, prompts=file.prompts, stated=file.stated)
 
 
-def _mismatch(fit: _Fit, prompt: PromptConfig | None, names: Sequence[str]) -> str | None:
+def _mismatch(fit: PromptCalibration, prompt: PromptConfig | None, names: Sequence[str]) -> str | None:
     """Why a fit is not for the prompt of its name."""
     if prompt is None:
         return f"is no prompt of the configuration, which has {', '.join(names)}"
@@ -284,8 +262,15 @@ def _mismatch(fit: _Fit, prompt: PromptConfig | None, names: Sequence[str]) -> s
     return None
 
 
-def calibration_text(model_sha256: str, prompts: Mapping[str, JsonObject], stated: JsonObject | None = None) -> str:
-    """The YAML text of a calibration; prompts: each one's entry, in order; stated: what statements stand on."""
-    tree = {"model_sha256": model_sha256, "prompts": dict(prompts), **({"stated": stated} if stated else {})}
+def calibration_text(model_sha256: str, prompts: Mapping[str, PromptCalibration], stated: Stated | None = None) -> str:
+    """The YAML text of a calibration; prompts: by name, in order."""
+    tree: JsonObject = {"model_sha256": model_sha256, "prompts": {name: _given(fit) for name, fit in prompts.items()}}
+    if stated is not None:
+        tree["stated"] = _given(stated)
     head = "# Written by `qcls-gguf calibrate`; it holds for this model and these prompts only.\n"
     return head + yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
+
+
+def _given(values: PromptCalibration | Stated) -> JsonObject:
+    """The values without those that are None."""
+    return {key: value for key, value in asdict(values).items() if value is not None}

@@ -10,10 +10,11 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +30,13 @@ from .settings import Settings, check, config_error, mistakes, settings
 from .template import SLOT
 from .words import hint
 
-T = TypeVar("T")
 Float32Array = npt.NDArray[np.float32]
 
 MOST_BYTES = 1 << 28
 """Larger files are refused, as are files whose parts are larger together."""
 _ABOUT = "about"
+_OF_HEAD = ("depth", "scale", "text", "n_rows", "accuracy")
+"""what the JSON text says of a head as it is"""
 _AGAIN = "run `qcls-gguf learn` again"
 
 
@@ -137,21 +139,17 @@ def read_heads(config: Config, calibration: Calibration | None) -> Heads | None:
     if config.heads is None:
         return None
     prompts = {prompt.name: prompt for prompt in config.prompts}
-    fitted = [name for name, fit in calibration.prompts.items() if fit.fits_scores] if calibration else []
-
-    def checked(path: Path) -> Heads:
-        about, heads = _read(path)
+    about, heads = _read(config.heads)
+    with _named(config.heads):
         for name, head in heads.items():
             _check_prompt(name, head, about.prompts[name].hash, prompts)
-            if name in fitted:
+            if calibration and name in calibration.prompts and calibration.prompts[name].fits_scores:
                 raise ConfigError(
                     f"prompts.{name}: has a head, and the calibration fits its labels' scores: remove one"
                 )
-        return Heads(
-            path=path, model_sha256=about.model_sha256, n_layer=about.n_layer, n_embd=about.n_embd, prompts=heads
-        )
-
-    return _named(checked, config.heads)
+    return Heads(
+        path=config.heads, model_sha256=about.model_sha256, n_layer=about.n_layer, n_embd=about.n_embd, prompts=heads
+    )
 
 
 def read_fitted(config: Config) -> tuple[Config, Calibration | None, Heads | None]:
@@ -171,15 +169,19 @@ def heads_content(
     model_sha256: str, n_layer: int, n_embd: int, heads: Mapping[str, tuple[PromptConfig, Head]]
 ) -> bytes:
     """The content of a heads file; heads: by prompt, with the prompt's configuration."""
-    about = _About(
-        format=1,
-        package_version=__version__,
-        model_sha256=model_sha256,
-        n_layer=n_layer,
-        n_embd=n_embd,
-        prompts={name: _entry(prompt, head) for name, (prompt, head) in heads.items()},
-    )
-    text = json.dumps(asdict(about), ensure_ascii=False)
+    about = {
+        "format": 1,
+        "package_version": __version__,
+        "model_sha256": model_sha256,
+        "n_layer": n_layer,
+        "n_embd": n_embd,
+        "prompts": {
+            name: {"hash": head_hash(prompt, head), "labels": prompt.labels}
+            | {key: getattr(head, key) for key in _OF_HEAD}
+            for name, (prompt, head) in heads.items()
+        },
+    }
+    text = json.dumps(about, ensure_ascii=False)
     arrays: dict[str, Any] = {_ABOUT: np.frombuffer(text.encode(), np.uint8)}
     for index, (_, head) in enumerate(heads.values()):
         arrays |= {f"weight{index}": head.weight, f"bias{index}": head.bias}
@@ -188,21 +190,9 @@ def heads_content(
     return content.getvalue()
 
 
-def _entry(prompt: PromptConfig, head: Head) -> _Entry:
-    return _Entry(
-        hash=head_hash(prompt, head),
-        labels=prompt.labels,
-        depth=head.depth,
-        scale=head.scale,
-        text=head.text,
-        n_rows=head.n_rows,
-        accuracy=head.accuracy,
-    )
-
-
 def headed(config: Config) -> frozenset[str]:
     """The names of the prompts that have a head, of whatever text. Raises ConfigError."""
-    return frozenset() if config.heads is None else frozenset(_named(_read, config.heads)[1])
+    return frozenset() if config.heads is None else frozenset(_read(config.heads)[1])
 
 
 def layers_needed(config: Config) -> int:
@@ -213,7 +203,7 @@ def layers_needed(config: Config) -> int:
     """
     if config.heads is None or config.cascade is not None or config.runtime.question_prefixes != 0:
         return 0
-    about, heads = _named(_read, config.heads)
+    about, heads = _read(config.heads)
     names = [prompt.name for prompt in config.prompts]
     if any(name not in heads or heads[name].reads_labels for name in names):
         return 0
@@ -221,28 +211,29 @@ def layers_needed(config: Config) -> int:
     return deepest if deepest < about.n_layer else 0
 
 
-def _named(read: Callable[[Path], T], path: Path) -> T:
-    """What is read from a file, whose name errors begin with."""
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors inside begin with the file's name."""
     try:
-        return read(path)
+        yield
     except ConfigError as e:
         raise ConfigError(f"heads: {path}: {e}") from None
 
 
 def _read(path: Path) -> tuple[_About, dict[str, Head]]:
-    arrays = _arrays(path)
-    values = None
-    try:
-        values = json.loads(arrays[_ABOUT].tobytes())
-        about = check(_About, values)
-        return about, {
-            name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
-            for index, (name, entry) in enumerate(about.prompts.items())
-        }
-    except ValidationError as e:
-        raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_AGAIN}") from None
-    except (AttributeError, KeyError, ValueError) as e:
-        raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
+    with _named(path):
+        arrays, values = _arrays(path), None
+        try:
+            values = json.loads(arrays[_ABOUT].tobytes())
+            about = check(_About, values)
+            return about, {
+                name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
+                for index, (name, entry) in enumerate(about.prompts.items())
+            }
+        except ValidationError as e:
+            raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_AGAIN}") from None
+        except (AttributeError, KeyError, ValueError) as e:
+            raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -277,15 +268,7 @@ def _head(entry: _Entry, weight: npt.NDArray[Any], bias: npt.NDArray[Any], about
         raise ValueError(f"depth {depth}")
     if entry.text is not None and entry.text.count(SLOT) != 1:
         raise ValueError("a text without one slot")
-    return Head(
-        depth=depth,
-        weight=weight,
-        bias=bias,
-        scale=entry.scale,
-        text=entry.text,
-        n_rows=entry.n_rows,
-        accuracy=entry.accuracy,
-    )
+    return Head(weight=weight, bias=bias, **{key: getattr(entry, key) for key in _OF_HEAD})
 
 
 def _check_prompt(name: str, head: Head, wanted: str, prompts: Mapping[str, PromptConfig]) -> None:
@@ -298,8 +281,3 @@ def _check_prompt(name: str, head: Head, wanted: str, prompts: Mapping[str, Prom
         )
     if wanted != head_hash(prompt, head):
         raise ConfigError(f"prompts.{name}: was learnt with other labels, or another text: {_AGAIN}")
-
-
-def heads_of(prompts: Sequence[PromptConfig], heads: Heads | None) -> list[Head | None]:
-    """Each prompt's head."""
-    return [heads.prompts.get(prompt.name) if heads else None for prompt in prompts]

@@ -21,7 +21,7 @@ from .rules import LISTED, Count, File, FilledText, Share, Size, Truth, Variable
 from .scoring import Scoring
 from .settings import Settings, given, refusal, settings
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
-from .words import JsonObject
+from .words import JsonObject, hint
 
 Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
@@ -309,6 +309,14 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
         if names is None or prompt.name in names
     )
     return replace(config, prompts=prompts, calibration=None, heads=None, cascade=None)
+
+
+def chosen_prompts(config: Config, names: Collection[str]) -> tuple[PromptConfig, ...]:
+    """The prompts of these names; all where none is named. Raises ConfigError for a name that no prompt has."""
+    known = [prompt.name for prompt in config.prompts]
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(f"`prompt` {unknown[0]}: is no prompt of the configuration, {hint(unknown[0], known)}")
+    return tuple(prompt for prompt in config.prompts if not names or prompt.name in names)
 
 
 def for_configured_prompts(config: Config) -> Config:

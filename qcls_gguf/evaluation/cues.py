@@ -19,7 +19,6 @@ from ..config.words import shown
 from ..data.labelled import LabelledColumns, LabelledQuery, read_labelled
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
-from ..report.progress import OnProgress, counter
 from ..statistics import accepted_probability, log_losses, mean, paired_difference, wilson
 from .passes import answered_scores, refused_queries, score_tables, truth_of
 from .records import CueTrial
@@ -30,7 +29,7 @@ MAX_ROWS = 200
 
 
 def try_cues(
-    config: Config, rows: Sequence[LabelledQuery], opener: ClassifierOpener, on_progress: OnProgress
+    config: Config, rows: Sequence[LabelledQuery], opener: ClassifierOpener
 ) -> dict[str, tuple[CueTrial, ...]]:
     """Each prompt of system and user texts with each cue and prior: first as configured, then as in CUES.
 
@@ -57,10 +56,7 @@ def try_cues(
     with opener.open(changed, quiet=True) as classifier:
         refused = {row.line for row in refused_queries(classifier, rows)}
         rows = [row for row in rows if row.line not in refused]
-        on_row, scores = counter(on_progress, "try cues", len(rows)), []
-        for row in rows:
-            scores.append(answered_scores(classifier.classify(row.query)))
-            on_row()
+        scores = [answered_scores(classifier.classify(row.query)) for row in opener.each("try cues", rows)]
         tables, compiled = score_tables(classifier.prompts, scores), classifier.prompts
     found = {}
     for i, prompt in enumerate(chats):
@@ -94,11 +90,11 @@ def try_cues(
 
 
 def cue_for_rows(
-    config: Config, path: Path, columns: LabelledColumns, opener: ClassifierOpener, on_progress: OnProgress
+    config: Config, path: Path, columns: LabelledColumns, opener: ClassifierOpener
 ) -> tuple[str, Prior, str]:
     """`best_cue` of a file's rows, of many rows about MAX_ROWS. Raises what `try_cues` and `read_labelled` raise."""
     data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
-    return best_cue(try_cues(config, data.rows[:: math.ceil(len(data.rows) / MAX_ROWS) or 1], opener, on_progress))
+    return best_cue(try_cues(config, data.rows[:: math.ceil(len(data.rows) / MAX_ROWS) or 1], opener))
 
 
 def best_cue(tried: Mapping[str, Sequence[CueTrial]]) -> tuple[str, Prior, str]:

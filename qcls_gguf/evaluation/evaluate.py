@@ -15,7 +15,6 @@ from ..errors import ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..report.environment import environment
-from ..report.progress import OnProgress, counter
 from ..score.adjustment import Adjustment, adjustments_of, calibrates
 from ..score.result import ModelInfo
 from ..statistics import AnyFloats
@@ -86,12 +85,7 @@ class ScoredRows:
     model: ModelInfo
 
 
-def evaluate(
-    settings: EvaluationSettings,
-    opener: ClassifierOpener,
-    *,
-    on_progress: OnProgress = lambda part, done, total: None,
-) -> EvaluationRecord:
+def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> EvaluationRecord:
     """Evaluate, and return the record that `qcls-gguf eval` prints as JSON.
 
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
@@ -103,7 +97,7 @@ def evaluate(
     configured = settings.config
     settings = replace(settings, config=opener.rendered(settings.config))
     config, raw = settings.config, raw_config(settings.config, TREE)
-    scored = score_data(settings, opener, on_progress=on_progress)
+    scored = score_data(settings, opener)
     prompts, rows, tables = scored.prompts, scored.rows, scored.tables
     truths = [truth_of(prompt, rows) for prompt in prompts]
     scorings = {scoring: probabilities_of(scoring, prompts, tables) for scoring in settings.modes}
@@ -112,12 +106,8 @@ def evaluate(
         modes[CALIBRATED] = calibrated_probabilities(config.prompts, tables, scored.adjustments)
 
     def score(config: Config, part: str, *, audit: bool = settings.exact, scores_of: Any = row_scores) -> list[Any]:
-        on_row, scores = counter(on_progress, part, len(rows)), []
         with opener.open(config, audit=audit, quiet=True) as classifier:
-            for row in rows:
-                scores.append(scores_of(classifier.classify(row.query)))
-                on_row()
-        return scores
+            return [scores_of(classifier.classify(row.query)) for row in opener.each(part, rows)]
 
     shuffled = cascade = None
     if settings.n_shuffles:
@@ -149,17 +139,13 @@ def evaluate(
         worst=tuple(worst_rows(scorings, truths, rows)),
         non_finite=tuple(scored.non_finite),
         shuffle_labels=shuffled,
-        cues=try_cues(configured, rows, opener, on_progress) if settings.cues else None,
+        cues=try_cues(configured, rows, opener) if settings.cues else None,
         check=check,
     )
 
 
 def score_data(
-    settings: EvaluationSettings,
-    opener: ClassifierOpener,
-    *,
-    check: Callable[[LabelledData], None] = lambda data: None,
-    on_progress: OnProgress = lambda part, done, total: None,
+    settings: EvaluationSettings, opener: ClassifierOpener, check: Callable[[LabelledData], None] = lambda data: None
 ) -> ScoredRows:
     """Read the data and score it in one pass; check(data) may refuse it first. Raises as `evaluate` does.
 
@@ -185,15 +171,13 @@ def score_data(
             return {prompt.name: tables[prompt.name].by_scoring[prompt.scoring][0] for prompt in prompts}
 
         adjustments = adjustments_of(prompts, calibration, raw_scores)
-        on_row = counter(on_progress, "score", len(rows))
         scored, scores, non_finite = [], [], []
-        for row in rows:
+        for row in opener.each("score", rows):
             try:
                 scores.append(row_scores(classifier.classify(row.query)))
                 scored.append(row)
             except ScoreError as e:
                 non_finite.append(BadRow(row.line, str(e)))
-            on_row()
         return ScoredRows(
             data=data_record(data, len(scored), bad),
             non_finite=non_finite,

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple
@@ -18,20 +19,19 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.heads_file import Head, heads_content
 from ..config.prompt import CONTENT_FREE_QUERIES, Prior, PromptConfig
-from ..config.schema import Config, raw_config
+from ..config.schema import chosen_prompts, raw_config
 from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
-from ..config.words import counted, hint, shown
+from ..config.words import counted, shown
 from ..core.handle import LoadedPrompts
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
+from ..data.labelled import LabelledQuery, read_labelled
 from ..errors import CapacityError, ConfigError
 from ..evaluation.metrics import confusions
 from ..evaluation.passes import ScoreTable, Truth, not_applicable, truth_of, usable_rows
 from ..evaluation.records import data_record
 from ..native import build_info
-from ..opening import ClassifierOpener
-from ..report.files import check_writable, locked
-from ..report.progress import OnProgress, counter
+from ..opening import ClassifierOpener, OnProgress
+from ..report.files import locked
 from ..score.adjustment import log_prior
 from ..statistics import (
     BoolArray,
@@ -45,6 +45,7 @@ from ..statistics import (
     softmax,
     wilson,
 )
+from .calibrate import FitSettings
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out
 from .passes import States, common_text, read_states, tried_depths
 from .report import AnswerQuality, LearnRecord, LearntPrompt, listed_labels
@@ -59,18 +60,9 @@ _MOST_CELLS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnSettings:
-    """The data, the choices and the output of learning."""
+class HeadChoices:
+    """Which heads are tried."""
 
-    config: Config
-    data: Path
-    """labelled queries, see read_labelled"""
-    out: Path
-    """the file of heads"""
-    names: tuple[str, ...] = ()
-    """prompts to learn; empty: all"""
-    columns: LabelledColumns = PLAIN_COLUMNS
-    """which columns of the data are read"""
     texts: Texts = "both"
     """which texts heads may read"""
     common: str = COMMON_TEXT
@@ -79,47 +71,35 @@ class LearnSettings:
     """to try; empty: six between 0.4 and 0.85 of the layers, and all"""
     seed: int = 0
     """of the folds"""
-    force: bool = False
-    """overwrite a file that is at `out`"""
-    skip_bad: bool = False
-    """leave out rows that cannot be used, instead of refusing them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnSettings(FitSettings):
+    """The data, the choices and the output of learning."""
+
+    choices: HeadChoices = HeadChoices()
     resume: bool = False
     """keep what was read of the rows beside `out` until the end, and go on from there"""
 
 
-def learn(
-    settings: LearnSettings,
-    opener: ClassifierOpener,
-    *,
-    on_progress: OnProgress = lambda part, done, total: None,
-) -> tuple[LearnRecord, bytes | None]:
+def learn(settings: LearnSettings, opener: ClassifierOpener) -> tuple[LearnRecord, bytes | None]:
     """Learn, and return the record that `qcls-gguf learn` prints as JSON, and the content of the file of heads.
 
     The content has the heads that were kept, and is None where there are none. Nothing is written. Raises ConfigError
     for what cannot be used, before anything is computed; and what Classifier raises.
     """
-    _check(settings)
+    settings.check()
+    if (text := settings.choices.common).count(SLOT) != 1:
+        raise ConfigError(f"`common_text` {shown(text)}: needs exactly one {SLOT}")
     config = opener.rendered(settings.config)
     data = read_labelled(settings.data, {prompt.name: prompt.labels for prompt in config.prompts}, settings.columns)
     usable_rows(data, skip_bad=settings.skip_bad)
-    chosen = [prompt for prompt in config.prompts if not settings.names or prompt.name in settings.names]
-    config = replace(config, prompts=tuple(chosen))
+    config = replace(config, prompts=chosen_prompts(config, settings.names))
     with opener.open(raw_config(config, TREE), audit=True) as classifier, _folder(settings) as folder:
         rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)
-        names = {prompt.name for prompt in chosen}
+        names = {prompt.name for prompt in config.prompts}
         rows = [row for row in rows if names & row.labels.keys()]
-        learnt = learn_heads(
-            classifier,
-            classifier.configured,
-            chosen,
-            rows,
-            texts=settings.texts,
-            common=settings.common,
-            depths=settings.depths,
-            seed=settings.seed,
-            folder=folder,
-            on_progress=on_progress,
-        )
+        learnt = learn_heads(classifier, config.prompts, rows, settings.choices, folder, opener.on_progress)
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
     heads, depths = learnt.heads, learnt.depths
     record = LearnRecord(
@@ -148,39 +128,37 @@ class LearntHeads(NamedTuple):
 
 def learn_heads(
     classifier: Classifier,
-    loaded: LoadedPrompts,
     prompts: Sequence[PromptConfig],
     rows: Sequence[LabelledQuery],
-    *,
+    choices: HeadChoices,
     folder: Path,
-    texts: Texts = "both",
-    common: str = COMMON_TEXT,
-    depths: tuple[int, ...] = (),
-    seed: int = 0,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> LearntHeads:
-    """Learn a head for each prompt from labelled queries; see LearnSettings.
+    """Learn a head for each prompt from labelled queries.
 
-    loaded: the handle of these prompts by `raw_config`, with exact scores; folder: for the rows' states, some of which
-    may be there. Raises as `read_states` does.
+    classifier: of these prompts by `raw_config`, with exact scores; folder: for the rows' states, some of which may be
+    there. Raises as `read_states` does.
     """
     if several := [prompt.name for prompt in prompts if prompt.label_orders > 1]:
         raise ConfigError(f"prompts.{several[0]}.label_orders: a head reads one order: remove it to learn one")
-    tried = tried_depths(classifier, depths)
+    loaded, texts = classifier.configured, choices.texts
+    tried = tried_depths(classifier, choices.depths)
     asked = [*rows, *(LabelledQuery(line=0, query=query, labels={}) for query in CONTENT_FREE_QUERIES)]
     queries = [row.query for row in asked]
 
     def read(what: LoadedPrompts, part: str) -> tuple[dict[str, ScoreTable], States]:
-        on_row = counter(on_progress, part, len(asked))
         about = [classifier.model.sha256, build_info().source_digest, what.compiled.digest, tried, queries]
         name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-        return read_states(classifier, what, queries, tried, folder / name, on_row)
+        done = count(1)
+        return read_states(
+            classifier, what, queries, tried, folder / name, lambda: on_progress(part, next(done), len(queries))
+        )
 
     tables, own = read(loaded, "read the prompts")
     of_common = None
     if texts != "own":
         try:
-            text = classifier.prompt_set(common_text(classifier, common))
+            text = classifier.prompt_set(common_text(classifier, choices.common))
         except CapacityError:  # a longer text than the prompts'
             if texts == "common":
                 raise
@@ -192,9 +170,14 @@ def learn_heads(
     for index, prompt in enumerate(prompts):
         truth, table = truth_of(loaded.prompts[index], rows), tables[prompt.name]
         candidates = candidates_of(
-            index, None if texts == "common" else own, of_common, common, table.by_scoring[prompt.scoring], truth.index
+            index,
+            None if texts == "common" else own,
+            of_common,
+            choices.common,
+            table.by_scoring[prompt.scoring],
+            truth.index,
         )
-        found[prompt.name], head = learn_prompt(prompt, truth, table, candidates, seed)
+        found[prompt.name], head = learn_prompt(prompt, truth, table, candidates, choices.seed)
         if head is not None:
             heads[prompt.name] = prompt, head
         on_progress("fit", len(found), len(prompts))
@@ -212,18 +195,6 @@ def _folder(settings: LearnSettings) -> Iterator[Path]:
     with locked(folder, "remove it, or name another output"):
         yield folder
         shutil.rmtree(folder)
-
-
-def _check(settings: LearnSettings) -> None:
-    config = settings.config
-    inputs = {"`data`": settings.data, "the configuration": config.path}
-    check_writable(settings.out, "`out`", inputs, force=settings.force)
-    known = [prompt.name for prompt in config.prompts]
-    for name in settings.names:
-        if name not in known:
-            raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
-    if settings.common.count(SLOT) != 1:
-        raise ConfigError(f"`common_text` {shown(settings.common)}: needs exactly one {SLOT}")
 
 
 def candidates_of(

@@ -11,7 +11,6 @@ from ..config.scoring import Scoring
 from ..config.words import MAX_LISTED, counted, shown
 from ..evaluation.records import Confusion, FittedRecord
 from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Table
-from ..report.files import written_or_not
 from ..report.record import Record
 
 if TYPE_CHECKING:
@@ -143,9 +142,3 @@ def listed_labels(labels: Sequence[str]) -> str:
 def _accuracy(measured: AnswerQuality) -> str:
     low, high = measured.interval
     return f"{measured.accuracy:.1%} ({100 * low:.0f}–{100 * high:.0f})"
-
-
-def outcome(record: LearnRecord) -> str:
-    """What was written and left out, in a line."""
-    refused = [name for name, each in record.prompts.items() if not each.kept]
-    return written_or_not(record.written, "heads", "no head is better than the labels' texts", refused)

@@ -20,7 +20,6 @@ from ..evaluation.passes import refused_queries
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Paragraph, Table
 from ..report.files import check_writable
-from ..report.progress import OnProgress, counter
 from ..report.record import Record
 from ..score.result import ModelInfo, Result
 from ..statistics import FloatArray
@@ -75,12 +74,7 @@ class SuggestSettings:
     """overwrite a file that is at `out`"""
 
 
-def suggest(
-    settings: SuggestSettings,
-    opener: ClassifierOpener,
-    *,
-    on_progress: OnProgress = lambda part, done, total: None,
-) -> SuggestRecord:
+def suggest(settings: SuggestSettings, opener: ClassifierOpener) -> SuggestRecord:
     """Ask the configuration, with its heads, and choose. Raises ConfigError, and what Classifier raises."""
     config = settings.config
     inputs = {"`data`": settings.data, "`queries`": Path(settings.queries), "the configuration": config.path}
@@ -99,11 +93,7 @@ def suggest(
         asked = [row.query for row in rows if row.line not in refused]
         n_together = classifier.config.runtime.max_batch
         parts = [asked[start : start + n_together] for start in range(0, len(asked), n_together)]
-        answered = counter(on_progress, "ask", len(parts))
-        results: list[Result] = []
-        for part in parts:
-            results += classifier.classify_batch(part)
-            answered()
+        results = [result for part in opener.each("ask", parts) for result in classifier.classify_batch(part)]
         model = classifier.model
     chosen = choose(asked, uncertainty(results), settings.n)
     return SuggestRecord(

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..config.heads_file import Head, Heads, heads_of
+from ..config.heads_file import Head, Heads
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError
@@ -157,7 +157,8 @@ def compile_prompts(
     Raises ConfigError, which names the prompt.
     """
     tokenizer = _CachingTokenizer(model)
-    by_prompt: Sequence[Head | Pointer | None] = [pointer] * len(configs) if pointer else heads_of(configs, heads)
+    by_name = heads.prompts if heads else {}
+    by_prompt = [pointer or by_name.get(config.name) for config in configs]
     listings = tuple(
         compile_prompt(
             tokenizer,

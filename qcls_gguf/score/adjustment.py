@@ -148,6 +148,6 @@ def _adjustment(
     return Adjustment(
         temperature=fit.temperature or prompt.temperature or 1.0,
         prior=prior,
-        bias=None if fit.bias is None else np.array(fit.bias),
+        bias=None if fit.bias is None else np.array(fit.biases(prompt.labels)),
         sets=fit.sets if prompt.sets else None,
     )

@@ -10,9 +10,9 @@ import yaml
 from commands import run
 
 from qcls_gguf import Classifier, ConfigError, load_config
+from qcls_gguf.learning.batch_prior import BatchPriorRecord, BatchPriorSettings, batch_prior_document, fit_batch_prior
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import console
-from qcls_gguf.tuning.batch_prior import BatchPriorRecord, BatchPriorSettings, batch_prior_document, fit_batch_prior
 
 QUERIES = [f"{word} {i}" for i in range(15) for word in ("red dress", "blue jeans", "coat", "girls shirt")]
 

@@ -19,14 +19,14 @@ from oracle import PromptSpec
 from served import Server
 
 from qcls_gguf import Classifier, ConfigError, load_config
-from qcls_gguf.config.calibration_file import calibration_text, prompt_hash
+from qcls_gguf.config.calibration_file import PromptCalibration, calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
+from qcls_gguf.learning.calibrate import CalibrationRecord, CalibrationSettings, FitSettings, calibrate
+from qcls_gguf.learning.statements import Asked, StatementRecord, state
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.drift import WatchRecord
 from qcls_gguf.report.run_record import RunRecord
 from qcls_gguf.score.result import Result
-from qcls_gguf.tuning.calibrate import CalibrationRecord, FitSettings, calibrate
-from qcls_gguf.tuning.statements import Asked, StatementRecord, state
 
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "man")}
 FASHION = ("audience", "colour")
@@ -203,7 +203,7 @@ def test_refusals_come_before_the_model_is_loaded(
         pytest.raises(ConfigError, match=re.escape(words)),
         ClassifierOpener(on_step=lambda *step: steps.append(step[0])) as opener,
     ):
-        calibrate(FitSettings(**{**options, "config": load_config(path)}), opener)
+        calibrate(CalibrationSettings(**{**options, "config": load_config(path)}), opener)
     assert steps == []
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 
@@ -211,7 +211,7 @@ def test_refusals_come_before_the_model_is_loaded(
 def test_a_calibration_is_for_its_own_model(fashion: Path, tmp_path: Path) -> None:
     sha256 = hashlib.sha256((ROOT / "models" / "fashion-tiny-Q8_0.gguf").read_bytes()).hexdigest()
     colour = load_config(fashion).prompts[1]
-    entry = {"prompt_hash": prompt_hash(colour), "scoring": "tree", "temperature": 2.0, "fit": {}}
+    entry = PromptCalibration(prompt_hash=prompt_hash(colour), scoring="tree", temperature=2.0)
     (tmp_path / "fits.yaml").write_text(calibration_text(sha256, {"colour": entry}), encoding="utf-8")
     path = changed(fashion, calibration="fits.yaml")
     other = run("run", "--config", path, "--query", "x", "--model", ROOT / "models" / "fashion-tiny-Q4_K_M.gguf")
@@ -436,7 +436,7 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
     config = changed(fashion, calibration="c.yaml")
     colour = load_config(fashion).prompts[1]
     model = hashlib.sha256((ROOT / "models" / "fashion-tiny-Q8_0.gguf").read_bytes()).hexdigest()
-    entry = {"prompt_hash": prompt_hash(colour), "scoring": "tree", "temperature": 2.0, "fit": {"n_rows": 9}}
+    entry = PromptCalibration(prompt_hash=prompt_hash(colour), scoring="tree", temperature=2.0, fit={"n_rows": 9})
     (tmp_path / "c.yaml").write_text(calibration_text(model, {"colour": entry}), encoding="utf-8")
     with ClassifierOpener() as opener:
         data = write_rows(tmp_path / "rows.jsonl", labelled_rows("dev", N_STATED))
@@ -446,7 +446,8 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
         (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
         again = state(replace(settings, names=("colour",)), Asked(target_error=0.1), opener)[0]
     after = yaml.safe_load(text)["prompts"]
-    assert {key: after["colour"][key] for key in entry} == entry
+    assert (after["colour"]["temperature"], after["colour"]["fit"]) == (2.0, {"n_rows": 9})
+    assert after["colour"]["prompt_hash"] == prompt_hash(colour)
     assert "temperature" not in after["audience"]
     assert again.prompts["colour"] == record.prompts["colour"]  # whatever the file stated before
     with Classifier.from_config(config) as classifier:

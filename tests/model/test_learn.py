@@ -173,9 +173,10 @@ def test_what_was_read_is_not_read_again(config: Path, data: Path, tmp_path: Pat
             raise KeyboardInterrupt
 
     settings = learn_module.LearnSettings(config=load_config(config), data=data, out=out, resume=True)
-    with ClassifierOpener() as opener:
+    with ClassifierOpener(on_progress=stop) as opener:
         with pytest.raises(KeyboardInterrupt):
-            learn_module.learn(settings, opener, on_progress=stop)
+            learn_module.learn(settings, opener)
+        opener.on_progress = lambda part, done, total: None
         assert len(list(folder.glob("*.states.npy"))) == 2
         decoded: list[int] = []
         original = Core.answers_and_states

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from config_texts import FOLDER, parse, refused
 
 from qcls_gguf.config.calibration_file import (
@@ -74,8 +75,8 @@ def test_the_hash_of_a_prompt_is_of_what_its_scores_depend_on(change: dict[str, 
     assert (prompt_hash(replace(prompt, **change)) == prompt_hash(prompt)) is same
 
 
-def entry(prompt: PromptConfig, **more: Any) -> dict[str, Any]:
-    return {"prompt_hash": prompt_hash(prompt), "scoring": prompt.scoring, "temperature": 1.5, **more, "fit": {}}
+def entry(prompt: PromptConfig, **more: Any) -> PromptCalibration:
+    return PromptCalibration(prompt_hash=prompt_hash(prompt), scoring=prompt.scoring, temperature=1.5, **more)
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def config(tmp_path: Path) -> Config:
     return load_config(tmp_path / "config.yaml")
 
 
-def written(config: Config, prompts: dict[str, dict[str, Any]]) -> Calibration | None:
+def written(config: Config, prompts: dict[str, PromptCalibration]) -> Calibration | None:
     assert config.calibration is not None
     config.calibration.write_text(calibration_text(SHA256, prompts), encoding="utf-8")
     return read_calibration(config)
@@ -93,9 +94,11 @@ def written(config: Config, prompts: dict[str, dict[str, Any]]) -> Calibration |
 def test_what_is_written_is_read(config: Config) -> None:
     """Of a subset of the prompts, with labels that YAML would take for something else."""
     bias = {"dress": 0.5, "no": -0.75, "孕": 0.25}
-    found = written(config, {"category": entry(config.prompts[0], bias=bias)})
+    fit = entry(config.prompts[0], bias=bias)
+    found = written(config, {"category": fit})
     assert found is not None
-    assert found.prompts == {"category": PromptCalibration(temperature=1.5, bias=(0.5, -0.75, 0.25))}
+    assert found.prompts == {"category": fit}
+    assert fit.biases(config.prompts[0].labels) == [0.5, -0.75, 0.25]
     found.check_model(SHA256)
     with pytest.raises(ConfigError, match=r"c\.yaml .* sha256 abababababab…, this one is cdcd.*calibrate"):
         found.check_model("cd" * 32)
@@ -115,8 +118,10 @@ def test_what_is_written_is_read(config: Config) -> None:
 def test_a_wrong_calibration_is_refused(config: Config, change: str | dict[str, Any], message: str) -> None:
     known, text = entry(config.prompts[0]), ""
     if change != "nothing":
-        prompts = {"categorie": known} if isinstance(change, str) else {"category": {**known, **change}}
-        text = calibration_text(SHA256, prompts)
+        name = "categorie" if isinstance(change, str) else "category"
+        tree = yaml.safe_load(calibration_text(SHA256, {name: known}))
+        tree["prompts"][name] |= {} if isinstance(change, str) else change
+        text = yaml.safe_dump(tree)
     assert config.calibration is not None
     config.calibration.write_text(text, encoding="utf-8")
     place = re.escape(f"calibration: {config.calibration}: ")

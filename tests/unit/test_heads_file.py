@@ -144,7 +144,7 @@ def test_the_scoring_counts_beside_the_labels_texts_only(tmp_path: Path) -> None
 
 
 def test_a_calibration_of_the_same_prompt_is_refused(tmp_path: Path) -> None:
-    fits = {"color": PromptCalibration(temperature=2.0)}
+    fits = {"color": PromptCalibration(prompt_hash="", scoring="tree", temperature=2.0)}
     with pytest.raises(ConfigError, match="the calibration fits"):
         read_heads(written(tmp_path), Calibration(path=tmp_path, model_sha256="", prompts=fits))
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..config.calibration_file import (
-    FIT_KEYS,
+    PromptCalibration,
     Stated,
     StatedError,
     StatedSets,
@@ -24,9 +23,8 @@ from ..config.calibration_file import (
     read_calibration,
 )
 from ..config.prompt import LabelSets, PromptConfig
-from ..config.schema import Config
-from ..config.words import JsonObject, counted, hint, shown
-from ..config.yaml_values import load_yaml, read_text
+from ..config.schema import Config, chosen_prompts
+from ..config.words import counted, shown
 from ..data.labelled import read_labelled
 from ..errors import ConfigError
 from ..evaluation.passes import Truth, truth_of, usable_rows
@@ -34,8 +32,6 @@ from ..evaluation.records import FittedRecord, data_record
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Paragraph, Table, percent
 from ..report.drift import reference_of
-from ..report.files import check_writable
-from ..report.progress import OnProgress, counter
 from ..report.record import Record
 from ..score.adjustment import drawn, sets_of
 from ..statistics import FloatArray, upper_bound, wilson
@@ -84,7 +80,7 @@ class StatementRecord(FittedRecord):
     """by prompt"""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What is to be stated."""
 
@@ -95,43 +91,30 @@ class Asked:
     """the answer to all other queries; None: the prompt's own, else FALLBACK"""
 
 
-def state(
-    settings: FitSettings,
-    asked: Asked,
-    opener: ClassifierOpener,
-    *,
-    on_progress: OnProgress = lambda part, done, total: None,
-) -> tuple[StatementRecord, str | None]:
+def state(settings: FitSettings, asked: Asked, opener: ClassifierOpener) -> tuple[StatementRecord, str | None]:
     """The record that `qcls-gguf calibrate` prints as JSON, and the calibration file's text.
 
     Temperatures and biases are those of the configuration and of its calibration file, which must be fitted to other
     rows. The text keeps them; it is None where something cannot be stated. Raises ConfigError for what cannot be
     asked, before anything is computed; and what Classifier raises.
     """
-    inputs = {"`data`": settings.data, "the configuration": settings.config.path}
-    check_writable(settings.out, "`out`", inputs, force=settings.force)
+    settings.check()
     if settings.config.cascade:
         raise ConfigError("cascade: nothing is stated of a cascade's answers: remove it from the configuration")
     config = opener.rendered(settings.config)
-    known = [prompt.name for prompt in config.prompts]
-    if unknown := [name for name in settings.names if name not in known]:
-        raise ConfigError(f"`prompt` {unknown[0]}: is no prompt of the configuration, {hint(unknown[0], known)}")
-    prompts = [prompt for prompt in config.prompts if not settings.names or prompt.name in settings.names]
+    prompts = chosen_prompts(config, settings.names)
     if asked.target_error is None and not any(prompt.sets for prompt in prompts):
         raise ConfigError("`sets`: no prompt asks for label sets: write `sets: {coverage: 0.9}` into the configuration")
     data = read_labelled(settings.data, {each.name: each.labels for each in config.prompts}, settings.columns)
     for prompt in prompts:
         if not any(prompt.name in row.labels for row in data.rows):
             raise ConfigError(f"`data` {settings.data}: no row is labelled for prompt {prompt.name}: name others")
-    with _fits_alone(config) as (plain, entries), opener.open(plain) as classifier:
+    with _fits_alone(config) as (plain, fits), opener.open(plain) as classifier:
         rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)
-        on_row, results = counter(on_progress, "answer", len(rows)), []
-        for row in rows:
-            results.append(classifier.classify(row.query).results)
-            on_row()
+        results = [classifier.classify(row.query).results for row in opener.each("answer", rows)]
         handle, model = classifier.handle, classifier.model
-        fits = read_calibration(plain)
     found: dict[str, StatedPrompt] = {}
+    in_file = dict(fits)
     for number, prompt in enumerate(config.prompts):
         if prompt not in prompts:
             continue
@@ -139,16 +122,14 @@ def state(
         truth = truth_of(handle.prompts[number], rows)
         queries = [rows[index].query for index in truth.index]
         found[prompt.name] = stated = _stated(prompt, truth, p[truth.index], queries, asked)
-        head = handle.compiled.heads[number]
-        entry = entries.setdefault(prompt.name, {"prompt_hash": prompt_hash(prompt), "scoring": prompt.scoring})
-        fit = fits.prompts.get(prompt.name) if fits else None
-        entry["answers"] = answers_hash(prompt, fit, head.digest if head else None)
-        entry["reference"] = reference_of(
-            (answers[number], row.query) for answers, row in zip(results, rows, strict=True)
+        head, fit = handle.compiled.heads[number], fits.get(prompt.name)
+        in_file[prompt.name] = replace(
+            fit or PromptCalibration(prompt_hash=prompt_hash(prompt), scoring=prompt.scoring),
+            answers=answers_hash(prompt, fit, head.digest if head else None),
+            reference=reference_of((answers[number], row.query) for answers, row in zip(results, rows, strict=True)),
+            error=stated.error,
+            sets=stated.sets,
         )
-        for key, value in (("error", stated.error), ("sets", stated.sets)):
-            if value is not None:
-                entry[key] = dataclasses.asdict(value)
     n_duplicates = len(rows) - len({row.query for row in rows})
     refused = any(each.refused for each in found.values())
     record = StatementRecord(
@@ -168,32 +149,30 @@ def state(
         n_duplicates=n_duplicates,
         queries=query_digests(row.query for row in rows),
     )
-    return record, None if refused else calibration_text(model.sha256, entries, dataclasses.asdict(source))
+    return record, None if refused else calibration_text(model.sha256, in_file, source)
 
 
 @contextmanager
-def _fits_alone(config: Config) -> Iterator[tuple[Config, dict[str, JsonObject]]]:
-    """The configuration as it answers without statements and abstention, and the entries of its fits.
+def _fits_alone(config: Config) -> Iterator[tuple[Config, dict[str, PromptCalibration]]]:
+    """The configuration as it answers without statements and abstention, and its temperatures and biases by prompt.
 
     Raises ConfigError for a calibration that is there and not for these prompts.
     """
-    prompts = tuple(dataclasses.replace(each, min_confidence=None, fallback=None, sets=None) for each in config.prompts)
-    plain = dataclasses.replace(config, prompts=prompts, calibration=None)
-    entries: dict[str, JsonObject] = {}
-    if config.calibration is not None and config.calibration.exists():
-        fits = read_calibration(config)
-        tree: Any = load_yaml(read_text(config.calibration, "the file")).values
-        assert fits is not None
-        for name in (name for name, fit in fits.prompts.items() if fit.fits_scores):
-            entries[name] = {key: value for key, value in tree["prompts"][name].items() if key in FIT_KEYS}
-    if not entries:
-        yield plain, entries
+    prompts = tuple(replace(each, min_confidence=None, fallback=None, sets=None) for each in config.prompts)
+    plain = replace(config, prompts=prompts, calibration=None)
+    calibration = read_calibration(config) if config.calibration and config.calibration.exists() else None
+    fits = {
+        name: replace(fit, answers=None, reference=None, error=None, sets=None)
+        for name, fit in (calibration.prompts.items() if calibration else ())
+        if fit.fits_scores
+    }
+    if calibration is None or not fits:
+        yield plain, fits
         return
-    assert fits is not None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "calibration.yaml")
-        path.write_text(calibration_text(fits.model_sha256, entries), encoding="utf-8")
-        yield dataclasses.replace(plain, calibration=path), entries
+        path.write_text(calibration_text(calibration.model_sha256, fits), encoding="utf-8")
+        yield replace(plain, calibration=path), fits
 
 
 def _stated(prompt: PromptConfig, truth: Truth, p: FloatArray, queries: Sequence[str], asked: Asked) -> StatedPrompt:
@@ -264,7 +243,7 @@ def _sets(
     thresholds = tuple(conformal_quantile(own, asked.coverage) for own in groups.values())
     sets = StatedSets(asked=asked, thresholds=thresholds, n_rows=len(p), n_empty=0, n_full=0, mean_size=0.0)
     size = sets_of(sets, p, queries).sum(axis=1)
-    return dataclasses.replace(
+    return replace(
         sets,
         n_empty=int((size == 0).sum()),
         n_full=int((size == len(labels)).sum()),

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.calibration_file import calibration_text, prompt_hash
+from ..config.calibration_file import PromptCalibration, calibration_text, prompt_hash
 from ..config.heads_file import headed
 from ..config.prompt import Prior, PromptConfig
-from ..config.schema import Config
+from ..config.schema import Config, chosen_prompts
 from ..config.scoring import Scoring
-from ..config.words import hint
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError, ScoreError
 from ..evaluation.evaluate import EvaluationSettings, score_data
@@ -20,8 +19,7 @@ from ..evaluation.passes import truth_of
 from ..evaluation.records import FittedRecord
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Table
-from ..report.files import check_writable, written_or_not
-from ..report.progress import OnProgress
+from ..report.files import check_writable
 from ..report.record import Record
 from ..statistics.temperature import cross_validate
 
@@ -81,40 +79,46 @@ class CalibrationRecord(FittedRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """The data, the prompts and the output of a calibration."""
+    """The data, the prompts and the output of what is fitted to labelled queries."""
 
     config: Config
     data: Path
     """labelled queries, see read_labelled"""
     out: Path
-    """the calibration file"""
+    """the file that is to be written"""
     names: tuple[str, ...] = ()
     """prompts to fit; empty: all"""
     columns: LabelledColumns = PLAIN_COLUMNS
     """which columns of the data are read"""
-    n_folds: int = 5
-    seed: int = 0
-    """of the shuffle into folds"""
     force: bool = False
     """overwrite a file that is at `out`"""
     skip_bad: bool = False
     """leave out rows that cannot be used, instead of refusing them"""
 
+    def check(self) -> None:
+        """Raise ConfigError for names that no prompt has, and for an output that cannot be written."""
+        chosen_prompts(self.config, self.names)
+        inputs = {"`data`": self.data, "the configuration": self.config.path}
+        check_writable(self.out, "`out`", inputs, force=self.force)
 
-def calibrate(
-    settings: FitSettings,
-    opener: ClassifierOpener,
-    *,
-    on_progress: OnProgress = lambda part, done, total: None,
-) -> tuple[CalibrationRecord, str | None]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationSettings(FitSettings):
+    """The same for a calibration."""
+
+    n_folds: int = 5
+    seed: int = 0
+    """of the shuffle into folds"""
+
+
+def calibrate(settings: CalibrationSettings, opener: ClassifierOpener) -> tuple[CalibrationRecord, str | None]:
     """Fit, and return the record that `qcls-gguf calibrate` prints as JSON, and the calibration file's text.
 
     The text has the fits that were accepted, and is None where there are none. Nothing is written. Raises ConfigError
     for what cannot be fitted or written, before anything is computed; and what Classifier raises.
     """
     prompts_to_fit(settings.config, settings.names)
-    inputs = {"`data`": settings.data, "the configuration": settings.config.path}
-    check_writable(settings.out, "`out`", inputs, force=settings.force)
+    settings.check()
     settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
     prompts = prompts_to_fit(settings.config, settings.names)
     evaluation = EvaluationSettings(
@@ -124,15 +128,13 @@ def calibrate(
         modes=tuple(dict.fromkeys(prompt.scoring for prompt in prompts)),
         skip_bad=settings.skip_bad,
     )
-    scored = score_data(
-        evaluation, opener, check=lambda data: _check_rows(settings, prompts, data.rows), on_progress=on_progress
-    )
+    scored = score_data(evaluation, opener, check=lambda data: _check_rows(settings, prompts, data.rows))
     if scored.non_finite:
         lines = ", ".join(str(row.line) for row in scored.non_finite)
         raise ScoreError(f"`data` {settings.data}: scores that are not finite: lines {lines}: leave these rows out")
     _check_rows(settings, prompts, scored.rows)  # again: the model may have refused some
     fits: dict[str, FitRecord] = {}
-    for prompt in prompts:
+    for prompt in opener.each("fit", prompts):
         index = settings.config.prompts.index(prompt)
         truth, adjustment = truth_of(scored.prompts[index], scored.rows), scored.adjustments[index]
         score = scored.tables[prompt.name].by_scoring[prompt.scoring][truth.index]
@@ -152,8 +154,7 @@ def calibrate(
             log_loss=LogLoss(**verdict.log_loss._asdict(), standard_error=verdict.standard_error),
             ece=CalibrationError(**verdict.ece._asdict()),
         )
-        on_progress("fit", len(fits), len(prompts))
-    entries = {prompt.name: _file_entry(prompt, fits[prompt.name]) for prompt in prompts if fits[prompt.name].accepted}
+    entries = {prompt.name: _in_file(prompt, fits[prompt.name]) for prompt in prompts if fits[prompt.name].accepted}
     record = CalibrationRecord(
         data=scored.data,
         model=scored.model,
@@ -171,11 +172,7 @@ def prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
     Raises ConfigError for an unknown name, a prompt with a head and a given temperature.
     """
     heads = headed(config)
-    known = [prompt.name for prompt in config.prompts]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
-    chosen = [prompt for prompt in config.prompts if prompt.name in names or not (names or prompt.name in heads)]
+    chosen = [each for each in chosen_prompts(config, names) if names or each.name not in heads]
     fitted = sorted(heads) if not chosen else [prompt.name for prompt in chosen if prompt.name in heads]
     if fitted:
         raise ConfigError(
@@ -190,7 +187,7 @@ def prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
     return chosen
 
 
-def _check_rows(settings: FitSettings, prompts: Sequence[PromptConfig], rows: Sequence[LabelledQuery]) -> None:
+def _check_rows(settings: CalibrationSettings, prompts: Sequence[PromptConfig], rows: Sequence[LabelledQuery]) -> None:
     """Raise ConfigError for too few rows, before the model is loaded."""
     n_folds = settings.n_folds
     for prompt in prompts:
@@ -202,20 +199,17 @@ def _check_rows(settings: FitSettings, prompts: Sequence[PromptConfig], rows: Se
             )
 
 
-def _file_entry(prompt: PromptConfig, fit: FitRecord) -> dict[str, object]:
-    """A prompt's entry in the calibration file."""
+def _in_file(prompt: PromptConfig, fit: FitRecord) -> PromptCalibration:
+    """What the calibration file says of a prompt."""
     loss = fit.log_loss
     numbers = {"log_loss_before": loss.before, "log_loss_after": loss.after, "standard_error": loss.standard_error}
-    return {
-        "prompt_hash": prompt_hash(prompt),
-        "scoring": fit.scoring,
-        "temperature": fit.temperature,
-        "fit": {
-            "n_rows": fit.n_rows,
-            "n_folds": fit.n_folds,
-            **{name: round(number, _DIGITS) for name, number in numbers.items()},
-        },
-    }
+    rounded = {name: round(number, _DIGITS) for name, number in numbers.items()}
+    return PromptCalibration(
+        prompt_hash=prompt_hash(prompt),
+        scoring=fit.scoring,
+        temperature=fit.temperature,
+        fit={"n_rows": fit.n_rows, "n_folds": fit.n_folds, **rounded},
+    )
 
 
 def calibration_document(record: CalibrationRecord) -> Document:
@@ -232,10 +226,3 @@ def calibration_document(record: CalibrationRecord) -> Document:
         "temperature": ".3f", "verdict": ">",
     }  # fmt: skip
     return Document(title="Calibration", parts=[Table(columns=columns, rows=rows)])
-
-
-def outcome(record: CalibrationRecord) -> str:
-    """What was written and left out, in a line."""
-    refused = [name for name, fit in record.prompts.items() if not fit.accepted]
-    why_not = "no fit lowers the held-out log-loss by more than one standard error"
-    return written_or_not(record.written, "calibration", why_not, refused)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config.calibration_file import calibration_text, prompt_hash
+from ..config.calibration_file import PromptCalibration, calibration_text, prompt_hash
 from ..config.prompt import CONTENT_FREE_QUERIES, LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring
@@ -22,7 +22,6 @@ from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Paragraph, Table
 from ..report.files import check_writable
-from ..report.progress import OnProgress, counter
 from ..report.record import Record
 from ..score.result import ModelInfo
 from ..statistics import SMALLEST, FloatArray
@@ -85,12 +84,7 @@ class BatchPriorSettings:
     """overwrite a file that is at `out`"""
 
 
-def fit_batch_prior(
-    settings: BatchPriorSettings,
-    opener: ClassifierOpener,
-    *,
-    on_progress: OnProgress = lambda part, done, total: None,
-) -> tuple[BatchPriorRecord, str]:
+def fit_batch_prior(settings: BatchPriorSettings, opener: ClassifierOpener) -> tuple[BatchPriorRecord, str]:
     """The record that `qcls-gguf calibrate` prints as JSON for queries without labels, and the calibration file's text.
 
     Raises ConfigError for fewer than LEAST_QUERIES queries and for what cannot be fitted or written; and what
@@ -104,17 +98,15 @@ def fit_batch_prior(
     plain = tuple(dataclasses.replace(prompt, min_confidence=None, fallback=None) for prompt in prompts)
     found: dict[str, list[list[float]]] = {prompt.name: [] for prompt in prompts}
     asked = [*lines, *map(Line, CONTENT_FREE_QUERIES)]
-    on_query = counter(on_progress, "label", len(asked))
     raw = dataclasses.replace(config, prompts=plain, calibration=None, heads=None, cascade=None)
     with opener.open(raw) as classifier:
-        for line in asked:
+        for line in opener.each("label", asked):
             try:
                 answers = classifier.classify(line.text).results if line.error is None else ()
             except PlanError:  # too long
                 answers = ()
             for answer in answers:
                 found[answer.prompt].append([score.probability for score in answer.scores])
-            on_query()
         model = classifier.model
     n_queries = len(found[prompts[0].name]) - len(CONTENT_FREE_QUERIES)
     if n_queries < LEAST_QUERIES:
@@ -137,13 +129,13 @@ def fit_batch_prior(
             after=after,
             steady=None if prompt.name in without_cue else steady,
         )
-        entries[prompt.name] = {
-            "prompt_hash": prompt_hash(prompt),
-            "scoring": prompt.scoring,
-            "temperature": 1.0,
-            "bias": by_label,
-            "fit": {"n_queries": n_queries, "strength": settings.strength},
-        }
+        entries[prompt.name] = PromptCalibration(
+            prompt_hash=prompt_hash(prompt),
+            scoring=prompt.scoring,
+            temperature=1.0,
+            bias=by_label,
+            fit={"n_queries": n_queries, "strength": settings.strength},
+        )
     record = BatchPriorRecord(
         queries=settings.queries,
         n_queries=n_queries,

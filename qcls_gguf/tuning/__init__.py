@@ -1,1 +1,0 @@
-"""Fits calibrations of the scores."""
