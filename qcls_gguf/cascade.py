@@ -45,6 +45,9 @@ class Stage:
         return answer.probability >= self.thresholds.get(answer.prompt, 0.0)
 
 
+_SUMMED = ("n_decodes", "n_tokens_new", "n_tokens_cached", "n_positions")
+
+
 @dataclass(slots=True, kw_only=True)
 class _Call:
     """What one stage is asked for some queries, and its answers."""
@@ -66,10 +69,7 @@ def _result(
         stage_ms={name: sum(call.stage_ms[name] for call in calls) for name in calls[0].stage_ms},
         counts=Counts(
             n_queries=n_queries,
-            n_decodes=sum(call.counts.n_decodes for call in calls),
-            n_tokens_new=sum(call.counts.n_tokens_new for call in calls),
-            n_tokens_cached=sum(call.counts.n_tokens_cached for call in calls),
-            n_positions=sum(call.counts.n_positions for call in calls),
+            **{key: sum(getattr(call.counts, key) for call in calls) for key in _SUMMED},
         ),
         results=tuple(answers),
         model=model,

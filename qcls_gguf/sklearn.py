@@ -43,13 +43,13 @@ from .data.labelled import LabelledQuery
 from .learning.learn import HeadChoices, learn_heads, why_not
 from .learning.report import LearntPrompt
 from .opening import with_one_prompt
+from .statistics import FloatArray
 
 __all__ = ["GgufClassifier", "close_all", "open_classifiers"]
 
 _CHUNK = 1000
 """Texts of one request: its answers are in memory at once; of earlier ones only the probabilities are kept."""
 
-Float64Array = npt.NDArray[np.float64]
 Key = tuple[int, str | Path | Config, str | None]
 
 
@@ -181,7 +181,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: npt.NDArray[Any] = self.classes_[np.argmax(probabilities, axis=1)]
         return classes
 
-    def predict_proba(self, X: Any) -> Float64Array:  # noqa: N803
+    def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
         """(n, n_classes) the probability of each class, normalised over the classes, so that rows sum to 1.
 
         Equal texts are computed once. Raises ValueError if X has anything but texts, PlanError for a text that is too
@@ -201,7 +201,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probabilities = found[[rows[text] for text in texts]][:, columns]
         totals = probabilities.sum(axis=1, keepdims=True)
         even = np.full_like(probabilities, 1 / len(columns))
-        shares: Float64Array = np.divide(probabilities, totals, out=even, where=totals > 0)
+        shares: FloatArray = np.divide(probabilities, totals, out=even, where=totals > 0)
         return shares
 
     def _classes_and_columns(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -16,8 +16,7 @@ from ..classifier import Classifier
 from ..config.schema import Config
 from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener, without_kept_queries
-from ..report.environment import environment, gpu_free_bytes, rss_bytes
-from ..report.gpu import gpu_state
+from ..report.environment import environment, gpu_free_bytes, gpu_state, rss_bytes
 from ..statistics import quantiles, spread
 from .records import (
     BenchmarkRecord,

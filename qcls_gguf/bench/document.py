@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured, provenance
-from ..report.gpu import GpuState
+from ..report.environment import GpuState
 from ..system.timing import STAGES
 from .records import BenchmarkRecord, ClassifierRecord, RooflineRecord
 

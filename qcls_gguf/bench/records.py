@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from ..config.schema import RuntimeConfig
 from ..errors import ConfigError
-from ..report.environment import Environment
-from ..report.gpu import GpuState
+from ..report.environment import Environment, GpuState
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
 

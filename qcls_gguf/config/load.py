@@ -107,39 +107,17 @@ def _without_last_breaks(values: dict[Any, Any]) -> dict[Any, Any]:
 def config_tree(config: Config) -> JsonObject:
     """The values of a configuration's file. The loader makes the same configuration of them; names of files are
     absolute."""
-    parts = {"model": _changed(config.model, ModelConfig()), "runtime": _changed(config.runtime, RuntimeConfig())}
-    tree: JsonObject = {key: values for key, values in parts.items() if values}
-    for key in ("calibration", "heads", "cascade", "ignore_warnings"):
-        if value := getattr(config, key):
-            tree[key] = _plain(value)
-    prompts = [_changed(prompt) for prompt in config.prompts]
+    found: JsonObject = TypeAdapter(ConfigFile).dump_python(config, mode="json", exclude_defaults=True)
+    prompts: list[JsonObject] = found.pop("prompts")
+    tree = {key: value for key, value in found.items() if value}
+    for prompt in prompts:
+        prompt |= {key: text_block(prompt[key]) for key in TEXT_KEYS if key in prompt}
     for key in TEXT_KEYS:
         if len(prompts) > 1 and key in prompts[0] and all(each.get(key) == prompts[0][key] for each in prompts):
             tree[key] = prompts[0][key]
             for prompt in prompts:
                 del prompt[key]
     return {**tree, "prompts": prompts}
-
-
-def _changed(values: object, default: object = None) -> JsonObject:
-    """The settings that are no defaults."""
-    found: JsonObject = {}
-    for key in dataclasses.fields(values):  # type: ignore[arg-type]
-        value = getattr(values, key.name)
-        if value != (key.default if default is None else getattr(default, key.name)):
-            is_text = key.name in TEXT_KEYS and isinstance(value, str)
-            found[key.name] = text_block(value) if is_text else _plain(value)
-    return found
-
-
-def _plain(value: object) -> object:
-    if dataclasses.is_dataclass(value):
-        return {key.name: _plain(getattr(value, key.name)) for key in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return str(value.absolute()) if isinstance(value, Path) else value
 
 
 class _Schema(GenerateJsonSchema):

@@ -17,17 +17,9 @@ from .words import JsonObject, kind_of, shown
 
 Prior = Literal["none", "content_free"]
 MistakeKind = Literal[
-    "control_token",
-    "chat_format",
-    "beginning",
-    "literal_slot",
-    "space",
-    "label_ends",
-    "labels_alike",
-    "untrained",
-    "labels_not_named",
-    "descriptions",
-]
+    "control_token", "chat_format", "beginning", "literal_slot", "space", "label_ends", "labels_alike", "untrained",
+    "labels_not_named", "descriptions",
+]  # fmt: skip
 IgnoredKind = Literal["all", MistakeKind]
 CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
 NO_CONTENT = ("other", "others", "none", "unknown", "n/a")
@@ -63,17 +55,6 @@ class LabelSets(Settings):
     sets"""
     by_label: Truth = False
     """whether the probability holds for each right label by itself, which needs rows of each"""
-
-    if TYPE_CHECKING:  # as for the others
-
-        def __init__(
-            self,
-            *,
-            coverage: float,
-            method: Literal["lac", "aps"] = "lac",
-            randomised: bool = False,
-            by_label: bool = False,
-        ) -> None: ...
 
     @classmethod
     def _place(cls, values: JsonObject) -> str:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..config.heads_file import Float32Array
 from ..config.schema import Config
 from ..config.words import shown
 from ..engine.capacity import pays_to_share
-from ..engine.engine import Engine, Float32Array
+from ..engine.engine import Engine
 from ..errors import DecodeError, PlanError, ScoreError
 from ..plan.planner import Planner, RequestPlan
 from ..plan.templates import Fragments, Templates

@@ -81,6 +81,16 @@ PLAIN_COLUMNS = LabelledColumns()
 """`query`, and nothing but prompts"""
 
 
+def content_of(path: Path) -> bytes:
+    """The bytes of a file of labelled queries. Raises ConfigError."""
+    if what := why_refused(path, ".json"):
+        raise ConfigError(f"`data` {path}: {what}")
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise ConfigError(f"`data` {path}: cannot be read: {e.strerror}") from None
+
+
 def read_labelled(
     path: Path, labels: Mapping[str, Sequence[str]], columns: LabelledColumns = PLAIN_COLUMNS
 ) -> LabelledData:
@@ -91,13 +101,7 @@ def read_labelled(
     the prompts that it has a label of. Rows that cannot be used are returned as bad.
     Raises ConfigError for a file that cannot be read, or has no rows.
     """
-    name = f"`data` {path}"
-    if what := why_refused(path, ".json"):
-        raise ConfigError(f"{name}: {what}")
-    try:
-        content = path.read_bytes()
-    except OSError as e:
-        raise ConfigError(f"{name}: cannot be read: {e.strerror}") from None
+    name, content = f"`data` {path}", content_of(path)
     is_table = format_of(path) in ("csv", "tsv")
     rows: list[LabelledQuery] = []
     bad: list[BadRow] = []

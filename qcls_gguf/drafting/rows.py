@@ -13,8 +13,8 @@ from typing import Any
 from ..config.prompt import NO_CONTENT
 from ..config.words import ALIKE, counted, seen_as, shown
 from ..data.encoding import utf8_of
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns
-from ..data.rows import CsvFile, why_refused
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, content_of
+from ..data.rows import CsvFile
 from ..errors import ConfigError
 from .draft import DraftPrompt
 
@@ -46,12 +46,7 @@ def find_labels(path: Path, query: str | None = None, columns: LabelledColumns =
     query: the column with the texts; None: the one with a usual name, else the one with the longest different texts.
     columns: which of the others have labels; where it names none, those with few different values. Raises ConfigError.
     """
-    if what := why_refused(path, ".json"):
-        raise ConfigError(f"`data` {path}: {what}")
-    try:
-        content = utf8_of(path.read_bytes(), f"`data` {path}")
-    except OSError as e:
-        raise ConfigError(f"`data` {path}: cannot be read: {e.strerror}") from None
+    content = utf8_of(content_of(path), f"`data` {path}")
     try:
         if path.suffix.lower() in (".csv", ".tsv"):
             return _of_table(_table(content), query, columns)

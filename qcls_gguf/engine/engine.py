@@ -18,8 +18,8 @@ from itertools import groupby
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from ..config.heads_file import Float32Array
 from ..errors import ConfigError, PlanError, QclsError
 from ..model import Model
 from ..native import NativeContext
@@ -28,8 +28,6 @@ from ..plan.kept_queries import KeptQueries, SlotUpdate
 from ..plan.tree import Int32Array, KeptRoot, Plan, Root
 from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens
 from .prefix_decode import store_prefixes
-
-Float32Array = npt.NDArray[np.float32]
 
 _NOTHING = Root(holder=-1, n_cached=0)
 

@@ -10,10 +10,8 @@ from itertools import groupby
 
 from ..classifier import Classifier
 from ..config.heads_file import Head
-from ..config.schema import MAX_SEQ
+from ..config.schema import MAX_SEQ, chosen_prompts
 from ..config.template import SLOT
-from ..config.words import hint
-from ..errors import ConfigError
 from ..native.device import instruction_sets
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..prompts.pointer import Pointer
@@ -89,14 +87,8 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
 def _head(head: Head | Pointer | None, n_layer: int) -> HeadInspection | None:
     if not isinstance(head, Head):
         return None
-    return HeadInspection(
-        depth=head.depth,
-        n_layer=n_layer,
-        text=head.text,
-        reads_labels=head.reads_labels,
-        n_rows=head.n_rows,
-        accuracy=head.accuracy,
-    )
+    of_head = {key: getattr(head, key) for key in ("depth", "text", "reads_labels", "n_rows", "accuracy")}
+    return HeadInspection(n_layer=n_layer, **of_head)
 
 
 def inspect_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[PromptInspection, ...]:
@@ -199,10 +191,7 @@ def _text(tokenizer: Tokenizer, token: int) -> str:
 
 def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> ShownPrompts:
     """The prompts of some names, all if none is given. Raises ConfigError for another name, PlanError for the query."""
-    known = [prompt.name for prompt in classifier.prompts]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
+    chosen = {prompt.name for prompt in chosen_prompts(classifier.config, names)}
     classifier.check(query)
     tokenizer = classifier.engine.model
     compiled = classifier.configured.compiled
@@ -212,7 +201,7 @@ def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> Sh
         prompts=tuple(
             show_prompt(prompt, (head and head.text) or config.expanded_template, tokenizer, query)
             for prompt, config, head in pairs
-            if not names or prompt.name in names
+            if prompt.name in chosen
         ),
         warnings=classifier.warnings,
     )

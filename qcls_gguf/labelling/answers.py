@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,10 +14,8 @@ from ..config.calibration_file import StatedSets
 from ..config.prompt import PromptConfig
 from ..score.adjustment import sets_of
 from ..score.result import Result
-from ..statistics import BoolArray
+from ..statistics import BoolArray, FloatArray
 from .blocks import Queries, distinct_queries
-
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,7 @@ class AnswerColumns:
 class Answer:
     """What is kept of a result."""
 
-    probabilities: Float64Array
+    probabilities: FloatArray
     """(n_labels,) of every label, prompt by prompt"""
     abstained: Sequence[bool]
     """prompt by prompt"""
@@ -138,11 +135,11 @@ class Answers:
                 yield f"{name}_scores", pc.if_else(none, pa.scalar(None, found.type), found)
 
 
-def _all(scores: Float64Array, labels: Sequence[str]) -> pa.Array:
+def _all(scores: FloatArray, labels: Sequence[str]) -> pa.Array:
     return pa.StructArray.from_arrays([pa.array(each) for each in scores.T], names=list(labels))
 
 
-def _top(scores: Float64Array, labels: Sequence[str], k: int) -> pa.Array:
+def _top(scores: FloatArray, labels: Sequence[str], k: int) -> pa.Array:
     k = min(k, len(labels))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     values = np.take_along_axis(scores, order, axis=1)

@@ -19,8 +19,7 @@ from ..core.handle import Labeller
 from ..data.queries import QUERY
 from ..data.rows import Format
 from ..opening import ClassifierOpener
-from ..report.drift import DriftWatch
-from ..report.suspicions import AnswerSample
+from ..report.drift import AnswerSample, DriftWatch
 from .answers import Answer, AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
 from .blocks import Block, read_block

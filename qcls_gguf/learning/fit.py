@@ -14,17 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..config.heads_file import Head
 from ..score.heads import head_scores
-from ..statistics import log_softmax
-
-FloatArray = npt.NDArray[np.floating[Any]]
-IntArray = npt.NDArray[np.intp]
+from ..statistics import AnyFloats as FloatArray
+from ..statistics import IntArray, log_softmax
 
 PENALTIES = tuple(10.0**e for e in np.arange(-3, 2.1, 0.5))
 """of the ridge, where a standardised state has a mean square length of 1"""

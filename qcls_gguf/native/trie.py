@@ -15,7 +15,7 @@ from .library import library
 
 
 class TrieRoom:
-    """The arrays that C reads and writes for some number of queries: see score/tries.py."""
+    """The arrays that C reads and writes for some number of queries: see score/output.py."""
 
     __slots__ = ("compute", "edge", "finite", "probability", "score")
 

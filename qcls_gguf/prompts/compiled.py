@@ -26,24 +26,8 @@ from .trie import LabelTrie, build_trie, end_of_prompt
 # Query beginnings and endings after which tokenisers are known to merge differently: none, letters, digits, spaces,
 # line breaks, punctuation, contractions, other scripts, combining marks, emoji.
 PROBES = (
-    "red dress",
-    "",
-    "a",
-    "7",
-    " x",
-    "  y ",
-    "\nz\n",
-    ".",
-    "'s",
-    "-",
-    "红色连衣裙",
-    "é",
-    "\u0301",
-    "👗",
-    "ß",
-    "S",
-    "_",
-)
+    "red dress", "", "a", "7", " x", "  y ", "\nz\n", ".", "'s", "-", "红色连衣裙", "é", "\u0301", "👗", "ß", "S", "_",
+)  # fmt: skip
 _WORD_ENDS = re.compile(r"(?<=\S)(?= \w)|(?<=\n)(?=\S)")
 _N_NEAR = 64
 """Characters before the slot that are always tokenised with a label."""

@@ -28,8 +28,7 @@ from ..prompts.chat_template import render_template
 from ..prompts.pointer import Pointer
 from ..prompts.prompt_set import PromptSet
 from ..score.result import PromptResult
-from .question import JsonText, Question, compile_quoted, json_value
-from .quoting import Quotes
+from .question import JsonText, Question, Quotes, compile_quoted, json_value
 
 OPENJEV, LEV, NIMBLE, PPLX, LFM2, KEV = DECISION_KINDS
 _TYPES = {"choice": "choice", "predicate": "noul", "score": "score"}

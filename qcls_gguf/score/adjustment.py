@@ -1,4 +1,4 @@
-"""Raw label scores to calibrated probabilities: pure numpy.
+"""Raw label scores to means over the orders of labels, and to calibrated probabilities: pure numpy.
 
 With s (n_labels,) a prompt's scores in its scoring (natural logarithms, to which any constant may be added):
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from ..config.calibration_file import Calibration, StatedSets
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..errors import ConfigError, PlanError
+from ..prompts.compiled import Prompt
 from ..statistics import AnyFloats as FloatArray
 from ..statistics import BoolArray, log_softmax, log_sum_exp
 from ..statistics.stated import label_sets
@@ -151,3 +153,35 @@ def _adjustment(
         bias=None if fit.bias is None else np.array(fit.biases(prompt.labels)),
         sets=fit.sets if prompt.sets else None,
     )
+
+
+class Averages:
+    """Joins what belongs to each listing of several prompts; the listings of a prompt lie side by side."""
+
+    def __init__(self, prompts: Sequence[Prompt]) -> None:
+        n_listings = [1 + len(prompt.others) for prompt in prompts]
+        n_labels = [len(prompt.labels) for prompt in prompts]
+        begins = accumulate((n * k for n, k in zip(n_labels, n_listings, strict=True)), initial=0)
+        # label by label its columns in all listings
+        columns = [
+            begin + np.arange(n * k).reshape(k, n).T.ravel()
+            for begin, n, k in zip(begins, n_labels, n_listings, strict=False)
+        ]
+        self._columns = np.concatenate(columns)
+        n_of_label = np.repeat(n_listings, n_labels)
+        self._label_start = np.cumsum(n_of_label) - n_of_label
+        self._n_of_label = n_of_label.astype(np.float32)
+        self.first = [0, *accumulate(n_listings)][:-1]
+        """the number of each prompt's first listing"""
+        self._n = sum(n_listings)
+
+    def mean(self, scores: FloatArray) -> FloatArray:
+        """(n_queries, n_labels) each label's mean; scores: (n_queries, n) the labels of all listings side by side."""
+        return np.asarray(np.add.reduceat(scores[:, self._columns], self._label_start, axis=1) / self._n_of_label)
+
+    def all(self, flags: Sequence[bool]) -> list[bool]:
+        """For each query, for each prompt, whether the flags of all its listings are set."""
+        found: list[bool] = (
+            np.logical_and.reduceat(np.reshape(flags, (-1, self._n)), self.first, axis=1).ravel().tolist()
+        )
+        return found

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from ..config.heads_file import Head
+from ..config.heads_file import Float32Array, Head
+from ..plan.tree import IndexArray
 from ..prompts.pointer import Pointer
 from ..statistics import log_softmax
-
-Float32Array = npt.NDArray[np.float32]
-IndexArray = npt.NDArray[np.intp]
 
 _LEAST = 1e-12
 """added to a mean square, so that a state of zeros stays one"""

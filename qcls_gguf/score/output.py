@@ -1,16 +1,20 @@
-"""From products of hidden states with rows of the output matrix to logits. Pure numpy."""
+"""From products of hidden states with rows of the output matrix to logits, in numpy; and the interface of what makes of
+these the scores of labels.
+
+`qcls_gguf.native.TrieScores` does that in C, without a dozen calls of numpy after each decode.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ..config.heads_file import Float32Array
 from ..errors import ScoreError
-
-Float32Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +62,25 @@ class Finish:
 
 
 NOT_FINITE = "a hidden state is not finite: the model file is damaged, or the compute type overflows"
+
+
+class Room(Protocol):
+    """Arrays for some number of queries: the scorer writes logits into them and reads scores from them."""
+
+    edge: Float32Array
+    """(n_queries, n_edges) the logits, and afterwards each edge's log-softmax"""
+    score: Float32Array
+    """(n_queries, n_labels) the labels' log-probabilities"""
+    probability: Float32Array
+    """(n_queries, n_labels)"""
+    finite: npt.NDArray[np.int64]
+    """(1,) 1 if all log-probabilities are finite, else 0"""
+    compute: Callable[[], int]
+    """computes score, probability and finite from edge, and returns 0"""
+
+
+class TrieArithmetic(Protocol):
+    """Turns the logits of a scorer's edges into its labels' log-probabilities. One thread at a time."""
+
+    def room(self, n_queries: int) -> Room:
+        """The arrays for n queries."""

@@ -29,26 +29,20 @@ from operator import getitem
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ..config.heads_file import Head
+from ..config.heads_file import Float32Array, Head
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
+from ..plan.tree import IndexArray, Int32Array
 from ..prompts.compiled import Prompt
 from ..prompts.pointer import Pointer
 from ..prompts.trie import LabelTrie
 from ..statistics import softmax
-from .adjustment import Adjustment, Adjustments, sets_of
-from .averages import Averages
+from .adjustment import Adjustment, Adjustments, Averages, sets_of
 from .heads import HeadScorer, pointer_scores
-from .output import NOT_FINITE, Output
+from .output import NOT_FINITE, Output, TrieArithmetic
 from .result import Audit, LabelScore, PromptResult
-from .tries import TrieArithmetic
-
-Float32Array = npt.NDArray[np.float32]
-Int32Array = npt.NDArray[np.int32]
-IndexArray = npt.NDArray[np.intp]
 
 _COPIED_FLOATS = 1 << 16
 """Up to so many numbers in the rows of all edges, hidden states are copied for a single product; see `_dot`."""

@@ -24,8 +24,7 @@ from qcls_gguf.native.kernel_steps import LANE_ORDER
 from qcls_gguf.native.kernel_steps import environment as kernel_environment
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import Document, Part
-from qcls_gguf.report.environment import environment
-from qcls_gguf.report.gpu import gpu_state
+from qcls_gguf.report.environment import environment, gpu_state
 
 from .variants import TOKENS, compare_variants
 

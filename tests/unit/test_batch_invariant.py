@@ -2,7 +2,7 @@
 
 import pytest
 
-from qcls_gguf.engine.batch_invariant import check_layers, wrong_output
+from qcls_gguf.engine.open import check_layers, wrong_output
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 

@@ -13,7 +13,7 @@ import pytest
 
 from qcls_gguf.native import Device, build_info, cuda_driver
 from qcls_gguf.native.cuda_driver import CudaDevice, driver_step, first_cuda_device, running_code
-from qcls_gguf.report.gpu import GpuState, gpu_state
+from qcls_gguf.report.environment import GpuState, gpu_state
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "1000"])
