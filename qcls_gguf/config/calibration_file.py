@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ..errors import ConfigError
 from .prompt import LabelSets, PromptConfig, Temperature
 from .rules import LISTED, Count, Share, Size, Text, VisibleText
 from .schema import Config, short, stage_hash
 from .scoring import Scoring
-from .settings import Mistake, Settings, check, config_error, mistakes, prefixed, settings
+from .settings import Mistake, Settings, config_error, prefixed, settings, settings_in_file
 from .words import JsonObject
 from .yaml_values import YamlText, load_yaml, read_text
 
@@ -229,12 +229,7 @@ def read_calibration(config: Config) -> Calibration | None:
 
 
 def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]) -> Calibration:
-    if not isinstance(text.values, dict):
-        raise ConfigError("is no calibration: expected model_sha256 and prompts")
-    try:
-        file = check(_File, text.values)
-    except ValidationError as e:
-        raise config_error(mistakes(e, _File), text.values, file=text) from None
+    file = settings_in_file(_File, text)
     found = {name: _mismatch(fit, prompts.get(name), list(prompts)) for name, fit in file.prompts.items()}
     if wrong := [Mistake(("prompts", name), what) for name, what in found.items() if what]:
         raise config_error(wrong, text.values, file=text)

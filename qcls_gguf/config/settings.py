@@ -105,6 +105,16 @@ def check(cls: type[T], values: Any, **context: Any) -> T:
     return TypeAdapter(cls).validate_python(values, context=context)
 
 
+def settings_in_file(cls: type[T], file: YamlText) -> T:
+    """Settings of a class from a YAML text of keys and values. Raises ConfigError, with a line for each mistake."""
+    if not isinstance(file.values, dict):
+        raise ConfigError(f"expected keys and values, got {kind_of(file.values)}")
+    try:
+        return check(cls, file.values)
+    except ValidationError as e:
+        raise config_error(mistakes(e, cls), file.values, file=file) from None
+
+
 def mistakes(error: ValidationError, cls: type, more: Sequence[str] = ()) -> list[Mistake]:
     """All mistakes in the values for a class, in words; more: keys that stand beside those of the class."""
     found: list[Mistake] = []

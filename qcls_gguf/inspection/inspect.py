@@ -16,27 +16,10 @@ from ..native.device import instruction_sets
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..prompts.pointer import Pointer
 from ..score.result import Counts
-from .records import (
-    Added,
-    ContextSizes,
-    HeadInspection,
-    Inspection,
-    LabelTokens,
-    LongestQuery,
-    Prefix,
-    PromptInspection,
-    Request,
-    Sequences,
-    ShownPart,
-    ShownPrompt,
-    ShownPrompts,
-    ShownToken,
-    Token,
-    TrieNode,
-)
+from . import records
 
 
-def inspect_classifier(classifier: Classifier) -> Inspection:
+def inspect_classifier(classifier: Classifier) -> records.Inspection:
     """The record of a classifier that is ready for queries."""
     config, prompts, listings = classifier.config, classifier.prompts, classifier.configured.compiled.listings
     engine, tokenizer = classifier.engine, classifier.engine.model
@@ -50,12 +33,12 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     one, two, longest = map(templates.size_of_query, (1, 2, n_longest := config.runtime.max_query_tokens))
     if request.pass_tokens is not None and one and two and one[0] == two[0]:  # as it is planned
         request = request.model_copy(update={"n_query_copies": two[1] - one[1]})
-    return Inspection(
+    return records.Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
         instruction_sets=instruction_sets(),
         startup_ms=classifier.startup_ms,
-        context=ContextSizes(
+        context=records.ContextSizes(
             n_ctx=engine.context.n_ctx,
             n_batch=engine.context.n_batch,
             n_outputs_max=engine.context.n_outputs_max,
@@ -66,7 +49,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             graphs_bytes=memory.shapes_bytes,
             why_no_visible_cells=engine.context.why_no_visible_cells,
         ),
-        sequences=Sequences(
+        sequences=records.Sequences(
             n_holders=n_holders,
             n_leaves=n_leaves,
             max_batch=max_batch,
@@ -75,7 +58,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             n_limit=MAX_SEQ,
         ),
         request=request,
-        longest=longest and LongestQuery(n_query_tokens=n_longest, n_tokens=longest[1], n_decodes=longest[0]),
+        longest=longest and records.LongestQuery(n_query_tokens=n_longest, n_tokens=longest[1], n_decodes=longest[0]),
         prompts=tuple(
             each.model_copy(update={"head": _head(head, tokenizer.facts.n_layer)})
             for each, head in zip(own, classifier.configured.compiled.heads, strict=True)
@@ -84,35 +67,35 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     )
 
 
-def _head(head: Head | Pointer | None, n_layer: int) -> HeadInspection | None:
+def _head(head: Head | Pointer | None, n_layer: int) -> records.HeadInspection | None:
     if not isinstance(head, Head):
         return None
     of_head = {key: getattr(head, key) for key in ("depth", "text", "reads_labels", "n_rows", "accuracy")}
-    return HeadInspection(n_layer=n_layer, **of_head)
+    return records.HeadInspection(n_layer=n_layer, **of_head)
 
 
-def inspect_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[PromptInspection, ...]:
+def inspect_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[records.PromptInspection, ...]:
     """Each prompt by itself, and what its prefix shares with the others."""
     return tuple(_inspect_prompt(prompt, prompts, tokenizer) for prompt in prompts)
 
 
-def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> PromptInspection:
+def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> records.PromptInspection:
     _, added = prompt.new_tokens(prompt.fragment_tokens(tokenizer, ""))
     n_fragment = len(added) - len(prompt.closing)
     n_cached, _ = prompt.new_tokens(prompt.fragment_tokens(tokenizer, PROBES[0]))
     shared = {other.name: common_prefix(prompt.prefix, other.prefix) for other in prompts if other is not prompt}
     n_shared = max(shared.values(), default=0)
     ended = ended_labels(prompt)
-    return PromptInspection(
+    return records.PromptInspection(
         name=prompt.name,
         scoring=prompt.trie.scoring,
         fast_path=n_cached == len(prompt.prefix),
-        prefix=Prefix(
+        prefix=records.Prefix(
             n_tokens=len(prompt.prefix),
             n_shared=n_shared,
             shared_with=tuple(name for name, n in shared.items() if n == n_shared > 0),
         ),
-        added=Added(
+        added=records.Added(
             n_tokens=len(added),
             fragment=_texts(added[:n_fragment], tokenizer),
             suffix=_texts(added[n_fragment:], tokenizer),
@@ -121,7 +104,7 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
         n_positions=len(prompt.trie.read),
         n_leaves=prompt.trie.n_leaves,
         labels=tuple(
-            LabelTokens(
+            records.LabelTokens(
                 label=label,
                 tokens=_texts(tokens, tokenizer),
                 end=_texts(path[-1:], tokenizer)[0] if len(path) > len(tokens) else None,
@@ -133,10 +116,13 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
 
 
 def empty_request(
-    prompts: Sequence[Prompt], inspected: Sequence[PromptInspection], counts: Counts, pass_tokens: int | None = None
-) -> Request:
+    prompts: Sequence[Prompt],
+    inspected: Sequence[records.PromptInspection],
+    counts: Counts,
+    pass_tokens: int | None = None,
+) -> records.Request:
     """What a request with an empty query feeds; counts: what the classifier plans for it."""
-    return Request(
+    return records.Request(
         n_decodes=counts.n_decodes,
         n_tokens=counts.n_tokens_new,
         n_tokens_unshared=sum(prompt.added.n_tokens + prompt.n_tokens_labels for prompt in inspected),
@@ -157,7 +143,7 @@ def ended_labels(prompt: Prompt) -> list[tuple[int, ...]]:
     return paths
 
 
-def label_trie(prompt: Prompt, ended: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> TrieNode:
+def label_trie(prompt: Prompt, ended: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> records.TrieNode:
     """The label trie of a prompt; ended: what `ended_labels` gives for it."""
     paths: list[tuple[int, ...]] = [()]
     for parent, token in prompt.trie.fed:
@@ -165,10 +151,10 @@ def label_trie(prompt: Prompt, ended: Sequence[tuple[int, ...]], tokenizer: Toke
     fed, read = set(paths), {paths[node] for node in prompt.trie.read}
     label_of = dict(zip(ended, prompt.labels, strict=True))
 
-    def grow(path: tuple[int, ...]) -> TrieNode:
+    def grow(path: tuple[int, ...]) -> records.TrieNode:
         depth = len(path)
         following = dict.fromkeys(other[depth] for other in ended if len(other) > depth and other[:depth] == path)
-        return TrieNode(
+        return records.TrieNode(
             token=path[-1] if path else None,
             text=_text(tokenizer, path[-1]) if path else "",
             label=label_of.get(path),
@@ -180,8 +166,8 @@ def label_trie(prompt: Prompt, ended: Sequence[tuple[int, ...]], tokenizer: Toke
     return grow(())
 
 
-def _texts(tokens: Sequence[int], tokenizer: Tokenizer) -> tuple[Token, ...]:
-    return tuple(Token(token=token, text=_text(tokenizer, token)) for token in tokens)
+def _texts(tokens: Sequence[int], tokenizer: Tokenizer) -> tuple[records.Token, ...]:
+    return tuple(records.Token(token=token, text=_text(tokenizer, token)) for token in tokens)
 
 
 def _text(tokenizer: Tokenizer, token: int) -> str:
@@ -189,14 +175,14 @@ def _text(tokenizer: Tokenizer, token: int) -> str:
     return tokenizer.piece(token)[0].decode(errors="backslashreplace")
 
 
-def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> ShownPrompts:
+def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> records.ShownPrompts:
     """The prompts of some names, all if none is given. Raises ConfigError for another name, PlanError for the query."""
     chosen = {prompt.name for prompt in chosen_prompts(classifier.config, names)}
     classifier.check(query)
     tokenizer = classifier.engine.model
     compiled = classifier.configured.compiled
     pairs = zip(compiled.prompts, compiled.settings, compiled.heads, strict=True)
-    return ShownPrompts(
+    return records.ShownPrompts(
         query=query,
         prompts=tuple(
             show_prompt(prompt, (head and head.text) or config.expanded_template, tokenizer, query)
@@ -207,18 +193,18 @@ def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> Sh
     )
 
 
-def show_prompt(prompt: Prompt, template: str, tokenizer: Tokenizer, query: str) -> ShownPrompt:
+def show_prompt(prompt: Prompt, template: str, tokenizer: Tokenizer, query: str) -> records.ShownPrompt:
     """A compiled prompt with a query; template: its text, with the query's slot."""
     n_cached, fed = prompt.new_tokens(prompt.fragment_tokens(tokenizer, query))
     tokens = [*prompt.prefix[:n_cached], *fed]
     pieces = [tokenizer.piece(token) for token in tokens]
     kinds = [(is_control, index < n_cached) for index, (_, is_control) in enumerate(pieces)]
     runs = groupby(zip(kinds, pieces, strict=True), key=lambda pair: pair[0])
-    return ShownPrompt(
+    return records.ShownPrompt(
         name=prompt.name,
         text=template.replace(SLOT, query),
         parts=tuple(
-            ShownPart(
+            records.ShownPart(
                 text=b"".join(piece for _, (piece, _) in run).decode(errors="backslashreplace"),
                 is_control=is_control,
                 is_cached=is_cached,
@@ -229,7 +215,7 @@ def show_prompt(prompt: Prompt, template: str, tokenizer: Tokenizer, query: str)
         n_cached=n_cached,
         n_fed=len(fed),
         tokens=tuple(
-            ShownToken(token=token, text=_text(tokenizer, token), is_control=is_control, is_cached=is_cached)
+            records.ShownToken(token=token, text=_text(tokenizer, token), is_control=is_control, is_cached=is_cached)
             for token, (is_control, is_cached) in zip(tokens, kinds, strict=True)
         ),
         labels=label_trie(prompt, ended_labels(prompt), tokenizer),

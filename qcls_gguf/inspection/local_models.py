@@ -22,19 +22,19 @@ class ModelOnDisk(Record):
     """what `model` or, for the hub, `hf_repo` takes"""
     path: str
     """the GGUF file, of a split model the first"""
-    arch: str | None
+    arch: str | None = None
     """the architecture, such as qwen3, or `qwen3 (lev)` of a decision model; null, as all below, where the file cannot
     be used"""
-    n_parameters: int | None
+    n_parameters: int | None = None
     """its weights"""
-    quantization: str | None
+    quantization: str | None = None
     """such as Q4_K_M"""
-    size_bytes: int | None
+    size_bytes: int | None = None
     """of all its parts"""
-    fits: bool | None
+    fits: bool | None = None
     """whether the weights fit into the free memory named in `memory`, with 1 GiB of each GPU, or of RAM, for all else;
     prompts may need more"""
-    error: str | None
+    error: str | None = None
     """why the file cannot be used"""
 
 
@@ -60,21 +60,19 @@ def models_record(found: Iterable[tuple[Source, str, Path]]) -> ModelsRecord:
 
 
 def _on_disk(source: Source, name: str, path: Path, weights_bytes: int) -> ModelOnDisk:
-    file, error = None, None
     try:
         file = ModelFile.read(path)
     except ModelError as e:
-        error = str(e)
+        return ModelOnDisk(source=source, name=name, path=str(path), error=str(e))
     return ModelOnDisk(
         source=source,
         name=name,
         path=str(path),
-        arch=file.header.purpose if file else None,
-        n_parameters=file.n_parameters if file else None,
-        quantization=file.header.quantization if file else None,
-        size_bytes=file.size_bytes if file else None,
-        fits=file.size_bytes <= weights_bytes if file else None,
-        error=error,
+        arch=file.header.purpose,
+        n_parameters=file.n_parameters,
+        quantization=file.header.quantization,
+        size_bytes=file.size_bytes,
+        fits=file.size_bytes <= weights_bytes,
     )
 
 

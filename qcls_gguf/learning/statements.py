@@ -24,7 +24,7 @@ from ..config.calibration_file import (
 )
 from ..config.prompt import LabelSets, PromptConfig
 from ..config.schema import Config, chosen_prompts
-from ..config.words import counted, shown
+from ..config.words import JsonObject, counted, shown
 from ..data.labelled import read_labelled
 from ..errors import ConfigError
 from ..evaluation.passes import Truth, truth_of, usable_rows
@@ -57,13 +57,13 @@ class StatedPrompt(Record):
     """rows that are labelled for it"""
     error_of_all: float
     """share of them with a wrong answer"""
-    error: StatedError | None
+    error: StatedError | None = None
     """null where no error rate was asked for, or none can be stated"""
-    answered: float | None
+    answered: float | None = None
     """share of the rows that the threshold answers"""
-    answered_ci: tuple[float, float] | None
+    answered_ci: tuple[float, float] | None = None
     """its Wilson 95 % interval"""
-    bound: float | None
+    bound: float | None = None
     """the error among them is below this, by Clopper and Pearson with the same confidence for this threshold alone"""
     sets: StatedSets | None
     """null where the prompt asks for none, or none can be stated"""
@@ -179,13 +179,14 @@ def _stated(prompt: PromptConfig, truth: Truth, p: FloatArray, queries: Sequence
     """What is stated of one prompt; p: (n, n_labels) of its labelled rows."""
     each, answer = np.arange(len(p)), p.argmax(axis=1)
     wrong, refused = ~truth.accepted[each, answer], []
-    error = bound = n_answered = None
+    found: JsonObject = {}
     if (target := asked.target_error) is not None:
         steps = error_thresholds(p[each, answer], wrong, target, asked.confidence)
         if best := next((step for step in reversed(steps) if step.accepted), None):
             n_answered = best.n_answered
-            bound = upper_bound(best.n_wrong, n_answered, asked.confidence)
-            error = StatedError(
+            found["bound"] = upper_bound(best.n_wrong, n_answered, asked.confidence)
+            found |= {"answered": n_answered / len(p), "answered_ci": wilson(n_answered, len(p))}
+            found["error"] = StatedError(
                 target=target,
                 confidence=asked.confidence,
                 threshold=best.threshold,
@@ -200,12 +201,9 @@ def _stated(prompt: PromptConfig, truth: Truth, p: FloatArray, queries: Sequence
     return StatedPrompt(
         n_rows=len(p),
         error_of_all=float(wrong.mean()),
-        error=error,
-        answered=None if n_answered is None else n_answered / len(p),
-        answered_ci=None if n_answered is None else wilson(n_answered, len(p)),
-        bound=bound,
         sets=sets,
         refused=tuple(refused),
+        **found,
     )
 
 
@@ -253,12 +251,12 @@ def _sets(
 
 def statement_document(record: StatementRecord) -> Document:
     """A row for each prompt's error rate, one for each prompt's sets, and what is refused."""
-    errors, sets = [], []
-    stated = dict.fromkeys((each.error.target, each.error.confidence) for each in record.prompts.values() if each.error)
-    titles = [f"Error among answered queries at most {error:.3g}, confidence {sure:.3g}" for error, sure in stated]
+    errors, sets, titles = [], [], dict[str, None]()
     for name, each in record.prompts.items():
         if each.error:
             low, high = each.answered_ci or (0.0, 1.0)
+            error, sure = each.error.target, each.error.confidence
+            titles[f"Error among answered queries at most {error:.3g}, confidence {sure:.3g}"] = None
             errors.append([
                 *(name, each.n_rows, each.error_of_all, each.error.threshold),
                 *(f"{percent(each.answered)} ({low:.1%}–{high:.1%})", each.error.n_wrong, each.bound),

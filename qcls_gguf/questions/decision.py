@@ -217,7 +217,7 @@ class DecisionReader:
         return text
 
     def _shown(self, question: Question, order: int) -> dict[str, Any]:
-        shown = _plain_text if self.kind == KEV else _unchanged
+        shown = _plain_text if self.kind == KEV else lambda value: value
         options: list[dict[str, Any]] = [
             {"key": shown(each.key), "description": None if each.description is None else shown(each.description)}
             | ({} if self.kind in (OPENJEV, KEV) else {"label": each.codes[0]})
@@ -306,10 +306,6 @@ def _flat(value: Any, indent: int = 0) -> str:
             return json.dumps(value)
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
 def _codes() -> list[str]:
     return [*ascii_uppercase, *_pairs()]
 
@@ -331,8 +327,4 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 def _sorted(value: Any) -> Any:
     """A JSON value with the keys of all objects in order."""
-    if isinstance(value, list):
-        return [_sorted(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return value
+    return json.loads(json.dumps(value, sort_keys=True))

@@ -7,14 +7,11 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from ..config.prompt import PromptConfig
 from ..config.rules import Text
 from ..config.schema import ModelConfig
-from ..config.settings import Settings, check, config_error, mistakes, prefixed, settings
+from ..config.settings import Settings, prefixed, settings, settings_in_file
 from ..config.template import SLOT, SLOTS
-from ..config.words import kind_of
 from ..config.yaml_values import load_yaml, read_text
 from ..errors import ConfigError
 from ..model import Model
@@ -60,14 +57,7 @@ def read_forms(path: Path) -> FormSettings:
     Raises ConfigError, with a line for each mistake.
     """
     try:
-        file = load_yaml(read_text(path, "the forms of questions"))
-        tree = file.values
-        if not isinstance(tree, dict):
-            raise ConfigError(f"expected keys and values, got {kind_of(tree)}")
-        try:
-            found = check(FormSettings, tree)
-        except ValidationError as e:
-            raise config_error(mistakes(e, FormSettings), tree, file=file) from None
+        found = settings_in_file(FormSettings, load_yaml(read_text(path, "the forms of questions")))
         for kind in KINDS:
             form: Form = getattr(found, kind)
             turns = form.system + form.user

@@ -108,7 +108,7 @@ def test_what_is_written_is_read(config: Config) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("nothing", "is no calibration"),
+        ("nothing", "expected keys and values, got nothing"),
         ("another prompt", "prompts.categorie: is no prompt of the configuration, which has category, audience"),
         ({"temperature": float("inf")}, "prompts.category.temperature: inf should be less than or equal to 100"),
         ({"prompt_hash": "cd" * 32}, "prompts.category: was fitted to the prompt of hash cdcdcdcdcdcd…, it is "),
