@@ -18,16 +18,7 @@ from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment, gpu_free_bytes, gpu_state, rss_bytes
 from ..statistics import quantiles, spread
-from .records import (
-    BenchmarkRecord,
-    ClassifierRecord,
-    MeasuringMethod,
-    Memory,
-    Quantiles,
-    RooflineRecord,
-    Tokens,
-    WorkloadRecord,
-)
+from . import records
 from .roofline import probe_device, roofline_of
 from .workloads import QuerySet, Workload, file_queries, least_tokens, made_queries, requests_of, send_in_turns
 
@@ -58,10 +49,10 @@ class _Target:
     classifier: Classifier
     query_sets: tuple[QuerySet, ...]
     first_request_ms: float
-    memory: Memory
+    memory: records.Memory
 
 
-def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> BenchmarkRecord:
+def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> records.BenchmarkRecord:
     """Measure, and return the record that `qcls-gguf bench` prints as JSON. All classifiers are open together.
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
@@ -79,10 +70,10 @@ def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> Benchmar
         where = environment(first.config)
     probe = cache(probe_device)  # equal devices and types are probed once, now that no classifier holds memory
     rooflines = {each.name: roofline_of(each.classifier, probe) for each in classifiers}
-    return BenchmarkRecord(
+    return records.BenchmarkRecord(
         environment=where,
         classifiers=tuple(_classifier_record(each, rooflines[each.name]) for each in classifiers),
-        method=MeasuringMethod(
+        method=records.MeasuringMethod(
             input=settings.input,
             n_requests=settings.n_requests,
             n_warm_up=settings.n_warm_up,
@@ -135,7 +126,7 @@ def _started(
             classifier=classifier,
             query_sets=query_sets,
             first_request_ms=(perf_counter_ns() - begun) / 1e6,
-            memory=Memory(
+            memory=records.Memory(
                 rss_before_bytes=rss_before,
                 rss_after_bytes=rss_bytes(),
                 vram_free_before_bytes=free_before,
@@ -192,9 +183,9 @@ def _workload(settings: BenchmarkSettings, measured: _Target, index: int, batch:
     )
 
 
-def _classifier_record(measured: _Target, roofline: RooflineRecord) -> ClassifierRecord:
+def _classifier_record(measured: _Target, roofline: records.RooflineRecord) -> records.ClassifierRecord:
     config = measured.classifier.config
-    return ClassifierRecord(
+    return records.ClassifierRecord(
         name=measured.name,
         config=str(config.path) if config.path else None,
         n_prompts=len(measured.classifier.prompts),
@@ -208,19 +199,19 @@ def _classifier_record(measured: _Target, roofline: RooflineRecord) -> Classifie
     )
 
 
-def _quantiles(values: Sequence[float]) -> Quantiles:
+def _quantiles(values: Sequence[float]) -> records.Quantiles:
     least, p50, p90, p99 = quantiles(values, 0, 0.5, 0.9, 0.99)
-    return Quantiles(min=least, p50=p50, p90=p90, p99=p99)
+    return records.Quantiles(min=least, p50=p50, p90=p90, p99=p99)
 
 
-def _workload_record(workload: Workload, roofline: RooflineRecord, n_repeats: int) -> WorkloadRecord:
+def _workload_record(workload: Workload, roofline: records.RooflineRecord, n_repeats: int) -> records.WorkloadRecord:
     counts, n_reused, n_cuda_graphs = workload.counts, workload.n_reused, workload.n_cuda_graphs
     n_rows = fmean(count.n_positions for count in counts)
     roofline_ms = roofline.ms(n_tokens=workload.least_tokens, n_rows=n_rows)
     p50_runs: list[float] = np.median(np.reshape(workload.total_ms, (n_repeats, -1)), axis=1).tolist()
     n_decodes = sum(count.n_decodes for count in counts)
     total_ms = _quantiles(workload.total_ms)
-    return WorkloadRecord(
+    return records.WorkloadRecord(
         name=f"{workload.config}, {workload.queries}, batch {workload.batch}",
         config=workload.config,
         queries=workload.queries,
@@ -231,7 +222,7 @@ def _workload_record(workload: Workload, roofline: RooflineRecord, n_repeats: in
         p50_runs_ms=tuple(p50_runs),
         p50_spread=spread(p50_runs),
         stage_ms={stage: _quantiles(values) for stage, values in workload.stage_ms.items()},
-        tokens=Tokens(
+        tokens=records.Tokens(
             new=fmean(count.n_tokens_new for count in counts),
             cached=fmean(count.n_tokens_cached for count in counts),
             least=workload.least_tokens,

@@ -152,11 +152,11 @@ def calibrate_command(
 
 def _statements(rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing) -> int:
     from ..learning.calibrate import FitSettings
-    from ..learning.statements import Asked, state, statement_document
+    from ..learning.statements import StatementRequest, state, statement_document
 
     settings = settings_of(FitSettings, rows, chosen, config=model.settings())
     with long_work(model.offline, printing.quiet) as opener:
-        record, text = state(settings, settings_of(Asked, chosen), opener)
+        record, text = state(settings, settings_of(StatementRequest, chosen), opener)
     why_not = "what cannot be stated is named above"
     return printing.show_fit(record, statement_document(record), text, key="calibration", why_not=why_not)
 

@@ -50,7 +50,7 @@ class WorkOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summarising(Reporting):
+class SummaryOptions(Reporting):
     """How the record of the run is reported."""
 
     format: RecordFormat = option("--summary", "A table for people, JSON for machines.", "table")
@@ -58,7 +58,7 @@ class Summarising(Reporting):
 
 @command
 def label_command(
-    table: TableOptions, work: WorkOptions, model: ScoredModelOptions, summary: Summarising
+    table: TableOptions, work: WorkOptions, model: ScoredModelOptions, summary: SummaryOptions
 ) -> int | None:
     """Label whole tables: files of any size, in shards, so that a stopped run can go on.
 

@@ -69,7 +69,6 @@ def learn_command(rows: SourceOptions, chosen: LearnOptions, model: ModelOptions
     from ..learning.learn import HeadChoices, LearnSettings, learn  # see app.py for why here
     from ..learning.report import learn_document
 
-
     out, choices = chosen.out or Path("heads.npz"), settings_of(HeadChoices, chosen)
     settings = settings_of(LearnSettings, rows, chosen, config=model.settings(), out=out, choices=choices)
     with long_work(model.offline, printing.quiet) as opener:

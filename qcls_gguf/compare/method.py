@@ -14,8 +14,7 @@ from ..errors import QclsError
 from ..model import Model
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
-from ..statistics import AnyFloats as FloatArray
-from ..statistics import log_softmax, log_sum_exp
+from ..statistics import AnyFloats, log_softmax, log_sum_exp
 
 
 class PeerError(QclsError):
@@ -52,7 +51,7 @@ class WorkloadPrompt:
         self.distinct = len({path[0] for path in self.paths}) == len(self.paths)
         """whether first tokens alone tell the labels apart"""
 
-    def answer_of_rows(self, rows: Iterable[FloatArray], *, exact: bool) -> Answer:
+    def answer_of_rows(self, rows: Iterable[AnyFloats], *, exact: bool) -> Answer:
         """The answer by the logits at each read node, (n_vocab,) each; exact: with `joint`."""
         among, whole = np.zeros((2, len(self.trie.edges)))
         for row, edges, tokens in zip(rows, self._edges, self.edge_tokens, strict=True):

@@ -7,7 +7,6 @@ fit is never applied to other scores.
 from __future__ import annotations
 
 import hashlib
-import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,7 @@ from .rules import LISTED, Count, Share, Size, Text, VisibleText
 from .schema import Config, short, stage_hash
 from .scoring import Scoring
 from .settings import Mistake, Settings, config_error, prefixed, settings, settings_in_file
-from .words import JsonObject
+from .words import JsonObject, digest_of
 from .yaml_values import YamlText, load_yaml, read_text
 
 _AGAIN = "run `qcls-gguf calibrate` again"
@@ -70,7 +69,7 @@ class StatedSets(Settings):
 
 
 @settings
-class Stated(Settings):
+class StatementSource(Settings):
     """The labelled rows that statements stand on."""
 
     data: Text
@@ -91,7 +90,7 @@ _DIGEST_BYTES = 6
 
 
 def query_digests(queries: Iterable[str]) -> str:
-    """Digests of distinct queries as text, for `Stated`."""
+    """Digests of distinct queries as text, for `StatementSource`."""
     return b64encode(b"".join(sorted({_digest(query) for query in queries}))).decode()
 
 
@@ -153,7 +152,7 @@ class Calibration(FittedFile):
     command = "calibrate"
 
     prompts: Mapping[str, PromptCalibration]
-    stated: Stated | None = None
+    stated: StatementSource | None = None
     """only if it has statements"""
 
     def known(self, queries: Sequence[str]) -> list[bool]:
@@ -199,7 +198,7 @@ def prompt_hash(prompt: PromptConfig) -> str:
         "prior": prompt.prior,
         "content_free_queries": prompt.content_free_queries if prompt.prior == "content_free" else (),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return digest_of(parts)
 
 
 def answers_hash(prompt: PromptConfig, fit: PromptCalibration | None, head_digest: str | None) -> str:
@@ -214,7 +213,7 @@ class _File(Settings):
 
     model_sha256: Text
     prompts: Annotated[dict[str, PromptCalibration], Field(min_length=1)]
-    stated: Stated | None = None
+    stated: StatementSource | None = None
 
 
 def read_calibration(config: Config) -> Calibration | None:
@@ -257,7 +256,9 @@ def _mismatch(fit: PromptCalibration, prompt: PromptConfig | None, names: Sequen
     return None
 
 
-def calibration_text(model_sha256: str, prompts: Mapping[str, PromptCalibration], stated: Stated | None = None) -> str:
+def calibration_text(
+    model_sha256: str, prompts: Mapping[str, PromptCalibration], stated: StatementSource | None = None
+) -> str:
     """The YAML text of a calibration; prompts: by name, in order."""
     tree: JsonObject = {"model_sha256": model_sha256, "prompts": {name: _given(fit) for name, fit in prompts.items()}}
     if stated is not None:
@@ -266,6 +267,6 @@ def calibration_text(model_sha256: str, prompts: Mapping[str, PromptCalibration]
     return head + yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
 
 
-def _given(values: PromptCalibration | Stated) -> JsonObject:
+def _given(values: PromptCalibration | StatementSource) -> JsonObject:
     """The values without those that are None."""
     return {key: value for key, value in asdict(values).items() if value is not None}

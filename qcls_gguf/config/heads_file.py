@@ -28,7 +28,7 @@ from .rules import LISTED, Count, Text
 from .schema import Config
 from .settings import Settings, check, config_error, mistakes, settings
 from .template import SLOT
-from .words import hint
+from .words import digest_of, hint
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -128,7 +128,7 @@ def head_hash(prompt: PromptConfig, head: Head) -> str:
     parts: list[object] = [prompt.labels, head.text or prompt.expanded_template]
     if head.reads_labels:
         parts += [prompt.label_prefix, prompt.scoring, prompt.label_end]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return digest_of(parts)
 
 
 def read_heads(config: Config, calibration: Calibration | None) -> Heads | None:

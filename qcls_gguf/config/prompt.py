@@ -272,8 +272,7 @@ class PromptConfig(Settings):
         if self.label_descriptions and len(self.label_descriptions) != len(self.labels):
             n, n_labels = len(self.label_descriptions), len(self.labels)
             raise refusal(f"has {n} texts for {n_labels} labels: give one, or null, for each", "label_descriptions")
-        if wrong := check_texts(self.texts, self.words):
-            raise refusal(wrong.what, wrong.key)
+        check_texts(self.texts, self.words)
         if self.label_orders > (n_labels := len(self.labels)):
             raise refusal(f"{self.label_orders} is more than the {n_labels} labels: lower it", "label_orders")
         if self.label_orders > 1 and not self.has_labels_slot:

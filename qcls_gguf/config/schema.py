@@ -5,8 +5,6 @@ Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Pat
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from .rules import LISTED, Count, File, FilledText, Share, Size, Truth, Variable
 from .scoring import Scoring
 from .settings import Settings, given, refusal, settings
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
-from .words import JsonObject, hint
+from .words import JsonObject, digest_of, hint
 
 Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
@@ -328,8 +326,7 @@ def for_configured_prompts(config: Config) -> Config:
 
 def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:
     """A digest of everything but the model that a stage's probabilities depend on: the prompt and its calibration."""
-    parts = [prompt_hash, round(temperature, 6), bias and [round(each, 6) for each in bias]]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return digest_of([prompt_hash, round(temperature, 6), bias and [round(each, 6) for each in bias]])
 
 
 def short(digest: str) -> str:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import NamedTuple
 
+from .settings import refusal
 from .words import shown
 
 SLOT = "{query}"
@@ -25,13 +25,6 @@ _SEPARATOR = ", "
 _BRACED = re.compile(r"\{ ?[A-Za-z_]{1,30} ?\}")
 _QUERY_WORDS = ("text", "input", "query", "question", "sentence", "content", "message", "document", "q")
 _LABEL_WORDS = ("label", "options", "choices", "classes", "categories", "label_list")
-
-
-class WrongTemplate(NamedTuple):
-    """What is wrong with a prompt's texts and its labels, and which setting to change."""
-
-    what: str
-    key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +98,8 @@ def all_texts(prompts: Sequence[Words]) -> dict[str, str]:
     }
 
 
-def check_texts(texts: Mapping[str, str], words: Words) -> WrongTemplate | None:
-    """What is wrong with texts that do not have exactly one `{query}`, also after other slots are filled; or None.
+def check_texts(texts: Mapping[str, str], words: Words) -> None:
+    """Refuse texts that do not have exactly one `{query}`, also after other slots are filled, by the setting to change.
 
     texts: the texts of a prompt by their keys; the last one should hold the query.
     """
@@ -114,13 +107,13 @@ def check_texts(texts: Mapping[str, str], words: Words) -> WrongTemplate | None:
     has, it = ("has", "it") if len(texts) == 1 else (f"{' and '.join(texts)} have", "a prompt")
     if (n_slots := sum(text.count(SLOT) for text in texts.values())) != 1:
         remedy = no_query(whole) if n_slots == 0 and len(texts) == 1 else f"{it} needs exactly one"
-        return WrongTemplate(f"{has} {n_slots} {SLOT} slots: {remedy}", key)
+        raise refusal(f"{has} {n_slots} {SLOT} slots: {remedy}", key)
     for slot in LABEL_SLOTS:
         if (n_slots := whole.count(slot)) > 1:
-            return WrongTemplate(f"{has} {n_slots} {slot} slots: {it} may have one", key)
+            raise refusal(f"{has} {n_slots} {slot} slots: {it} may have one", key)
     if DESCRIBE_SLOT in whole and words.describe is None:
         what = f"is missing, and {key} has a {DESCRIBE_SLOT} slot for it: give it, or remove the slot"
-        return WrongTemplate(what, "describe")
+        raise refusal(what, "describe")
     fillings = words.texts
     expanded = [expand(text, fillings) for text in texts.values()]
     for slot in (SLOT, *fillings):
@@ -129,5 +122,4 @@ def check_texts(texts: Mapping[str, str], words: Words) -> WrongTemplate | None:
             found = ((name, text) for name, texts_of_it in made.items() for text in texts_of_it if slot in text)
             name, text = next(found, ("labels", words.labels[0]))
             what = f"{shown(text)} in place of the template's {{{name}}} makes another {slot} slot: change it"
-            return WrongTemplate(what, name)
-    return None
+            raise refusal(what, name)

@@ -1,7 +1,9 @@
-"""Values and names in the words of an error message."""
+"""Values and names in the words of an error message; the digest of a value."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import reprlib
 import unicodedata
 from collections.abc import Sequence
@@ -51,6 +53,11 @@ def seen_as(text: str) -> str:
 def is_invisible(character: str) -> bool:
     """Whether a character is one of control or format, or chooses a variant of the one before it."""
     return unicodedata.category(character) in ("Cc", "Cf") or "\ufe00" <= character <= "\ufe0f"
+
+
+def digest_of(value: object) -> str:
+    """The sha256 of a value's JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def counted(n: int, one: str, many: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""LabelledData queries from JSON lines or CSV. All rows are checked when they are read."""
+"""Labelled queries from JSON lines or CSV. All rows are checked when they are read."""
 
 from __future__ import annotations
 

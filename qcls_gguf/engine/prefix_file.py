@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import platform
 import stat
@@ -24,7 +23,7 @@ from time import perf_counter
 import numpy as np
 
 from ..config.schema import RuntimeConfig
-from ..config.words import JsonObject, counted
+from ..config.words import JsonObject, counted, digest_of
 from ..errors import DecodeError
 from ..native import build_info
 from ..native.device import instruction_sets
@@ -83,7 +82,7 @@ class StateCache:
     @classmethod
     def of(cls, folder: Path, depends_on: JsonObject, model_sha256: Callable[[], str]) -> StateCache:
         """depends_on: plain values, such as the tokens' digest, the KV type and the build."""
-        key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+        key = digest_of(depends_on)
         return cls(path=folder / f"{key[:32]}.kv", key=key, model_sha256=model_sha256)
 
     def read(self) -> bytes | None:

@@ -95,7 +95,7 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
             n_shared=n_shared,
             shared_with=tuple(name for name, n in shared.items() if n == n_shared > 0),
         ),
-        added=records.Added(
+        added=records.AddedTokens(
             n_tokens=len(added),
             fragment=_texts(added[:n_fragment], tokenizer),
             suffix=_texts(added[n_fragment:], tokenizer),

@@ -28,7 +28,7 @@ class Prefix(Record):
     """names of the prompts that have it"""
 
 
-class Added(Record):
+class AddedTokens(Record):
     """The tokens that a prompt adds to every request, even to an empty query; without those of its labels."""
 
     n_tokens: int
@@ -95,7 +95,7 @@ class PromptInspection(Record):
     fast_path: bool
     """whether a usual query leaves the cached prefix unchanged"""
     prefix: Prefix
-    added: Added
+    added: AddedTokens
     n_tokens_labels: int
     """tokens that a request feeds to tell labels of several tokens apart, in this scoring"""
     n_positions: int

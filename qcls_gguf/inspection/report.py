@@ -13,22 +13,12 @@ from ..config.prompt import LikelyMistake
 from ..config.words import MAX_LISTED, counted, printable, printable_lines, shown
 from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured, percent
-from .records import (
-    HeadInspection,
-    Inspection,
-    PromptInspection,
-    ShownPart,
-    ShownPrompt,
-    ShownPrompts,
-    ShownToken,
-    Token,
-    TrieNode,
-)
+from . import records
 
 _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
 
 
-def inspection_view(inspection: Inspection) -> Group:
+def inspection_view(inspection: records.Inspection) -> Group:
     """The whole, a row for each prompt, the label tries and warnings."""
     return Group(
         Document(title="", parts=[Facts(_facts(inspection)), _prompts(inspection)]),
@@ -38,7 +28,7 @@ def inspection_view(inspection: Inspection) -> Group:
     )
 
 
-def shown_prompts_view(shown: ShownPrompts) -> Group:
+def shown_prompts_view(shown: records.ShownPrompts) -> Group:
     """Of each prompt the text, its tokens, and the label trie, then the warnings."""
     prompts = (part for prompt in shown.prompts for part in (*_shown_prompt(prompt), Text()))
     return Group(*prompts, _warnings(shown.warnings))
@@ -50,7 +40,7 @@ def _warnings(warnings: tuple[LikelyMistake, ...]) -> Document:
     return Document(title="", parts=[Paragraph("warnings", "strong") if lines else None, *lines])
 
 
-def _facts(inspection: Inspection) -> dict[str, str]:
+def _facts(inspection: records.Inspection) -> dict[str, str]:
     model, context, longest = inspection.model, inspection.context, inspection.longest
     sequences, request, startup = inspection.sequences, inspection.request, inspection.startup_ms
     weights = f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""
@@ -84,7 +74,7 @@ def _mib(n_bytes: int) -> str:
     return measured(n_bytes / (1 << 20))
 
 
-def _prompts(inspection: Inspection) -> Table:
+def _prompts(inspection: records.Inspection) -> Table:
     numbers = ("cached", "shared", "added", "labels", "fed", "read", "leaves")
     n = len(inspection.prompts)
     return Table(
@@ -104,7 +94,7 @@ def _prompts(inspection: Inspection) -> Table:
     )  # fmt: skip
 
 
-def _scored_by(prompt: PromptInspection) -> str:
+def _scored_by(prompt: records.PromptInspection) -> str:
     head = prompt.head
     return prompt.scoring if head is None else f"head, {head.depth} of {head.n_layer} layers"
 
@@ -119,7 +109,7 @@ def _listed(names: Sequence[str], one: str = "prompt") -> str:
     return ", ".join(filter(None, [*names[:MAX_LISTED], _more(len(names), one)]))
 
 
-def _prompt_tree(prompt: PromptInspection) -> Tree:
+def _prompt_tree(prompt: records.PromptInspection) -> Tree:
     tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
     tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
     if prompt.head is not None:
@@ -127,7 +117,7 @@ def _prompt_tree(prompt: PromptInspection) -> Tree:
     return _with_labels(tree, prompt.trie)
 
 
-def _head(head: HeadInspection) -> str:
+def _head(head: records.HeadInspection) -> str:
     """How a head came to be."""
     parts = [
         f"head  after {head.depth} of {head.n_layer} layers",
@@ -139,7 +129,7 @@ def _head(head: HeadInspection) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _with_labels(tree: Tree, node: TrieNode) -> Tree:
+def _with_labels(tree: Tree, node: records.TrieNode) -> Tree:
     """Add the fed nodes as branches, and on one line the labels whose further tokens are not fed."""
     ends = [_label_end(child) for child in node.children if not child.fed]
     if ends:
@@ -153,7 +143,7 @@ def _with_labels(tree: Tree, node: TrieNode) -> Tree:
     return tree
 
 
-def _label_end(node: TrieNode) -> str:
+def _label_end(node: records.TrieNode) -> str:
     """The tokens from a node that is not fed to the end of its label; no other label has them."""
     texts = [node.text]
     while node.children:
@@ -163,7 +153,7 @@ def _label_end(node: TrieNode) -> str:
     return " ".join(map(_visible, texts)) + ("" if is_told else f" ({_visible(node.label or '')})")
 
 
-def _sequence(tokens: tuple[Token, ...]) -> str:
+def _sequence(tokens: tuple[records.Token, ...]) -> str:
     return " ".join(_visible(token.text) for token in tokens) or "nothing"
 
 
@@ -172,7 +162,7 @@ def _visible(text: str) -> str:
     return printable(text).replace(" ", "␣")
 
 
-def _shown_prompt(prompt: ShownPrompt) -> Iterator[RenderableType]:
+def _shown_prompt(prompt: records.ShownPrompt) -> Iterator[RenderableType]:
     how = "" if prompt.fast_path else ", the query changes the cached prefix"
     yield Text.assemble(
         (printable(prompt.name), "bold"),
@@ -190,5 +180,5 @@ def _shown_prompt(prompt: ShownPrompt) -> Iterator[RenderableType]:
     yield _with_labels(Tree(Text("labels"), guide_style="dim"), prompt.labels)
 
 
-def _style(shown: ShownToken | ShownPart) -> str:
+def _style(shown: records.ShownToken | records.ShownPart) -> str:
     return f"{_CACHED if shown.is_cached else _FED}{f' {_CONTROL}' if shown.is_control else ''}"

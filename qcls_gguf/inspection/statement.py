@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..classifier import Classifier
-from ..config.calibration_file import PromptCalibration, Stated, StatedError, StatedSets, read_calibration
+from ..config.calibration_file import PromptCalibration, StatedError, StatedSets, StatementSource, read_calibration
 from ..config.schema import short
 from ..config.words import counted, shown
 from ..errors import ConfigError
@@ -52,7 +52,7 @@ def statements_of(classifier: Classifier) -> StatementsRecord:
     )
 
 
-def _sentences(name: str, fit: PromptCalibration, stated: Stated, model: ModelInfo) -> Iterator[str]:
+def _sentences(name: str, fit: PromptCalibration, stated: StatementSource, model: ModelInfo) -> Iterator[str]:
     n_rows = fit.error.n_rows if fit.error else fit.sets.n_rows if fit.sets else 0
     yield (
         f"Prompt {shown(name)}, stated on {stated.date} by qcls-gguf {stated.package_version} from "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ from time import perf_counter
 import numpy as np
 
 from ..config.schema import Config
+from ..config.words import digest_of
 from ..core.handle import Labeller
 from ..data.queries import QUERY
 from ..data.rows import Format
@@ -252,5 +252,4 @@ def _answers_digest(prompts: Labeller, config: Config) -> str:
     """
     names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type", "cpu_activations")
     settings = [[name, getattr(config.runtime, name)] for name in names]
-    parts = [prompts.handle.compiled.digest, repr(prompts.adjustments), settings, repr(config.cascade)]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return digest_of([prompts.handle.compiled.digest, repr(prompts.adjustments), settings, repr(config.cascade)])

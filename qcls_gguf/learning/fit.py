@@ -20,8 +20,7 @@ import numpy as np
 
 from ..config.heads_file import Head
 from ..score.heads import head_scores
-from ..statistics import AnyFloats as FloatArray
-from ..statistics import IntArray, log_softmax
+from ..statistics import AnyFloats, IntArray, log_softmax
 
 PENALTIES = tuple(10.0**e for e in np.arange(-3, 2.1, 0.5))
 """of the ridge, where a standardised state has a mean square length of 1"""
@@ -40,7 +39,7 @@ class HeadFit(NamedTuple):
     """A candidate fitted to some rows."""
 
     head: Head
-    losses: FloatArray
+    losses: AnyFloats
     """(n,) log-loss of each row by the fit without it"""
 
 
@@ -49,11 +48,11 @@ class Candidate:
     """The states, and perhaps scores, that a head may use."""
 
     depth: int
-    states: FloatArray
+    states: AnyFloats
     """(n_all, n_embd) unit states; read a part at a time, so that they may lie in a file"""
     text: str | None = None
     """the text that is read instead of the prompt's own"""
-    scores: FloatArray | None = None
+    scores: AnyFloats | None = None
     """(n_all, n_labels) the prompt's own scores, if the head stands beside them"""
     index: IntArray
     """(n,) the rows of both that are fitted"""
@@ -67,7 +66,7 @@ class Candidate:
         found = head.text, head.depth, head.reads_labels
         return found == (self.text, self.depth, self.scores is not None)
 
-    def log_p(self, head: Head) -> FloatArray:
+    def log_p(self, head: Head) -> AnyFloats:
         """(n, n_labels) log-probabilities of the rows by a head that reads this."""
         found = []
         for rows in np.array_split(self.index, 1 + self.states.shape[1] * len(self.index) // _MOST_NUMBERS):
@@ -121,7 +120,7 @@ class Ridge:
     over rows and of z, part by part: memory does not grow with the rows.
     """
 
-    def __init__(self, states: FloatArray, index: IntArray, target: FloatArray) -> None:
+    def __init__(self, states: AnyFloats, index: IntArray, target: AnyFloats) -> None:
         """states: (n_all, n_embd), of which the rows `index` (n,) count; target: (n, n_targets)."""
         self._states, self._index, self._target = states, index, target
         n, n_embd = len(index), states.shape[1]
@@ -141,14 +140,14 @@ class Ridge:
         self._intercept = target.mean(axis=0)
         self._along = self._vectors.T @ sum(x.T @ (target[some] - self._intercept) for some, x in self._parts())
 
-    def _parts(self) -> Iterator[tuple[slice, FloatArray]]:
+    def _parts(self) -> Iterator[tuple[slice, AnyFloats]]:
         """Which of the n rows, and their standardised states."""
         size = max(1, _MOST_NUMBERS // max(self._states.shape[1], len(PENALTIES) * self._target.shape[1]))
         for start in range(0, len(self._index), size):
             some = slice(start, start + size)
             yield some, (self._states[self._index[some]].astype(np.float64) - self._mean) / self._scale
 
-    def left_out(self, penalties: Sequence[float]) -> Iterator[tuple[slice, list[FloatArray]]]:
+    def left_out(self, penalties: Sequence[float]) -> Iterator[tuple[slice, list[AnyFloats]]]:
         """Part by part which of the n rows, and by penalty (n_part, n_targets) their predictions, each row's by the
         regression without it.
         """
@@ -162,13 +161,13 @@ class Ridge:
                 found.append(target - (target - fitted) / (1 - leverage)[:, None])
             yield some, found
 
-    def weights(self, penalty: float) -> tuple[FloatArray, FloatArray]:
+    def weights(self, penalty: float) -> tuple[AnyFloats, AnyFloats]:
         """((n_embd, n_targets), (n_targets,)) weights and intercepts for states that are not standardised."""
         weight = self._vectors @ (self._along / (self._squares + penalty)[:, None]) / self._scale[:, None]
         return weight, self._intercept - self._mean @ weight
 
 
-def fit_scores(scores: FloatArray, label: IntArray) -> tuple[float, FloatArray]:
+def fit_scores(scores: AnyFloats, label: IntArray) -> tuple[float, AnyFloats]:
     """(scale, (n_labels,) biases) of the least log-loss of scale · scores + biases, by Newton's method.
 
     Normal priors hold the scale near 1 and the biases near 0 where rows are few.
@@ -181,10 +180,10 @@ def fit_scores(scores: FloatArray, label: IntArray) -> tuple[float, FloatArray]:
     start[0] = 1
     at = start.copy()
 
-    def log_odds(x: FloatArray) -> FloatArray:
+    def log_odds(x: AnyFloats) -> AnyFloats:
         return np.asarray(x[0] * own + (x[1:] if n_biases else 0))
 
-    def loss(x: FloatArray) -> float:
+    def loss(x: AnyFloats) -> float:
         return float(_losses(log_odds(x), label).sum() + np.square(x - start).sum() / 2)
 
     for _ in range(30):
@@ -224,7 +223,7 @@ def cheapest(fitted: Sequence[HeadFit]) -> HeadFit:
 
 def held_out(
     candidates: Sequence[Candidate], label: IntArray, n_labels: int, seed: int = 0, every: int = 1
-) -> FloatArray:
+) -> AnyFloats:
     """(n, n_labels) log-probabilities of each row by a head that was chosen and fitted without the row's fold.
 
     every: of the other folds only every so many-th row of each label is learnt from.
@@ -251,5 +250,5 @@ def _by_label(label: IntArray, rows: IntArray, seed: int) -> IntArray:
     return mixed[np.argsort(label[mixed], kind="stable")]
 
 
-def _losses(log_odds: FloatArray, label: IntArray) -> FloatArray:
+def _losses(log_odds: AnyFloats, label: IntArray) -> AnyFloats:
     return np.asarray(-log_softmax(log_odds)[np.arange(len(label)), label])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -22,7 +20,7 @@ from ..config.prompt import CONTENT_FREE_QUERIES, Prior, PromptConfig
 from ..config.schema import chosen_prompts, raw_config
 from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
-from ..config.words import counted, shown
+from ..config.words import counted, digest_of, shown
 from ..core.handle import LoadedPrompts
 from ..data.labelled import LabelledQuery, read_labelled
 from ..errors import CapacityError, ConfigError
@@ -147,8 +145,8 @@ def learn_heads(
     queries = [row.query for row in asked]
 
     def read(what: LoadedPrompts, part: str) -> tuple[dict[str, ScoreTable], States]:
-        about = [classifier.model.sha256, build_info().source_digest, what.compiled.digest, tried, queries]
-        name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+        build = build_info().source_digest
+        name = digest_of([classifier.model.sha256, build, what.compiled.digest, tried, queries])[:16]
         done = count(1)
         return read_states(
             classifier, what, queries, tried, folder / name, lambda: on_progress(part, next(done), len(queries))

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..config.calibration_file import (
     PromptCalibration,
-    Stated,
     StatedError,
     StatedSets,
+    StatementSource,
     answers_hash,
     calibration_text,
     prompt_hash,
@@ -81,7 +81,7 @@ class StatementRecord(FittedRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StatementRequest:
     """What is to be stated."""
 
     target_error: float | None = None
@@ -91,7 +91,9 @@ class Asked:
     """the answer to all other queries; None: the prompt's own, else FALLBACK"""
 
 
-def state(settings: FitSettings, asked: Asked, opener: ClassifierOpener) -> tuple[StatementRecord, str | None]:
+def state(
+    settings: FitSettings, asked: StatementRequest, opener: ClassifierOpener
+) -> tuple[StatementRecord, str | None]:
     """The record that `qcls-gguf calibrate` prints as JSON, and the calibration file's text.
 
     Temperatures and biases are those of the configuration and of its calibration file, which must be fitted to other
@@ -140,7 +142,7 @@ def state(settings: FitSettings, asked: Asked, opener: ClassifierOpener) -> tupl
         n_duplicates=n_duplicates,
         prompts=found,
     )
-    source = Stated(
+    source = StatementSource(
         data=settings.data.name,
         data_sha256=data.sha256,
         date=datetime.now(UTC).date().isoformat(),
@@ -175,7 +177,9 @@ def _fits_alone(config: Config) -> Iterator[tuple[Config, dict[str, PromptCalibr
         yield replace(plain, calibration=path), fits
 
 
-def _stated(prompt: PromptConfig, truth: Truth, p: FloatArray, queries: Sequence[str], asked: Asked) -> StatedPrompt:
+def _stated(
+    prompt: PromptConfig, truth: Truth, p: FloatArray, queries: Sequence[str], asked: StatementRequest
+) -> StatedPrompt:
     """What is stated of one prompt; p: (n, n_labels) of its labelled rows."""
     each, answer = np.arange(len(p)), p.argmax(axis=1)
     wrong, refused = ~truth.accepted[each, answer], []

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from difflib import get_close_matches
 
 from ..config.prompt import LikelyMistake, MistakeKind, PromptConfig
 from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
-from ..config.words import ALIKE, seen_as, shown
+from ..config.words import ALIKE, digest_of, seen_as, shown
 from ..model.vocabulary import Vocabulary
 from .compiled import Prompt
 from .prompt_set import PromptSet
@@ -59,7 +57,7 @@ class _Case:
         return len(found) == 1 and self.model.piece(found[0])[1]
 
 
-_Found = Iterator[tuple[MistakeKind, str, str]]
+_Mistakes = Iterator[tuple[MistakeKind, str, str]]
 """(kind, the key of the prompt that it is about, what is wrong and what to do)"""
 
 
@@ -103,7 +101,7 @@ def _place(names: Sequence[str], key: str) -> str:
     return f"prompts.{names[0]}{f'.{key}' if key else ''}{more}"
 
 
-def unknown_control_tokens(case: _Case) -> _Found:
+def unknown_control_tokens(case: _Case) -> _Mistakes:
     """Text that looks like a control token but is not in this vocabulary, so that the model reads it as plain text."""
     known = [text for text in _tokens_of(case) if case.is_token(text)]
     for key, text in case.source.texts.items():
@@ -125,7 +123,7 @@ def _is_other_format(case: _Case) -> bool:
     return bool(template) and _CHATML[0] in written and _CHATML[0] not in template
 
 
-def other_chat_format(case: _Case) -> _Found:
+def other_chat_format(case: _Case) -> _Mistakes:
     """ChatML for a model that was trained on another chat format."""
     if _is_other_format(case):
         own = [text for text in _tokens_of(case) if text in case.chat_template and case.is_token(text)]
@@ -134,7 +132,7 @@ def other_chat_format(case: _Case) -> _Found:
         yield "chat_format", "prompt_template", what
 
 
-def missing_beginning(case: _Case) -> _Found:
+def missing_beginning(case: _Case) -> _Mistakes:
     """No beginning token where the model's own chat template writes one."""
     bos, template = case.model.bos_text, case.chat_template
     if not bos or case.source.is_chat or not ("bos_token" in template or bos in template):
@@ -145,7 +143,7 @@ def missing_beginning(case: _Case) -> _Found:
         yield "beginning", "prompt_template", what
 
 
-def literal_slots(case: _Case) -> _Found:
+def literal_slots(case: _Case) -> _Mistakes:
     """A word in braces that is no slot, and so stays as it is."""
     for key, text in case.source.texts.items():
         if f"{{{SLOT}}}" in text:
@@ -156,7 +154,7 @@ def literal_slots(case: _Case) -> _Found:
             yield "literal_slot", key, f"has {word}, which is no slot and stays as it is: {remedy}"
 
 
-def spaces_before_labels(case: _Case) -> _Found:
+def spaces_before_labels(case: _Case) -> _Mistakes:
     """Two spaces, or none, between the text and its labels."""
     end, prefix, label = case.whole.expanded_template[-1:], case.whole.label_prefix, case.whole.labels[0]
     what = ""
@@ -174,7 +172,7 @@ def _is_latin(text: str) -> bool:
     return text.isascii() and text.isalnum()
 
 
-def spaces_around_labels(case: _Case) -> _Found:
+def spaces_around_labels(case: _Case) -> _Mistakes:
     """A label that begins or ends with white space."""
     for label in case.whole.labels:
         if label != label.strip():
@@ -182,7 +180,7 @@ def spaces_around_labels(case: _Case) -> _Found:
             yield "label_ends", "labels", what
 
 
-def alike_labels(case: _Case) -> _Found:
+def alike_labels(case: _Case) -> _Mistakes:
     """Labels that a reader takes for the same."""
     groups: dict[str, list[str]] = {}
     for label in case.whole.labels:
@@ -192,7 +190,7 @@ def alike_labels(case: _Case) -> _Found:
             yield "labels_alike", "labels", f"{_named(labels)} {ALIKE}, and share their probability: keep one of them"
 
 
-def untrained_prompts(case: _Case) -> _Found:
+def untrained_prompts(case: _Case) -> _Mistakes:
     """The embedded model with a prompt that it was not trained on."""
     if case.model.is_embedded and digest(case.whole) not in TRAINED:
         what = (
@@ -206,10 +204,10 @@ def digest(prompt: PromptConfig) -> str:
     """A digest of the text and the label prefix, which are what the model saw in training; labels may be fewer, and in
     another order.
     """
-    return hashlib.sha256(json.dumps([prompt.expanded_template, prompt.label_prefix]).encode()).hexdigest()[:12]
+    return digest_of([prompt.expanded_template, prompt.label_prefix])[:12]
 
 
-def unnamed_labels(case: _Case) -> _Found:
+def unnamed_labels(case: _Case) -> _Mistakes:
     """A text that names none of the labels."""
     text = case.whole.expanded_template.casefold()
     if not any(label.strip().casefold() in text for label in case.whole.labels):
@@ -218,7 +216,7 @@ def unnamed_labels(case: _Case) -> _Found:
         yield "labels_not_named", key, what
 
 
-def descriptions_not_shown(case: _Case) -> _Found:
+def descriptions_not_shown(case: _Case) -> _Mistakes:
     """Descriptions of labels that the text does not show."""
     texts = "".join(case.source.texts.values())
     descriptions = [text for text in case.whole.label_descriptions or () if text]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ import numpy.typing as npt
 from ..config.heads_file import Head, Heads
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
+from ..config.words import digest_of
 from ..errors import ConfigError
 from .compiled import Prompt, Tokenizer, common_prefix, compile_prompt
 from .pointer import Pointer
@@ -86,7 +85,7 @@ class PromptSet:
             ]
             for prompt, setting, head in zip(self.prompts, self.settings, self.heads, strict=True)
         ]
-        return hashlib.sha256(json.dumps([self.exact, parts]).encode()).hexdigest()
+        return digest_of([self.exact, parts])
 
     def subset(self, names: Sequence[str]) -> PromptSet:
         """The set of the prompts with these names, in this set's order."""

@@ -22,11 +22,10 @@ from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..errors import ConfigError, PlanError
 from ..prompts.compiled import Prompt
-from ..statistics import AnyFloats as FloatArray
-from ..statistics import BoolArray, log_softmax, log_sum_exp
+from ..statistics import AnyFloats, BoolArray, log_softmax, log_sum_exp
 from ..statistics.stated import label_sets
 
-RawScores = Callable[[str], Mapping[str, FloatArray]]
+RawScores = Callable[[str], Mapping[str, AnyFloats]]
 """A query's raw scores, (n_labels,) by prompt, each in its configured scoring."""
 
 
@@ -35,9 +34,9 @@ class Adjustment:
     """The calibration of one prompt's scores."""
 
     temperature: float = 1.0
-    prior: FloatArray | None = None
+    prior: AnyFloats | None = None
     """(n_labels,); none: 0"""
-    bias: FloatArray | None = None
+    bias: AnyFloats | None = None
     """(n_labels,); none: 0"""
     sets: StatedSets | None = None
     """the label sets beside its answers"""
@@ -75,7 +74,7 @@ class Adjustments:
         # (s - prior) / temperature + bias as one product and one sum
         self._shift = (np.concatenate(bias) - np.concatenate(prior) / np.array(temperature)).astype(np.float32)
 
-    def apply(self, score: FloatArray, probability: FloatArray) -> None:
+    def apply(self, score: AnyFloats, probability: AnyFloats) -> None:
         """Overwrite the probabilities of adjusted prompts; both arrays are (n_queries, n_labels) over all prompts."""
         adjusted = score[:, self._columns] * self._scale + self._shift
         adjusted -= np.maximum.reduceat(adjusted, self._start, axis=1)[:, self._owner]
@@ -83,14 +82,14 @@ class Adjustments:
         probability[:, self._columns] = power / np.add.reduceat(power, self._start, axis=1)[:, self._owner]
 
 
-def adjusted_scores(score: FloatArray, adjustment: Adjustment) -> FloatArray:
+def adjusted_scores(score: AnyFloats, adjustment: Adjustment) -> AnyFloats:
     """(…, n_labels) one prompt's calibrated log-probabilities."""
     own = score if adjustment.prior is None else score - adjustment.prior
     scaled = np.asarray(own / adjustment.temperature)
     return log_softmax(scaled if adjustment.bias is None else scaled + adjustment.bias)
 
 
-def sets_of(sets: StatedSets, p: FloatArray, queries: Sequence[str]) -> BoolArray:
+def sets_of(sets: StatedSets, p: AnyFloats, queries: Sequence[str]) -> BoolArray:
     """(n_queries, n_labels) which labels are in the sets; p: (n_queries, n_labels) the probabilities of one prompt."""
     u = drawn(queries) if sets.asked.randomised else None
     thresholds = np.array(sets.thresholds) if len(sets.thresholds) > 1 else sets.thresholds[0]
@@ -103,7 +102,7 @@ def drawn(queries: Sequence[str]) -> npt.NDArray[np.float64]:
     return np.array([int.from_bytes(each[:6], "big") / (1 << 48) for each in digests]).reshape(-1, 1)
 
 
-def log_prior(score: FloatArray) -> FloatArray:
+def log_prior(score: AnyFloats) -> AnyFloats:
     """(n_labels,) the prior of one prompt's raw scores on content-free queries, (n_queries, n_labels)."""
     return np.asarray(log_sum_exp(log_softmax(score), axis=0) - np.log(len(score)))
 
@@ -128,7 +127,7 @@ def adjustments_of(
 
     Raises ConfigError for a content-free query that cannot be labelled.
     """
-    scores: dict[str, Mapping[str, FloatArray]] = {}
+    scores: dict[str, Mapping[str, AnyFloats]] = {}
     for query in content_free_queries(prompts):
         try:
             scores[query] = raw_scores(query)
@@ -139,7 +138,7 @@ def adjustments_of(
 
 
 def _adjustment(
-    prompt: PromptConfig, calibration: Calibration | None, scores: Mapping[str, Mapping[str, FloatArray]]
+    prompt: PromptConfig, calibration: Calibration | None, scores: Mapping[str, Mapping[str, AnyFloats]]
 ) -> Adjustment:
     prior = None
     if prompt.prior == "content_free":
@@ -175,7 +174,7 @@ class Averages:
         """the number of each prompt's first listing"""
         self._n = sum(n_listings)
 
-    def mean(self, scores: FloatArray) -> FloatArray:
+    def mean(self, scores: AnyFloats) -> AnyFloats:
         """(n_queries, n_labels) each label's mean; scores: (n_queries, n) the labels of all listings side by side."""
         return np.asarray(np.add.reduceat(scores[:, self._columns], self._label_start, axis=1) / self._n_of_label)
 

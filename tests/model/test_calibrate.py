@@ -22,7 +22,7 @@ from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.config.calibration_file import PromptCalibration, calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
 from qcls_gguf.learning.calibrate import CalibrationRecord, CalibrationSettings, FitSettings, calibrate
-from qcls_gguf.learning.statements import Asked, StatementRecord, state
+from qcls_gguf.learning.statements import StatementRecord, StatementRequest, state
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.drift import WatchRecord
 from qcls_gguf.report.run_record import RunRecord
@@ -303,7 +303,9 @@ BLUE = "something blue for boys"
 def stated(config: Path, data: list[dict[str, Any]], out: Path, **asked: Any) -> tuple[StatementRecord, str | None]:
     path = write_rows(out.with_suffix(".jsonl"), data)
     with ClassifierOpener() as opener:
-        record, text = state(FitSettings(config=load_config(config), data=path, out=out), Asked(**asked), opener)
+        record, text = state(
+            FitSettings(config=load_config(config), data=path, out=out), StatementRequest(**asked), opener
+        )
     if text is not None:
         out.write_text(text, encoding="utf-8")
     return record, text
@@ -424,7 +426,7 @@ def test_what_cannot_be_stated_is_refused_with_the_rows_that_are_needed(fashion:
         settings = FitSettings(
             config=load_config(config), data=tmp_path / "c.jsonl", out=tmp_path / "c.yaml", names=("colour",)
         )
-        record, text = state(settings, Asked(target_error=0.2), opener)
+        record, text = state(settings, StatementRequest(target_error=0.2), opener)
     assert text is None
     assert record.prompts["colour"].n_rows == 60
     assert any("sets with coverage 0.9 need 9 rows of each label, and there are: 'red' 0" in each or "0" in each
@@ -441,10 +443,10 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
     with ClassifierOpener() as opener:
         data = write_rows(tmp_path / "rows.jsonl", labelled_rows("dev", N_STATED))
         settings = FitSettings(config=load_config(config), data=data, out=tmp_path / "c.yaml", force=True)
-        record, text = state(settings, Asked(target_error=0.1), opener)
+        record, text = state(settings, StatementRequest(target_error=0.1), opener)
         assert text is not None
         (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
-        again = state(replace(settings, names=("colour",)), Asked(target_error=0.1), opener)[0]
+        again = state(replace(settings, names=("colour",)), StatementRequest(target_error=0.1), opener)[0]
     after = yaml.safe_load(text)["prompts"]
     assert (after["colour"]["temperature"], after["colour"]["fit"]) == (2.0, {"n_rows": 9})
     assert after["colour"]["prompt_hash"] == prompt_hash(colour)
