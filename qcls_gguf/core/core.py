@@ -255,8 +255,6 @@ class Core:
         hidden, rows, batch_us, trim_us = self._decode(plan)
         decoded_ns = perf_counter_ns()
         first = tokenized[0].prompts
-        if plan.order is not None:
-            rows = _by_item(rows, tokenized, plan.order)
         try:
             if len(tokenized) == 1 or all(each.prompts is first for each in tokenized):
                 answers = first.answers.of(hidden, rows.reshape(len(tokenized), -1), plan.fast_path)
@@ -360,7 +358,7 @@ class Core:
         items = [self.tokenize(prompts, query) for query in queries]
         plan = self._planner.plan(items, keep=False)
         hidden, rows, _, _ = self._decode(plan)
-        by_item = (rows if plan.order is None else _by_item(rows, items, plan.order)).reshape(len(items), -1)
+        by_item = rows.reshape(len(items), -1)
         ends = by_item[:, prompts.scorer.first_edge]
         columns = map(self.engine.columns, (*depths, self.engine.model.facts.n_layer))
         states = np.stack([hidden[:, each][ends] for each in columns], axis=2)
@@ -422,22 +420,14 @@ def _woken(job: Job[list[Result]], results: list[Result]) -> list[Result]:
     return results
 
 
-def _by_item(rows: IndexArray, items: Sequence[TokenizedItem], order: Sequence[int]) -> IndexArray:
-    """The rows of all items in the order of the items; `rows` begins with the rows of item order[0]."""
-    ends = np.cumsum([items[item].prompts.n_edges for item in order])
-    parts = dict(zip(order, np.split(rows, ends[:-1]), strict=True))
-    return np.concatenate([parts[item] for item in range(len(items))])
-
-
 def _counts(n_queries: int, plan: RequestPlan) -> Counts:
-    n_decodes = n_tokens = n_positions = 0
+    n_tokens = n_positions = 0
     for decode in plan.decodes:
-        n_decodes += decode.plan.n_passes
         n_tokens += len(decode.token)
         n_positions += decode.plan.plan.n_outputs
     return Counts(
         n_queries=n_queries,
-        n_decodes=n_decodes,
+        n_decodes=len(plan.decodes),
         n_tokens_new=n_tokens,
         n_tokens_cached=plan.n_cached,
         n_positions=n_positions,

@@ -221,12 +221,7 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
     """
     if runtime.n_batch == "auto":
         n_new = sum(
-            n_empty
-            + runtime.max_query_tokens
-            - len(prompt.stable)
-            + (prompt.n_held_back or 0)
-            + len(prompt.closing)
-            + len(prompt.trie.fed)
+            n_empty + runtime.max_query_tokens - len(prompt.stable) + len(prompt.closing) + len(prompt.trie.fed)
             for prompt, n_empty in zip(prompts.listings, prompts.n_empty, strict=True)
         )
         return max(min(n_new, _MOST_TOKENS), n_least)

@@ -66,9 +66,9 @@ class Engine:
             n_seqs=n_leaf_seqs,
             n_tokens=context.n_batch,
             n_rows=context.n_outputs_max,
-            pass_tokens=model.pass_tokens or None,
         )
         """What one decode holds."""
+        self._leaves_last = not model.has_states or model.facts.walks_trees
         self.kept_queries = kept_queries
         self.n_prefix_cells = context.n_ctx - context.n_batch - (kept_queries.n_cells if kept_queries else 0)
         """Cells that prefixes may occupy: the others are a decode's, or hold kept queries."""
@@ -308,7 +308,7 @@ class Engine:
         self._unshare(leaf)
         if root.n_cached > 0:
             self.context.share(root.holder, leaf, 0, root.n_cached)
-        if self.capacity.pass_tokens is None:  # otherwise the decode empties the leaf, which then shares nothing
+        if self._leaves_last:  # otherwise the decode empties the leaf, which then shares nothing
             self._shared[leaf] = root
             self._leaf_start[leaf] = root.n_cached
 

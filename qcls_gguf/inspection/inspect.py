@@ -28,11 +28,9 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
     n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in listings), len({prompt.prefix for prompt in listings})
     templates = classifier.configured.templates
     inspected = inspect_prompts(listings, tokenizer)
-    request = empty_request(listings, inspected, classifier.plan_counts(""), engine.capacity.pass_tokens)
+    request = empty_request(listings, inspected, classifier.plan_counts(""))
     own = [each for each, listing in zip(inspected, listings, strict=True) if listing in prompts]
-    one, two, longest = map(templates.size_of_query, (1, 2, n_longest := config.runtime.max_query_tokens))
-    if request.pass_tokens is not None and one and two and one[0] == two[0]:  # as it is planned
-        request = request.model_copy(update={"n_query_copies": two[1] - one[1]})
+    longest = templates.size_of_query(n_longest := config.runtime.max_query_tokens)
     return records.Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
@@ -119,7 +117,6 @@ def empty_request(
     prompts: Sequence[Prompt],
     inspected: Sequence[records.PromptInspection],
     counts: Counts,
-    pass_tokens: int | None = None,
 ) -> records.Request:
     """What a request with an empty query feeds; counts: what the classifier plans for it."""
     return records.Request(
@@ -129,7 +126,6 @@ def empty_request(
         n_tokens_cached=counts.n_tokens_cached,
         n_positions=counts.n_positions,
         n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
-        pass_tokens=pass_tokens,
     )
 
 

@@ -113,8 +113,7 @@ class Request(Record):
     n_decodes: int
     """decodes of the request"""
     n_tokens: int
-    """tokens that prompts share count once; those that are fed again, in another decode or, by a model with states, to
-    spare one, count again, as do tokens that such a model is fed to fill up shorter branches"""
+    """tokens that prompts share count once; those that are fed again in another decode count again"""
     n_tokens_unshared: int
     """with every prompt by itself: what the prompts add, and their labels of several tokens"""
     n_tokens_cached: int
@@ -123,9 +122,6 @@ class Request(Record):
     """hidden states that the scores read"""
     n_query_copies: int
     """how many times each token of a query is fed"""
-    pass_tokens: int | None
-    """of a model whose decodes may take several passes (with states, on a GPU): how many tokens one more decode is
-    counted as; null for others"""
 
 
 class LongestQuery(Record):

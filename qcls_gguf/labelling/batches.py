@@ -106,11 +106,10 @@ class BatchLabeller:
     def ordered(self, queries: Sequence[str]) -> list[int]:
         """The order in which queries go into decodes.
 
-        Queries that begin alike stand together, because a decode computes their common tokens once. One by one, and
-        where decodes may take several passes, queries of one length stand together: their decodes have one shape, or
-        take few passes.
+        Queries that begin alike stand together, because a decode computes their common tokens once; one by one, those
+        of one length, because their decodes have one shape.
         """
-        by_length = self._size == 1 or self._handle.core.engine.capacity.pass_tokens is not None
+        by_length = self._size == 1
         return sorted(range(len(queries)), key=lambda at: (len(queries[at]), "") if by_length else (0, queries[at]))
 
     def _batches(self, queries: Sequence[str], refused: list[tuple[int, Result | str]]) -> Iterator[Batch]:

@@ -40,19 +40,6 @@ class Vocabulary:
         """The texts of the tokens that begin and end a text; empty where the vocabulary has none."""
 
     @property
-    def pass_tokens(self) -> int | None:
-        """Of a model with states: how many tokens take as long as one more pass over its weights; none for others.
-
-        0: there is one pass only, as recurrent layers walk the token tree. On an H200 a pass took as long as 38 to 59
-        tokens (Qwen3-8B's shape, two sets of kernels) or 83 (Qwen3.5-4B's, the graph of one pass built anew); on a T4
-        as 37 or more, as computed (docs/kernels.md). On a CPU, where QCLS_TREE_WALK=0 brings passes back, as 4 to 7
-        (two shapes of Qwen3.5, Q8_0 and Q4_K_M, one thread).
-        """
-        if not self.has_states:
-            return None
-        return 0 if self.facts.walks_trees else 48 if self.n_gpu_layers > 0 else 4
-
-    @property
     def label_end(self) -> int:
         """The file's own end-of-turn token, else its end-of-sequence token, -1 where it has neither.
 

@@ -4,8 +4,7 @@ Where every prompt takes its fast path, the token tree of one query depends on t
 on their tokens, as long as prompts that grow from one cached prefix have one fragment text: their tokens are the same,
 and what follows is fixed. So a plan is made once for each length, as a template, and a request only fills in its
 tokens; the templates of several queries that share no token are put side by side. Other requests are planned by growing
-their token tree. Single queries, several, continuations of kept queries and hybrids differ in what is planned, not in
-how.
+their token tree. Single queries, several and continuations of kept queries differ in what is planned, not in how.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ class RequestPlan:
     """tokens of the rendered prompts that come from the cache"""
     fast_path: Sequence[bool]
     """query by query, prompt by prompt"""
-    order: Sequence[int] | None = None
-    """the queries' numbers in the order in which their rows come out of the decodes; None: in the order asked"""
 
     @property
     def n_tokens(self) -> int:
@@ -91,7 +88,7 @@ class Planner:
             )
         if len(asked) == 1:
             made = _by_template(asked[0].templates, varying[0], continuations[0])
-        elif self._capacity.pass_tokens is None and _are_apart(asked, varying, continuations):
+        elif _are_apart(asked, varying, continuations):
             made = self._side_by_side(
                 [_by_template(asked[i].templates, tokens, continuations[i]) for i, tokens in enumerate(varying)]
             )
@@ -100,12 +97,7 @@ class Planner:
         return made or self._grown(asked, continuations)
 
     def padded(self, request: RequestPlan) -> RequestPlan:
-        """The same decodes, padded with tokens whose rows are not read, so that shapes repeat.
-
-        The shapes of hybrids would not repeat, so their decodes are not padded.
-        """
-        if self._capacity.pass_tokens is not None:
-            return request
+        """The same decodes, padded with tokens whose rows are not read, so that shapes repeat."""
         most, n_positions = self._capacity.n_tokens, self._n_positions
         longer = [
             padded(decode.plan, decode.token, most_tokens=most, n_positions=n_positions) for decode in request.decodes
@@ -143,19 +135,13 @@ class Planner:
             query.templates.additions(query.fragments, continuation)
             for query, continuation in zip(asked, continuations, strict=True)
         ]
-        order = None
-        if self._capacity.pass_tokens is not None and len(asked) > 1:
-            # queries of one length stand together: where they take several decodes, each takes few passes
-            order = sorted(range(len(asked)), key=lambda query: sum(map(len, asked[query].fragments)))
-        numbers = order or range(len(asked))
-        plans = plan_decodes([addition for query in numbers for addition in by_query[query]], self._capacity)
         additions = [addition for each in by_query for addition in each]
+        plans = plan_decodes(additions, self._capacity)
         updates = _slot_updates(continuations, plans, by_query) if any(continuations) else [[] for _ in plans]
         return RequestPlan(
             [Decode(plan, plan.plan.token, kept) for plan, kept in zip(plans, updates, strict=True)],
             sum(addition.root.n_cached for addition in additions),
             [addition.fast_path for addition in additions],
-            order,
         )
 
 

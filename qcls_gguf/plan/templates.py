@@ -146,15 +146,12 @@ class Templates:
         return self.of_lengths(lengths) if self._possible and min(lengths) >= 0 else None
 
     def size_of_query(self, n_tokens: int) -> tuple[int, int] | None:
-        """(passes, tokens fed) of a request with a query of n_tokens tokens; None if it is off the fast path.
+        """(decodes, tokens fed) of a request with a query of n_tokens tokens; None if it is off the fast path.
 
         It is planned anew at each call.
         """
         planned = self._plan(self._lengths(n_tokens)) if self._possible else None
-        return planned and (
-            sum(decode.n_passes for decode in planned[1]),
-            sum(decode.plan.n_tokens for decode in planned[1]),
-        )
+        return planned and (len(planned[1]), sum(decode.plan.n_tokens for decode in planned[1]))
 
     def _lengths(self, n_tokens: int) -> tuple[int, ...]:
         n_empty = self._set.fragments.values()

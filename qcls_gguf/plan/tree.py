@@ -128,30 +128,6 @@ class TokenTree:
         """How many sequences the tree needs."""
         return len(self._token) - len(self._inner)
 
-    @property
-    def parents(self) -> Sequence[int]:
-        """(n_nodes,) what each node grows from: a node, or the handle of a root, which is negative."""
-        return self._parent
-
-    def copied(self, origin: Sequence[int], parents: Sequence[int]) -> tuple[TokenTree, list[int]]:
-        """A tree whose node i is a copy of node origin[i] and grows from parents[i]; nodes that are read have a copy.
-
-        The copies of a node are neighbours, and come in the order of the nodes. Also returns the first copy of each
-        node, which is read in its place.
-        """
-        tree = TokenTree()
-        first = [0] * len(self._token)
-        for copy in range(len(origin) - 1, -1, -1):
-            first[origin[copy]] = copy
-        tree._token = [self._token[node] for node in origin]
-        tree._pos = [self._pos[node] for node in origin]
-        tree._parent = list(parents)
-        tree._child = {(above, tree._token[copy]): copy for copy, above in enumerate(parents)}
-        tree._inner = {above for above in parents if above >= 0}
-        tree._read = {first[node] for node in self._read}
-        tree._root_pos = self._root_pos
-        return tree, first
-
     def finish(self, leaf_seqs: Sequence[int]) -> Plan:
         """The tree as arrays; leaf l, in the order of its node, decodes in sequence leaf_seqs[l].
 

@@ -56,17 +56,16 @@ class Prompt:
     stable: tuple[int, ...]
     """the first tokens of the fragment, which are the same for every usual query"""
     closing: tuple[int, ...]
-    n_held_back: int | None = None
-    """how many of the last fixed tokens are fed with each query instead of being cached, for models with recurrent
-    states; None for others, whose keys and values can be used up to any token"""
+    has_state: bool = False
+    """whether recurrent layers keep a state after its prefix, which is then of use only as a whole; keys and values can
+    be used up to any token"""
     others: tuple[Prompt, ...] = ()
     """the same prompt with its labels listed in other orders, over which and itself its scores are averaged"""
 
     @property
     def prefix(self) -> tuple[int, ...]:
         """The tokens that are cached at start-up."""
-        unchanged = self.opening + self.stable
-        return unchanged[: len(unchanged) - (self.n_held_back or 0)]
+        return self.opening + self.stable
 
     @property
     def fragment(self) -> tuple[str, str]:
@@ -85,7 +84,7 @@ class Prompt:
         which no token is left to feed; with recurrent states, which exist only after the prefix's last token, it is
         then 0.
         """
-        if self.n_held_back is not None:
+        if self.has_state:
             return self._new_tokens_after_state(fragment_tokens)
         n_stable = len(self.stable)
         if tuple(fragment_tokens[:n_stable]) != self.stable:
@@ -131,11 +130,12 @@ def compile_prompt(
     end: int = -1,
     exact: bool = False,
     learnt: Head | Pointer | None = None,
+    has_state: bool = False,
 ) -> Prompt:
     """Tokenise a template and its labels once.
 
     bos: the token to put first, -1 for none; end: the end-of-label token, -1 for none; exact: see build_trie;
-    learnt: what answers instead of the labels' texts.
+    learnt: what answers instead of the labels' texts; has_state: as in Prompt.
     Raises ConfigError, with the prompt and the label, if the tokens would differ from those of the rendered text.
     """
     before_slot, _, after_slot = template.partition(SLOT)
@@ -190,6 +190,7 @@ def compile_prompt(
         opening=tuple(opening),
         stable=tuple(fragments[0][:n_stable]),
         closing=tuple(closing),
+        has_state=has_state,
     )
 
 

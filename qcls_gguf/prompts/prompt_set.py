@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -18,7 +17,7 @@ from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..config.words import digest_of
 from ..errors import ConfigError
-from .compiled import Prompt, Tokenizer, common_prefix, compile_prompt
+from .compiled import Prompt, Tokenizer, compile_prompt
 from .pointer import Pointer
 
 Int32Array = npt.NDArray[np.int32]
@@ -78,7 +77,7 @@ class PromptSet:
         """A sha256 of everything that the answers depend on except the model: tokens, tries, settings."""
         parts = [
             [
-                [prompt.opening, prompt.before, prompt.after, prompt.stable, prompt.closing, prompt.n_held_back],
+                [prompt.opening, prompt.before, prompt.after, prompt.stable, prompt.closing, prompt.has_state],
                 [prompt.labels, prompt.label_tokens, prompt.trie.scoring, prompt.trie.fed, prompt.trie.label_edges],
                 [[edge.node, edge.token] for edge in prompt.trie.edges],
                 [repr(setting), head and head.digest],
@@ -124,10 +123,8 @@ class Vocabulary(Tokenizer, Protocol):
     first_token: int
     """The token that the model wants at the beginning of every text, -1 for none."""
 
-    @property
-    def pass_tokens(self) -> int | None:
-        """For models with recurrent states, the number of tokens that take as long as one more pass over the weights;
-        0 where a request takes one pass anyway; None for others."""
+    has_states: bool
+    """Whether recurrent layers keep a state of each sequence."""
 
     @property
     def label_end(self) -> int:
@@ -170,6 +167,7 @@ def compile_prompts(
             end=_end_token(config, model),
             exact=audit,
             learnt=head,
+            has_state=model.has_states,
         )
         for config, head in zip(configs, by_prompt, strict=True)
         for template in config.expanded_templates
@@ -178,7 +176,7 @@ def compile_prompts(
         prompt.fragment: len(tokenizer.tokenize(prompt.before + prompt.after, parse_special=False))
         for prompt in listings
     }
-    left = iter(listings if model.pass_tokens is None else fed_alike(listings, n_empty, model.pass_tokens))
+    left = iter(listings)
     return PromptSet(
         prompts=tuple(replace(next(left), others=tuple(islice(left, config.label_orders - 1))) for config in configs),
         settings=tuple(
@@ -193,51 +191,6 @@ def compile_prompts(
         ),
         heads=tuple(by_prompt),
     )
-
-
-def fed_alike(
-    prompts: Sequence[Prompt], n_empty: Mapping[tuple[str, str], int], pass_tokens: int
-) -> tuple[Prompt, ...]:
-    """For a model with recurrent states: prompts with shortened prefixes, so that all feed equally many tokens.
-
-    Such a model computes sequences in one pass only while they have equally many tokens. If several prompts have the
-    same prefix and the same text around the query, only the tokens up to where they part count. If equal numbers for
-    all prompts would add more than pass_tokens for each pass that is saved, only prompts of one group get equal
-    numbers. n_empty: as in `PromptSet.fragments`.
-    """
-    tails: dict[tuple[tuple[int, ...], tuple[str, str]], list[tuple[int, ...]]] = {}
-    for prompt in prompts:
-        tails.setdefault((prompt.prefix, prompt.fragment), []).append(prompt.closing)
-    n_together = []
-    for prompt in prompts:
-        together = tails[prompt.prefix, prompt.fragment]
-        n_common = common_prefix(min(together), max(together))  # all others lie between these two
-        n_together.append(n_empty[prompt.fragment] - len(prompt.stable) + n_common)
-    wanted = _raised(n_together, pass_tokens)
-    return tuple(
-        replace(prompt, n_held_back=min(wanted[n] - n, len(prompt.prefix)))
-        for prompt, n in zip(prompts, n_together, strict=True)
-    )
-
-
-def _raised(lengths: Sequence[int], pass_tokens: int) -> dict[int, int]:
-    """For each length the larger length that it gets, to minimise tokens added + pass_tokens · distinct lengths."""
-    n_of = Counter(lengths)
-    ascending = sorted(n_of)
-    best: list[tuple[int, int]] = [(0, 0)]  # of the first i lengths: (cost, where the last group begins)
-    for end, longest in enumerate(ascending, 1):
-        costs = []
-        for begin in range(end):
-            n_added = sum((longest - length) * n_of[length] for length in ascending[begin:end])
-            costs.append((best[begin][0] + n_added + pass_tokens, begin))
-        best.append(min(costs))
-    raised: dict[int, int] = {}
-    end = len(ascending)
-    while end:
-        begin = best[end][1]
-        raised |= dict.fromkeys(ascending[begin:end], ascending[end - 1])
-        end = begin
-    return raised
 
 
 def _end_token(config: PromptConfig, model: Vocabulary) -> int:

@@ -196,7 +196,7 @@ class QuotingVocabulary:
         self._model = model
         self._originals = originals
         self.first_token = first_token
-        self.pass_tokens = model.pass_tokens
+        self.has_states = model.has_states
         self.label_end = model.label_end
         self.piece = model.piece
 

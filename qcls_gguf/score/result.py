@@ -110,7 +110,7 @@ class Counts:
     n_queries: int
     """queries of the request"""
     n_decodes: int
-    """decodes of the request; with recurrent layers, passes over the model's weights"""
+    """decodes of the request, each a pass over the model's weights"""
     n_tokens_new: int
     """tokens that were fed"""
     n_tokens_cached: int

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
 from oracle import Oracle, PromptSpec, decode_sequence
-from oracle_prompts import EXACT, QUERIES, TOPICS, compared, make_template, numbered_prompts, random_prompts
+from oracle_prompts import EXACT, QUERIES, compared, make_template, numbered_prompts, random_prompts
 from random_hybrids import HYBRIDS as ALL
 from random_hybrids import KINDS_OF_STATES as HYBRIDS
 
 from qcls_gguf import Classifier, ConfigError, DecodeError
-from qcls_gguf.labelling.batches import BatchLabeller, most_with_states
-from qcls_gguf.model import Model
+from qcls_gguf.labelling.batches import most_with_states
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf.native.kernel_steps import TREE_WALK
@@ -89,15 +88,9 @@ def test_a_gpu_answers_as_the_cpu_does(name: str, open_classifier: OpenClassifie
     np.testing.assert_allclose(answers[1], answers[0], rtol=0, atol=0.05)
 
 
-@pytest.fixture
-def in_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in llama.cpp: recurrent layers compute sequences together only while they have equally many tokens."""
-    monkeypatch.setenv(TREE_WALK, "0")
-
-
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", [*HYBRIDS, "jamba", "kimi-linear", "qwen3next"])
-def test_one_pass_answers_as_several_do(
+def test_one_pass_answers_as_llama_cpps_passes_do(
     name: str, device: str, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts of one text and of their own, branches of labels, queries of different lengths, alone and together."""
@@ -116,67 +109,10 @@ def test_one_pass_answers_as_several_do(
         results = [*classifier.classify_batch(queries), *map(classifier.classify, queries)]
         found.append([[score.score for answer in each.results for score in answer.scores] for each in results])
         usual = [*plain.classify_batch(queries), *map(plain.classify, queries)]
-        assert any(each.counts.n_decodes > 1 for each in results) == (value == "0")
-        assert value == "0" or [each.counts for each in results] == [each.counts for each in usual]
+        assert [each.counts for each in results] == [each.counts for each in usual]
     largest = 1e-4 if device == "cpu" else 0.05  # there products of F32 matrices may round to 10 bits
     np.testing.assert_allclose(found[1], found[0], rtol=0, atol=largest)
     np.testing.assert_allclose(found[1][: len(queries)], found[1][len(queries) :], rtol=0, atol=largest)
-
-
-@pytest.mark.usefixtures("in_passes")
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_separate_prompts_take_one_pass(name: str, open_classifier: OpenClassifier) -> None:
-    """All feed as many tokens as the one whose template ends longest after the query, if that takes few."""
-    prompts = prompts_of("separate", *TOPICS[:4])
-    prompts[2] = replace(prompts[2], template=prompts[2].template.replace("label:", ":"))
-    classifier, plain = (open_classifier(each, prompts, **EXACT) for each in (name, "qwen3"))
-    n_more = 1  # "label" is a token of this vocabulary
-    assert [prompt.n_held_back for prompt in classifier.prompts] == [0, 0, n_more, 0]
-    for query in ("red dress for girl", "", "dark " * 9):
-        counts, usual = classifier.classify(query).counts, plain.classify(query).counts
-        assert counts.n_decodes == 1
-        assert counts.n_tokens_new == usual.n_tokens_new + n_more
-        assert counts.n_tokens_cached == usual.n_tokens_cached - n_more
-    compared(prompts, classifier, ["red dress"])
-
-
-@pytest.mark.usefixtures("in_passes")
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_a_token_that_nobody_reads(name: str, open_classifier: OpenClassifier) -> None:
-    """Behind the shorter query of a batch, so that both take one pass."""
-    prompts, queries = prompts_of("separate", "item", "user"), ["red dress", "dark dress for"]
-    (results,) = compared(prompts, open_classifier(name, prompts, **EXACT), queries)
-    plain = open_classifier("qwen3", prompts, **EXACT).classify_batch(queries)[0].counts
-    assert (results[0].counts.n_decodes, results[0].counts.n_tokens_new) == (1, plain.n_tokens_new + 2)
-
-
-@pytest.mark.usefixtures("in_passes")
-def test_every_pass_finds_its_graph_built(open_classifier: OpenClassifier) -> None:
-    """The first pass has no outputs, and would be built anew with each request, and on a GPU not be replayed."""
-    labels = ("light blue", "light pink", "none")
-    classifier = open_classifier("qwen35", prompts_of("joint", "category", "color", "user", labels=labels), n_shapes=8)
-    counters, first = classifier.engine.context.counters, classifier.classify("red dress")
-    before = counters().n_graphs_reused
-    again = classifier.classify("dark dress")
-    assert again.counts.n_decodes == first.counts.n_decodes > 1
-    assert counters().n_graphs_reused - before == again.counts.n_decodes
-
-
-@pytest.mark.usefixtures("in_passes")
-def test_where_a_pass_is_dear_trunks_are_fed_for_each_branch(
-    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a GPU: prompts of one text, and labels that share their first token, take one pass."""
-    queries = ["red dress", ""]
-    labels = ("light blue", "light pink", "dark blue", "dark sky blue", "none")
-    joint = prompts_of("joint", "user", "color", labels=labels)
-    dear = len(joint) * len(labels) * 20
-    usual = open_classifier("qwen35", joint, **EXACT).classify("red dress").counts
-    monkeypatch.setattr(Model, "pass_tokens", dear)
-    found = compared(joint, open_classifier("qwen35", joint, max_batch=2, **EXACT), queries, queries[:1])
-    assert [results[0].counts.n_decodes for results in found] == [1, 1]
-    assert usual.n_decodes == 3
-    assert usual.n_tokens_new < found[-1][0].counts.n_tokens_new < usual.n_tokens_new + 2 * dear
 
 
 @pytest.mark.parametrize(("name", "n_requests"), [("qwen35", 1000), ("lfm2", 50), ("granitehybrid", 50)])
@@ -245,26 +181,17 @@ def test_settings_without_kernels_for_recurrent_layers(make_model: MakeModel, op
         open_classifier(path, numbered_prompts(2, "joint"), batch_invariant=True)
 
 
-@pytest.mark.usefixtures("in_passes")
 def test_eight_queries_of_which_some_are_as_long_as_may_be(open_classifier: OpenClassifier) -> None:
     """They do not fit one decode together."""
     prompts = numbered_prompts(2, "separate", "joint")
     longest = " ".join(["dark"] * 41)  # the first word takes the place of the space that an empty query leaves
     classifier = open_classifier("lfm2", prompts, max_query_tokens=40, max_batch=8, n_batch=200, **EXACT)
     queries = [longest, "", "x", longest, *QUERIES[:4]]
-    (results,) = compared(prompts, classifier, queries)
-    other = [*queries[4:], *queries[:4]]
-    assert classifier.classify_batch(other)[0].counts == results[0].counts  # they are computed by their lengths
+    compared(prompts, classifier, queries)
 
 
-@pytest.mark.usefixtures("in_passes")
-def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(open_classifier: OpenClassifier) -> None:
-    classifier = open_classifier("lfm2", numbered_prompts(2, "separate"), max_batch=4)
-    words, n = ("dark", "red", "x", "summer dress"), range(1, 5)
-    queries = [" ".join([word] * times) for times in n for word in words]
-    batches = list(BatchLabeller(classifier.configured, 4).label(queries[::-1]))
-    lengths = [len(queries[::-1][place]) for batch in batches for place, _ in batch]
-    assert lengths == sorted(lengths)
+def test_the_states_of_a_decode_fit(open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier("lfm2", numbered_prompts(2, "separate"))
     prompts = classifier.configured.compiled
     n_leaves = sum(prompt.trie.n_leaves for prompt in classifier.prompts)
     states = (0, 1, (2 << 30) // (5 * n_leaves), 2 << 30)

@@ -20,8 +20,6 @@ from qcls_gguf.config.load import parse_config
 from qcls_gguf.inspection.inspect import inspect_classifier, show_prompts
 from qcls_gguf.inspection.records import Inspection, ShownPrompts, TrieNode
 from qcls_gguf.inspection.report import inspection_view, shown_prompts_view
-from qcls_gguf.model import Model
-from qcls_gguf.native.kernel_steps import TREE_WALK
 
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>"]
 PROMPTS = [
@@ -151,25 +149,6 @@ def query_of(classifier: Classifier, n_tokens: int) -> str:
         classifier.plan_counts(query).n_tokens_new - classifier.plan_counts("").n_tokens_new
     )
     return query
-
-
-@pytest.mark.parametrize(("pass_tokens", "n_copies", "n_decodes"), [(4, 1, 2), (1000, 2, 1)])
-def test_a_model_with_states_feeds_again_what_spares_a_decode(
-    pass_tokens: int, n_copies: int, n_decodes: int, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two prompts of one text: the query is fed once, or for each of them in one decode."""
-    monkeypatch.setenv(TREE_WALK, "0")
-    monkeypatch.setattr(Model, "pass_tokens", pass_tokens)
-    prompts = [dataclasses.replace(COLOR, name=name) for name in ("color", "tint")]
-    prompts[1] = dataclasses.replace(prompts[1], template=COLOR.template.replace("color:", "tint:"))
-    classifier = open_classifier("qwen35", prompts)
-    found = inspect_classifier(classifier)
-    request, counts = found.request, classifier.classify("").counts
-    assert (request.n_decodes, request.n_tokens) == (counts.n_decodes, counts.n_tokens_new)
-    assert request.n_decodes == n_decodes
-    more = [classifier.classify(query).counts.n_tokens_new for query in ("red dress", "red dress for")]
-    assert request.n_query_copies == more[1] - more[0] == n_copies
-    assert request.pass_tokens == pass_tokens
 
 
 def test_the_table_shows_prompts_and_tries() -> None:
