@@ -65,7 +65,7 @@ def test_help_has_several_names(arguments: list[str]) -> None:
 def test_an_option_of_another_command_is_named_with_that() -> None:
     done = invoked("calibrate", "--html", "x.html")
     assert done.exit_code == 2
-    assert "calibrate has no --html, which is an option of label, eval, advise, compare, bench" in done.stderr
+    assert "calibrate has no --html, which is an option of label, eval, learn, advise, compare" in done.stderr
     missing = invoked("eval", "--html")
     assert "requires an argument" in missing.stderr
 
