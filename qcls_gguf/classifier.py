@@ -93,15 +93,14 @@ class Classifier(Labeller):
         stages: list[Stage] = []
         for index, setting in enumerate(cascade.stages):
             config = stage_config(setting, self.config, f"cascade.stages[{index}]")
-            host = self._host(config, models, offline)
-            loaded = host.prompt_set(config)
+            loaded = self._stage_prompts(config, models, offline)
             hashes = {name: prompt.prompt_hash for name, prompt in setting.prompts.items()}
-            check_stamps(f"cascade.stages[{index}]", hashes, setting.model_sha256, loaded, host.model)
+            check_stamps(f"cascade.stages[{index}]", hashes, setting.model_sha256, loaded, loaded.core.info)
             name = setting.config.stem
             stages.append(open_stage(name, loaded, setting))
             if stages[-1].together is not loaded:
                 loaded.close()  # the stage's own sets hold what they need of it
-            self._started.ledger.step(f"stage {name}", f"{counted(len(hashes), 'prompt')}, {host.model.path}")
+            self._started.ledger.step(f"stage {name}", f"{counted(len(hashes), 'prompt')}, {loaded.core.info.path}")
         last = self.config.path.stem if self.config.path else "last"
         stages.append(open_stage(last, self.configured, None))
         for query in (" a", " a b", " a b c"):
@@ -110,19 +109,19 @@ class Classifier(Labeller):
                 stage.core.ask([(prompt, query) for prompt in stage.alone.values()])
         self._cascade = Cascade(stages)
 
-    def _host(self, config: Config, models: OpenModels | None, offline: bool) -> Classifier:
-        """The classifier that answers a stage: this one, or another one if the stage has another model or, so that its
-        decodes end there, heads on lower layers.
+    def _stage_prompts(self, config: Config, models: OpenModels | None, offline: bool) -> LoadedPrompts:
+        """The prompts of a stage: on this engine, or on that of another classifier if the stage has another model or, so
+        that its decodes end there, heads on lower layers.
         """
         model: Model | OpenModels | None = models
         own = config.model
         if own == ModelConfig() or find_model(own, offline=offline).resolve() == self.engine.model.path.resolve():
             config = for_configured_prompts(replace(config, model=self.config.model, runtime=self.config.runtime))
             if layers_needed(config) == 0:
-                return self
+                return self.prompt_set(config)
             model = self.engine.model
         self._others.append(Classifier.from_config(config, model=model, offline=offline))
-        return self._others[-1]
+        return self._others[-1].configured
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query; see `classify_batch`."""
@@ -162,7 +161,7 @@ class Classifier(Labeller):
         check_capacity(
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )
-        self.engine.check_loaded(read_depths([compiled], self.engine.model.facts.n_layer)[1])
+        self.engine.model.check_loaded(read_depths([compiled], self.engine.model.facts.n_layer)[1])
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
         return load_prompts(self.core, compiled, calibration)
 

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -222,25 +223,34 @@ def _named(path: Path) -> Iterator[None]:
 
 def _read(path: Path) -> tuple[_About, dict[str, Head]]:
     with _named(path):
-        arrays, values = _arrays(path), None
         try:
-            values = json.loads(arrays[_ABOUT].tobytes())
-            about = check(_About, values)
-            return about, {
-                name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
-                for index, (name, entry) in enumerate(about.prompts.items())
-            }
-        except ValidationError as e:
-            raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_AGAIN}") from None
-        except (AttributeError, KeyError, ValueError) as e:
-            raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
+            found = path.stat()
+        except OSError as e:
+            raise ConfigError(f"cannot be read: {e.strerror or e}") from None
+        return _content(path, found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)  # the layers to load are read from it before the heads are
+def _content(path: Path, n_bytes: int, changed_ns: int) -> tuple[_About, dict[str, Head]]:
+    if n_bytes > MOST_BYTES:
+        raise ConfigError(f"has {n_bytes} bytes, at most {MOST_BYTES} are read")
+    arrays, values = _arrays(path), None
+    try:
+        values = json.loads(arrays[_ABOUT].tobytes())
+        about = check(_About, values)
+        return about, {
+            name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
+            for index, (name, entry) in enumerate(about.prompts.items())
+        }
+    except ValidationError as e:
+        raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_AGAIN}") from None
+    except (AttributeError, KeyError, ValueError) as e:
+        raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays of an npz file, which holds them as they are: nothing is unpacked to more bytes than the file has."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ConfigError(f"has {path.stat().st_size} bytes, at most {MOST_BYTES} are read")
         with zipfile.ZipFile(path) as archive:
             parts = archive.infolist()
             if any(part.compress_type != zipfile.ZIP_STORED for part in parts):

@@ -144,6 +144,7 @@ class LoadedPrompts(Labeller):
             core.label_tokens if compiled.exact else None,
             output=Output(scale=steps.scale, cap=steps.cap, bias=bias),
             arithmetic=TrieScores,
+            reads_labels=compiled.reads_labels,
         )
         self.answers = Answers(compiled.prompts, compiled.settings, self.scorer, compiled.heads)
         self.n_prefixes = len(set(compiled.prefixes))

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
-from ..errors import ConfigError, PlanError
+from ..errors import PlanError
 from ..model import Model
 from ..model.placement import flash_attention
 from ..native import NativeContext
@@ -56,12 +56,7 @@ class ContinuationScorer:
 
         Raises ConfigError for a model of which only the first layers are loaded, and ModelError if memory is lacking.
         """
-        if n_left_out := model.facts.n_left_out:
-            raise ConfigError(
-                f"the last {n_left_out} of the model's {model.facts.n_layer} layers are not loaded, because all "
-                "configured prompts have heads below them and runtime.question_prefixes is 0: set it above 0 for "
-                "log-probabilities of texts"
-            )
+        model.check_loaded()
         n_ctx = n_ctx or min(model.facts.n_ctx_train, _USUAL_N_CTX)
         n_batch = max(2, min(n_ctx, 2048 if model.n_gpu_layers else 512))
         n_rows = max(2, min(n_batch, _ROWS_BYTES // (4 * model.facts.n_vocab)))

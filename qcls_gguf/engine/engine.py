@@ -227,23 +227,13 @@ class Engine:
         """
         if (depths, end) == (self.depths, self.end_depth):
             return
-        self.check_loaded(end)
+        self.model.check_loaded(end)
         self.context.set_depths(np.array(depths, np.int32), end)
         lacks_cells = self.end_depth > 0 and (end == 0 or end > self.end_depth)
         self.depths, self.end_depth = depths, end
         self._make_rows()
         if lacks_cells:
             self.restore()
-
-    def check_loaded(self, end: int) -> None:
-        """Raise ConfigError where the layers up to `end` are not loaded; 0: all layers."""
-        facts = self.model.facts
-        n_loaded = facts.n_layer - facts.n_left_out
-        if facts.n_left_out and not 0 < end <= n_loaded:
-            raise ConfigError(
-                f"{n_loaded} of the model's {facts.n_layer} layers are loaded, because all configured prompts have "
-                "heads there and runtime.question_prefixes is 0: set it above 0 for prompts that need more layers"
-            )
 
     def columns(self, depth: int) -> slice:
         """The columns of a row with the state after `depth` layers; after all layers, the final-norm hidden state."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..config.schema import Config, ModelConfig, RuntimeConfig
 from ..config.words import shown
-from ..errors import ModelError
+from ..errors import ConfigError, ModelError
 from ..native import ContextMemory, ContextSettings, NativeModel, measure_context
 from ..system.timing import Ledger
 from .files import ModelFile, find_model
@@ -83,6 +83,16 @@ class Model(Vocabulary):
         first = f", {file.n_layer} of {native.facts.n_layer} layers" if native.facts.n_left_out else ""
         ledger.step("load model", f"{native.facts.description}{first}, {where}{lanes}")
         return cls(file, placed, native, runtime, hashing)
+
+    def check_loaded(self, end: int = 0) -> None:
+        """Raise ConfigError where the layers up to `end` are not loaded; 0: all layers."""
+        facts = self.facts
+        n_loaded = facts.n_layer - facts.n_left_out
+        if facts.n_left_out and not 0 < end <= n_loaded:
+            raise ConfigError(
+                f"{n_loaded} of the model's {facts.n_layer} layers are loaded, because all configured prompts have "
+                "heads there and runtime.question_prefixes is 0: set it above 0 for whatever needs more layers"
+            )
 
     @property
     def is_all_on_gpu(self) -> bool:

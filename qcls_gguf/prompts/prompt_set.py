@@ -41,7 +41,12 @@ class PromptSet:
     def depths(self, n_layer: int) -> set[int]:
         """The layers after which hidden states are read; n_layer: the final-norm hidden state."""
         found = {head.depth for head in self.heads if head}
-        return found | {n_layer} if self.exact or any(not head or head.reads_labels for head in self.heads) else found
+        return found | {n_layer} if self.exact or self.reads_labels else found
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether an answer depends on labels' texts: there is a prompt without a head, or whose head reads them."""
+        return any(not head or head.reads_labels for head in self.heads)
 
     @cached_property
     def listings(self) -> tuple[Prompt, ...]:

@@ -84,12 +84,14 @@ class Scorer:
         *,
         output: Output | None = None,
         arithmetic: Callable[[Int32Array, Int32Array, Int32Array], TrieArithmetic],
+        reads_labels: bool = True,
     ) -> None:
         """rows[t] is the output matrix's row of token t, shape (n_embd,), for every token on an edge of the tries.
 
         label_tokens: see `use_label_tokens`; output: what turns products into logits;
         arithmetic(node_start, label_start, label_edge): node i's edges are [node_start[i], node_start[i + 1]), label
-        j's path label_edge[label_start[j] : label_start[j + 1]]; every node and label has an edge.
+        j's path label_edge[label_start[j] : label_start[j + 1]]; every node and label has an edge. reads_labels: False
+        if heads answer every prompt without its labels' scores, which are then zeros unless they are exact.
         """
         self.n_positions = sum(len(trie.read) for trie in tries)
         """The number of hidden states that one query's scores read."""
@@ -132,6 +134,7 @@ class Scorer:
         self._first_token = np.array(first_token, np.intp)
         self._first_edge = self._label_edge[self._label_start[self._first_token]]
         self._exact = [(scoring, slice(own.start, own.stop)) for scoring, own in labels if scoring in EXACT_SCORINGS]
+        self._reads_labels = reads_labels
         self._label_column: IndexArray | None = None
         self.use_label_tokens(label_tokens)
         self._quiet = _quiet()
@@ -156,6 +159,10 @@ class Scorer:
         room = self._room
         if len(room.edge) != len(row):
             room = self._room = self._arithmetic.room(len(row))
+        if not self._reads_labels and self._label_column is None:
+            room.score.fill(0.0)
+            room.probability.fill(0.0)
+            return LabelScores(room.score, room.probability, None)
         edge = room.edge
         self._quiet.run(self._dot, hidden, row, edge)
         if self._finish is not None:

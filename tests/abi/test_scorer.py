@@ -143,6 +143,16 @@ def test_what_is_not_finite_is_refused(output: Output, scoring: Scoring, value: 
         scorer.score(np.array([[1e-30, 1], [value, 1]], np.float32), rows([0, 0], [1, 1]))
 
 
+def test_what_no_answer_reads_is_not_computed() -> None:
+    """Heads answer every prompt: rows that hold nothing of use are not multiplied with."""
+    tries, head = [trie_of((0,), (1,))], {token: np.full(N_EMBD, np.nan, np.float32) for token in (0, 1)}
+    hidden, row = np.ones((2, N_EMBD), np.float32), rows([0, 0], [1, 1])
+    with pytest.raises(ScoreError, match="not finite"):
+        Scorer(tries, head).score(hidden, row)
+    found = Scorer(tries, head, reads_labels=False).score(hidden, row)
+    assert found.score.tolist() == found.probability.tolist() == [[0.0, 0.0]] * 2
+
+
 @pytest.mark.parametrize("n_queries", [1, 4])
 def test_large_models_are_scored_node_by_node_with_the_same_bits(
     n_queries: int, monkeypatch: pytest.MonkeyPatch
