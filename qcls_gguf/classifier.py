@@ -110,8 +110,8 @@ class Classifier(Labeller):
         self._cascade = Cascade(stages)
 
     def _stage_prompts(self, config: Config, models: OpenModels | None, offline: bool) -> LoadedPrompts:
-        """The prompts of a stage: on this engine, or on that of another classifier if the stage has another model or, so
-        that its decodes end there, heads on lower layers.
+        """The prompts of a stage: on this engine, or on another classifier's if the stage has another model or, so that
+        its decodes end there, heads on lower layers.
         """
         model: Model | OpenModels | None = models
         own = config.model

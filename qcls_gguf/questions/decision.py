@@ -66,11 +66,11 @@ class DecisionReader:
     pointer: Pointer | None = None
     """of kev"""
 
-    def prepared(self, questions: Mapping[str, Question]) -> list[Question]:
-        """The questions of a request, by name, with the names and, for one kind, all other questions that their prompts
-        contain.
+    def prepared(self, questions: Sequence[tuple[str, Question]]) -> list[Question]:
+        """The questions of a request, given with their names, with these and, for one kind, all other questions that
+        their prompts contain.
         """
-        named = [replace(each, name=name) for name, each in questions.items()]
+        named = [replace(each, name=name) for name, each in questions]
         return [replace(each, beside=tuple(named)) for each in named] if self.kind == NIMBLE else named
 
     def compile(self, question: Question, classifier: Classifier) -> PromptSet:

@@ -5,38 +5,38 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..config.words import shown
 from ..errors import QclsError
 from ..version import __version__
 from .asking import Asker, json_bytes
 from .backend import Backend
-from .bodies import JSON, LINES, check_encoding, read_json, unless_gone
 from .dialect import MODEL, Dialect, Events
 from .dialects import DIALECTS
-from .exchange import Exchange, log
+from .exchange import JSON, LINES, Exchange, log
 from .lifecycle import Lifecycle
 from .metrics import CONTENT_TYPE, Metrics
 from .openapi import description
 from .refusal import RefusedError, openai_words, parse, refusal_of
 from .settings import ServiceSettings
 
-Answer = Callable[[Request], Awaitable[Response]]
+Answer = Callable[[Exchange], Awaitable[Response]]
 _GONE = 499  # as nginx logs a client that left
 _MOST_DROPPED_BYTES = 64 << 20
 """of the body of a request that is refused"""
 _DROP_S, _DROP_IDLE_S = 10.0, 1.0
 """for them to come, and for the next of them"""
-_MODEL_PATH = "/v1/models/{name}"
+_MODELS = "/v1/models/"
+_MODEL_PATH = _MODELS + "{name}"
 _NO_PATH = (
     "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
     "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema; /docs lists the others"
@@ -54,17 +54,16 @@ _BY_PATH = {path: [each for each in DIALECTS if each.path == path] for path in d
 def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> ASGIApp:
     """The ASGI application of a service."""
     metrics = Metrics(lifecycle)
-    asker = Asker(lifecycle, metrics, settings.limits)
+    asker = Asker(lifecycle, metrics)
     operations = _operations(lifecycle, metrics, may_reload=bool(settings.api_keys))
-    described = description(list(_BY_PATH.values()), (each[:3] for each in operations))
-
-    async def describe(_: Request) -> Response:
-        return _json(described)
-
+    described = json_bytes(description(list(_BY_PATH.values()), (each[:3] for each in operations)))
+    page = {"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY}
     answers: dict[str, tuple[str, Answer]] = {
-        **{path: ("POST", _dialects(spoken, asker)) for path, spoken in _BY_PATH.items()},
+        **{path: ("POST", _dialects(dialects, asker)) for path, dialects in _BY_PATH.items()},
         **{path: (method.upper(), answer) for method, path, _, answer in operations},
-        **{"/": ("GET", _page("page.html")), "/docs": ("GET", _page("docs.html")), "/openapi.json": ("GET", describe)},
+        "/": ("GET", _fixed(_file("page.html"), page)),
+        "/docs": ("GET", _fixed(_file("docs.html"), page)),
+        "/openapi.json": ("GET", _fixed(described, {"content-type": JSON})),
     }
     return _App(answers, metrics, settings)
 
@@ -76,67 +75,63 @@ class _App:
         """answers: the method and the handler of each path."""
         self._answers = answers
         self._metrics = metrics
+        self._settings = settings
         self._digests = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
-        self._logs = settings.logs_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
-        exchange = Exchange(scope)
+        exchange = Exchange(scope, receive, self._settings.limits)
         status = _GONE
-
-        async def read() -> Message:
-            message = await receive()
-            exchange.is_read = not message.get("more_body", False)
-            return message
-
-        async def reply(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *exchange.headers()]
-            await send(message)
-
-        async def refuse(refusal: RefusedError) -> None:
-            exchange.reason = refusal.reason
-            may_stay = refusal.status != 408 and not exchange.header(b"expect")
-            stays = exchange.is_read or (may_stay and await _dropped(read))
-            await _response(refusal, scope["path"], stays)(scope, receive, reply)
-
         self._metrics.in_flight.inc()
         try:
-            self._check_key(scope, exchange)
-            response = await self._answer(scope, exchange)(Request(scope, read))
-            await response(scope, read, reply)
-        except (RefusedError, QclsError) as e:
-            await refuse(refusal_of(e))
+            response = await self._response(exchange)
+            response.raw_headers += exchange.answer_headers()
+            status = response.status_code
+            await response(scope, receive, send)
         except ClientDisconnect:
             self._metrics.gone.inc()
-        except Exception:
-            if status != _GONE:
-                raise  # uvicorn ends the connection, so that no client takes a part for the whole answer
-            log.exception("request %s failed", exchange.request_id)
-            what = f"an error inside the service: its log has it under {exchange.request_id}"
-            await refuse(RefusedError(500, "failed", what))
         finally:
             self._metrics.in_flight.dec()
             self._metrics.answered(exchange.route, status, exchange.total_ms / 1e3, exchange.reason)
-            if self._logs:
+            if self._settings.logs_requests:
                 exchange.log(status)
 
-    def _answer(self, scope: Scope, exchange: Exchange) -> Answer:
+    async def _response(self, exchange: Exchange) -> Response:
+        """The answer, or a refusal in the words of the path's API. Raises ClientDisconnect."""
+        path = exchange.scope["path"]
+        try:
+            self._check_key(exchange)
+            return await self._answer(exchange)(exchange)
+        except ClientDisconnect:
+            raise
+        except (RefusedError, QclsError) as e:
+            refusal = refusal_of(e)
+        except Exception:
+            log.exception("request %s failed", exchange.request_id)
+            what = f"an error inside the service: its log has it under {exchange.request_id}"
+            refusal = RefusedError(500, "failed", what)
+        exchange.reason = refusal.reason
+        may_stay = refusal.status != 408 and not exchange.header(b"expect")
+        stays = exchange.is_read or (may_stay and await _dropped(exchange))
+        words = _BY_PATH[path][-1].words if path in _BY_PATH else openai_words
+        headers = refusal.headers | ({} if stays else {"connection": "close"})
+        return Response(json_bytes(words(refusal)), refusal.status, headers, media_type=JSON)
+
+    def _answer(self, exchange: Exchange) -> Answer:
         """The handler of a request. Raises RefusedError: 404 or 405."""
-        path = _MODEL_PATH if scope["path"].startswith(_MODEL_PATH.removesuffix("{name}")) else scope["path"]
+        path = exchange.scope["path"]
+        path = _MODEL_PATH if path.startswith(_MODELS) else path
         if path not in self._answers:
             raise RefusedError(404, "unknown path", _NO_PATH)
         exchange.route = path
         method, answer = self._answers[path]
-        if scope["method"] not in (method, "HEAD" if method == "GET" else ""):
+        if exchange.method not in (method, "HEAD" if method == "GET" else ""):
             raise RefusedError(405, "method", f"this path takes {method}", allow=method)
         return answer
 
-    def _check_key(self, scope: Scope, exchange: Exchange) -> None:
+    def _check_key(self, exchange: Exchange) -> None:
         """Raise RefusedError (401) for a request without a key, unless its path is open."""
-        if not self._digests or scope["path"] in _OPEN_PATHS:
+        if not self._digests or exchange.scope["path"] in _OPEN_PATHS:
             return
         scheme, _, bearer = exchange.header(b"authorization").partition(" ")
         given = bearer.strip() if scheme.lower() == "bearer" else exchange.header(b"x-api-key")
@@ -146,37 +141,35 @@ class _App:
             raise RefusedError(401, "key", "this API key is not known" if given else what)
 
 
-async def _dropped(read: Receive) -> bool:
+async def _dropped(exchange: Exchange) -> bool:
     """Read the rest of a body, as many clients send all of it before they read an answer; returns whether it ended."""
     n = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(_DROP_S):
             while n < _MOST_DROPPED_BYTES:
                 async with asyncio.timeout(_DROP_IDLE_S):
-                    message = await read()
+                    message = await exchange.receive()
                 n += len(message.get("body", b""))
-                if not message.get("more_body", False):
+                if exchange.is_read:
                     return True
     return False
 
 
-def _dialects(dialects: Sequence[Dialect], asker: Asker) -> Answer:
+def _dialects(dialects: list[Dialect], asker: Asker) -> Answer:
     """The handler of a path's requests. dialects: those of this path."""
 
-    async def answer(request: Request) -> Response:
-        exchange = Exchange.of(request.scope)
-        exchange.set_deadline(asker.limits)
-        check_encoding(exchange)
+    async def answer(exchange: Exchange) -> Response:
+        exchange.check_headers()
         own = dialects[-1]
         if own.line is not None and exchange.content_type in LINES:
             _ = asker.lifecycle.backend  # before the answer begins
-            return _Lines(asker.lines(own, request), media_type=LINES[0])
-        body = await read_json(request, asker.limits)
-        backend = asker.lifecycle.backend
+            return _Lines(asker.lines(own, exchange), media_type=LINES[0])
+        body = await exchange.read_json()
+        exchange.backend = asker.lifecycle.backend
         dialect = next(each for each in dialects if each.claims(body))
-        parameters = request.query_params if dialect.parameters else {}
-        asked = dialect.ask(parse(dialect.request, body), backend.context(exchange.request_id, parameters))
-        found = await unless_gone(asker.answer(asked, backend, exchange), request)
+        parameters = exchange.query_params if dialect.parameters else {}
+        asked = dialect.ask(parse(dialect.request, body), exchange.backend.context(exchange.request_id, parameters))
+        found = await exchange.unless_gone(asker.answer(asked, exchange))
         return _events(found) if isinstance(found, Events) else _json(found)
 
     return answer
@@ -195,20 +188,21 @@ class _Lines(StreamingResponse):
         await self.stream_response(send)
 
 
-def _page(name: str) -> Answer:
-    page = (Path(__file__).parent / name).read_bytes()
+def _json(body: object) -> Response:
+    return Response(json_bytes(body), media_type=JSON)
 
-    async def answer(_: Request) -> Response:
-        return Response(page, headers={"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY})
+
+def _fixed(content: bytes, headers: Mapping[str, str]) -> Answer:
+    """The handler that always answers the same."""
+
+    async def answer(_: Exchange) -> Response:
+        return Response(content, headers=headers)
 
     return answer
 
 
-def _response(refusal: RefusedError, path: str, stays: bool) -> Response:
-    """The refusal in the words of the path's API. stays: whether the connection does."""
-    words = _BY_PATH[path][-1].words if path in _BY_PATH else openai_words
-    close = {} if stays else {"connection": "close"}
-    return Response(json_bytes(words(refusal)), refusal.status, refusal.headers | close, media_type=JSON)
+def _file(name: str) -> bytes:
+    return (Path(__file__).parent / name).read_bytes()
 
 
 # --- operations ------------------------------------------------------------------------------------------------------
@@ -217,28 +211,28 @@ def _response(refusal: RefusedError, path: str, stays: bool) -> Response:
 def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> list[tuple[str, str, str, Answer]]:
     """(method, path, summary, handler) of each; may_reload: whether clients have API keys."""
 
-    async def health(_: Request) -> Response:
+    async def health(_: Exchange) -> Response:
         return _json({"status": lifecycle.state.value, "version": __version__})
 
-    async def ready(request: Request) -> Response:
+    async def ready(exchange: Exchange) -> Response:
         _ = lifecycle.backend
-        return await health(request)
+        return await health(exchange)
 
-    async def counts(_: Request) -> Response:
+    async def counts(_: Exchange) -> Response:
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
 
-    async def models(_: Request) -> Response:
+    async def models(_: Exchange) -> Response:
         return _json({"object": "list", **_models(lifecycle.backend)})
 
-    async def model(request: Request) -> Response:
-        name = request.scope["path"].removeprefix(_MODEL_PATH.removesuffix("{name}"))
+    async def model(exchange: Exchange) -> Response:
+        name = exchange.scope["path"].removeprefix(_MODELS)
         known = {each["id"]: each for each in _models(lifecycle.backend)["data"]}
         if name not in known:
             what = f"there is no model {shown(name)}: this service has {', '.join(map(shown, known))}"
             raise RefusedError(404, "unknown prompt", what)
         return _json(known[name])
 
-    async def reload(_: Request) -> Response:
+    async def reload(_: Exchange) -> Response:
         if not may_reload:
             what = "only a client with an API key may reload, and this service has none: give it one, or send SIGHUP"
             raise RefusedError(403, "key", what)
@@ -254,10 +248,6 @@ def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> 
         ("get", _MODEL_PATH, "A prompt, as a model", model),
         ("post", "/admin/reload", "Read the configuration anew", reload),
     ]
-
-
-def _json(body: object) -> Response:
-    return Response(json_bytes(body), media_type=JSON)
 
 
 def _models(backend: Backend) -> dict[str, list[dict[str, object]]]:

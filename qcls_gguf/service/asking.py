@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 
 from ..core.handle import LoadedPrompts, n_tokens_of
 from ..errors import CapacityError, ConfigError, PlanError, QclsError, ScoreError
@@ -17,14 +18,12 @@ from ..questions.question import PLACE
 from ..questions.sets import RoomError
 from ..report.drift import alarm_text
 from ..score.result import PromptResult, Result
-from .backend import Backend, Pair
-from .bodies import json_value, read_lines
-from .dialect import Completions, Dialect, Questions, TextQuestion, Texts, Usage, unknown_prompt
-from .exchange import Exchange, log
+from .backend import Pair
+from .dialect import Asked, Completions, Dialect, Questions, TextQuestion, Texts, unknown_prompt
+from .exchange import Exchange, json_value, log
 from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .refusal import RefusedError, check_size, openai_words, parse, refusal_of
-from .settings import RequestLimits
 
 _AT_ONCE = 8
 """the most questions of one request in one turn, so that other requests do not wait longer"""
@@ -32,52 +31,53 @@ T = TypeVar("T")
 
 
 class Asker:
-    """Answers requests by a backend. For the thread of the event loop.
+    """Answers requests by their backends. For the thread of the event loop.
 
     Raises RefusedError, and QclsError for requests that cannot be computed.
     """
 
-    def __init__(self, lifecycle: Lifecycle, metrics: Metrics, limits: RequestLimits) -> None:
+    def __init__(self, lifecycle: Lifecycle, metrics: Metrics) -> None:
         self.lifecycle = lifecycle
-        self.limits = limits
-        self._admission = lifecycle.admission
+        self._admitted = lifecycle.admission.admitted
         self._metrics = metrics
 
-    async def answer(self, asked: Texts | Questions | Completions, backend: Backend, exchange: Exchange) -> object:
-        """The body of the answer to a request. Raises RefusedError."""
-        if isinstance(asked, Completions):
-            check_size(len(asked.prompts), self.limits.queries, "prompts", "prompt")
-            with self._admission.admitted(len(asked.prompts)), backend:
-                return asked.answer(
-                    await backend.scored(asked.prompts, exchange.seconds_left, from_start=asked.from_start)
-                )
-        if isinstance(asked, Questions):
-            questions: list[TextQuestion] = []
-            for each in asked.questions:
-                check_size(len(questions) + 1, self.limits.queries, "questions", "questions")
-                check_size(each.question.n_bytes, self.limits.question_bytes, "bytes", each.param)
-                questions.append(each)
-            with self._admission.admitted(len(questions)), backend:
-                return await self._answered(asked, questions, backend, exchange)
-        check_size(len(asked.texts), self.limits.queries, "texts", asked.param)
-        if not asked.texts and not asked.is_partial:
-            raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
-        with self._admission.admitted(len(asked.texts)), backend:
-            return asked.answer(await self._labelled(asked, backend, exchange))
+    async def answer(self, asked: Asked, exchange: Exchange) -> object:
+        """The body of the answer to a request."""
+        limits = exchange.limits
+        found: Callable[[], Awaitable[list[Any]]]
+        match asked:
+            case Questions():
+                questions: list[TextQuestion] = []
+                for each in asked.questions:
+                    check_size(len(questions) + 1, limits.queries, "questions", "questions")
+                    check_size(each.question.n_bytes, limits.question_bytes, "bytes", each.param)
+                    questions.append(each)
+                n, found = len(questions), partial(self._answered, asked, questions, exchange)
+            case Texts(texts=texts, param=param):
+                n, found = len(texts), partial(self._labelled, asked, exchange)
+                check_size(n, limits.queries, "texts", param)
+                if not texts and not asked.is_partial:
+                    raise RefusedError(400, "invalid", f"{param} is empty: send at least one text", param=param)
+            case Completions(prompts=prompts):
+                n = len(prompts)
+                check_size(n, limits.queries, "prompts", "prompt")
+                scored = exchange.backend.scored
+                found = partial(scored, prompts, exchange.seconds_left, from_start=asked.from_start)
+        with self._admitted(n), exchange.backend:
+            return asked.answer(await found(), exchange.usage)
 
-    async def lines(self, dialect: Dialect, request: Request) -> AsyncIterator[bytes]:
+    async def lines(self, dialect: Dialect, exchange: Exchange) -> AsyncIterator[bytes]:
         """An answer for each line that arrives, in the same order; an error in one line does not affect the others."""
-        exchange = Exchange.of(request.scope)
         exchange.streams = True
 
         async def each() -> AsyncIterator[Coroutine[Any, Any, object]]:
-            async for number, line in read_lines(request, self.limits):
-                yield self._line(dialect, backend, exchange, number, line)
+            async for number, line in exchange.read_lines():
+                yield self._line(dialect, exchange, number, line)
 
         try:
-            backend = self.lifecycle.backend
-            with self._admission.admitted(0), backend:
-                async for answer in in_order(each(), backend.window):
+            exchange.backend = self.lifecycle.backend
+            with self._admitted(0), exchange.backend:
+                async for answer in in_order(each(), exchange.backend.window):
                     yield json_bytes(answer) + b"\n"
         except RefusedError as refusal:  # the answer has begun, so its last line reports this
             exchange.reason = refusal.reason
@@ -85,27 +85,29 @@ class Asker:
         except ClientDisconnect:
             self._metrics.gone.inc()
 
-    async def _line(self, dialect: Dialect, backend: Backend, exchange: Exchange, number: int, line: bytes) -> object:
+    async def _line(self, dialect: Dialect, exchange: Exchange, number: int, line: bytes) -> object:
         head: dict[str, object] = {"line": number}
         assert dialect.line is not None
         try:
-            asked = dialect.ask(parse(dialect.line, json_value(line)), backend.context(exchange.request_id, {}))
+            asked = dialect.ask(
+                parse(dialect.line, json_value(line)), exchange.backend.context(exchange.request_id, {})
+            )
             assert isinstance(asked, Texts)
             head[asked.param] = asked.texts[0]
-            return asked.answer(await self._labelled(asked, backend, exchange))
+            return asked.answer(await self._labelled(asked, exchange), exchange.usage)
         except (RefusedError, QclsError) as e:
             return head | openai_words(refusal_of(e))
 
-    async def _labelled(self, asked: Texts, backend: Backend, exchange: Exchange) -> list[Result | RefusedError]:
+    async def _labelled(self, asked: Texts, exchange: Exchange) -> list[Result | RefusedError]:
         """The answer to each text; with is_partial instead a refusal for a text that cannot be labelled (422) or had no
         turn before the deadline (504).
         """
-        is_list = asked.is_partial or len(asked.texts) > 1
+        backend, is_list = exchange.backend, asked.is_partial or len(asked.texts) > 1
 
         async def one(index: int, text: str) -> Result | RefusedError:
             param = f"{asked.param}[{index}]" if is_list else asked.param
             try:
-                (result,) = await backend.ask([(loaded, text)], exchange.seconds_left)
+                (result,) = await self._results([(loaded, text)], exchange)
             except QclsError as e:
                 refusal = refusal_of(e, param)
                 if asked.is_partial and refusal.status in (422, 504):
@@ -113,7 +115,6 @@ class Asker:
                 if is_list:
                     refusal.message = f"{param}: {refusal.message}"
                 raise refusal from None
-            self._note(exchange, result)
             if backend.drift is not None and asked.scoring is None:
                 for prompt, what in backend.drift.add(result):
                     self._metrics.drift.labels(prompt, what).inc()
@@ -133,103 +134,95 @@ class Asker:
             raise late[0]
         return answers
 
-    def _note(self, exchange: Exchange, result: Result) -> None:
-        """Count an answer."""
-        exchange.answered(result)
-        self._metrics.labelled(result)
-        self._admission.learn(result.total_ms / result.counts.n_queries)
+    async def _results(self, pairs: Sequence[Pair], exchange: Exchange) -> list[Result]:
+        """The answer to each pair, all from one turn; they are counted."""
+        results = await exchange.backend.ask(pairs, exchange.seconds_left)
+        for result in results:
+            exchange.answered(result)
+            self._metrics.labelled(result)
+            self.lifecycle.admission.learn(result.total_ms / result.counts.n_queries)
+        return results
 
     # --- questions -----------------------------------------------------------------------------------------------
 
     async def _answered(
-        self, asked: Questions, given: Sequence[TextQuestion], backend: Backend, exchange: Exchange
-    ) -> object:
-        """The body of the answer to questions, which are asked in groups."""
-        usage = Usage()
-        questions = backend.prepared(given)
-        answers: list[Distribution | None] = []  # None: its scores cannot be computed
+        self, asked: Questions, given: Sequence[TextQuestion], exchange: Exchange
+    ) -> list[Distribution | None]:
+        """The answers to questions, which are asked in groups; None: its scores cannot be computed."""
+        questions, answers = exchange.backend.prepared(given), list[Distribution | None]()
         while len(answers) < len(questions):
-            some = questions[len(answers) : len(answers) + _AT_ONCE]
-            answers += await self._some(some, backend, exchange, usage)
+            answers += await self._some(questions[len(answers) : len(answers) + _AT_ONCE], exchange)
         for each, answer in zip(given, answers, strict=True):
             if answer is None and not asked.is_partial:
                 raise RefusedError(500, "failed", f"{each.param}: its scores are not finite", param=each.param)
-        return asked.answer(answers, usage)
+        return answers
 
-    async def _some(
-        self, questions: Sequence[TextQuestion], backend: Backend, exchange: Exchange, usage: Usage
-    ) -> list[Distribution | None]:
+    async def _some(self, questions: Sequence[TextQuestion], exchange: Exchange) -> list[Distribution | None]:
         """The answers to the first questions, as many as the engine has room for, at least one."""
         answers: list[Distribution | None] = []
         pairs: dict[int, Pair] = {}  # by the place of the answer
         async with AsyncExitStack() as stack:
             for place, each in enumerate(questions):
-                is_sure = each.question.configured is None and len(each.question.options) == 1
-                if not is_sure:
-                    waits_s = 0.0 if pairs else exchange.seconds_left
-                    try:
-                        loaded = await stack.enter_async_context(self._prompts(each, backend, usage, waits_s))
-                    except RoomError as e:
-                        if not pairs:
-                            log.warning("no room for a question: %s", e)
-                            raise
+                if each.question.configured is None and len(each.question.options) == 1:
+                    answers.append(Distribution([1.0]))
+                    continue
+                try:
+                    loaded = await self._loaded(each, exchange, stack, 0.0 if pairs else exchange.seconds_left)
+                except RoomError as e:
+                    if pairs:
                         break
-                    except CapacityError as e:
-                        log.warning("a question was refused: %s", str(e).replace(PLACE, each.param))
-                        n = len(each.question.options)
-                        what = f"{each.param}: {n} options and their question do not fit: give fewer or shorter texts"
-                        raise RefusedError(422, "invalid", what, param=each.param) from None
-                    except ConfigError as e:
-                        raise refusal_of(ConfigError(str(e).replace(PLACE, each.param)), each.param) from None
-                    pairs[place] = loaded, each.text
-                answers.append(Distribution([1.0]) if is_sure else None)
-            results = await self._results(list(pairs.values()), backend, exchange, usage)
+                    log.warning("no room for a question: %s", e)
+                    raise
+                pairs[place] = loaded, each.text
+                answers.append(None)
+            results = await self._finite(list(pairs.values()), exchange)
         for place, result in zip(pairs, results, strict=True):
             if result is not None:
                 answer = result.results[0]
                 mass = answer.audit.label_mass if answer.audit else None
-                probabilities = backend.probabilities(questions[place].question, result)
+                probabilities = exchange.backend.probabilities(questions[place].question, result)
                 answers[place] = Distribution(probabilities, mass, answer.stage, answer.depth, answer.label_set)
         return answers
 
-    def _prompts(
-        self, asked: TextQuestion, backend: Backend, usage: Usage, waits_s: float
-    ) -> AbstractAsyncContextManager[LoadedPrompts]:
-        """The prompt set of a question. Raises RefusedError and ConfigError."""
-        question = asked.question
+    async def _loaded(
+        self, asked: TextQuestion, exchange: Exchange, stack: AsyncExitStack, waits_s: float
+    ) -> LoadedPrompts:
+        """The prompt set of a question, which is kept until the stack ends. Raises RoomError and RefusedError."""
+        question, backend = asked.question, exchange.backend
         if (name := question.configured) is None:
             if question not in backend.sets:
-                usage.stored += n_tokens_of(question.n_bytes)
-            return backend.question(question, waits_s)
-        if name not in backend.prompts:
+                exchange.usage.stored += n_tokens_of(question.n_bytes)
+            prompts = backend.question(question, waits_s)
+        elif name not in backend.prompts:
             raise unknown_prompt(name, backend.prompts, asked.param)
-        labels = backend.prompts[name].labels
-        if {option.label for option in question.options} != set(labels):
-            what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
-            raise RefusedError(422, "invalid", what, param=asked.param)
-        return backend.configured((name,), None, audit=question.audit)
-
-    async def _results(
-        self, pairs: Sequence[Pair], backend: Backend, exchange: Exchange, usage: Usage
-    ) -> list[Result | None]:
-        """The answer to each pair; None for one whose scores cannot be computed."""
-        if not pairs:
-            return []
+        else:
+            labels = backend.prompts[name].labels
+            if {option.label for option in question.options} != set(labels):
+                others = ", ".join(labels)[:500]
+                what = f"the options are not the labels of the configured prompt {name!r}: give {others}"
+                raise RefusedError(422, "invalid", what, param=asked.param)
+            prompts = backend.configured((name,), None, audit=question.audit)
         try:
-            results = await backend.ask(pairs, exchange.seconds_left)
+            return await stack.enter_async_context(prompts)
+        except ConfigError as e:
+            what = str(e).replace(PLACE, asked.param)
+            if isinstance(e, CapacityError):
+                log.warning("a question was refused: %s", what)
+                n = len(question.options)
+                what = f"{asked.param}: {n} options and their question do not fit: give fewer or shorter texts"
+            raise RefusedError(422, "invalid", what, param=asked.param) from None
+
+    async def _finite(self, pairs: Sequence[Pair], exchange: Exchange) -> Sequence[Result | None]:
+        """The answer to each pair; None for one whose scores cannot be computed."""
+        try:
+            return await self._results(pairs, exchange) if pairs else []
         except ScoreError:
             if len(pairs) == 1:
                 return [None]
             # one by one, which shows whose scores cannot be used
-            return [each for pair in pairs for each in await self._results([pair], backend, exchange, usage)]
+            return [each for pair in pairs for each in await self._finite([pair], exchange)]
         except PlanError as e:
             raise refusal_of(e, "input") from None
-        for result in results:
-            counts = result.counts  # of the turn, which others' queries may share
-            usage.new += counts.n_tokens_new / counts.n_queries
-            usage.cached += counts.n_tokens_cached / counts.n_queries
-            self._note(exchange, result)
-        return list(results)
 
 
 async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> AsyncIterator[T]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from functools import cache
 from time import monotonic, time
 
@@ -17,7 +17,6 @@ from ..core.loading import some_of
 from ..engine.continuations import Continuation, ContinuationScorer, TokenScore
 from ..errors import DeadlineError
 from ..model import Model
-from ..model.identity import Stamp
 from ..prompts.prompt_set import PromptSet
 from ..questions.decision import read_decision
 from ..questions.forms import Forms, FormSettings
@@ -43,12 +42,11 @@ class Backend:
     """
 
     def __init__(
-        self, classifier: Classifier, model: Model, stamp: Stamp, forms: FormSettings, scorer: ContinuationScorer | None
+        self, classifier: Classifier, model: Model, forms: FormSettings, scorer: ContinuationScorer | None
     ) -> None:
-        """stamp: of the model file when it was opened; scorer: of given texts, if these are scored."""
+        """scorer: of given texts, if these are scored."""
         self.classifier = classifier
         self.model = model
-        self.stamp = stamp
         self.sets = SetCache(classifier)
         self.drift = DriftWatch.of(classifier)
         """compares answers with the calibration's rows"""
@@ -88,25 +86,23 @@ class Backend:
         for index, name in enumerate(names or ()):
             if name not in self.prompts:
                 raise unknown_prompt(name, self.prompts, f"prompts[{index}]")
-        asked = tuple(self.prompts) if names is None else tuple(name for name in self.prompts if name in names)
-        is_other = any(scoring not in (None, self.prompts[name].scoring) for name in asked)
-        if not audit and not is_other:
-            if asked == tuple(self.prompts):
-                return nullcontext(self.classifier.configured)
-            return self.sets.using(("configured", asked), lambda: self.classifier.some(asked))
+        classifier, config = self.classifier, self.classifier.config
+        asked = tuple(name for name in self.prompts if names is None or name in names)
+        others = [self.prompts[name] for name in asked if scoring not in (None, self.prompts[name].scoring)]
+        if not audit and not others and len(asked) == len(self.prompts):
+            return nullcontext(classifier.configured)
 
         def make() -> LoadedPrompts:
-            config = self.classifier.config
-            if scoring is not None and is_other:
-                prompts = tuple(dataclasses.replace(self.prompts[name], scoring=scoring) for name in asked)
-                config = dataclasses.replace(config, prompts=prompts, calibration=None, heads=None)
-                return self.classifier.prompt_set(config, audit=audit)
-            with self.classifier.prompt_set(
-                config, audit=audit
-            ) as every:  # files of fits and heads are for all of them
+            if scoring and others:
+                prompts = tuple(replace(self.prompts[name], scoring=scoring) for name in asked)
+                other = replace(config, prompts=prompts, calibration=None, heads=None)
+                return classifier.prompt_set(other, audit=audit)
+            if not audit:
+                return classifier.some(asked)
+            with classifier.prompt_set(config, audit=True) as every:  # files of fits and heads are for all of them
                 return some_of(every, asked)
 
-        return self.sets.using(("configured", asked, scoring, audit), make)
+        return self.sets.using(("configured", asked, scoring if others else None, audit), make)
 
     def question(self, question: Question, waits_s: float) -> AbstractAsyncContextManager[LoadedPrompts]:
         """The prompt set of a question. waits_s: see SetCache.using. Entering it raises ConfigError, RefusedError."""
@@ -123,13 +119,13 @@ class Backend:
         """The questions of a request in the form that this model needs."""
         if self.decision is None:
             return questions
-        own = [each for each in questions if each.question.configured is None]
-        named = {each.param.removeprefix("questions."): each.question for each in own}
-        prepared = dict(zip(own, self.decision.prepared(named), strict=True))
-        texts = {text: self.decision.state_text(text) for text in {each.text for each in own}}
+        asked = [(each.param.removeprefix("questions."), each.question) for each in questions]
+        own = dict.fromkeys(each for each in asked if each[1].configured is None)
+        prepared = dict(zip(own, self.decision.prepared(list(own)), strict=True))
+        state_text = cache(self.decision.state_text)
         return [
-            TextQuestion(question, texts[each.text], each.param) if (question := prepared.get(each)) else each
-            for each in questions
+            TextQuestion(prepared[named], state_text(each.text), each.param) if named in prepared else each
+            for named, each in zip(asked, questions, strict=True)
         ]
 
     def probabilities(self, question: Question, result: Result) -> list[float]:

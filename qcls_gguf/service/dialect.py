@@ -1,7 +1,7 @@
 """Dialects: how an API writes its requests, answers and errors, as functions of plain values.
 
-A dialect reads a body and says what it asks (`Texts` or `Questions`); these carry the function that turns the model's
-answers into the answer's body. It knows no engine, no queue and no HTTP.
+A dialect reads a body and says what it asks: `Texts`, `Questions` or `Completions`. These carry the function that turns
+the model's answers into the answer's body. It knows no engine, no queue and no HTTP.
 """
 
 from __future__ import annotations
@@ -9,36 +9,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
 from ..questions.question import Question
-from ..score.result import Result
 from .refusal import RefusedError, openai_words
 
 MODEL = "default"
 """what the models of `/v1/models` are named for: all configured prompts; one of them is `default/<prompt>`"""
 
 
-class Strict(BaseModel):
-    """A part of a body that has the fields that it names and no others."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
-class Lenient(BaseModel):
+class Lenient(BaseModel, use_attribute_docstrings=True):
     """A part of a body whose other fields are ignored."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+
+class Strict(Lenient, extra="forbid", strict=True):
+    """A part of a body that has the fields that it names and no others."""
 
 
-class QuestionsRequest(Lenient):
+class QuestionsRequest(Lenient, strict=True):
     """The common fields of all requests with questions."""
-
-    model_config = ConfigDict(strict=True)
 
     audit: bool = False
     """ours: whether each answer also has the probability that lies on its options at all, as `x_label_mass`, with
@@ -70,23 +63,6 @@ class Context:
         raise RefusedError(422, "invalid", f"{what}; /predict also takes ?prompt=NAME", param=param)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
-    """Texts to label by configured prompts."""
-
-    texts: Sequence[str]
-    param: str
-    """the field that holds them"""
-    answer: Callable[[list[Any]], object]
-    """the answer's body, of a Result for each text; with is_partial some may be a RefusedError instead"""
-    prompts: tuple[str, ...] | None = None
-    """names; None: all"""
-    scoring: Scoring | None = None
-    audit: bool = False
-    is_partial: bool = False
-    """whether the others are answered where one cannot be"""
-
-
 @dataclass(frozen=True, slots=True)
 class TextQuestion:
     """A question, the text that it is asked about, and what the request calls it, such as `questions[3]`."""
@@ -98,7 +74,7 @@ class TextQuestion:
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens of a request's questions."""
+    """Tokens of a request's texts or questions; a turn's tokens belong to its queries in equal parts."""
 
     new: float = 0.0
     """fed after the prefixes"""
@@ -118,14 +94,33 @@ class Usage:
         return max(round(self.cached) - self.stored, 0)
 
 
+Answer: TypeAlias = Callable[[list[Any], Usage], object]
+"""the answer's body, of the answers to all that is asked, in order, and the tokens that they took"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Texts to label by configured prompts; an answer is a Result, or a RefusedError with is_partial."""
+
+    texts: Sequence[str]
+    param: str
+    """the field that holds them"""
+    answer: Answer
+    prompts: tuple[str, ...] | None = None
+    """names; None: all"""
+    scoring: Scoring | None = None
+    audit: bool = False
+    is_partial: bool = False
+    """whether the others are answered where one cannot be"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """Questions to answer."""
+    """Questions to answer; an answer is a Distribution, or None with is_partial where there are no scores."""
 
     questions: Iterable[TextQuestion]
     """read up to the first one that a limit refuses"""
-    answer: Callable[[list[Any], Usage], object]
-    """the answer's body, of a Distribution for each question; with is_partial None where there are no scores"""
+    answer: Answer
     is_partial: bool = False
 
 
@@ -143,14 +138,16 @@ class ScoredToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completions:
-    """Given texts whose tokens are scored."""
+    """Given texts whose tokens are scored; an answer is a list of them, the most probable next one last."""
 
     prompts: Sequence[str | list[int]]
     """texts, or token ids"""
     from_start: bool
     """whether all tokens are scored, or only the most probable next one"""
-    answer: Callable[[list[list[ScoredToken]]], object]
-    """the answer's body, of each prompt's tokens with the most probable next one after them"""
+    answer: Answer
+
+
+Asked: TypeAlias = Texts | Questions | Completions
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +164,7 @@ class Dialect:
     path: str
     summary: str
     request: type[BaseModel]
-    ask: Callable[[Any, Context], Texts | Questions | Completions]
+    ask: Callable[[Any, Context], Asked]
     """what a request asks. Raises RefusedError"""
     claims: Callable[[object], bool] = lambda _: True
     """whether a body, as JSON, is of this dialect; of several on a path, the first that claims it answers"""
@@ -206,9 +203,3 @@ def short_json(value: object) -> str:
 def token_counts(n_prompt: int, n_more: int = 0) -> dict[str, object]:
     """The tokens of a request and of its answer as most APIs write them."""
     return {"prompt_tokens": n_prompt, "completion_tokens": n_more, "total_tokens": n_prompt + n_more}
-
-
-def n_prompt_tokens(result: Result) -> int:
-    """Tokens of a query with its prompts; a turn's tokens belong to its queries in equal parts."""
-    counts = result.counts
-    return round((counts.n_tokens_new + counts.n_tokens_cached) / counts.n_queries)

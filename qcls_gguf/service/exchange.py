@@ -1,25 +1,35 @@
-"""The state of a request while it is served: its id, its deadline, headers of its answer, its line of the log."""
+"""A request while it is served: its body, its deadline, its counts, headers of its answer, its line of the log."""
 
 from __future__ import annotations
 
+import asyncio
+import codecs
 import itertools
 import logging
 import os
 import re
-import sys
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Coroutine
 from time import perf_counter_ns
+from typing import Any, TypeVar
 from urllib.parse import quote
 
-from starlette.types import Scope
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope
 
 from ..score.result import Result
 from ..system.timing import STAGES
-from .refusal import RefusedError
+from .backend import Backend
+from .dialect import Usage
+from .refusal import RefusedError, check_size
 from .settings import RequestLimits
 
 log = logging.getLogger("qcls_gguf.service")
-_KEY = "qcls_gguf.exchange"
+JSON = "application/json"
+LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
+T = TypeVar("T")
+_UNWATCHED_S = 0.02
+"""of a request's work, after which it is looked whether its client is still there"""
 _MOST_DIGITS = 9
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _TIMINGS = ", ".join(f"{stage};dur=%.3f" for stage in ("total", "queue", *STAGES, "inference"))
@@ -27,19 +37,30 @@ _prefix = os.urandom(6).hex()
 _numbers = itertools.count(1)
 
 
-class Exchange:
-    """The state of one request while it is served. `of(scope)` finds it."""
+class Exchange(Request):
+    """A request, and what is known of its answer."""
 
-    def __init__(self, scope: Scope) -> None:
+    backend: Backend
+    """the classifier that answers it, once its body has been read"""
+
+    def __init__(self, scope: Scope, receive: Receive, limits: RequestLimits) -> None:
+        async def read() -> Message:
+            message = await receive()
+            self.is_read = not message.get("more_body", False)
+            return message
+
+        super().__init__(scope, read)
         self.began_ns = perf_counter_ns()
-        self._scope = scope
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.limits = limits
+        self._by_name: dict[bytes, bytes] = dict(scope["headers"])
         given = self.header(b"x-request-id")
         self.request_id = given if _GOOD_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
         self.route = "other"
         """the path as it is documented"""
         self.reason = ""
         """why it was refused"""
+        self.usage = Usage()
+        """tokens of its texts or questions"""
         self.n_queries = 0
         self.n_tokens = 0
         """that were fed"""
@@ -49,40 +70,34 @@ class Exchange:
         """milliseconds of each stage of its only query, or of its last one"""
         self.stages: dict[str, None] = {}
         """those of a cascade that gave its answers"""
-        self.timeout_ms = 0
+        self.timeout_ms = limits.timeout_ms
         """after which a query that has not begun is not computed"""
         self.is_read = False
         """whether its body has come whole"""
         self.streams = False
         """whether its queries come one after another, each with a deadline of its own"""
-        scope[_KEY] = self
-
-    @staticmethod
-    def of(scope: Scope) -> Exchange:
-        """The exchange of a request."""
-        exchange = scope[_KEY]
-        assert isinstance(exchange, Exchange)
-        return exchange
 
     def header(self, name: bytes) -> str:
         """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
-        return self._headers.get(name, b"").decode("latin-1").strip()
+        return self._by_name.get(name, b"").decode("latin-1").strip()
 
     @property
     def content_type(self) -> str:
         """The media type of the body, in small letters, without parameters; empty where the request does not say."""
         return self.header(b"content-type").partition(";")[0].strip().lower()
 
-    def set_deadline(self, limits: RequestLimits) -> None:
-        """Take the deadline from the request's header, or the usual one. Raises RefusedError (400)."""
-        text = self.header(b"x-request-timeout-ms")
-        ms = limits.timeout_ms
-        if text:
+    def check_headers(self) -> None:
+        """Take the deadline from the headers. Raises RefusedError: 400 for a wrong one, 415 for a compressed body."""
+        if text := self.header(b"x-request-timeout-ms"):
+            most = self.limits.longest_timeout_ms
             ms = int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
-            if not 1 <= ms <= limits.longest_timeout_ms:
-                what = f"{text[:40]!r} is not a whole number of milliseconds from 1 to {limits.longest_timeout_ms}"
-                raise RefusedError(400, "invalid", f"x-request-timeout-ms: {what}", param="x-request-timeout-ms")
-        self.timeout_ms = ms
+            if not 1 <= ms <= most:
+                what = f"x-request-timeout-ms: {text[:40]!r} is not a whole number of milliseconds from 1 to {most}"
+                raise RefusedError(400, "invalid", what, param="x-request-timeout-ms")
+            self.timeout_ms = ms
+        if (encoding := self.header(b"content-encoding").lower()) not in ("", "identity"):
+            what = f"content-encoding {encoding[:40]!r} is not known: send the body as it is"
+            raise RefusedError(415, "media type", what, param="content-encoding")
 
     @property
     def seconds_left(self) -> float:
@@ -94,38 +109,119 @@ class Exchange:
         """Since the request's head came."""
         return (perf_counter_ns() - self.began_ns) / 1e6
 
+    # --- the body ----------------------------------------------------------------------------------------------------
+
+    async def read_json(self) -> object:
+        """The body as any JSON. Raises RefusedError (400, 408, 413, 415)."""
+        kind = self.content_type
+        if kind not in ("", JSON) and not kind.endswith("+json"):
+            what = f"content-type {kind[:100]!r} is not {JSON}: send the header `content-type: {JSON}`"
+            raise RefusedError(415, "media type", what, param="content-type")
+        length = self.header(b"content-length")
+        self._check_body(int(length) if length.isdecimal() else 0)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_timeout_s):
+                async for part in self.stream():
+                    body += part
+                    self._check_body(len(body))
+        except TimeoutError:
+            raise self._late() from None
+        return json_value(body)
+
+    async def read_lines(self) -> AsyncIterator[tuple[int, bytes]]:
+        """The lines of the body as they arrive, with their numbers from 1, without blank ones.
+
+        Raises RefusedError for a line that is too long or arrives too late, and ClientDisconnect if the client has
+        disconnected.
+        """
+        parts, number, rest, is_whole = self.stream(), 0, b"", False
+        while not is_whole:
+            try:
+                part = await asyncio.wait_for(anext(parts), self.limits.body_timeout_s)
+            except TimeoutError:
+                raise self._late() from None
+            is_whole = not part
+            *lines, rest = (rest + part).split(b"\n")
+            self._check_body(len(rest))
+            for line in (*lines, rest) if is_whole else lines:
+                number += 1
+                self._check_body(len(line))
+                if self.is_read and await self.is_disconnected():
+                    raise ClientDisconnect
+                if line.strip():
+                    yield number, line
+
+    def _check_body(self, n_bytes: int) -> None:
+        check_size(n_bytes, self.limits.body_bytes, "bytes", "body")
+
+    def _late(self) -> RefusedError:
+        what = f"the body did not arrive within {self.limits.body_timeout_s:g} s"
+        return RefusedError(408, "slow body", what, param="body")
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, after the body has been read.
+
+        Cancels the work and raises ClientDisconnect if the client leaves before that.
+        """
+        task, loop, watching = asyncio.current_task(), asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        has_left = False
+
+        async def watch() -> None:
+            nonlocal has_left
+            while (await self.receive())["type"] != "http.disconnect":
+                pass
+            has_left = task is not None and task.cancel()
+
+        timer = loop.call_later(_UNWATCHED_S, lambda: watching.add(loop.create_task(watch())))
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if has_left and task and not task.uncancel():
+                raise ClientDisconnect from None
+            raise
+        finally:
+            timer.cancel()
+            for each in watching:
+                each.cancel()
+
+    # --- the answer --------------------------------------------------------------------------------------------------
+
     def answered(self, result: Result) -> None:
         """Note the answer to a query."""
+        counts = result.counts  # of the turn, which others' queries may share
+        self.usage.new += counts.n_tokens_new / counts.n_queries
+        self.usage.cached += counts.n_tokens_cached / counts.n_queries
         self.n_queries += 1
-        self.n_tokens += result.counts.n_tokens_new
+        self.n_tokens += counts.n_tokens_new
         self.n_cut += result.n_chars_cut > 0
         self.times = {"queue": result.wait_ms, **result.stage_ms, "inference": result.total_ms}
         self.stages.update({answer.stage: None for answer in result.results if answer.stage is not None})
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
+    def answer_headers(self) -> list[tuple[bytes, bytes]]:
         """Request id, and the times of the stages in milliseconds, as Server-Timing and as TEI names them."""
-        headers = [("x-request-id", self.request_id), ("x-typesafe-request-id", self.request_id)]
+        headers = {"x-request-id": self.request_id, "x-typesafe-request-id": self.request_id}
         if times := self.times:
             total = self.total_ms
-            headers += [
-                ("server-timing", _TIMINGS % (total, *times.values())),
-                ("x-total-time", f"{total:.3f}"),
-                ("x-queue-time", f"{times['queue']:.3f}"),
-                ("x-tokenization-time", f"{times['tokenize']:.3f}"),
-                ("x-inference-time", f"{times['inference']:.3f}"),
-                ("x-compute-tokens", str(self.n_tokens)),
-            ]
+            headers |= {
+                "server-timing": _TIMINGS % (total, *times.values()),
+                "x-total-time": f"{total:.3f}",
+                "x-queue-time": f"{times['queue']:.3f}",
+                "x-tokenization-time": f"{times['tokenize']:.3f}",
+                "x-inference-time": f"{times['inference']:.3f}",
+                "x-compute-tokens": str(self.n_tokens),
+            }
         if self.n_cut:
-            headers.append(("x-queries-cut", str(self.n_cut)))
+            headers["x-queries-cut"] = str(self.n_cut)
         if self.stages:
-            headers.append(("x-stage", quote(", ".join(self.stages), safe=", ")))
-        return [(name.encode(), value.encode()) for name, value in headers]
+            headers["x-stage"] = quote(", ".join(self.stages), safe=", ")
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
 
     def log(self, status: int) -> None:
         """Write the request's line of the log, which never has queries or keys."""
-        client, path = self._scope.get("client"), self._scope.get("raw_path", b"").decode("latin-1")[:200]
-        fields: dict[str, object] = {"id": self.request_id, "client": client[0] if client else ""}
-        fields |= {"method": self._scope["method"], "path": path, "status": status, "ms": round(self.total_ms, 3)}
+        path = self.scope.get("raw_path", b"").decode("latin-1")[:200]
+        fields: dict[str, object] = {"id": self.request_id, "client": self.client.host if self.client else ""}
+        fields |= {"method": self.method, "path": path, "status": status, "ms": round(self.total_ms, 3)}
         if self.times:
             fields |= {f"{name}_ms": round(self.times[name], 3) for name in ("queue", "decode", "inference")}
             fields |= {"queries": self.n_queries, "tokens": self.n_tokens}
@@ -134,31 +230,11 @@ class Exchange:
         log.info("", extra={"fields": fields})
 
 
-# --- the log ---------------------------------------------------------------------------------------------------------
-
-
-def set_up_log() -> None:
-    """Let the service's lines go to standard error, and uvicorn's errors."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
-    for name, level in (("qcls_gguf.service", logging.INFO), ("uvicorn", logging.ERROR)):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
-        logger.setLevel(level)
-
-
-class _Lines(logging.Formatter):
-    """One line for each record, `name=value …`, with the lines of an error below it."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        about = getattr(record, "fields", None) or {"message": record.message}
-        fields: dict[str, object] = {"time": at, "level": record.levelname.lower(), **about}
-        return " ".join(f"{name}={_word(value)}" for name, value in fields.items())
-
-
-def _word(value: object) -> str:
-    """A value without spaces or line breaks, so that a line stays one line of words."""
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return text if text.isprintable() and " " not in text else repr(text)
+def json_value(data: bytes | bytearray) -> object:
+    """The value of a JSON text. Raises RefusedError (400)."""
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError as e:
+        has_mark = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        hint = "; it begins with a byte order mark: send UTF-8 without one" if has_mark else ""
+        raise RefusedError(400, "malformed", f"the body is not valid JSON in UTF-8: {e}{hint}") from None

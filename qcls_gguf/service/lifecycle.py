@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from enum import StrEnum
 from time import monotonic
 
@@ -15,9 +15,9 @@ from ..config.heads_file import layers_needed
 from ..config.schema import Config
 from ..engine.continuations import ContinuationScorer
 from ..engine.open import open_model
-from ..errors import ModelError, QclsError
-from ..model import Model, OpenModels, find_model
-from ..model.identity import Stamp, stamps_of
+from ..errors import QclsError
+from ..model import OpenModels, find_model
+from ..model.identity import stamps_of
 from ..questions.sets import Tasks
 from ..system.timing import Ledger
 from .backend import Backend
@@ -114,7 +114,7 @@ class Lifecycle:
 
     async def load(self) -> None:
         """Load the configuration as it is now. Raises QclsError, and RefusedError if told to stop meanwhile."""
-        self.loaded = await self._build(self._configure())
+        self.loaded = await asyncio.to_thread(self._open, self._configure())
         if self.state is State.loading:
             self.state = State.ready
 
@@ -133,7 +133,7 @@ class Lifecycle:
     async def _replaced(self, old: Backend) -> Backend:
         began = monotonic()
         try:
-            new = await self._build(self._configure())
+            new = await asyncio.to_thread(self._open, self._configure())
         except QclsError as e:
             log.warning("reload refused, the old configuration stays in use: %s", e)
             raise RefusedError(422, "reload", f"the old configuration stays in use: {e}") from None
@@ -152,43 +152,41 @@ class Lifecycle:
 
         self._tasks.start(reload())
 
-    async def _build(self, config: Config) -> Backend:
-        model, stamp, classifier, scorer = await asyncio.to_thread(self._open, config)
-        return Backend(classifier, model, stamp, self._settings.forms, scorer)
-
-    def _open(self, config: Config) -> tuple[Model, Stamp, Classifier, ContinuationScorer | None]:
-        """The model, which is the open one if its file is the same, a classifier on it, and what scores given texts."""
+    def _open(self, config: Config) -> Backend:
+        """A classifier on the open model, if it is that of the configuration, or on a newly opened one."""
         # what may wait is limited at the door, before anything of a request is computed
-        config = dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, max_waiting=_UNBOUNDED))
-        path = find_model(config.model, offline=self._offline)
-        try:
-            (stamp,) = stamps_of([path])
-        except OSError as e:
-            raise ModelError(f"{path}: the model file cannot be read: {e.strerror}") from None
-        old, runtime, scores = self.loaded, config.runtime, self._settings.completions
+        config = replace(config, runtime=replace(config.runtime, max_waiting=_UNBOUNDED))
+        old, ledger, scores = self.loaded, Ledger(self._step), self._settings.completions
         with ExitStack() as undo:
-            if (
-                old is not None
-                and old.stamp == stamp
-                and old.classifier.config.runtime.n_gpu_layers == runtime.n_gpu_layers
-                and old.model.opened_with == runtime.of_model
-                and _has_layers(old.model, 0 if scores else layers_needed(config))
-            ):
+            if old is not None and self._is_open(old, config):
                 model = old.model
             else:
                 models = OpenModels(offline=self._offline, on_load=self._on_load)
-                model = open_model(config, models, whole=scores, ledger=Ledger(self._step))
+                model = open_model(config, models, whole=scores, ledger=ledger)
                 undo.callback(model.close)
             classifier = undo.enter_context(Classifier.from_config(config, model=model, on_step=self._step))
-            began = monotonic()
+            ledger = Ledger(self._step)
             cost = classifier.measure_turns()
-            what = f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more"
-            self._step("measure turns", what, (monotonic() - began) * 1e3)
-            scorer = ContinuationScorer(model, runtime) if scores else None
+            ledger.step("measure turns", f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more")
+            scorer = undo.enter_context(ContinuationScorer(model, config.runtime)) if scores else None
+            backend = Backend(classifier, model, self._settings.forms, scorer)
             undo.pop_all()
         for mistake in classifier.warnings:
             log.warning("%s", mistake)
-        return model, stamp, classifier, scorer
+        return backend
+
+    def _is_open(self, old: Backend, config: Config) -> bool:
+        """Whether the open model is that of a configuration: the same file, opened alike, with all layers needed."""
+        model, runtime = old.model, config.runtime
+        n_needed = 0 if self._settings.completions else layers_needed(config)
+        with suppress(OSError):  # else opening it tells what is wrong
+            return (
+                stamps_of([find_model(config.model, offline=self._offline)]) == [model.header.stamp]
+                and old.classifier.config.runtime.n_gpu_layers == runtime.n_gpu_layers
+                and model.opened_with == runtime.of_model
+                and (model.file.n_first == 0 or 0 < n_needed <= model.file.n_first)
+            )
+        return False
 
     def _step(self, name: str, what: str, ms: float) -> None:
         if self._on_step and self.state is State.loading:
@@ -213,8 +211,3 @@ async def _close(backend: Backend, *, keep_model: bool) -> None:
     await backend.close()
     if not keep_model:
         await asyncio.to_thread(backend.model.close)
-
-
-def _has_layers(model: Model, n_needed: int) -> bool:
-    """Whether it is loaded whole, or as far as it is needed; 0: whole."""
-    return model.file.n_first == 0 or 0 < n_needed <= model.file.n_first

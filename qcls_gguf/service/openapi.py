@@ -10,8 +10,8 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from ..config.words import JsonObject
 from ..version import __version__
-from .bodies import JSON, LINES
 from .dialect import Dialect
+from .exchange import JSON, LINES
 from .refusal import ErrorAnswer, openai_words
 
 _ABOUT = "Labels texts with a GGUF language model."

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from time import monotonic
 
 import uvicorn
@@ -18,7 +20,7 @@ from starlette.types import ASGIApp
 from ..errors import ConfigError
 from .app import build_app
 from .connection import Protocol
-from .exchange import log, set_up_log
+from .exchange import log
 from .lifecycle import Lifecycle
 from .refusal import RefusedError
 from .settings import ServiceSettings
@@ -136,3 +138,33 @@ def _listening(settings: ServiceSettings) -> Iterator[tuple[socket.socket, str]]
             raise ConfigError(f"`port` {port} of `host` {host}: cannot listen there: {e.strerror or e}{what}") from None
         host, port = listener.getsockname()[:2]
         yield listener, f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+def set_up_log() -> None:
+    """Let the service's lines go to standard error, and uvicorn's errors."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines())
+    for name, level in (("qcls_gguf.service", logging.INFO), ("uvicorn", logging.ERROR)):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(level)
+
+
+class _Lines(logging.Formatter):
+    """One line for each record, `name=value …`, with the lines of an error below it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        about = getattr(record, "fields", None) or {"message": record.message}
+        fields: dict[str, object] = {"time": at, "level": record.levelname.lower(), **about}
+        return " ".join(f"{name}={_word(value)}" for name, value in fields.items())
+
+
+def _word(value: object) -> str:
+    """A value without spaces or line breaks, so that a line stays one line of words."""
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return text if text.isprintable() and " " not in text else repr(text)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, model_validator
 from ...config.scoring import Scoring
 from ...report.run_record import RunRecord
 from ...score.result import Result
-from ..dialect import Context, Dialect, Strict, Texts
+from ..dialect import Context, Dialect, Strict, Texts, Usage
 from ..refusal import RefusedError
 
 _FIELDS = tuple(each.name for each in fields(Result))
@@ -71,9 +71,9 @@ def _ask(request: ClassifyRequest | ClassifyLine, _: Context) -> Texts:
     texts = partial(Texts, prompts=request.prompts, scoring=request.scoring, audit=request.audit)
     queries = request.queries if isinstance(request, ClassifyRequest) else None
     if queries is None:
-        return texts(texts=[request.query or ""], param="query", answer=lambda results: _record(results[0]))
+        return texts(texts=[request.query or ""], param="query", answer=lambda results, _: _record(results[0]))
 
-    def answer(results: list[Result | RefusedError]) -> object:
+    def answer(results: list[Result | RefusedError], _: Usage) -> object:
         return {"answers": [
             {"query": query, "error": each.message} if isinstance(each, RefusedError) else _record(each)
             for query, each in zip(queries, results, strict=True)

@@ -6,24 +6,19 @@ Nothing is generated but the one most probable token that clients of this kind a
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from ...config.words import shown
-from ..dialect import Completions, Context, Dialect, Lenient, ScoredToken, token_counts
+from ..dialect import Completions, Context, Dialect, Lenient, ScoredToken, Usage, token_counts
 from ..refusal import RefusedError
 
-Prompts = str | list[str] | list[int] | list[list[int]]
 
-
-class CompletionsRequest(Lenient):
+class CompletionsRequest(Lenient, strict=True):
     """OpenAI's request; fields that are not named here are ignored."""
 
-    model_config = ConfigDict(strict=True)
-
-    prompt: Prompts
+    prompt: str | list[str] | list[int] | list[list[int]]
     """texts, or token ids"""
     model: str = "default"
     max_tokens: Annotated[int, Field(ge=0)] | None = 16
@@ -52,7 +47,7 @@ def _ask(request: CompletionsRequest, context: Context) -> Completions:
 
     n_next = request.max_tokens or 0
 
-    def answer(found: list[list[ScoredToken]]) -> object:
+    def answer(found: list[list[ScoredToken]], _: Usage) -> object:
         n_prompt, n_more = sum(len(tokens) - 1 for tokens in found), n_next * len(found)
         return {
             "id": f"cmpl-{context.request_id}",
@@ -64,19 +59,12 @@ def _ask(request: CompletionsRequest, context: Context) -> Completions:
         }
 
     from_start = bool(request.echo) and request.logprobs is not None
-    return Completions(prompts=_prompts(request.prompt), from_start=from_start, answer=answer)
-
-
-def _prompts(given: Prompts) -> Sequence[str | list[int]]:
-    """The prompts, each by itself. Raises RefusedError where there is none."""
-    match given:
-        case str():
-            return [given]
-        case []:
-            raise RefusedError(400, "invalid", "prompt: an empty list: send at least one prompt", param="prompt")
-        case [int(), *_]:
-            return [given]  # type: ignore[list-item]
-    return given  # type: ignore[return-value]
+    prompts: Any = request.prompt
+    if prompts == []:
+        raise RefusedError(400, "invalid", "prompt: an empty list: send at least one prompt", param="prompt")
+    if isinstance(prompts, str) or isinstance(prompts[0], int):
+        prompts = [prompts]
+    return Completions(prompts=prompts, from_start=from_start, answer=answer)
 
 
 def _choice(index: int, tokens: list[ScoredToken], request: CompletionsRequest) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from ...config.words import JsonObject
 from ...questions.distribution import Distribution
@@ -58,10 +58,8 @@ class Message(Strict):
     phase: str | None = None
 
 
-class Call(BaseModel):
+class Call(BaseModel, strict=True):
     """A call of a function or of a tool."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["function_call", "custom_tool_call"]
     name: str
@@ -69,10 +67,8 @@ class Call(BaseModel):
     input: str | None = None
 
 
-class CallOutput(BaseModel):
+class CallOutput(BaseModel, strict=True):
     """What such a call returned."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     output: Parts

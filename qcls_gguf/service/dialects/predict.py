@@ -53,7 +53,7 @@ def _ask(request: PredictRequest, context: Context) -> Texts | Questions:
     named = context.parameters.get("prompt")
     name = context.prompt(named, "prompt") if named is not None else context.prompt(request.model, "model")
 
-    def answer(results: list[Result]) -> object:
+    def answer(results: list[Result], _: Usage) -> object:
         field = "score" if request.raw_scores else "probability"
         found = [
             _ranked(((each.label, getattr(each, field)) for each in result.results[0].scores), parameters.top_k)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from ...score.result import Result
-from ..dialect import MODEL, Context, Dialect, Lenient, Texts, n_prompt_tokens, token_counts
+from ..dialect import MODEL, Context, Dialect, Lenient, Texts, Usage, token_counts
 from ..refusal import RefusedError
 
 
@@ -22,14 +22,14 @@ def _ask(request: VllmRequest, context: Context) -> Texts:
     name = context.prompt(request.model, "model")
     texts = [request.input] if isinstance(request.input, str) else request.input
 
-    def answer(results: list[Result]) -> object:
+    def answer(results: list[Result], usage: Usage) -> object:
         return {
             "id": f"classify-{context.request_id}",
             "object": "list",
             "created": context.created,
             "model": request.model or f"{MODEL}/{name}",
             "data": [_label(index, result) for index, result in enumerate(results)],
-            "usage": token_counts(sum(map(n_prompt_tokens, results))),
+            "usage": token_counts(usage.whole),
         }
 
     return Texts(texts=texts, param="input", answer=answer, prompts=(name,))
