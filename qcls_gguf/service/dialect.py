@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias, get_type_hints
 
 from pydantic import BaseModel
 
@@ -157,15 +158,14 @@ class Events:
     bodies: Sequence[object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Dialect:
     """One API on one path."""
 
     path: str
     summary: str
-    request: type[BaseModel]
     ask: Callable[[Any, Context], Asked]
-    """what a request asks. Raises RefusedError"""
+    """what a request asks, whose type its first parameter names. Raises RefusedError"""
     claims: Callable[[object], bool] = lambda _: True
     """whether a body, as JSON, is of this dialect; of several on a path, the first that claims it answers"""
     line: type[BaseModel] | None = None
@@ -177,17 +177,18 @@ class Dialect:
     words: Callable[[RefusedError], Mapping[str, object]] = openai_words
     """the body of an error"""
 
+    @cached_property
+    def request(self) -> type[BaseModel]:
+        """The type of a request's body."""
+        first: type[BaseModel] = next(iter(get_type_hints(self.ask).values()))
+        return first
+
 
 def unknown_prompt(name: str, known: Mapping[str, PromptConfig], param: str) -> RefusedError:
     """The refusal of a prompt's name that is not configured."""
     shown = ", ".join(list(known)[:20]) + (" …" if len(known) > 20 else "")
     what = f"{name[:100]!r} is not a configured prompt: there are {shown}"
     return RefusedError(404, "unknown prompt", what, param=param)
-
-
-def no_images(param: str) -> RefusedError:
-    """The refusal of an image, or of something else that is no text."""
-    return RefusedError(422, "invalid", f"{param}: images are not answered: this model reads text", param=param)
 
 
 def short_json(value: object) -> str:

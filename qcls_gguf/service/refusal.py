@@ -70,6 +70,11 @@ def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> Ref
             return RefusedError(500, "failed", str(error))
 
 
+def no_images(param: str) -> RefusedError:
+    """The refusal of an image, or of something else that is no text."""
+    return RefusedError(422, "invalid", f"{param}: images are not answered: this model reads text", param=param)
+
+
 def check_size(n: int, most: int, of_what: str, param: str) -> None:
     """Raise RefusedError (413) for more than is allowed."""
     if n > most:

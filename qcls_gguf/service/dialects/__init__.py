@@ -1,26 +1,41 @@
-"""The APIs that the service speaks: to add one, write its file and name it here."""
+"""The APIs that the service speaks: to add one, write its file and give it a row here."""
 
 from __future__ import annotations
 
+from ...report.run_record import RunRecord
 from ..dialect import Dialect
-from .chat_completions import CHAT_COMPLETIONS
-from .classify import CLASSIFY
-from .completions import COMPLETIONS
-from .openai_decisions import OPENAI_DECISIONS
-from .predict import PREDICT
-from .sglang import SGLANG_DECISIONS
-from .systemone import SYSTEM_ONE, SYSTEM_ONE_DECISIONS
-from .vllm import VLLM_CLASSIFY
+from . import chat_completions, classify, completions, openai_decisions, predict, sglang, systemone, vllm
 
 DIALECTS: tuple[Dialect, ...] = (
-    CLASSIFY,
-    SYSTEM_ONE_DECISIONS,
-    SGLANG_DECISIONS,
-    OPENAI_DECISIONS,  # which takes all other bodies
-    SYSTEM_ONE,
-    PREDICT,
-    VLLM_CLASSIFY,
-    CHAT_COMPLETIONS,
-    COMPLETIONS,
+    Dialect(
+        "/v1/classify",
+        "Label a query by the configured prompts",
+        classify.ask,
+        line=classify.ClassifyLine,
+        answer=(RunRecord, classify.ClassifyAnswers),
+    ),
+    Dialect("/v1/decisions", "as TypeSafe does", systemone.ask, claims=systemone.claims, words=systemone.words),
+    Dialect("/v1/decisions", "as SGLang does", sglang.ask, claims=sglang.claims),
+    Dialect("/v1/decisions", "Answer questions about a text, as OpenAI does", openai_decisions.ask),  # all other bodies
+    Dialect("/v1/systemone", "Answer questions about a text, as TypeSafe does", systemone.ask, words=systemone.words),
+    Dialect(
+        "/predict",
+        "Label texts by one prompt, as text-embeddings-inference and Hugging Face do",
+        predict.ask,
+        parameters=("prompt",),
+        words=predict.words,
+    ),
+    Dialect("/classify", "Label texts by one prompt, as vLLM does", vllm.ask, words=vllm.words),
+    Dialect(
+        "/v1/chat/completions",
+        "Choose one of given answers, as OpenAI's chat completions with a schema do",
+        chat_completions.ask,
+    ),
+    Dialect(
+        "/v1/completions",
+        "Log-probabilities of given texts, as OpenAI's completions with echo give them",
+        completions.ask,
+    ),
 )
-"""If a path has several dialects, the first one that claims a body gets it; the last one writes the errors."""
+"""If a path has several dialects, the first one that claims a body gets it; the last one describes the path, and writes
+the errors."""

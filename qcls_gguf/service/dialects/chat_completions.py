@@ -17,19 +17,8 @@ from pydantic import Field
 from ...config.words import JsonObject
 from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import (
-    Context,
-    Dialect,
-    Events,
-    Lenient,
-    Questions,
-    QuestionsRequest,
-    TextQuestion,
-    Usage,
-    no_images,
-    token_counts,
-)
-from ..refusal import RefusedError
+from ..dialect import Context, Events, Lenient, Questions, QuestionsRequest, TextQuestion, Usage, token_counts
+from ..refusal import RefusedError, no_images
 from .closed_lists import ClosedList, Names, closed_lists
 
 _INSTRUCTING = ("system", "developer")
@@ -123,7 +112,8 @@ def _wanted(request: ChatRequest) -> _Wanted:
     raise RefusedError(400, "open answer", what, param="response_format")
 
 
-def _ask(request: ChatRequest, context: Context) -> Questions:
+def ask(request: ChatRequest, context: Context) -> Questions:
+    """A question for each field of the answer. Raises RefusedError."""
     wanted = _wanted(request)
     said = [(each.role, _text(each, f"messages[{index}]")) for index, each in enumerate(request.messages)]
     instructions = [text for role, text in said if role in _INSTRUCTING]
@@ -194,11 +184,3 @@ def _token(field: ClosedList, found: Distribution, request: ChatRequest) -> dict
         for label, each in ranked
     ]
     return tokens[0] | {"top_logprobs": tokens[: request.top_logprobs or 0]}
-
-
-CHAT_COMPLETIONS = Dialect(
-    path="/v1/chat/completions",
-    summary="Choose one of given answers, as OpenAI's chat completions with a schema do",
-    request=ChatRequest,
-    ask=_ask,
-)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field, model_validator
 
 from ...config.scoring import Scoring
 from ...report.run_record import RunRecord
 from ...score.result import Result
-from ..dialect import Context, Dialect, Strict, Texts, Usage
+from ..dialect import Context, Strict, Texts, Usage
 from ..refusal import RefusedError
 
 _FIELDS = tuple(each.name for each in fields(Result))
@@ -46,6 +46,7 @@ class ClassifyLine(_Classify):
 
     query: str
     """one text"""
+    queries: ClassVar[None] = None
 
 
 class FailedQuery(BaseModel):
@@ -67,10 +68,10 @@ def _record(result: Result) -> dict[str, object]:
     return {name: getattr(result, name) for name in _FIELDS if name != "n_chars_cut" or result.n_chars_cut}
 
 
-def _ask(request: ClassifyRequest | ClassifyLine, _: Context) -> Texts:
+def ask(request: ClassifyRequest, _: Context) -> Texts:
+    """The texts of a request."""
     texts = partial(Texts, prompts=request.prompts, scoring=request.scoring, audit=request.audit)
-    queries = request.queries if isinstance(request, ClassifyRequest) else None
-    if queries is None:
+    if (queries := request.queries) is None:
         return texts(texts=[request.query or ""], param="query", answer=lambda results, _: _record(results[0]))
 
     def answer(results: list[Result | RefusedError], _: Usage) -> object:
@@ -80,13 +81,3 @@ def _ask(request: ClassifyRequest | ClassifyLine, _: Context) -> Texts:
         ]}  # fmt: skip
 
     return texts(texts=queries, param="queries", answer=answer, is_partial=True)
-
-
-CLASSIFY = Dialect(
-    path="/v1/classify",
-    summary="Label a query by the configured prompts",
-    request=ClassifyRequest,
-    line=ClassifyLine,
-    ask=_ask,
-    answer=(RunRecord, ClassifyAnswers),
-)

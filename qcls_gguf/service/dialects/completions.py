@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ...config.words import shown
-from ..dialect import Completions, Context, Dialect, Lenient, ScoredToken, Usage, token_counts
+from ..dialect import Completions, Context, Lenient, ScoredToken, Usage, token_counts
 from ..refusal import RefusedError
 
 
@@ -33,7 +33,8 @@ class CompletionsRequest(Lenient, strict=True):
     suffix: str | None = None
 
 
-def _ask(request: CompletionsRequest, context: Context) -> Completions:
+def ask(request: CompletionsRequest, context: Context) -> Completions:
+    """The texts of a request. Raises RefusedError (400) for what would have to be generated."""
     for name, given, only in (
         ("max_tokens", request.max_tokens, (0, 1, None)),
         ("n", request.n, (1, None)),
@@ -102,11 +103,3 @@ def _word(piece: bytes) -> str:
         return piece.decode()
     except UnicodeDecodeError:
         return f"bytes:{piece.decode('ascii', 'backslashreplace')}"
-
-
-COMPLETIONS = Dialect(
-    path="/v1/completions",
-    summary="Log-probabilities of given texts, as OpenAI's completions with echo give them",
-    request=CompletionsRequest,
-    ask=_ask,
-)

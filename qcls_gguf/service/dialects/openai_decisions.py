@@ -9,9 +9,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 from ...config.words import JsonObject
 from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images, short_json
-
-PATH = "/v1/decisions"
+from ..dialect import Questions, QuestionsRequest, Strict, TextQuestion, Usage, short_json
+from ..refusal import no_images
 
 
 class _Part(Strict):
@@ -134,7 +133,8 @@ class DecisionsRequest(QuestionsRequest):
     questions: Annotated[list[Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
 
 
-def _ask(request: DecisionsRequest, _: object) -> Questions:
+def ask(request: DecisionsRequest, _: object) -> Questions:
+    """The questions of a request. Raises RefusedError."""
     text = _text_of_input(request.input)
     questions = [
         TextQuestion(_question(each, f"questions[{n}].instructions", request.audit), text, f"questions[{n}]")
@@ -235,8 +235,3 @@ def _usage(usage: Usage) -> dict[str, object]:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.whole,
     }
-
-
-OPENAI_DECISIONS = Dialect(
-    path=PATH, summary="Answer questions about a text, as OpenAI does", request=DecisionsRequest, ask=_ask
-)

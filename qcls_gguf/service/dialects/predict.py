@@ -10,7 +10,7 @@ from pydantic import Field
 from ...questions.distribution import Distribution
 from ...questions.question import Question
 from ...score.result import Result
-from ..dialect import Context, Dialect, Lenient, Questions, TextQuestion, Texts, Usage
+from ..dialect import Context, Lenient, Questions, TextQuestion, Texts, Usage
 from ..refusal import RefusedError
 
 Inputs = str | list[str | list[str]]
@@ -45,7 +45,8 @@ class PredictRequest(Lenient):
     """with them, unless they have candidate_labels, a single text is answered by a list of one list of labels, too"""
 
 
-def _ask(request: PredictRequest, context: Context) -> Texts | Questions:
+def ask(request: PredictRequest, context: Context) -> Texts | Questions:
+    """The texts of a request, or questions with its own labels. Raises RefusedError."""
     texts = _texts(request.inputs)
     is_single, parameters = isinstance(request.inputs, str), request.parameters or PredictParameters()
     if parameters.candidate_labels is not None:
@@ -112,16 +113,7 @@ def _ranked(labelled: Iterable[tuple[str, float]], top_k: int | None) -> list[di
     return [{"label": label, "score": score} for label, score in best]
 
 
-def _words(refusal: RefusedError) -> dict[str, object]:
+def words(refusal: RefusedError) -> dict[str, object]:
+    """The body of an error."""
     kind = {400: "Validation", 413: "Validation", 422: "Validation", 503: "Overloaded"}.get(refusal.status, "Backend")
     return {"error": refusal.message, "error_type": kind}
-
-
-PREDICT = Dialect(
-    path="/predict",
-    summary="Label texts by one prompt, as text-embeddings-inference and Hugging Face do",
-    request=PredictRequest,
-    ask=_ask,
-    parameters=("prompt",),
-    words=_words,
-)

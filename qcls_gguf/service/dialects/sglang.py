@@ -8,9 +8,8 @@ from pydantic import Field
 
 from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images, token_counts
-from ..refusal import RefusedError
-from .openai_decisions import PATH
+from ..dialect import Questions, QuestionsRequest, Strict, TextQuestion, Usage, token_counts
+from ..refusal import RefusedError, no_images
 
 
 class SglangOption(Strict):
@@ -41,13 +40,15 @@ class SglangRequest(QuestionsRequest):
     images: list[Any] | None = None
 
 
-def _claims(body: object) -> bool:
+def claims(body: object) -> bool:
+    """Whether a body for `/v1/decisions` is of this dialect."""
     questions = body.get("questions") if isinstance(body, dict) else None
     first = questions[0] if isinstance(questions, list) and questions else None
     return isinstance(first, dict) and "question" in first
 
 
-def _ask(request: SglangRequest, _: object) -> Questions:
+def ask(request: SglangRequest, _: object) -> Questions:
+    """The questions of a request. Raises RefusedError."""
     if request.images:
         raise no_images("images")
     if len({each.id for each in request.questions}) < len(request.questions):
@@ -89,12 +90,3 @@ def _answer(given: SglangQuestion, question: Question, found: Distribution) -> d
     probabilities = dict(zip(labels, found.probabilities, strict=True))
     best = {"score": found.expected_level} if given.type == "score" else {"choice": labels[found.best]}
     return {"type": given.type, "probabilities": probabilities, "label_mass": found.label_mass, **best}
-
-
-SGLANG_DECISIONS = Dialect(
-    path=PATH,
-    summary="Answer questions about a text, as SGLang does",
-    request=SglangRequest,
-    ask=_ask,
-    claims=_claims,
-)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -11,9 +10,8 @@ from pydantic import BaseModel, Field
 from ...config.words import JsonObject
 from ...questions.distribution import Distribution
 from ...questions.question import JsonText, Question
-from ..dialect import Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images, short_json
-from ..refusal import RefusedError
-from .openai_decisions import PATH as DECISIONS_PATH
+from ..dialect import Questions, QuestionsRequest, Strict, TextQuestion, Usage, short_json
+from ..refusal import RefusedError, no_images
 
 TextOrJson = str | JsonObject | list[Any]
 """a text, or a JSON value, which is written as text"""
@@ -72,7 +70,13 @@ class SystemOneRequest(QuestionsRequest):
     videos: list[Any] | None = None
 
 
-def _ask(request: SystemOneRequest, _: object) -> Questions:
+def claims(body: object) -> bool:
+    """Whether a body for `/v1/decisions` is of this dialect."""
+    return isinstance(body, dict) and "state" in body
+
+
+def ask(request: SystemOneRequest, _: object) -> Questions:
+    """The questions of a request. Raises RefusedError."""
     if request.assets is not None:
         raise no_images("assets")
     if given := next((name for name in ("images", "files", "videos") if getattr(request, name)), None):
@@ -143,20 +147,9 @@ def _answer(given: AnyQuestion, found: Distribution) -> dict[str, object]:
             return {"type": "noul", "noul": found.probabilities[0]}
 
 
-def _words(refusal: RefusedError) -> Mapping[str, object]:
+def words(refusal: RefusedError) -> Mapping[str, object]:
+    """The body of an error."""
     if refusal.status == 422:
         where = ["body", *(refusal.param or "").split(".")] if refusal.param else ["body"]
         return {"detail": [{"loc": where, "msg": refusal.message, "type": refusal.reason}]}
     return {"detail": {"error_type": refusal.reason, "message": refusal.message}}
-
-
-SYSTEM_ONE = Dialect(
-    path="/v1/systemone",
-    summary="Answer questions about a text, as TypeSafe does",
-    request=SystemOneRequest,
-    ask=_ask,
-    words=_words,
-)
-SYSTEM_ONE_DECISIONS = replace(
-    SYSTEM_ONE, path=DECISIONS_PATH, claims=lambda body: isinstance(body, dict) and "state" in body
-)

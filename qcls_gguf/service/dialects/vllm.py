@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from ...score.result import Result
-from ..dialect import MODEL, Context, Dialect, Lenient, Texts, Usage, token_counts
+from ..dialect import MODEL, Context, Lenient, Texts, Usage, token_counts
 from ..refusal import RefusedError
 
 
@@ -18,7 +18,8 @@ class VllmRequest(Lenient):
     """a text, or several"""
 
 
-def _ask(request: VllmRequest, context: Context) -> Texts:
+def ask(request: VllmRequest, context: Context) -> Texts:
+    """The texts of a request. Raises RefusedError."""
     name = context.prompt(request.model, "model")
     texts = [request.input] if isinstance(request.input, str) else request.input
 
@@ -42,15 +43,7 @@ def _label(index: int, result: Result) -> dict[str, object]:
     return {"index": index, "label": answer.label, "probs": probabilities, "num_classes": len(probabilities), **sets}
 
 
-def _words(refusal: RefusedError) -> dict[str, object]:
+def words(refusal: RefusedError) -> dict[str, object]:
+    """The body of an error."""
     kind = HTTPStatus(refusal.status).phrase.replace(" ", "")
     return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.status}}
-
-
-VLLM_CLASSIFY = Dialect(
-    path="/classify",
-    summary="Label texts by one prompt, as vLLM does",
-    request=VllmRequest,
-    ask=_ask,
-    words=_words,
-)
