@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from time import monotonic
 
 from ..classifier import Classifier
@@ -40,14 +41,15 @@ class State(StrEnum):
     draining = "draining"
 
 
+@dataclass(slots=True)
 class Admission:
     """Counts requests that were admitted and are not answered yet. For the thread of the event loop."""
 
-    def __init__(self, most_requests: int) -> None:
-        self._most_requests = most_requests
-        self.n_requests = 0
-        self.n_queries = 0
-        self._query_ms = 0.0
+    most_requests: int
+    n_requests: int = 0
+    n_queries: int = 0
+    query_ms: float = 0.0
+    """of a turn's time, smoothed"""
 
     @contextmanager
     def admitted(self, n_queries: int) -> Iterator[None]:
@@ -55,8 +57,8 @@ class Admission:
 
         Raises RefusedError (503) if there are too many requests, with the time until about half of them will be done.
         """
-        if self.n_requests >= self._most_requests:
-            retry_ms = min(max(self.n_queries * self._query_ms / 2, _SOONEST_MS), _LATEST_MS)
+        if self.n_requests >= self.most_requests:
+            retry_ms = min(max(self.n_queries * self.query_ms / 2, _SOONEST_MS), _LATEST_MS)
             what = f"{self.n_requests} requests are in the service, as many as it admits: ask again later"
             raise RefusedError(503, "requests", what, retry_ms=retry_ms)
         self.n_requests += 1
@@ -69,34 +71,30 @@ class Admission:
 
     def learn(self, ms: float) -> None:
         """Record a query's share of its turn's time."""
-        self._query_ms += (ms - self._query_ms) * (_SMOOTHING if self._query_ms else 1.0)
+        self.query_ms += (ms - self.query_ms) * (_SMOOTHING if self.query_ms else 1.0)
 
 
+@dataclass(eq=False)
 class Lifecycle:
     """Holds the classifier that answers. For the thread of the event loop."""
 
-    def __init__(
-        self,
-        configure: Callable[[], Config],
-        settings: ServiceSettings,
-        *,
-        offline: bool = False,
-        on_step: OnStep | None = None,
-        on_load: Callable[[float], None] | None = None,
-    ) -> None:
-        """configure() reads the configuration again, and raises ConfigError."""
-        self._configure = configure
-        self._settings = settings
-        self._offline = offline
-        self._on_step = on_step
-        self._on_load = on_load
-        self.loaded: Backend | None = None
-        """what was loaded last, whether it answers or not"""
-        self._reloading: asyncio.Task[Backend] | None = None
-        self._tasks = Tasks()
-        self.admission = Admission(settings.limits.waiting_requests)
-        self.state = State.loading
-        self.n_reloads = 0
+    configure: Callable[[], Config]
+    """reads the configuration again, and raises ConfigError"""
+    settings: ServiceSettings
+    offline: bool = False
+    on_step: OnStep | None = None
+    on_load: Callable[[float], None] | None = None
+    loaded: Backend | None = field(default=None, init=False)
+    """what was loaded last, whether it answers or not"""
+    state: State = field(default=State.loading, init=False)
+    n_reloads: int = field(default=0, init=False)
+    _reloading: asyncio.Task[Backend] | None = field(default=None, init=False)
+    _tasks: Tasks = field(default_factory=Tasks, init=False)
+
+    @cached_property
+    def admission(self) -> Admission:
+        """Who is in the service."""
+        return Admission(self.settings.limits.waiting_requests)
 
     @property
     def backend(self) -> Backend:
@@ -114,7 +112,7 @@ class Lifecycle:
 
     async def load(self) -> None:
         """Load the configuration as it is now. Raises QclsError, and RefusedError if told to stop meanwhile."""
-        self.loaded = await asyncio.to_thread(self._open, self._configure())
+        self.loaded = await asyncio.to_thread(self._open, self.configure())
         if self.state is State.loading:
             self.state = State.ready
 
@@ -133,7 +131,7 @@ class Lifecycle:
     async def _replaced(self, old: Backend) -> Backend:
         began = monotonic()
         try:
-            new = await asyncio.to_thread(self._open, self._configure())
+            new = await asyncio.to_thread(self._open, self.configure())
         except QclsError as e:
             log.warning("reload refused, the old configuration stays in use: %s", e)
             raise RefusedError(422, "reload", f"the old configuration stays in use: {e}") from None
@@ -156,12 +154,12 @@ class Lifecycle:
         """A classifier on the open model, if it is that of the configuration, or on a newly opened one."""
         # what may wait is limited at the door, before anything of a request is computed
         config = replace(config, runtime=replace(config.runtime, max_waiting=_UNBOUNDED))
-        old, ledger, scores = self.loaded, Ledger(self._step), self._settings.completions
+        old, ledger, scores = self.loaded, Ledger(self._step), self.settings.completions
         with ExitStack() as undo:
             if old is not None and self._is_open(old, config):
                 model = old.model
             else:
-                models = OpenModels(offline=self._offline, on_load=self._on_load)
+                models = OpenModels(offline=self.offline, on_load=self.on_load)
                 model = open_model(config, models, whole=scores, ledger=ledger)
                 undo.callback(model.close)
             classifier = undo.enter_context(Classifier.from_config(config, model=model, on_step=self._step))
@@ -169,7 +167,7 @@ class Lifecycle:
             cost = classifier.measure_turns()
             ledger.step("measure turns", f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more")
             scorer = undo.enter_context(ContinuationScorer(model, config.runtime)) if scores else None
-            backend = Backend(classifier, model, self._settings.forms, scorer)
+            backend = Backend(classifier, model, self.settings.forms, scorer)
             undo.pop_all()
         for mistake in classifier.warnings:
             log.warning("%s", mistake)
@@ -178,10 +176,10 @@ class Lifecycle:
     def _is_open(self, old: Backend, config: Config) -> bool:
         """Whether the open model is that of a configuration: the same file, opened alike, with all layers needed."""
         model, runtime = old.model, config.runtime
-        n_needed = 0 if self._settings.completions else layers_needed(config)
+        n_needed = 0 if self.settings.completions else layers_needed(config)
         with suppress(OSError):  # else opening it tells what is wrong
             return (
-                stamps_of([find_model(config.model, offline=self._offline)]) == [model.header.stamp]
+                stamps_of([find_model(config.model, offline=self.offline)]) == [model.header.stamp]
                 and old.classifier.config.runtime.n_gpu_layers == runtime.n_gpu_layers
                 and model.opened_with == runtime.of_model
                 and (model.file.n_first == 0 or 0 < n_needed <= model.file.n_first)
@@ -189,8 +187,8 @@ class Lifecycle:
         return False
 
     def _step(self, name: str, what: str, ms: float) -> None:
-        if self._on_step and self.state is State.loading:
-            self._on_step(name, what, ms)
+        if self.on_step and self.state is State.loading:
+            self.on_step(name, what, ms)
         if self.state is State.draining:
             raise self._refusal()
 

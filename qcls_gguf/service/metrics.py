@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,11 +17,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
-_Row: TypeAlias = tuple[type[GaugeMetricFamily] | type[CounterMetricFamily], str, str, float]
-"""(what it is, its name after `qcls_`, its help, its value)"""
 
 
-class Metrics:
+class Metrics(Collector):
     """The metrics of one service, with their registry."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
@@ -47,7 +45,8 @@ class Metrics:
         what = "Windows of answers unlike the calibration's rows, by prompt and by what changed most."
         self.drift = prometheus.Counter("qcls_drift_alarms", what, ("prompt", "what"), **own)
         prometheus.ProcessCollector(**own)
-        self._registry.register(_State(lifecycle))
+        self._lifecycle = lifecycle
+        self._registry.register(self)
 
     def answered(self, route: str, status: int, seconds: float, reason: str) -> None:
         """Count a request that is over. route: the path as it is documented; reason: why it was refused, or empty."""
@@ -73,21 +72,15 @@ class Metrics:
         """All of it in Prometheus' text format."""
         return prometheus.generate_latest(self._registry)
 
-
-class _State(Collector):
-    """Metrics that are read only on request, such as the state of the prefix cache."""
-
-    def __init__(self, lifecycle: Lifecycle) -> None:
-        self._lifecycle = lifecycle
-
     def describe(self) -> Iterator[Metric]:
         """Nothing, so that registering reads nothing."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
+        """Metrics that are read only on request, such as the state of the prefix cache."""
         lifecycle, backend = self._lifecycle, self._lifecycle.loaded
         admission = lifecycle.admission
-        rows: list[_Row] = [
+        rows: list[tuple[Any, str, str, float]] = [  # (what it is, its name after `qcls_`, its help, its value)
             (_GAUGE, "ready", "1 while requests are answered.", lifecycle.state is State.ready),
             (_GAUGE, "admitted_requests", "Requests in the service.", admission.n_requests),
             (_GAUGE, "admitted_queries", "Queries and questions of these requests.", admission.n_queries),
