@@ -18,7 +18,7 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.template import SLOT
-from ..errors import CapacityError
+from ..errors import CapacityError, ConfigError
 from ..model import Model
 from ..prompts.pointer import Pointer
 from ..prompts.prompt_set import Int32Array, PromptSet, compile_prompts
@@ -103,6 +103,32 @@ class Question:
     def n_bytes(self) -> int:
         """The size of its texts."""
         return sum(len(text.encode()) for text in self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class TextQuestion:
+    """A question, the text that it is asked about, and what the request calls it, such as `questions[3]`."""
+
+    question: Question
+    text: str
+    param: str
+
+
+class PlaceError(ConfigError):
+    """A part of a request is wrong."""
+
+    def __init__(self, message: str, param: str) -> None:
+        """param: what the request calls it."""
+        super().__init__(message)
+        self.param = param
+
+
+class UnknownPromptError(PlaceError):
+    """A request names a prompt that is not configured."""
+
+    def __init__(self, name: str, known: Mapping[str, PromptConfig], param: str) -> None:
+        shown = ", ".join(list(known)[:20]) + (" …" if len(known) > 20 else "")
+        super().__init__(f"{name[:100]!r} is not a configured prompt: there are {shown}", param)
 
 
 def compile_question(question: Question, forms: Forms, classifier: Classifier) -> PromptSet:

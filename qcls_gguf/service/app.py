@@ -167,8 +167,7 @@ def _dialects(dialects: list[Dialect], asker: Asker) -> Answer:
         body = await exchange.read_json()
         exchange.backend = asker.lifecycle.backend
         dialect = next(each for each in dialects if each.claims(body))
-        parameters = exchange.query_params if dialect.parameters else {}
-        asked = dialect.ask(parse(dialect.request, body), exchange.backend.context(exchange.request_id, parameters))
+        asked = dialect.ask(parse(dialect.request, body), exchange.context)
         found = await exchange.unless_gone(asker.answer(asked, exchange))
         return _events(found) if isinstance(found, Events) else _json(found)
 
@@ -237,7 +236,7 @@ def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> 
             what = "only a client with an API key may reload, and this service has none: give it one, or send SIGHUP"
             raise RefusedError(403, "key", what)
         backend = await lifecycle.reload()
-        names, file = list(backend.prompts), backend.classifier.model.path
+        names, file = list(backend.asker.prompts), backend.classifier.model.path
         return _json({"status": "reloaded", "prompts": names, "model": file})
 
     return [
@@ -254,9 +253,9 @@ def _models(backend: Backend) -> dict[str, list[dict[str, object]]]:
     """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`)."""
     info, created = backend.classifier.model, backend.created
     about = f"{info.description}, {info.quantization}"
-    named = {MODEL: f"all prompts by {about}"} | {
-        f"{MODEL}/{name}": f"one of {len(prompt.labels)} labels by {about}" for name, prompt in backend.prompts.items()
-    }
+    named = {MODEL: f"all prompts by {about}"}
+    for name, prompt in backend.asker.prompts.items():
+        named[f"{MODEL}/{name}"] = f"one of {len(prompt.labels)} labels by {about}"
     date = datetime.fromtimestamp(created, UTC).date().isoformat()
     return {
         "data": [{"id": name, "object": "model", "created": created, "owned_by": "qcls-gguf"} for name in named],

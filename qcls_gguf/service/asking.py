@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
 
 import orjson
 from starlette.requests import ClientDisconnect
 
-from ..core.handle import LoadedPrompts, n_tokens_of
-from ..errors import CapacityError, ConfigError, PlanError, QclsError, ScoreError
-from ..questions.distribution import Distribution
-from ..questions.question import PLACE
-from ..questions.sets import RoomError
+from ..errors import QclsError
+from ..questions.asking import Pair
+from ..questions.question import TextQuestion
 from ..report.drift import alarm_text
 from ..score.result import PromptResult, Result
-from .backend import Pair
-from .dialect import Asked, Completions, Dialect, Questions, TextQuestion, Texts, unknown_prompt
+from .dialect import Asked, Completions, Dialect, Questions, Texts
 from .exchange import Exchange, json_value, log
 from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .refusal import RefusedError, check_size, openai_words, parse, refusal_of
 
-_AT_ONCE = 8
-"""the most questions of one request in one turn, so that other requests do not wait longer"""
 T = TypeVar("T")
 
 
@@ -89,9 +83,7 @@ class Asker:
         head: dict[str, object] = {"line": number}
         assert dialect.line is not None
         try:
-            asked = dialect.ask(
-                parse(dialect.line, json_value(line)), exchange.backend.context(exchange.request_id, {})
-            )
+            asked = dialect.ask(parse(dialect.line, json_value(line)), exchange.context)
             assert isinstance(asked, Texts)
             head[asked.param] = asked.texts[0]
             return asked.answer(await self._labelled(asked, exchange), exchange.usage)
@@ -125,7 +117,7 @@ class Asker:
             for index, text in enumerate(asked.texts):
                 yield one(index, text)
 
-        async with backend.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
+        async with backend.asker.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
             if not is_list:
                 return [await one(0, asked.texts[0])]
             answers = [answer async for answer in in_order(each(), backend.window)]
@@ -143,86 +135,14 @@ class Asker:
             self.lifecycle.admission.learn(result.total_ms / result.counts.n_queries)
         return results
 
-    # --- questions -----------------------------------------------------------------------------------------------
-
-    async def _answered(
-        self, asked: Questions, given: Sequence[TextQuestion], exchange: Exchange
-    ) -> list[Distribution | None]:
-        """The answers to questions, which are asked in groups; None: its scores cannot be computed."""
-        questions, answers = exchange.backend.prepared(given), list[Distribution | None]()
-        while len(answers) < len(questions):
-            answers += await self._some(questions[len(answers) : len(answers) + _AT_ONCE], exchange)
+    async def _answered(self, asked: Questions, given: Sequence[TextQuestion], exchange: Exchange) -> list[Any]:
+        """The answers to questions. Raises RefusedError (500) for one without, unless the others are wanted."""
+        ask, asker = partial(self._results, exchange=exchange), exchange.backend.asker
+        answers: list[Any] = await asker.answers(given, ask, lambda: exchange.seconds_left, exchange.usage)
         for each, answer in zip(given, answers, strict=True):
             if answer is None and not asked.is_partial:
                 raise RefusedError(500, "failed", f"{each.param}: its scores are not finite", param=each.param)
         return answers
-
-    async def _some(self, questions: Sequence[TextQuestion], exchange: Exchange) -> list[Distribution | None]:
-        """The answers to the first questions, as many as the engine has room for, at least one."""
-        answers: list[Distribution | None] = []
-        pairs: dict[int, Pair] = {}  # by the place of the answer
-        async with AsyncExitStack() as stack:
-            for place, each in enumerate(questions):
-                if each.question.configured is None and len(each.question.options) == 1:
-                    answers.append(Distribution([1.0]))
-                    continue
-                try:
-                    loaded = await self._loaded(each, exchange, stack, 0.0 if pairs else exchange.seconds_left)
-                except RoomError as e:
-                    if pairs:
-                        break
-                    log.warning("no room for a question: %s", e)
-                    raise
-                pairs[place] = loaded, each.text
-                answers.append(None)
-            results = await self._finite(list(pairs.values()), exchange)
-        for place, result in zip(pairs, results, strict=True):
-            if result is not None:
-                answer = result.results[0]
-                mass = answer.audit.label_mass if answer.audit else None
-                probabilities = exchange.backend.probabilities(questions[place].question, result)
-                answers[place] = Distribution(probabilities, mass, answer.stage, answer.depth, answer.label_set)
-        return answers
-
-    async def _loaded(
-        self, asked: TextQuestion, exchange: Exchange, stack: AsyncExitStack, waits_s: float
-    ) -> LoadedPrompts:
-        """The prompt set of a question, which is kept until the stack ends. Raises RoomError and RefusedError."""
-        question, backend = asked.question, exchange.backend
-        if (name := question.configured) is None:
-            if question not in backend.sets:
-                exchange.usage.stored += n_tokens_of(question.n_bytes)
-            prompts = backend.question(question, waits_s)
-        elif name not in backend.prompts:
-            raise unknown_prompt(name, backend.prompts, asked.param)
-        else:
-            labels = backend.prompts[name].labels
-            if {option.label for option in question.options} != set(labels):
-                others = ", ".join(labels)[:500]
-                what = f"the options are not the labels of the configured prompt {name!r}: give {others}"
-                raise RefusedError(422, "invalid", what, param=asked.param)
-            prompts = backend.configured((name,), None, audit=question.audit)
-        try:
-            return await stack.enter_async_context(prompts)
-        except ConfigError as e:
-            what = str(e).replace(PLACE, asked.param)
-            if isinstance(e, CapacityError):
-                log.warning("a question was refused: %s", what)
-                n = len(question.options)
-                what = f"{asked.param}: {n} options and their question do not fit: give fewer or shorter texts"
-            raise RefusedError(422, "invalid", what, param=asked.param) from None
-
-    async def _finite(self, pairs: Sequence[Pair], exchange: Exchange) -> Sequence[Result | None]:
-        """The answer to each pair; None for one whose scores cannot be computed."""
-        try:
-            return await self._results(pairs, exchange) if pairs else []
-        except ScoreError:
-            if len(pairs) == 1:
-                return [None]
-            # one by one, which shows whose scores cannot be used
-            return [each for pair in pairs for each in await self._finite([pair], exchange)]
-        except PlanError as e:
-            raise refusal_of(e, "input") from None
 
 
 async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> AsyncIterator[T]:

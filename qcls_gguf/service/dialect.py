@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
-from ..questions.question import Question
+from ..questions.asking import Usage
+from ..questions.question import TextQuestion, UnknownPromptError
 from .refusal import RefusedError, openai_words
 
 MODEL = "default"
@@ -56,43 +57,12 @@ class Context:
         if named is not None and named != MODEL:
             name = named.removeprefix(f"{MODEL}/")
             if name not in self.prompts:
-                raise unknown_prompt(name, self.prompts, param)
+                raise UnknownPromptError(name, self.prompts, param)
             return name
         if len(self.prompts) == 1:
             return next(iter(self.prompts))
         what = f"{len(self.prompts)} prompts are configured: name one, such as {MODEL}/{next(iter(self.prompts))}"
         raise RefusedError(422, "invalid", f"{what}; /predict also takes ?prompt=NAME", param=param)
-
-
-@dataclass(frozen=True, slots=True)
-class TextQuestion:
-    """A question, the text that it is asked about, and what the request calls it, such as `questions[3]`."""
-
-    question: Question
-    text: str
-    param: str
-
-
-@dataclass(slots=True)
-class Usage:
-    """Tokens of a request's texts or questions; a turn's tokens belong to its queries in equal parts."""
-
-    new: float = 0.0
-    """fed after the prefixes"""
-    cached: float = 0.0
-    """of prefixes"""
-    stored: int = 0
-    """how many of these the request itself stored"""
-
-    @property
-    def whole(self) -> int:
-        """Tokens of the questions with their texts."""
-        return round(self.new) + round(self.cached)
-
-    @property
-    def found(self) -> int:
-        """Tokens of prefixes that were stored before."""
-        return max(round(self.cached) - self.stored, 0)
 
 
 Answer: TypeAlias = Callable[[list[Any], Usage], object]
@@ -182,13 +152,6 @@ class Dialect:
         """The type of a request's body."""
         first: type[BaseModel] = next(iter(get_type_hints(self.ask).values()))
         return first
-
-
-def unknown_prompt(name: str, known: Mapping[str, PromptConfig], param: str) -> RefusedError:
-    """The refusal of a prompt's name that is not configured."""
-    shown = ", ".join(list(known)[:20]) + (" …" if len(known) > 20 else "")
-    what = f"{name[:100]!r} is not a configured prompt: there are {shown}"
-    return RefusedError(404, "unknown prompt", what, param=param)
 
 
 def short_json(value: object) -> str:

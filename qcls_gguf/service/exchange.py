@@ -17,10 +17,11 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
+from ..questions.asking import Usage
 from ..score.result import Result
 from ..system.timing import STAGES
 from .backend import Backend
-from .dialect import Usage
+from .dialect import Context
 from .refusal import RefusedError, check_size
 from .settings import RequestLimits
 
@@ -80,6 +81,11 @@ class Exchange(Request):
     def header(self, name: bytes) -> str:
         """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
         return self._by_name.get(name, b"").decode("latin-1").strip()
+
+    @property
+    def context(self) -> Context:
+        """The facts that dialects may use."""
+        return Context(self.backend.asker.prompts, self.backend.created, self.request_id, self.query_params)
 
     @property
     def content_type(self) -> str:

@@ -137,7 +137,7 @@ class Lifecycle:
             raise RefusedError(422, "reload", f"the old configuration stays in use: {e}") from None
         self.loaded = new
         self.n_reloads += 1
-        log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))
+        log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.asker.prompts))
         self._tasks.start(_close(old, keep_model=old.model is new.model))
         return new
 
@@ -167,7 +167,7 @@ class Lifecycle:
             cost = classifier.measure_turns()
             ledger.step("measure turns", f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more")
             scorer = undo.enter_context(ContinuationScorer(model, config.runtime)) if scores else None
-            backend = Backend(classifier, model, self.settings.forms, scorer)
+            backend = Backend(classifier, self.settings.forms, scorer)
             undo.pop_all()
         for mistake in classifier.warnings:
             log.warning("%s", mistake)

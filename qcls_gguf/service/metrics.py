@@ -87,7 +87,7 @@ class Metrics(Collector):
             (_COUNTER, "reloads", "Configurations that replaced another.", lifecycle.n_reloads),
         ]
         if backend:
-            engine, sets = backend.classifier.engine, backend.sets
+            engine, sets = backend.classifier.engine, backend.asker.sets
             rows += [
                 (_GAUGE, "prefix_cells", "Cells of the KV cache that prefixes occupy.", engine.cache.n_cells),
                 (_GAUGE, "prefix_cells_most", "Cells that prefixes may occupy.", engine.n_prefix_cells),

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from ..config.words import MAX_LISTED, close_to, counted, shown
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
+from ..questions.closed_lists import OpenAnswerError
+from ..questions.question import UnknownPromptError
 from ..questions.sets import RoomError
 
 M = TypeVar("M", bound=BaseModel)
@@ -64,8 +66,12 @@ def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> Ref
             return RefusedError(503, "room", what, retry_ms=1000)
         case BusyError():
             return RefusedError(503, "requests", str(error), retry_ms=1000)
+        case UnknownPromptError():
+            return RefusedError(404, "unknown prompt", str(error), param=error.param)
+        case OpenAnswerError():
+            return RefusedError(400, "open answer", str(error), param=error.param)
         case PlanError() | ConfigError():
-            return RefusedError(422, "invalid", str(error), param=param)
+            return RefusedError(422, "invalid", str(error), param=getattr(error, "param", param))
         case _:
             return RefusedError(500, "failed", str(error))
 
@@ -170,7 +176,7 @@ def field_path(where: Place) -> str:
 
 def _words(error: Mapping[str, Any], model: type[BaseModel]) -> str:
     match error["type"]:
-        case "missing":
+        case "missing" | "union_tag_not_found":
             return "is missing"
         case "extra_forbidden":
             schema = model.model_json_schema()
@@ -179,8 +185,6 @@ def _words(error: Mapping[str, Any], model: type[BaseModel]) -> str:
             return f"unknown field{f', did you mean {close}?' if close else ''}"
         case "value_error":
             return str(error["ctx"]["error"])
-        case "union_tag_not_found":
-            return "is missing"
         case "union_tag_invalid":
             return f"{shown(error['input'][_TAG])} is not one of {error['ctx']['expected_tags']}"
     return f"{error['msg']}, got {shown(error['input'])}"

@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from ...config.words import JsonObject
+from ...questions.asking import Usage
+from ...questions.closed_lists import ClosedList, Names, chosen, closed_lists
 from ...questions.distribution import Distribution
-from ...questions.question import Question
-from ..dialect import Context, Events, Lenient, Questions, QuestionsRequest, TextQuestion, Usage, token_counts
+from ...questions.question import Question, TextQuestion
+from ..dialect import Context, Events, Lenient, Questions, QuestionsRequest, token_counts
 from ..refusal import RefusedError, no_images
-from .closed_lists import ClosedList, Names, closed_lists
 
 _INSTRUCTING = ("system", "developer")
 _LEAST_LOG = -9999.0
@@ -142,15 +143,7 @@ def _text(message: ChatMessage, param: str) -> str:
 
 
 def _answer(request: ChatRequest, context: Context, wanted: _Wanted, found: list[Distribution], usage: Usage) -> object:
-    value: Any = {}
-    for (names, field), each in zip(wanted.lists.items(), found, strict=True):
-        if not names:  # the schema is itself the only list
-            value = field.values[each.best]
-            break
-        inner = value
-        for name in names[:-1]:
-            inner = inner.setdefault(name, {})
-        inner[names[-1]] = field.values[each.best]
+    value = chosen(wanted.lists, [each.best for each in found])
     is_text = isinstance(value, str) and not wanted.is_json
     content = value if is_text else json.dumps(value, ensure_ascii=False)
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}

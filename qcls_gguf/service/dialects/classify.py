@@ -9,9 +9,10 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, Field, model_validator
 
 from ...config.scoring import Scoring
+from ...questions.asking import Usage
 from ...report.run_record import RunRecord
 from ...score.result import Result
-from ..dialect import Context, Strict, Texts, Usage
+from ..dialect import Context, Strict, Texts
 from ..refusal import RefusedError
 
 _FIELDS = tuple(each.name for each in fields(Result))

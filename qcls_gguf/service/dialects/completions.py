@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ...config.words import shown
-from ..dialect import Completions, Context, Lenient, ScoredToken, Usage, token_counts
+from ...questions.asking import Usage
+from ..dialect import Completions, Context, Lenient, ScoredToken, token_counts
 from ..refusal import RefusedError
 
 

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from ...config.words import JsonObject
+from ...questions.asking import Usage
 from ...questions.distribution import Distribution
-from ...questions.question import Question
-from ..dialect import Questions, QuestionsRequest, Strict, TextQuestion, Usage, short_json
+from ...questions.question import Question, TextQuestion
+from ..dialect import Questions, QuestionsRequest, Strict, short_json
 from ..refusal import no_images
 
 

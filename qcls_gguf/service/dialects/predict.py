@@ -7,10 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ...questions.asking import Usage
 from ...questions.distribution import Distribution
-from ...questions.question import Question
+from ...questions.question import Question, TextQuestion
 from ...score.result import Result
-from ..dialect import Context, Lenient, Questions, TextQuestion, Texts, Usage
+from ..dialect import Context, Lenient, Questions, Texts
 from ..refusal import RefusedError
 
 Inputs = str | list[str | list[str]]

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ...questions.asking import Usage
 from ...questions.distribution import Distribution
-from ...questions.question import Question
-from ..dialect import Questions, QuestionsRequest, Strict, TextQuestion, Usage, token_counts
+from ...questions.question import Question, TextQuestion
+from ..dialect import Questions, QuestionsRequest, Strict, token_counts
 from ..refusal import RefusedError, no_images
 
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from ...config.words import JsonObject
+from ...questions.asking import Usage
 from ...questions.distribution import Distribution
-from ...questions.question import JsonText, Question
-from ..dialect import Questions, QuestionsRequest, Strict, TextQuestion, Usage, short_json
+from ...questions.question import JsonText, Question, TextQuestion
+from ..dialect import Questions, QuestionsRequest, Strict, short_json
 from ..refusal import RefusedError, no_images
 
 TextOrJson = str | JsonObject | list[Any]

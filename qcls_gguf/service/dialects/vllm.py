@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+from ...questions.asking import Usage
 from ...score.result import Result
-from ..dialect import MODEL, Context, Lenient, Texts, Usage, token_counts
+from ..dialect import MODEL, Context, Lenient, Texts, token_counts
 from ..refusal import RefusedError
 
 

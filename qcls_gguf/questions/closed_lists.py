@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from ...config.words import shown
-from ..refusal import RefusedError
+from ..config.words import shown
+from .question import PlaceError
 
 _MOST_STEPS = 100_000
 """values, references and alternatives of one schema; other requests wait while they are read"""
@@ -35,12 +35,29 @@ class ClosedList(NamedTuple):
         return [value if isinstance(value, str) else json.dumps(value) for value in self.values]
 
 
+class OpenAnswerError(PlaceError):
+    """A field may be anything, not only one of given values."""
+
+
 def closed_lists(schema: Any, param: str) -> dict[Names, ClosedList]:
     """The closed list of each field of an object and of the objects in it; under no name that of a schema that is one.
 
-    Raises RefusedError (400) for a field that may be anything else.
+    Raises OpenAnswerError for a field that may be anything else.
     """
     return dict(_Reader(schema, param).lists(schema, ()))
+
+
+def chosen(lists: Mapping[Names, ClosedList], best: Iterable[int]) -> Any:
+    """The value that has one value of each list; best: which one."""
+    whole: Any = {}
+    for (names, field), index in zip(lists.items(), best, strict=True):
+        if not names:  # the schema is itself the only list
+            return field.values[index]
+        inner = whole
+        for name in names[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[names[-1]] = field.values[index]
+    return whole
 
 
 class _Reader:
@@ -122,13 +139,13 @@ class _Reader:
         if self._n_steps > _MOST_STEPS:
             raise self._refusal(f"a schema without end, or of more than {_MOST_STEPS:,} values and references,")
 
-    def _refusal(self, what: str) -> RefusedError:
+    def _refusal(self, what: str) -> OpenAnswerError:
         param = ".".join([self._param, *self._names])[:_LONGEST_PARAM]
         message = (
             f"{param}: {what} is not a closed list: this service chooses one of given values and writes no text, so "
             "give `enum`, `const` or `boolean`, or an object of such fields"
         )
-        return RefusedError(400, "open answer", message, param=param)
+        return OpenAnswerError(message, param)
 
 
 def _is_value(value: Any) -> bool:

@@ -1,0 +1,203 @@
+"""Asking a classifier questions that arrive at run time, and its configured prompts otherwise than as configured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TypeAlias
+
+from ..classifier import Classifier
+from ..config.prompt import PromptConfig
+from ..config.scoring import Scoring
+from ..core.handle import LoadedPrompts, n_tokens_of
+from ..core.loading import some_of
+from ..errors import CapacityError, ConfigError, PlanError, ScoreError
+from ..prompts.prompt_set import PromptSet
+from ..score.result import Result
+from .decision import read_decision
+from .distribution import Distribution
+from .forms import Forms, FormSettings
+from .question import PLACE, PlaceError, Question, TextQuestion, UnknownPromptError, compile_question
+from .sets import RoomError, SetCache
+
+log = logging.getLogger("qcls_gguf.questions")
+Pair: TypeAlias = tuple[LoadedPrompts, str]
+Ask: TypeAlias = Callable[[Sequence[Pair]], Awaitable[list[Result]]]
+"""answers each pair of a prompt set and a text, all in one turn"""
+_AT_ONCE = 8
+"""the most questions of one request in one turn, so that other requests do not wait longer"""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of a request's texts or questions; a turn's tokens belong to its queries in equal parts."""
+
+    new: float = 0.0
+    """fed after the prefixes"""
+    cached: float = 0.0
+    """of prefixes"""
+    stored: int = 0
+    """how many of these the request itself stored"""
+
+    @property
+    def whole(self) -> int:
+        """Tokens of the questions with their texts."""
+        return round(self.new) + round(self.cached)
+
+    @property
+    def found(self) -> int:
+        """Tokens of prefixes that were stored before."""
+        return max(round(self.cached) - self.stored, 0)
+
+
+class QuestionAsker:
+    """Makes the prompt sets of requests, and asks questions by them. For the thread of the event loop."""
+
+    def __init__(self, classifier: Classifier, forms: FormSettings) -> None:
+        """Raises ModelError for a decision model that cannot be asked."""
+        model = classifier.engine.model
+        self.prompts: Mapping[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}
+        self.sets = SetCache(classifier)
+        self._classifier = classifier
+        self._decision = read_decision(model)
+        self._forms = Forms(forms, model, classifier.config.model)
+
+    def configured(
+        self, names: tuple[str, ...] | None, scoring: Scoring | None, *, audit: bool
+    ) -> AbstractAsyncContextManager[LoadedPrompts]:
+        """The configured prompts, or a set of some of them, perhaps with another scoring or with exact scores.
+
+        Of a cascade these two are the last stage's. Another scoring is that of the labels' texts, without calibration
+        and heads. names: None for all. Raises UnknownPromptError for a name that is not configured.
+        """
+        for index, name in enumerate(names or ()):
+            if name not in self.prompts:
+                raise UnknownPromptError(name, self.prompts, f"prompts[{index}]")
+        classifier, config = self._classifier, self._classifier.config
+        asked = tuple(name for name in self.prompts if names is None or name in names)
+        others = [self.prompts[name] for name in asked if scoring not in (None, self.prompts[name].scoring)]
+        if not audit and not others and len(asked) == len(self.prompts):
+            return nullcontext(classifier.configured)
+
+        def make() -> LoadedPrompts:
+            if scoring and others:
+                prompts = tuple(replace(self.prompts[name], scoring=scoring) for name in asked)
+                other = replace(config, prompts=prompts, calibration=None, heads=None)
+                return classifier.prompt_set(other, audit=audit)
+            if not audit:
+                return classifier.some(asked)
+            with classifier.prompt_set(config, audit=True) as every:  # files of fits and heads are for all of them
+                return some_of(every, asked)
+
+        return self.sets.using(("configured", asked, scoring if others else None, audit), make)
+
+    async def answers(
+        self, questions: Sequence[TextQuestion], ask: Ask, seconds_left: Callable[[], float], usage: Usage
+    ) -> list[Distribution | None]:
+        """The answers to questions, which are asked in groups; None for one whose scores cannot be computed.
+
+        usage gets the tokens that are stored.
+        Raises PlaceError for a question that cannot be asked, RoomError if there is no room within seconds_left(), and
+        what `ask` raises.
+        """
+        questions, answers = self._prepared(questions), list[Distribution | None]()
+        while len(answers) < len(questions):
+            some = questions[len(answers) : len(answers) + _AT_ONCE]
+            answers += await self._some(some, ask, seconds_left, usage)
+        return answers
+
+    def _prepared(self, questions: Sequence[TextQuestion]) -> Sequence[TextQuestion]:
+        """The questions of a request in the form that this model needs."""
+        if self._decision is None:
+            return questions
+        asked = [(each.param.removeprefix("questions."), each.question) for each in questions]
+        own = dict.fromkeys(each for each in asked if each[1].configured is None)
+        prepared = dict(zip(own, self._decision.prepared(list(own)), strict=True))
+        state_text = cache(self._decision.state_text)
+        return [
+            TextQuestion(prepared[named], state_text(each.text), each.param) if named in prepared else each
+            for named, each in zip(asked, questions, strict=True)
+        ]
+
+    async def _some(
+        self, questions: Sequence[TextQuestion], ask: Ask, seconds_left: Callable[[], float], usage: Usage
+    ) -> list[Distribution | None]:
+        """The answers to the first questions, as many as the engine has room for, at least one."""
+        answers: list[Distribution | None] = []
+        pairs: dict[int, Pair] = {}  # by the place of the answer
+        async with AsyncExitStack() as stack:
+            for place, each in enumerate(questions):
+                if each.question.configured is None and len(each.question.options) == 1:
+                    answers.append(Distribution([1.0]))
+                    continue
+                loaded = self._loaded(each, 0.0 if pairs else seconds_left(), usage)
+                try:
+                    pairs[place] = await stack.enter_async_context(loaded), each.text
+                except RoomError as e:
+                    if pairs:
+                        break
+                    log.warning("no room for a question: %s", e)
+                    raise
+                except CapacityError as e:
+                    log.warning("a question was refused: %s", str(e).replace(PLACE, each.param))
+                    n = len(each.question.options)
+                    what = f"{each.param}: {n} options and their question do not fit: give fewer or shorter texts"
+                    raise PlaceError(what, each.param) from None
+                except ConfigError as e:
+                    raise PlaceError(str(e).replace(PLACE, each.param), each.param) from None
+                answers.append(None)
+            results = await _finite(list(pairs.values()), ask)
+        for place, result in zip(pairs, results, strict=True):
+            if result is not None:
+                answer = result.results[0]
+                mass = answer.audit.label_mass if answer.audit else None
+                probabilities = self._probabilities(questions[place].question, result)
+                answers[place] = Distribution(probabilities, mass, answer.stage, answer.depth, answer.label_set)
+        return answers
+
+    def _loaded(self, asked: TextQuestion, waits_s: float, usage: Usage) -> AbstractAsyncContextManager[LoadedPrompts]:
+        """The prompt set of a question. waits_s: see SetCache.using. Raises PlaceError.
+
+        Entering it raises ConfigError and RoomError.
+        """
+        question = asked.question
+        if (name := question.configured) is None:
+            if question not in self.sets:
+                usage.stored += n_tokens_of(question.n_bytes)
+            compiled = cache(partial(self._compiled, question))
+            return self.sets.using(question, lambda: self._classifier.prompt_set(compiled()), waits_s)
+        if name not in self.prompts:
+            raise UnknownPromptError(name, self.prompts, asked.param)
+        labels = self.prompts[name].labels
+        if {option.label for option in question.options} != set(labels):
+            what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
+            raise PlaceError(what, asked.param)
+        return self.configured((name,), None, audit=question.audit)
+
+    def _compiled(self, question: Question) -> PromptSet:
+        if self._decision is not None:
+            return self._decision.compile(question, self._classifier)
+        return compile_question(question, self._forms, self._classifier)
+
+    def _probabilities(self, question: Question, result: Result) -> list[float]:
+        """The probabilities of a question's options, from the answer of its prompt set."""
+        if self._decision is not None and question.configured is None:
+            return self._decision.probabilities(question, result.results)
+        by_label = {score.label: score.probability for score in result.results[0].scores}
+        return [by_label[option.label] for option in question.options]
+
+
+async def _finite(pairs: Sequence[Pair], ask: Ask) -> Sequence[Result | None]:
+    """The answer to each pair; None for one whose scores cannot be computed."""
+    try:
+        return await ask(pairs) if pairs else []
+    except ScoreError:
+        if len(pairs) == 1:
+            return [None]
+        # one by one, which shows whose scores cannot be used
+        return [each for pair in pairs for each in await _finite([pair], ask)]
+    except PlanError as e:
+        raise PlaceError(str(e), "input") from None
