@@ -94,4 +94,4 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
         print_warning(f"anybody who can reach {chosen.host} may send requests: limit that with --api-key")
     on_step = None if chosen.quiet else print_step
     lifecycle = Lifecycle(configure, service, offline=model.offline, on_step=on_step, on_load=load_bar(chosen.quiet))
-    serve(service, lifecycle, lambda address: say(f"serving at {address}"))
+    serve(lifecycle, lambda address: say(f"serving at {address}"))

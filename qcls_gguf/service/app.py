@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ..config.words import shown
 from ..errors import QclsError
@@ -27,7 +27,6 @@ from .lifecycle import Lifecycle
 from .metrics import CONTENT_TYPE, Metrics
 from .openapi import description
 from .refusal import RefusedError, openai_words, parse, refusal_of
-from .settings import ServiceSettings
 
 Answer = Callable[[Exchange], Awaitable[Response]]
 _GONE = 499  # as nginx logs a client that left
@@ -51,32 +50,24 @@ _POLICY = (
 _BY_PATH = {path: [each for each in DIALECTS if each.path == path] for path in dict.fromkeys(d.path for d in DIALECTS)}
 
 
-def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> ASGIApp:
-    """The ASGI application of a service."""
-    metrics = Metrics(lifecycle)
-    asker = Asker(lifecycle, metrics)
-    operations = _operations(lifecycle, metrics, may_reload=bool(settings.api_keys))
-    described = json_bytes(description(list(_BY_PATH.values()), (each[:3] for each in operations)))
-    page = {"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY}
-    answers: dict[str, tuple[str, Answer]] = {
-        **{path: ("POST", _dialects(dialects, asker)) for path, dialects in _BY_PATH.items()},
-        **{path: (method.upper(), answer) for method, path, _, answer in operations},
-        "/": ("GET", _fixed(_file("page.html"), page)),
-        "/docs": ("GET", _fixed(_file("docs.html"), page)),
-        "/openapi.json": ("GET", _fixed(described, {"content-type": JSON})),
-    }
-    return _App(answers, metrics, settings)
+class App:
+    """The ASGI application of a service: finds the handler of a request, and turns every exception into an answer."""
 
-
-class _App:
-    """Finds the handler of a request, and turns every exception into an answer."""
-
-    def __init__(self, answers: Mapping[str, tuple[str, Answer]], metrics: Metrics, settings: ServiceSettings) -> None:
-        """answers: the method and the handler of each path."""
-        self._answers = answers
-        self._metrics = metrics
-        self._settings = settings
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._metrics = Metrics(lifecycle)
+        self._settings = lifecycle.settings
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in self._settings.api_keys]
+        asker = Asker(lifecycle, self._metrics)
+        operations = _operations(lifecycle, self._metrics)
+        described = json_bytes(description(list(_BY_PATH.values()), (each[:3] for each in operations)))
+        page = {"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY}
+        self._answers: dict[str, tuple[str, Answer]] = {  # the method and the handler of each path
+            **{path: ("POST", _dialects(dialects, asker)) for path, dialects in _BY_PATH.items()},
+            **{path: (method.upper(), answer) for method, path, _, answer in operations},
+            "/": ("GET", _fixed(_file("page.html"), page)),
+            "/docs": ("GET", _fixed(_file("docs.html"), page)),
+            "/openapi.json": ("GET", _fixed(described, {"content-type": JSON})),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
@@ -207,11 +198,11 @@ def _file(name: str) -> bytes:
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
-def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> list[tuple[str, str, str, Answer]]:
-    """(method, path, summary, handler) of each; may_reload: whether clients have API keys."""
+def _operations(lifecycle: Lifecycle, metrics: Metrics) -> list[tuple[str, str, str, Answer]]:
+    """(method, path, summary, handler) of each."""
 
     async def health(_: Exchange) -> Response:
-        return _json({"status": lifecycle.state.value, "version": __version__})
+        return _json({"status": lifecycle.state, "version": __version__})
 
     async def ready(exchange: Exchange) -> Response:
         _ = lifecycle.backend
@@ -232,7 +223,7 @@ def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> 
         return _json(known[name])
 
     async def reload(_: Exchange) -> Response:
-        if not may_reload:
+        if not lifecycle.settings.api_keys:
             what = "only a client with an API key may reload, and this service has none: give it one, or send SIGHUP"
             raise RefusedError(403, "key", what)
         backend = await lifecycle.reload()

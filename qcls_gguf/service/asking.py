@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,16 +25,15 @@ from .refusal import RefusedError, check_size, openai_words, parse, refusal_of
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
 class Asker:
     """Answers requests by their backends. For the thread of the event loop.
 
     Raises RefusedError, and QclsError for requests that cannot be computed.
     """
 
-    def __init__(self, lifecycle: Lifecycle, metrics: Metrics) -> None:
-        self.lifecycle = lifecycle
-        self._admitted = lifecycle.admission.admitted
-        self._metrics = metrics
+    lifecycle: Lifecycle
+    metrics: Metrics
 
     async def answer(self, asked: Asked, exchange: Exchange) -> object:
         """The body of the answer to a request."""
@@ -57,7 +57,7 @@ class Asker:
                 check_size(n, limits.queries, "prompts", "prompt")
                 scored = exchange.backend.scored
                 found = partial(scored, prompts, exchange.seconds_left, from_start=asked.from_start)
-        with self._admitted(n), exchange.backend:
+        with self.lifecycle.admission.admitted(n), exchange.backend:
             return asked.answer(await found(), exchange.usage)
 
     async def lines(self, dialect: Dialect, exchange: Exchange) -> AsyncIterator[bytes]:
@@ -70,14 +70,14 @@ class Asker:
 
         try:
             exchange.backend = self.lifecycle.backend
-            with self._admitted(0), exchange.backend:
+            with self.lifecycle.admission.admitted(0), exchange.backend:
                 async for answer in in_order(each(), exchange.backend.window):
                     yield json_bytes(answer) + b"\n"
         except RefusedError as refusal:  # the answer has begun, so its last line reports this
             exchange.reason = refusal.reason
             yield json_bytes(openai_words(refusal)) + b"\n"
         except ClientDisconnect:
-            self._metrics.gone.inc()
+            self.metrics.gone.inc()
 
     async def _line(self, dialect: Dialect, exchange: Exchange, number: int, line: bytes) -> object:
         head: dict[str, object] = {"line": number}
@@ -109,7 +109,7 @@ class Asker:
                 raise refusal from None
             if backend.drift is not None and asked.scoring is None:
                 for prompt, what in backend.drift.add(result):
-                    self._metrics.drift.labels(prompt, what).inc()
+                    self.metrics.drift.labels(prompt, what).inc()
                     log.warning("drift: %s", alarm_text(prompt, what))
             return result
 
@@ -131,7 +131,7 @@ class Asker:
         results = await exchange.backend.ask(pairs, exchange.seconds_left)
         for result in results:
             exchange.answered(result)
-            self._metrics.labelled(result)
+            self.metrics.labelled(result)
             self.lifecycle.admission.learn(result.total_ms / result.counts.n_queries)
         return results
 

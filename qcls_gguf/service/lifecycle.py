@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
 from time import monotonic
+from typing import Literal
 
 from ..classifier import Classifier
 from ..config.heads_file import layers_needed
@@ -31,14 +31,6 @@ _UNBOUNDED = 1 << 20
 _SMOOTHING = 0.1
 _SOONEST_MS = 20.0
 _LATEST_MS = 60_000.0
-
-
-class State(StrEnum):
-    """Whether requests are answered."""
-
-    loading = "loading"
-    ready = "ready"
-    draining = "draining"
 
 
 @dataclass(slots=True)
@@ -86,7 +78,8 @@ class Lifecycle:
     on_load: Callable[[float], None] | None = None
     loaded: Backend | None = field(default=None, init=False)
     """what was loaded last, whether it answers or not"""
-    state: State = field(default=State.loading, init=False)
+    state: Literal["loading", "ready", "draining"] = field(default="loading", init=False)
+    """whether requests are answered"""
     n_reloads: int = field(default=0, init=False)
     _reloading: asyncio.Task[Backend] | None = field(default=None, init=False)
     _tasks: Tasks = field(default_factory=Tasks, init=False)
@@ -103,18 +96,18 @@ class Lifecycle:
         A reload closes it when no request uses it: take it after the request has been read, and enter it (`with
         backend`) before awaiting anything.
         """
-        if self.loaded is None or self.state is not State.ready:
+        if self.loaded is None or self.state != "ready":
             raise self._refusal()
         return self.loaded
 
     def _refusal(self) -> RefusedError:
-        return RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=1000)
+        return RefusedError(503, self.state, f"the service is {self.state}", retry_ms=1000)
 
     async def load(self) -> None:
         """Load the configuration as it is now. Raises QclsError, and RefusedError if told to stop meanwhile."""
         self.loaded = await asyncio.to_thread(self._open, self.configure())
-        if self.state is State.loading:
-            self.state = State.ready
+        if self.state == "loading":
+            self.state = "ready"
 
     async def reload(self) -> Backend:
         """Load the configuration as it is now beside the old one, and swap them when it is ready.
@@ -187,14 +180,14 @@ class Lifecycle:
         return False
 
     def _step(self, name: str, what: str, ms: float) -> None:
-        if self.on_step and self.state is State.loading:
+        if self.on_step and self.state == "loading":
             self.on_step(name, what, ms)
-        if self.state is State.draining:
+        if self.state == "draining":
             raise self._refusal()
 
     def drain(self) -> None:
         """Refuse new requests; answer the accepted ones."""
-        self.state = State.draining
+        self.state = "draining"
 
     async def close(self) -> None:
         """Close everything, after the last answer."""

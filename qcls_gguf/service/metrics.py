@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ..score.result import Result
-from .lifecycle import Lifecycle, State
+from .lifecycle import Lifecycle
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -81,7 +81,7 @@ class Metrics(Collector):
         lifecycle, backend = self._lifecycle, self._lifecycle.loaded
         admission = lifecycle.admission
         rows: list[tuple[Any, str, str, float]] = [  # (what it is, its name after `qcls_`, its help, its value)
-            (_GAUGE, "ready", "1 while requests are answered.", lifecycle.state is State.ready),
+            (_GAUGE, "ready", "1 while requests are answered.", lifecycle.state == "ready"),
             (_GAUGE, "admitted_requests", "Requests in the service.", admission.n_requests),
             (_GAUGE, "admitted_queries", "Queries and questions of these requests.", admission.n_queries),
             (_COUNTER, "reloads", "Configurations that replaced another.", lifecycle.n_reloads),

@@ -17,11 +17,10 @@ from typing import Any
 import httptools
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ..errors import ConfigError
-from .app import build_app
+from .app import App
 from .asking import json_bytes
 from .exchange import log
 from .lifecycle import Lifecycle
@@ -37,10 +36,30 @@ _SWITCH_INTERVAL_S = 0.0005
 """how long the engine's thread may hold the interpreter while a request waits to be read or answered"""
 
 
-def http_config(app: ASGIApp) -> uvicorn.Config:
-    """The settings of uvicorn: HTTP/1.1 only; the service itself handles signals and the log."""
-    return uvicorn.Config(
-        app,
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(lifecycle: Lifecycle, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT, and read the configuration anew on SIGHUP.
+
+    on_ready(address) is called when requests are answered. While the model loads `/ready` says so. Raises ConfigError
+    for an address that cannot be used, and QclsError where the start fails.
+    """
+    set_up_log()
+    listening = _listening(lifecycle.settings)
+    with listening as (listener, address), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        runner.run(_serve(lifecycle, listener, lambda: on_ready(address)))
+
+
+async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    config = uvicorn.Config(  # HTTP/1.1 only; the service itself handles signals and the log
+        App(lifecycle),
         http=_Protocol,
         ws="none",
         lifespan="off",
@@ -52,34 +71,7 @@ def http_config(app: ASGIApp) -> uvicorn.Config:
         timeout_graceful_shutdown=1,
         proxy_headers=False,
     )
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def serve(
-    settings: ServiceSettings, lifecycle: Lifecycle, on_ready: Callable[[str], None] = lambda address: None
-) -> None:
-    """Serve until SIGTERM or SIGINT, and read the configuration anew on SIGHUP.
-
-    on_ready(address) is called when requests are answered. While the model loads `/ready` says so. Raises ConfigError
-    for an address that cannot be used, and QclsError where the start fails.
-    """
-    set_up_log()
-    with _listening(settings) as (listener, address), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        runner.run(_serve(settings, lifecycle, listener, lambda: on_ready(address)))
-
-
-async def _serve(
-    settings: ServiceSettings, lifecycle: Lifecycle, listener: socket.socket, on_ready: Callable[[], None]
-) -> None:
-    server = _Server(http_config(build_app(lifecycle, settings)))
+    server = _Server(config)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
@@ -100,7 +92,7 @@ async def _serve(
     loop.add_signal_handler(signal.SIGINT, stop)
     loop.add_signal_handler(signal.SIGHUP, lifecycle.start_reload)
     loading = asyncio.create_task(load())
-    draining = asyncio.create_task(_drain(settings, lifecycle, server, stopping))
+    draining = asyncio.create_task(_drain(lifecycle, server, stopping))
     try:
         await server.serve(sockets=[listener])
     finally:
@@ -113,17 +105,17 @@ async def _serve(
         await lifecycle.close()
 
 
-async def _drain(settings: ServiceSettings, lifecycle: Lifecycle, server: _Server, stopping: asyncio.Event) -> None:
+async def _drain(lifecycle: Lifecycle, server: _Server, stopping: asyncio.Event) -> None:
     """When told to stop: refuse new requests, answer those accepted before, and end, after the grace at the latest."""
     await stopping.wait()
     lifecycle.drain()
-    admission = lifecycle.admission
+    admission, grace_s = lifecycle.admission, lifecycle.settings.grace_s
     log.info("told to end; requests to answer: %d", admission.n_requests)
-    end = monotonic() + settings.grace_s
+    end = monotonic() + grace_s
     while admission.n_requests and monotonic() < end:
         await asyncio.sleep(0.01)
     if n := admission.n_requests:
-        log.warning("%d requests were not answered within the grace of %g s", n, settings.grace_s)
+        log.warning("%d requests were not answered within the grace of %g s", n, grace_s)
     server.should_exit = True
 
 
@@ -196,7 +188,6 @@ class _Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request."""
-        self._n_pending = 0
         if not self.parser.should_upgrade():
             super().on_message_complete()
 

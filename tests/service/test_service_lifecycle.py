@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from qcls_gguf import DecodeError, load_config
 from qcls_gguf.cli.app import app
 from qcls_gguf.config.schema import Config
-from qcls_gguf.service.app import build_app
+from qcls_gguf.service.app import App
 from qcls_gguf.service.lifecycle import Lifecycle
 from qcls_gguf.service.refusal import RefusedError
 from qcls_gguf.service.settings import ServiceSettings
@@ -287,7 +287,7 @@ def test_every_failure_is_answered_in_the_words_of_the_api(monkeypatch: pytest.M
     async def ask() -> None:
         settings = ServiceSettings(logs_requests=False)
         lifecycle = Lifecycle(lambda: load_config(ROOT / "configs/mission.yaml"), settings)
-        transport = httpx.ASGITransport(build_app(lifecycle, settings))
+        transport = httpx.ASGITransport(App(lifecycle))
         async with httpx.AsyncClient(transport=transport, base_url="http://qcls") as client:
             early = await client.post("/v1/classify", json={"query": "red dress"})
             assert (early.status_code, early.json()["error"]["code"]) == (503, "loading")

@@ -15,6 +15,9 @@ from ...questions.asking import Usage
 from ..dialect import Completions, Context, Lenient, ScoredToken, token_counts
 from ..refusal import RefusedError
 
+_MAY = {"max_tokens": (0, 1, None), "n": (1, None), "best_of": (1, None), "stream": (False, None), "suffix": (None, "")}
+"""be the values of fields that let other services generate text"""
+
 
 class CompletionsRequest(Lenient, strict=True):
     """OpenAI's request; fields that are not named here are ignored."""
@@ -36,17 +39,10 @@ class CompletionsRequest(Lenient, strict=True):
 
 def ask(request: CompletionsRequest, context: Context) -> Completions:
     """The texts of a request. Raises RefusedError (400) for what would have to be generated."""
-    for name, given, only in (
-        ("max_tokens", request.max_tokens, (0, 1, None)),
-        ("n", request.n, (1, None)),
-        ("best_of", request.best_of, (1, None)),
-        ("stream", request.stream, (False, None)),
-        ("suffix", request.suffix, (None, "")),
-    ):
-        if given not in only:
+    for name, only in _MAY.items():
+        if (given := getattr(request, name)) not in only:
             what = f"{name}: {shown(given)}: no text is generated here, so it is {only[0]!r} or {only[1]!r}"
             raise RefusedError(400, "invalid", f"{what}; log-probabilities come by echo and logprobs", param=name)
-
     n_next = request.max_tokens or 0
 
     def answer(found: list[list[ScoredToken]], _: Usage) -> object:

@@ -74,14 +74,12 @@ def _texts(inputs: Inputs) -> list[str]:
     if len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
         what = "a list of two texts is a pair to text-embeddings-inference, and pairs are not labelled: "
         raise RefusedError(422, "invalid", f'{what}send [["one"], ["two"]] for two texts', param="inputs")
-    texts = []
     for index, each in enumerate(inputs):
         if isinstance(each, list) and len(each) != 1:
             raise RefusedError(422, "invalid", f"inputs[{index}]: {len(each)} texts where one belongs", param="inputs")
-        texts.append(each if isinstance(each, str) else each[0])
-    if not texts:
+    if not inputs:
         raise RefusedError(400, "invalid", "inputs is empty: send at least one text", param="inputs")
-    return texts
+    return [each if isinstance(each, str) else each[0] for each in inputs]
 
 
 def _zero_shot(texts: list[str], parameters: PredictParameters, labels: list[str], *, is_single: bool) -> Questions:
