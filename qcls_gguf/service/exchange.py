@@ -85,7 +85,8 @@ class Exchange(Request):
     @property
     def context(self) -> Context:
         """The facts that dialects may use."""
-        return Context(self.backend.asker.prompts, self.backend.created, self.request_id, self.query_params)
+        parameters = self.query_params if self.scope["query_string"] else {}
+        return Context(self.backend.asker.prompts, self.backend.created, self.request_id, parameters)
 
     @property
     def content_type(self) -> str:

@@ -195,6 +195,19 @@ def test_answers_follow_the_rules_of_its_kind(kind: str, path: Path, server: Ser
                 np.testing.assert_allclose(got, rules.answer(name, state), atol=CLOSE, err_msg=f"{name} {state}")
 
 
+def test_labels_of_a_request_for_several_texts_are_answered_as_for_each_alone(server: Server) -> None:
+    def predict(inputs: object) -> Any:
+        body = {"inputs": inputs, "parameters": {"candidate_labels": ["red", "blue"], "multi_label": True}}
+        response = server.http.post("/predict", json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    texts = ["a red dress", "blue jeans"]
+    for found, text in zip(predict([[text] for text in texts]), texts, strict=True):
+        alone = {each["label"]: pytest.approx(each["score"], abs=CLOSE) for each in predict(text)}
+        assert {each["label"]: each["score"] for each in found} == alone
+
+
 def config(path: Path) -> Config:
     return Config(
         prompts=(PromptConfig(name="p", prompt_template="{query} is:", labels=("red", "blue")),),
