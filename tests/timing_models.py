@@ -153,7 +153,7 @@ def write_timing_model(path: Path, name: str, model: TimingModel, vocab: Vocab, 
     writer = GGUFWriter(path, model.arch)
     writer.add_name(f"timing-{name}")
     writer.add_file_type(LlamaFileType.MOSTLY_Q4_K_M)
-    vocab.with_control(["<|box_end|>"] if decision else []).padded(shape.n_vocab).write(writer, add_bos=False)
+    vocab.with_control(["<|box_end|>"] if decision == "kev" else []).padded(shape.n_vocab).write(writer, add_bos=False)
     tensors = _TimingTensors(writer, np.random.default_rng(0), "Q4_K", shape.n_layer, model.is_tied)
     if decision:
         writer.add_string(f"{model.arch}.decision.type", decision)
