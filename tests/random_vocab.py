@@ -85,8 +85,8 @@ def build_vocab(kind: VocabKind) -> Vocab:
     if extra == "marks":
         return vocab.extended(dict.fromkeys(MARKS, TokenType.USER_DEFINED))
     if extra == "answers":
-        missing = {part: TokenType.NORMAL for part in ("ye", "yes", "no") if part not in vocab.tokens}
-        return vocab.extended(missing, merges=("y e", "ye s", "n o"))
+        missing = {part: TokenType.NORMAL for part in ("ye", "yes", "no", ":A") if part not in vocab.tokens}
+        return vocab.extended(missing, merges=("y e", "ye s", "n o", ": A"))
     if extra == "joins":
         parts = {JOINED[:2]: TokenType.NORMAL, JOINED[:3]: TokenType.NORMAL, JOINED: TokenType.CONTROL}
         missing = {part: TokenType.NORMAL for part in JOINED if part not in vocab.tokens}

@@ -131,11 +131,13 @@ def compile_prompt(
     exact: bool = False,
     learnt: Head | Pointer | None = None,
     has_state: bool = False,
+    codes: bool = False,
 ) -> Prompt:
     """Tokenise a template and its labels once.
 
     bos: the token to put first, -1 for none; end: the end-of-label token, -1 for none; exact: see build_trie;
-    learnt: what answers instead of the labels' texts; has_state: as in Prompt.
+    learnt: what answers instead of the labels' texts; has_state: as in Prompt; codes: the labels have the tokens of
+    their own texts, even if they would merge with the prompt's last token.
     Raises ConfigError, with the prompt and the label, if the tokens would differ from those of the rendered text.
     """
     before_slot, _, after_slot = template.partition(SLOT)
@@ -162,11 +164,13 @@ def compile_prompt(
             f"prompts.{name}: this model's tokenizer changes the text beside its special tokens, so the prompt cannot "
             "be cached in parts; remove the white space beside the special tokens of the template"
         )
-    if closing_text:
+    if codes:
+        endings = [""]
+    elif closing_text:
         endings = [_split_at_last_special(tokenizer, closing_text)[1]]
     else:
         endings = _endings(tokenizer, before, after, fragments)
-    begins_apart = bool(closing_text or after)
+    begins_apart = bool(codes or closing_text or after)
     if isinstance(learnt, Pointer):
         label_tokens: list[tuple[int, ...]] = [()] * len(labels)
         closing, trie = learnt.trie(closing, len(labels))

@@ -151,10 +151,12 @@ def compile_prompts(
     audit: bool = False,
     heads: Heads | None = None,
     pointer: Pointer | None = None,
+    codes: bool = False,
 ) -> PromptSet:
     """Tokenise the templates and labels of some prompts.
 
-    audit: let every answer carry exact scores; heads: what answers some of them; pointer: what answers all of them.
+    audit: let every answer carry exact scores; heads: what answers some of them; pointer: what answers all of them;
+    codes: as for `compile_prompt`.
     Raises ConfigError, which names the prompt.
     """
     tokenizer = _CachingTokenizer(model)
@@ -173,6 +175,7 @@ def compile_prompts(
             exact=audit,
             learnt=head,
             has_state=model.has_states,
+            codes=codes,
         )
         for config, head in zip(configs, by_prompt, strict=True)
         for template in config.expanded_templates

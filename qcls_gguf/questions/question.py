@@ -154,7 +154,8 @@ def compile_quoted(
 ) -> PromptSet:
     """Prompts with quoted texts in them. Raises ConfigError.
 
-    audit, pointer: as for `compile_prompts`; as_written: without the token that the model wants at every beginning.
+    audit, pointer: as for `compile_prompts`; as_written: without the token that the model wants at every beginning, and
+    with labels that are codes.
     """
     model, originals = classifier.engine.model, quotes.originals
     stored = [each.template.partition(SLOT)[0].translate(originals) for each in prompts]
@@ -165,7 +166,7 @@ def compile_quoted(
             "runtime.question_cells"
         )
     vocabulary = QuotingVocabulary(model, originals, -1 if as_written else model.first_token)
-    compiled = compile_prompts(prompts, vocabulary, audit=audit, pointer=pointer)
+    compiled = compile_prompts(prompts, vocabulary, audit=audit, pointer=pointer, codes=as_written)
     return without_quotes(compiled, originals)
 
 
