@@ -76,6 +76,7 @@ import numpy as np
 from qcls_gguf.native import NativeContext, NativeModel
 from qcls_gguf.native.library import set_log
 
+os.environ["QCLS_CPU_PRODUCTS"] = "0"  # llama.cpp's are wanted
 LENGTHS = 1, 2, 16, 17, 32, 40  # tokens: none, one, and two tiles of activations, filled and not
 log = []
 set_log(lambda level, text: log.append(text))

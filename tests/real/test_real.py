@@ -116,6 +116,6 @@ def limits_of(name: str, device: str) -> tuple[Limits | None, Limits]:
     """Against stock, and against F32."""
     if device.startswith("gpu"):
         return (None, GPU_FLOATS) if device == "gpu, floats" else (GPU[name], GPU[name])
-    if "AMX_INT8" in instruction_sets() or not {"AVX2", "DOTPROD"} & set(instruction_sets()):
+    if not {"AVX2", "DOTPROD"} & set(instruction_sets()):
         return ROUNDED, ROUNDED
     return OURS[name], FINE if device == "cpu, fine" else OURS[name]
