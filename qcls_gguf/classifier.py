@@ -199,7 +199,7 @@ class Classifier(Labeller):
     @property
     def config(self) -> Config:
         """The configuration, with the whole text of every prompt."""
-        return self._started.config
+        return self.core.config
 
     @property
     def model(self) -> ModelInfo:

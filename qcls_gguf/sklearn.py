@@ -108,11 +108,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         if not len(y):
             raise ValueError("y is empty: give the label of at least one text, or leave y out for all labels")
-        classes, numbers = np.unique(y, return_inverse=True)
-        columns = self._columns(classes, labels)
-        self._fitted = classes, columns
-        self._rows = list(zip(texts, columns[numbers].tolist(), strict=True))
-        self._learn()
+        self._learn(np.unique(y), texts, y)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
@@ -125,17 +121,17 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         earlier = self._fitted[0] if self._rows else np.unique(y if classes is None else classes)
         if unknown := [each for each in np.unique(y).tolist() if each not in earlier]:
             raise ValueError(f"y: {shown(unknown[0])}: no class of the first call, which has {earlier.tolist()}")
-        columns = self._columns(earlier, self._opened().labels)
-        self._fitted = earlier, columns
-        own = columns[np.searchsorted(earlier, np.asarray(y))]
-        self._rows = [*self._rows, *zip(texts, own.tolist(), strict=True)]
-        self._learn()
+        self._learn(earlier, texts, y)
         return self
 
-    def _learn(self) -> None:
-        """Learn a head from all rows, where they are enough."""
+    def _learn(self, classes: npt.NDArray[Any], texts: Sequence[str], y: Any) -> None:
+        """Record the classes, add labelled texts to the rows, and learn a head from all, where they are enough."""
         self._head = self._headed = self.learnt_ = None
-        classifier = self._opened().classifier
+        shared = self._opened()
+        columns = self._columns(classes, shared.labels)
+        self._fitted, classifier = (classes, columns), shared.classifier
+        own = columns[np.searchsorted(classes, np.asarray(y))].tolist()
+        self._rows = [*self._rows, *zip(texts, own, strict=True)]
         (prompt,) = classifier.config.prompts
         labels = [prompt.labels[label] for _, label in self._rows]
         if why_not(prompt, Counter(labels), len(labels)):

@@ -23,7 +23,7 @@ from ..config.words import JsonObject, printable_lines
 from ..data.labelled import LabelledColumns
 from ..data.queries import QUERY
 from ..errors import ConfigError
-from ..report.files import Output, show_and_write, written_or_not
+from ..report.files import Output, show_and_write
 from .terminal import EXIT_OTHER, OPTIONS, exit_codes, say
 
 if TYPE_CHECKING:
@@ -177,13 +177,15 @@ class Printing:
     ) -> int:
         """Print a record, write the content, if there is any, and say what was written, or why nothing was.
 
-        key, left_out: see `written_or_not`. Returns the exit code.
+        key: of the file in the configuration; left_out: prompts that are not in it. Returns the exit code.
         """
         self.show(
             record, view, [Output("--out", Path(record.written), lambda: content or "")] if record.written else []
         )
+        but = f"; left out: {', '.join(left_out)}" if left_out else ""
+        written = f"written: {record.written}{but}; to use it, name it in the configuration: `{key}: FILE`"
         if not self.quiet:
-            say(printable_lines(written_or_not(record.written, key, why_not, left_out)))
+            say(printable_lines(written if record.written else f"nothing written: {why_not}"))
         return 0 if record.written else EXIT_OTHER
 
 

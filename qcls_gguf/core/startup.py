@@ -51,9 +51,6 @@ _MOST_SHAPES_BYTES = 128 << 20
 class ClassifierParts:
     """The parts of a classifier, warm and calibrated."""
 
-    config: Config
-    """the configuration, with every prompt's whole text"""
-    model: Model
     core: Core
     prompts: LoadedPrompts
     """the configured prompts"""
@@ -152,7 +149,7 @@ def _start(
     except BaseException:
         engine.close()
         raise
-    return ClassifierParts(config=config, model=model, core=core, prompts=loaded, ledger=ledger)
+    return ClassifierParts(core=core, prompts=loaded, ledger=ledger)
 
 
 def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:

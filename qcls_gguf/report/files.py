@@ -58,16 +58,6 @@ def show_and_write(show: Callable[[], None], outputs: Sequence[Output]) -> None:
         raise left
 
 
-def written_or_not(written: str | None, key: str, why_not: str, left_out: Sequence[str] = ()) -> str:
-    """In a line: the file that was written, the prompts that it leaves out and its key in the configuration; or why
-    nothing was written.
-    """
-    if written is None:
-        return f"nothing written: {why_not}"
-    but = f"; left out: {', '.join(left_out)}" if left_out else ""
-    return f"written: {written}{but}; to use it, name it in the configuration: `{key}: FILE`"
-
-
 def write_schema(config: Path) -> Path | None:
     """Put the JSON Schema, for editors, beside a configuration; None where a file of its name is there.
 
