@@ -50,7 +50,8 @@ from .report import AnswerQuality, LearnRecord, LearntPrompt, listed_labels
 
 Texts = Literal["own", "common", "both"]
 COMMON_TEXT = f"Text: {SLOT}"
-_LEAST_ROWS = 2 * N_FOLDS
+_LEAST_ROWS = 4 * N_FOLDS
+"""With fewer, a head may pass the test by luck, and is mostly worse (docs/learn.md)."""
 _CURVE = (4, 2)
 """The learning curve has heads of every so many-th row."""
 _MOST_CELLS = 4_000_000

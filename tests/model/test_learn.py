@@ -115,7 +115,7 @@ def test_a_file_is_written_whole_and_not_over_another(config: Path, data: Path, 
     ("rows", "reason"),
     [
         ([("a dress", "red")] * 30, "all 30 labelled rows have one label, 'red'"),
-        ([("a", "red"), ("b", "none"), ("c", "light blue")], "3 labelled rows for 3 labels: 100 to 300 are usual"),
+        ([(f"a {n}", LABELS[n % 3]) for n in range(19)], "19 labelled rows for 3 labels: 100 to 300 are usual"),
     ],
 )
 def test_why_nothing_can_be_learnt(rows: list[tuple[str, str]], reason: str, config: Path, tmp_path: Path) -> None:

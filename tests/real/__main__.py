@@ -1,8 +1,8 @@
 """`make real`: how well a small real model labels real texts, by cue and prior, as a record and as tables.
 
 In tests/, `python -m real WHAT`: `orders N` what moves with the order of the options, on N texts of two tasks;
-`averages` averages over orders; `learning` what heads gain; `scope` queries out of scope; `statements` error rates and
-label sets, over redraws of three tasks.
+`averages` averages over orders; `learning` what heads gain, and scorings; `scope` queries out of scope; `statements`
+error rates and label sets, over redraws of three tasks.
 """
 
 import json
@@ -31,8 +31,8 @@ def main() -> None:
                 Console(width=160).print(averages.averages_table(found[name], after=after))
         return
     if sys.argv[1:2] == ["learning"]:
-        for name, task in found.items():
-            Console(width=160).print(learning.learning_table(name, list(learning.draws(task))))
+        for table in learning.tables(found):
+            Console(width=160).print(table)
         return
     if sys.argv[1:2] == ["scope"]:
         for name in scope.SCOPES:

@@ -6,8 +6,10 @@ The texts of a task are read once, and stay in the cache folder, as do the draws
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from sklearn.pipeline import make_pipeline, make_union
 from qcls_gguf import Config, ModelConfig, PromptConfig, RuntimeConfig
 from qcls_gguf.config.prompt import CONTENT_FREE_QUERIES
 from qcls_gguf.config.schema import raw_config
-from qcls_gguf.config.scoring import TREE
+from qcls_gguf.config.scoring import JOINT, MEAN, TREE
 from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.passes import ScoreTable, truth_of
 from qcls_gguf.learning.fit import Candidate, HeadFit, cheapest
@@ -30,6 +32,7 @@ from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.score.adjustment import log_prior
 from qcls_gguf.statistics import AnyFloats, FloatArray, IntArray
+from qcls_gguf.statistics.temperature import cross_validate
 
 from .sweep import prompts
 from .texts import CACHE, Task, model_file
@@ -51,6 +54,8 @@ class Read(NamedTuple):
     table: ScoreTable
     own: States
     common: States
+    place: Path
+    """what the names of its files begin with"""
 
 
 class Draw(NamedTuple):
@@ -91,7 +96,7 @@ def read(task: Task, on_row: Callable[[], None]) -> Read:
             with classifier.prompt_set(common_text(classifier, COMMON_TEXT)) as text:
                 common = read_states(classifier, text, queries, depths, place, on_row)[1]
             label = np.array([task.labels.index(label) for _, label in pairs])
-            return Read(config.prompts[0], loaded.prompts[0], rows, label, tables[task.ask], states, common)
+            return Read(config.prompts[0], loaded.prompts[0], rows, label, tables[task.ask], states, common, place)
 
 
 def draw(found: Read, n: int, seed: int, *, whole: bool) -> Draw:
@@ -147,19 +152,47 @@ def _tf_idf(found: Read, drawn: IntArray, rest: IntArray) -> FloatArray:
     return np.asarray(model.predict_proba([found.rows[i].query for i in rest]))
 
 
-def draws(task: Task) -> Iterator[tuple[int, list[Draw]]]:
+def scorings(found: Read) -> dict[tuple[str, str], list[float]]:
+    """By scoring and prior accuracy in %, log-loss and ECE of all texts, before and after a temperature that was fitted
+    to the other folds."""
+    n, figures = len(found.label), {}
+    accepted = np.eye(len(found.prompt.labels), dtype=np.bool_)[found.label]
+    for scoring in (TREE, JOINT, MEAN):
+        scores, empty = np.split(found.table.by_scoring[scoring], [n])
+        for prior, shift in (("none", 0.0), ("content-free", log_prior(empty))):
+            fitted = cross_validate(scores - shift, accepted)
+            right = (scores - shift).argmax(axis=1) == found.label
+            figures[scoring, prior] = [100 * float(right.mean()), *fitted.log_loss, *fitted.ece]
+    return figures
+
+
+def draws(found: Read) -> Iterator[tuple[int, list[Draw]]]:
     """By the number of rows of each label."""
-    with Progress() as progress:
-        bar = progress.add_task(task.name, total=2 * (len(task.rows) + len(task.others) + len(CONTENT_FREE_QUERIES)))
-        found = read(task, lambda: progress.advance(bar))
     for n, n_draws in ROWS.items():
-        kept = CACHE / f"learning-{task.name.replace(' ', '-')}-{n}.jsonl"
+        kept = CACHE / f"{found.place.name}-{n}.jsonl"
         done = [Draw(*json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
         with kept.open("a") as file:
             for seed in range(len(done), n_draws):
                 done.append(draw(found, n, seed, whole=n > 4))
                 print(json.dumps(done[-1]), file=file, flush=True)
         yield n, done
+
+
+def tables(tasks: Mapping[str, Task]) -> Iterator[Table]:
+    """Of each task the means over draws, and of all of them the scorings."""
+    by_task = []
+    for name, task in tasks.items():
+        with Progress() as progress:
+            bar = progress.add_task(name, total=2 * (len(task.rows) + len(task.others) + len(CONTENT_FREE_QUERIES)))
+            found = read(task, partial(progress.advance, bar))
+        by_task.append(scorings(found))
+        yield learning_table(name, list(draws(found)))
+    table = Table(
+        "scoring", "prior", "accuracy", "log-loss", "with a temperature", "ECE", "with it", title="mean of all tasks"
+    )
+    for way in by_task[0]:
+        table.add_row(*way, *(f"{each:.3f}" for each in np.mean([each[way] for each in by_task], axis=0)))
+    yield table
 
 
 def learning_table(name: str, found: Sequence[tuple[int, list[Draw]]]) -> Table:
