@@ -1,6 +1,6 @@
 """The C ABI of libqcls in ctypes, in one file: structs, signatures, statuses. src/qcls.h says what each of them means.
 
-`tests/abi/test_header.py` compares all of it with the header.
+`tests/abi/test_structs.py` compares all of it with the header.
 """
 
 from __future__ import annotations

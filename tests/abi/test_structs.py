@@ -1,6 +1,11 @@
-"""Structs whose members do not fit, and what a context of a model without weights refuses."""
+"""Structs whose members do not fit, what a context without weights refuses, and the C header that ctypes mirrors."""
 
+import ctypes
+import re
+import shutil
+import subprocess
 from ctypes import byref, c_void_p
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +15,7 @@ from oracle import decode_sequence
 
 from qcls_gguf.errors import PlanError
 from qcls_gguf.native import NativeContext, NativeModel, abi
-from qcls_gguf.native.abi import Error, Status
+from qcls_gguf.native.abi import ABI, SIGNATURES, Error, Parse, Status, Struct, TokenKind
 from qcls_gguf.native.library import library
 
 
@@ -114,3 +119,59 @@ def test_lengths_that_no_int32_holds(context: NativeContext) -> None:
     assert library().qcls_decode_rows(context.handle, rows.ctypes.data, long, None) == Status.BAD_ARGUMENT
     assert library().qcls_seq_trim(context.handle, -1, one.ctypes.data, one.ctypes.data, None) == Status.BAD_ARGUMENT
     assert library().qcls_state_load(context.handle, b"", -1, None) == Status.BAD_ARGUMENT
+
+
+HEADER = Path(__file__).parents[2] / "qcls_gguf" / "native" / "src" / "qcls.h"
+TEXT = HEADER.read_text(encoding="utf-8")
+DECLARATION = re.compile(r"^QCLS_API [^(]*?\*? ?(qcls_\w+)\(([^;]*)\);", re.MULTILINE)
+STRUCTS = {
+    "qcls_" + re.sub(r"(?<!^)(?=[A-Z])", "_", struct.__name__).lower(): struct for struct in Struct.__subclasses__()
+}
+
+
+def members(struct: type[Struct]) -> list[str]:
+    return [field[0] for field in struct._fields_]
+
+
+def test_every_function_has_a_signature_with_as_many_arguments() -> None:
+    declared = dict(DECLARATION.findall(TEXT))
+    assert len(declared) == TEXT.count("QCLS_API ") - 1  # the macro itself
+    assert declared.keys() == SIGNATURES.keys() | {"qcls_abi"}
+    for name, signature in SIGNATURES.items():
+        arguments = declared[name].split(",")
+        assert arguments[-1].strip() == "qcls_error * error", name
+        assert len(arguments) == len(signature) + 1, name
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_structs_and_statuses_are_the_compilers(tmp_path: Path) -> None:
+    lines = ['printf("QCLS_ABI %d\\n", QCLS_ABI);']
+    for name, struct in STRUCTS.items():
+        lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+        for member in members(struct):
+            place = f"offsetof({name}, {member}), sizeof((({name} *) 0)->{member})"
+            lines.append(f'printf("{name}.{member} %zu %zu\\n", {place});')
+    lines += [f'printf("QCLS_{status.name} %d\\n", QCLS_{status.name});' for status in Status]
+    lines += [f'printf("%d\\n", QCLS_PARSE_{parse.name});' for parse in Parse]
+    lines += [f'printf("%d\\n", QCLS_TOKEN_{kind.name});' for kind in TokenKind]
+    source = tmp_path / "layout.c"
+    body = "\n    ".join(lines)
+    source.write_text(
+        f'#include "{HEADER}"\n#include <stddef.h>\n#include <stdio.h>\n'
+        f"int main(void) {{\n    {body}\n    return 0;\n}}\n"
+    )
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    command = ["cc", *flags, str(source), "-o", str(tmp_path / "layout")]
+    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert compiled.returncode == 0, compiled.stderr
+    printed = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.splitlines()
+
+    expected = [f"QCLS_ABI {ABI}"]
+    for name, struct in STRUCTS.items():
+        expected.append(f"{name} {ctypes.sizeof(struct)}")
+        for member in members(struct):
+            field = getattr(struct, member)
+            expected.append(f"{name}.{member} {field.offset} {field.size}")
+    expected += [f"QCLS_{status.name} {status.value}" for status in Status]
+    expected += [str(parse.value) for parse in Parse] + [str(kind.value) for kind in TokenKind]
+    assert printed == expected

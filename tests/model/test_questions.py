@@ -1,4 +1,4 @@
-"""How questions become prompts: forms, and texts of strangers in them."""
+"""How questions become prompts: forms, and texts of strangers in them; the numbers of their answers."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from conftest import ROOT
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, load_config
 from qcls_gguf.config.template import SLOTS
+from qcls_gguf.questions.distribution import Distribution
 from qcls_gguf.questions.forms import INSTRUCTIONS, OPTIONS, Forms, FormSettings, read_forms
 from qcls_gguf.questions.question import Question, compile_question
 
@@ -64,3 +65,14 @@ def test_a_model_whose_template_cannot_render_the_forms_says_so(classifier: Clas
     forms = Forms(FormSettings(), classifier.engine.model, refusing)
     with pytest.raises(ConfigError, match="chat template"):
         forms.text("choice", "I", "O")
+
+
+def test_confidences() -> None:
+    assert Distribution([0.25] * 4).choice_confidence == 0
+    assert Distribution([1, 0, 0]).choice_confidence == 1
+    assert Distribution([0.1, 0.7, 0.2]).choice_confidence == pytest.approx((0.7 - 1 / 3) / (1 - 1 / 3))
+    assert Distribution([1]).choice_confidence == Distribution([1]).score_confidence == 1
+    assert Distribution([0, 1, 0]).score_confidence == 1
+    assert Distribution([0.5, 0, 0.5]).score_confidence == 0
+    assert Distribution([0.1, 0.8, 0.1]).score_confidence == pytest.approx(1 - 0.2 / (2 / 3))
+    assert Distribution([0.1, 0.7, 0.2]).expected_level == pytest.approx(1.1)

@@ -36,10 +36,6 @@ def node_paths(trie: LabelTrie) -> list[Path]:
     return paths
 
 
-def edge_path(trie: LabelTrie, edge: int) -> Path:
-    return (*node_paths(trie)[trie.edges[edge].node], trie.edges[edge].token)
-
-
 def children(paths: list[Path], node: Path) -> set[int]:
     return {path[len(node)] for path in paths if len(path) > len(node) and path[: len(node)] == node}
 
@@ -51,54 +47,28 @@ def forks(paths: list[Path]) -> set[Path]:
 
 
 @given(label_sets)
-def test_an_end_token_stands_behind_exactly_the_labels_that_begin_another(tokens: list[Path]) -> None:
-    for path, ended in zip(tokens, with_end_tokens(names(tokens), tokens, END), strict=True):
+def test_a_trie_reads_the_forks_of_its_labels_and_feeds_what_leads_to_them(tokens: list[Path]) -> None:
+    ended = with_end_tokens(names(tokens), tokens, END)
+    for path, whole in zip(tokens, ended, strict=True):
         begins_another = any(other != path and other[: len(path)] == path for other in tokens)
-        assert ended == ((*path, END) if begins_another else path)
-
-
-@given(label_sets)
-def test_the_forks_are_read_and_only_what_leads_to_them_is_fed(tokens: list[Path]) -> None:
-    trie = trie_of(tokens)
-    forked = forks(with_end_tokens(names(tokens), tokens, END))
+        assert whole == ((*path, END) if begins_another else path)
+    trie, forked = trie_of(tokens), forks(ended)
     nodes = node_paths(trie)
     assert {nodes[node] for node in trie.read} == forked
     assert trie.read == tuple(sorted(set(trie.read)))
     assert sorted(nodes) == sorted({(), *(path[:n] for path in forked for n in range(len(path) + 1))})
-
-
-@given(label_sets)
-def test_edges_are_the_children_of_the_read_nodes(tokens: list[Path]) -> None:
-    trie = trie_of(tokens)
-    ended = with_end_tokens(names(tokens), tokens, END)
-    nodes = node_paths(trie)
-    for node in trie.read:
+    ends = [path for path in nodes[1:] if not children(nodes, path)]
+    assert trie.n_leaves == max(1, len(ends))
+    for node in trie.read:  # whose children are its edges, in the order of the labels
         candidates = [edge.token for edge in trie.edges if edge.node == node]
-        assert len(candidates) == len(set(candidates))
-        assert set(candidates) == children(ended, nodes[node])
         assert candidates == list(dict.fromkeys(p[len(nodes[node])] for p in ended if children([p], nodes[node])))
     assert all(a.node <= b.node for a, b in pairwise(trie.edges))
     assert {edge.node for edge in trie.edges} == set(trie.read)
-
-
-@given(label_sets)
-def test_a_label_takes_one_edge_at_each_fork_on_its_way(tokens: list[Path]) -> None:
-    trie = trie_of(tokens)
-    ended = with_end_tokens(names(tokens), tokens, END)
-    forked = forks(ended)
-    for path, edges in zip(ended, trie.label_edges, strict=True):
+    for path, edges in zip(ended, trie.label_edges, strict=True):  # one edge at each fork on a label's way
         expected = [path[: n + 1] for n in range(len(path)) if path[:n] in forked]
-        assert [edge_path(trie, edge) for edge in edges] == expected
+        assert [(*nodes[trie.edges[edge].node], trie.edges[edge].token) for edge in edges] == expected
         assert edges
     assert len(set(trie.label_edges)) == len(tokens)
-
-
-@given(label_sets)
-def test_n_leaves_is_the_number_of_ends_of_the_fed_tree(tokens: list[Path]) -> None:
-    trie = trie_of(tokens)
-    fed = node_paths(trie)[1:]
-    ends = [path for path in fed if not children(fed, path)]
-    assert trie.n_leaves == max(1, len(ends))
 
 
 @given(label_sets, st.integers(0, 3))

@@ -80,8 +80,9 @@ def path_of(plan: Plan) -> list[tuple[int, tuple[int, ...]]]:
 
 
 @given(forests())
-def test_each_sequence_is_one_path_from_its_root_to_a_leaf(forest: Forest) -> None:
-    plan = finish(forest.grow()[0])
+def test_sequences_are_the_paths_to_leaves_and_equal_paths_are_one_node(forest: Forest) -> None:
+    tree, ends = forest.grow()
+    plan = finish(tree)
     found = []
     for leaf, root in enumerate(plan.leaf_root):
         walked = members(plan, FIRST_SEQ + leaf)
@@ -91,22 +92,19 @@ def test_each_sequence_is_one_path_from_its_root_to_a_leaf(forest: Forest) -> No
         found.append((root, tuple(plan.token[walked].tolist())))
     assert len(found) == len(set(found))
     assert set(found) == forest.leaves()
-
-
-@given(forests())
-def test_equal_paths_are_one_node_which_lists_the_leaves_below_it(forest: Forest) -> None:
-    tree, ends = forest.grow()
-    plan = finish(tree)
     paths = path_of(plan)
     assert [tree.is_leaf(end) for end in ends] == [path[:2] in forest.leaves() for path in forest.paths]
     assert len(tree) == plan.n_tokens == len(forest.nodes())
     assert set(paths) == forest.nodes()
-    for end, (root, tokens, _) in zip(ends, forest.paths, strict=True):
-        assert paths[end] == (root, tokens)
-    leaf_paths = [paths[members(plan, FIRST_SEQ + leaf)[-1]] for leaf in range(plan.n_leaves)]
-    for i, (root, tokens) in enumerate(paths):
-        is_below = [leaf_root == root and path[: len(tokens)] == tokens for leaf_root, path in leaf_paths]
+    for i, (root, tokens) in enumerate(paths):  # each lists the leaves below it
+        is_below = [leaf_root == root and path[: len(tokens)] == tokens for leaf_root, path in found]
         assert sorted(sequences(plan, i)) == [FIRST_SEQ + leaf for leaf, below in enumerate(is_below) if below]
+    # rows number the nodes that are read, in the order of the tokens
+    assert {path for path, read in zip(paths, plan.output, strict=True) if read} == forest.read()
+    assert plan.n_outputs == len(forest.read())
+    assert plan.node_row[plan.output].tolist() == list(range(plan.n_outputs))
+    assert (plan.node_row[~plan.output] == -1).all()
+    assert [paths[end] for end in ends] == [path[:2] for path in forest.paths]
 
 
 def test_each_leaf_needs_a_sequence() -> None:
@@ -115,18 +113,6 @@ def test_each_leaf_needs_a_sequence() -> None:
         tree.add_path(tree.add_root(0), [token])
     with pytest.raises(PlanError, match=r"^2 leaves need .*there are 1$"):
         tree.finish(range(1))
-
-
-@given(forests())
-def test_rows_number_the_read_nodes_in_the_order_of_the_tokens(forest: Forest) -> None:
-    tree, ends = forest.grow()
-    plan = finish(tree)
-    assert {path for path, read in zip(path_of(plan), plan.output, strict=True) if read} == forest.read()
-    assert plan.n_outputs == len(forest.read())
-    assert plan.node_row[plan.output].tolist() == list(range(plan.n_outputs))
-    assert (plan.node_row[~plan.output] == -1).all()
-    for end, (root, tokens, _) in zip(ends, forest.paths, strict=True):
-        assert (plan.node_row[end] >= 0) == ((root, tokens) in forest.read())
 
 
 def test_an_unread_tree_and_an_empty_one_have_no_outputs() -> None:

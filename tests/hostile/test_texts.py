@@ -1,5 +1,6 @@
-"""Mutated configurations: each is loaded or refused with a ConfigError, within its time and memory."""
+"""Mutated configurations and labelled rows: used, refused or left out by name, within their time and memory."""
 
+import json
 import resource
 import sys
 import time
@@ -10,6 +11,7 @@ from hostile_rows import Row, sizes
 from mutate import ODD, mutated
 
 from qcls_gguf import ConfigError, load_config
+from qcls_gguf.data.labelled import read_labelled
 
 _CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 _WORDS = b"prompts name prompt_template labels label_prefix scoring runtime model path hf_repo calibration prior bias"
@@ -57,3 +59,40 @@ def test_a_mutated_configuration_is_loaded_or_refused(
     row.kinds[f"at most {slowest:.2f} s, {grown >> 20} MiB"] = row.n
     assert row.kinds["loaded"] > row.n // 100
     assert row.kinds["refused"] > row.n // 4
+
+
+_LABELS = {"category": ("dress", "jeans", "light blue"), "colour": ("red", "blue")}
+_ROW_PIECES = (
+    *ODD,
+    *(b'"category": {}', b'"category": []', b"[[]]", b"{}", b"NaN", b"1e999"),
+    *(b'{"query": "', b'"labels": {', b'"dress|jeans"', b",,,", b'""', b"|", b"category", b"colour,colour", b'"\n"'),
+)
+
+
+@sizes(500, 50_000)
+def test_mutated_labelled_files(row: Row, n: int, tmp_path: Path) -> None:
+    row.name, row.n = "labelled files (JSON lines, CSV)", n
+    rows = [{"query": f"query {n}", "labels": {"category": ["dress", "jeans"], "colour": "red"}} for n in range(8)]
+    files = {
+        tmp_path / "rows.jsonl": "\n".join(map(json.dumps, rows)).encode(),
+        tmp_path / "rows.csv": b"query,category,colour\n" + b'"red, dress",dress|jeans,red\nblue,light blue,\n' * 4,
+    }
+    for case, rng in row.cases():
+        path, content = rng.choice(list(files.items()))
+        path.write_bytes(mutated(content, rng, _ROW_PIECES))
+        try:
+            data = read_labelled(path, _LABELS)
+        except ConfigError as e:
+            row.kinds["refused"] += 1
+            text = str(e).replace("\n", "")
+            row.check(text.isprintable() and len(text) < 10_000, f"seed {case}: {text[:500]!r}")
+            continue
+        except BaseException as e:
+            row.wrong.append(f"seed {case}: {type(e).__name__}: {e}")
+            continue
+        row.kinds["rows used"] += len(data.rows)
+        row.kinds["rows left out"] += len(data.bad)
+        for each in data.rows:
+            good = all(set(labels) <= set(_LABELS[name]) for name, labels in each.labels.items()) and each.labels
+            row.check(bool(good), f"seed {case}: {each}")
+    assert min(row.kinds["rows used"], row.kinds["rows left out"], row.kinds["refused"]) > row.n // 100
