@@ -34,6 +34,13 @@ def printed(*words: object) -> str:
     return done.stdout
 
 
+def refused(*words: object, code: int = 2) -> str:
+    """What the command, in this process, writes to standard error when it ends with this code and prints nothing."""
+    done = invoked(*words)
+    assert (done.exit_code, done.stdout) == (code, ""), done.output
+    return done.stderr
+
+
 def tiny_rows(name: Literal["dev", "heldout"]) -> list[dict[str, Any]]:
     """The embedded model's labelled queries: those that are nobody's, and those held out."""
     lines = (ROOT / "models" / "tiny" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()

@@ -1,6 +1,7 @@
 """GGUF files taken apart into keys and tensors, and put together again with offsets that fit."""
 
 import math
+import shutil
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Any, Self
 from gguf import GGUFReader, GGUFWriter, ReaderField
 from gguf.constants import GGML_QUANT_SIZES
 
-from qcls_gguf.model.header import read_header
 from qcls_gguf.native import NativeModel
 
 STRING, ARRAY = 8, 9
@@ -62,6 +62,14 @@ def finish(writer: GGUFWriter) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def filled(path: Path, copy: Path, name: str, value: float, row: int | None = None) -> Path:
+    """A copy of a file with one value all over a tensor, or a row of it; of quantised ones it is that of each byte."""
+    shutil.copy(path, copy)
+    (tensor,) = (each for each in GGUFReader(copy, "r+").tensors if each.name == name)
+    tensor.data[slice(None) if row is None else row] = value
+    return copy
 
 
 def take_apart(path: Path) -> File:
@@ -145,9 +153,4 @@ def with_nan_embedding(source: Path, text: str, target: Path) -> Path:
     """A copy of a model of F32 weights, in which the embedding of the text's only token is not a number."""
     with NativeModel(source) as model:
         (token,) = model.tokenize(text, parse_special=False)
-    tensor, content = read_header(source).tensors["token_embd.weight"], bytearray(source.read_bytes())
-    n_bytes = 4 * tensor.shape[0]
-    start = tensor.offset + int(token) * n_bytes
-    content[start : start + n_bytes] = struct.pack("<f", math.nan) * tensor.shape[0]
-    target.write_bytes(content)
-    return target
+    return filled(source, target, "token_embd.weight", math.nan, int(token))

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from oracle import N_CTX, Oracle, PromptSpec, decode_sequence, log_softmax
+from oracle_prompts import prompt_config
 
 from qcls_gguf.config.heads_file import Head, heads_content
-from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.native import NativeContext, NativeModel
 
 COMMON = "<|im_start|>{query}<|im_end|>"
@@ -20,19 +20,7 @@ def random_head(rng: np.random.Generator, n_embd: int, n_labels: int, depth: int
 
 
 def write_heads(path: Path, model: NativeModel, sha256: str, heads: Mapping[str, tuple[PromptSpec, Head]]) -> Path:
-    configs = {
-        name: (
-            PromptConfig(
-                name=spec.name,
-                prompt_template=spec.template,
-                labels=spec.labels,
-                label_prefix=spec.label_prefix,
-                scoring=spec.scoring,
-            ),
-            head,
-        )
-        for name, (spec, head) in heads.items()
-    }
+    configs = {name: (prompt_config(spec), head) for name, (spec, head) in heads.items()}
     path.write_bytes(heads_content(sha256, model.facts.n_layer, model.facts.n_embd, configs))
     return path
 

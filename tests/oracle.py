@@ -66,6 +66,11 @@ def log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
 
+def softmax(logits: npt.ArrayLike) -> list[float]:
+    """The probabilities that logits (n,) stand for."""
+    return [float(p) for p in np.exp(log_softmax(np.asarray(logits, np.float64)))]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSpec:
     """What a configuration says of one prompt. label_end: the end-of-label token's text; None: the model's own."""

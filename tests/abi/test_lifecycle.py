@@ -33,12 +33,13 @@ def test_a_closed_model_says_so(make_model: MakeModel, open_context: OpenContext
     model = NativeModel(make_model())
     n_vocab = model.facts.n_vocab
     model.close()
-    with pytest.raises(ModelError, match="closed"):
-        model.tokenize("red", parse_special=False)
-    with pytest.raises(ModelError, match="closed"):
-        model.piece(1)
-    with pytest.raises(ModelError, match="closed"):
-        open_context(model)
+    for call in (
+        lambda: model.tokenize("red", parse_special=False),
+        lambda: model.piece(1),
+        lambda: open_context(model),
+    ):
+        with pytest.raises(ModelError, match="closed"):
+            call()
     assert model.facts.n_vocab == n_vocab
 
 

@@ -1,12 +1,14 @@
 """The probes of a device's bandwidth and arithmetic, and llama.cpp's counter of reused graphs."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from qcls_gguf.errors import DecodeError, PlanError
-from qcls_gguf.native.device import devices, probe_copy, probe_matmul, probe_multiply, probe_read
+from qcls_gguf.native.device import Probed, devices, probe_copy, probe_matmul, probe_multiply, probe_read
 
 CPU = len(list(devices())) - 1
 MATMUL: dict[str, Any] = {
@@ -14,27 +16,21 @@ MATMUL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_copy_takes_a_time() -> None:
-    found = probe_copy(CPU, n_threads=2, n_bytes=1 << 20, budget_s=0.01)
-    assert 0 < found.best_s <= found.median_s < math.inf
+TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "Q4_K": 12, "Q6_K": 14, "IQ4_XS": 23, "BF16": 30}
+PROBES = {
+    "copy": partial(probe_copy, CPU, n_threads=2, n_bytes=1 << 20, budget_s=0.01),
+    "read": partial(probe_read, CPU, n_threads=3, n_bytes=(1 << 20) + 5, budget_s=0.01),
+    **{f"product, {name}": partial(probe_matmul, CPU, **{**MATMUL, "ggml_type": TYPES[name]}) for name in TYPES},
+    **{
+        f"registers, {name}": partial(probe_multiply, CPU, n_threads=2, ggml_type=TYPES[name], budget_s=0.01)
+        for name in ("F32", "F16", "BF16")
+    },
+}
 
 
-@pytest.mark.parametrize(
-    "ggml_type", [0, 1, 8, 12, 14, 23, 30], ids=["F32", "F16", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "BF16"]
-)
-def test_a_product_with_weights_of_every_kind_takes_a_time(ggml_type: int) -> None:
-    found = probe_matmul(CPU, **{**MATMUL, "ggml_type": ggml_type})
-    assert 0 < found.best_s <= found.median_s < math.inf
-
-
-@pytest.mark.parametrize("ggml_type", [0, 1, 30], ids=["F32", "F16", "BF16"])
-def test_multiplications_on_registers_take_a_time(ggml_type: int) -> None:
-    found = probe_multiply(CPU, n_threads=2, ggml_type=ggml_type, budget_s=0.01)
-    assert 0 < found.best_s <= found.median_s < math.inf
-
-
-def test_reading_takes_a_time() -> None:
-    found = probe_read(CPU, n_threads=3, n_bytes=(1 << 20) + 5, budget_s=0.01)
+@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES.keys())
+def test_what_is_probed_takes_a_time(probe: Callable[[], Probed]) -> None:
+    found = probe()
     assert 0 < found.best_s <= found.median_s < math.inf
 
 

@@ -85,9 +85,7 @@ def test_the_whole_path_feeds_the_golden_tokens_and_gives_their_probabilities(st
         prompts = {prompt.name: prompt for prompt in classifier.prompts}
         for index, case in cases:
             prompt = prompts[case["prompt"]]
-            text = prompt.before + case["query"] + prompt.after
-            fragment = classifier.engine.model.tokenize(text, parse_special=False).tolist()
-            n_cached, new = prompt.new_tokens(fragment)
+            n_cached, new = prompt.new_tokens(prompt.fragment_tokens(classifier.engine.model, case["query"]))
             token = GOLDEN["token"][GOLDEN["offset"][index] : GOLDEN["offset"][index + 1]].tolist()
             assert [*prompt.prefix[:n_cached], *new] == token
             answer = next(r for r in classifier.classify(case["query"]).results if r.prompt == case["prompt"])

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from conftest import MakeModel, OpenClassifier
 from hostile_rows import Row, sizes
 from oracle import PromptSpec
+from oracle_prompts import prompt_config
 
 from qcls_gguf import Classifier, PlanError, PromptConfig, QclsError, Result
 from qcls_gguf.core.handle import LoadedPrompts
@@ -78,8 +79,7 @@ def are_alike(found: Answer, wanted: Answer) -> bool:
 
 def session(kept: Classifier, plain: Classifier, specs: Sequence[PromptSpec], rng: random.Random, row: Row) -> None:
     """People type; notes whose answer differs."""
-    configs = [PromptConfig(name=each.name, prompt_template=each.template, labels=each.labels, scoring=each.scoring)
-               for each in specs]  # fmt: skip
+    configs = list(map(prompt_config, specs))
     others = []
     for prompts in ([QUESTION], configs[:1], configs):
         try:

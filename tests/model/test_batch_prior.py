@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from commands import run
+from commands import printed, refused
 
 from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.learning.batch_prior import BatchPriorRecord, BatchPriorSettings, batch_prior_document, fit_batch_prior
@@ -27,9 +27,9 @@ def queries(tmp_path: Path) -> Path:
 
 def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -> None:
     out = tmp_path / "prior.yaml"
-    done = run("calibrate", "--config", "mission", "--queries", queries, "--out", out, "--strength", 0.8, "-f", "json")
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
+    record = json.loads(
+        printed("calibrate", "--config", "mission", "--queries", queries, "--out", out, "--strength", 0.8, "-f", "json")
+    )
     assert BatchPriorRecord.model_validate(record).to_dict() == record
     assert (record["n_queries"], record["n_left_out"], record["written"]) == (60, 1, str(out))
     with (shown := console()).capture() as warnings_:
@@ -83,6 +83,4 @@ def test_strength_zero_changes_nothing_and_few_queries_are_refused(queries: Path
     ],
 )
 def test_labelled_and_unlabelled_queries_exclude_each_other(arguments: tuple[str, ...], words: str) -> None:
-    done = run("calibrate", "--config", "mission", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
+    assert words in refused("calibrate", "--config", "mission", *arguments)

@@ -28,11 +28,7 @@ def opened(path: Path, *prompts: PromptConfig, **settings: object) -> Classifier
 def tokens(classifier: Classifier, query: str) -> list[list[int]]:
     """The tokens of each whole prompt with a query."""
     model = classifier.engine.model
-    found = []
-    for prompt in classifier.prompts:
-        fragment = model.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist()
-        found.append([*prompt.opening, *fragment, *prompt.closing])
-    return found
+    return [[*each.opening, *each.fragment_tokens(model, query), *each.closing] for each in classifier.prompts]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import pty
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import COMMAND
+from commands import COMMAND, refused
 
 from qcls_gguf.native import devices
 
@@ -131,19 +133,25 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
     ],
 )
 def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str) -> None:
-    done = run("--query", "x", *arguments)
-    assert done.returncode == code
-    assert words in done.stderr.decode()
-    assert b"Traceback" not in done.stderr
-    assert done.stdout == b""
+    assert words in refused("run", "--query", "x", *arguments, code=code)
+
+
+@contextmanager
+def on_terminal() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`run` on a terminal of its own, and the descriptor of the terminal's other end."""
+    main, terminal = pty.openpty()
+    line = [COMMAND, "run", "--quiet"]
+    with subprocess.Popen(line, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True) as process:
+        os.close(terminal)
+        try:
+            yield process, main
+        finally:
+            process.kill()
+            os.close(main)
 
 
 def test_interactive_on_a_terminal_ends_at_an_empty_line() -> None:
-    main, terminal = pty.openpty()
-    with subprocess.Popen(
-        [COMMAND, "run", "--quiet"], stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
-    ) as process:
-        os.close(terminal)
+    with on_terminal() as (process, main):
         os.write(main, b"black leather trousers\n\n")
         shown = b""
         while True:
@@ -154,7 +162,6 @@ def test_interactive_on_a_terminal_ends_at_an_empty_line() -> None:
             if not data:
                 break
         assert process.wait(60) == 0
-    os.close(main)
     assert b"query> " in shown
     assert b"leather" in shown.split(b"query> ", 1)[1]
     assert b"material" in shown
@@ -162,22 +169,14 @@ def test_interactive_on_a_terminal_ends_at_an_empty_line() -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_interrupt_on_a_terminal_leaves_a_line_of_its_own() -> None:
-    main, terminal = pty.openpty()
-    with subprocess.Popen(
-        [COMMAND, "run", "--quiet"], stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
-    ) as process:
-        os.close(terminal)
+    with on_terminal() as (process, main):
         shown = b""
         while b"query> " not in shown:
             shown += os.read(main, 4096)
         time.sleep(0.2)  # the prompt is shown before Python waits in a way that a signal ends
         process.send_signal(signal.SIGINT)
-        try:
-            assert process.wait(60) == 130
-        finally:
-            process.kill()
-    assert os.read(main, 4096).endswith(b"qcls-gguf: interrupted\r\n")
-    os.close(main)
+        assert process.wait(60) == 130
+        assert os.read(main, 4096).endswith(b"qcls-gguf: interrupted\r\n")
 
 
 def test_help_and_version() -> None:

@@ -1,47 +1,26 @@
 """Model files that are damaged, which is an error and never a label, and models in several files."""
 
-import struct
-import subprocess
-import sys
-from collections.abc import Callable
+import math
 from pathlib import Path
 
 import pytest
+from commands import refused
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from gguf_parts import File, put_together, take_apart, with_nan_embedding
+from gguf_parts import File, filled, put_together, take_apart, with_nan_embedding
 from oracle import COLOR
 
 from qcls_gguf import Classifier, ConfigError, Model, ModelError, ScoreError
 from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
-from qcls_gguf.model.header import TensorInfo, read_header
 
 PROMPTS = [COLOR]
-NAN = struct.pack("<f", float("nan"))
-
-
-def damaged(source: Path, target: Path, change: Callable[[bytearray], None]) -> Path:
-    data = bytearray(source.read_bytes())
-    change(data)
-    target.write_bytes(data)
-    return target
-
-
-def fill(tensor: TensorInfo, value: bytes) -> Callable[[bytearray], None]:
-    """Overwrites the F32 values of a tensor."""
-
-    def change(data: bytearray) -> None:
-        data[tensor.offset : tensor.offset + tensor.n_bytes] = value * (tensor.n_bytes // 4)
-
-    return change
 
 
 @pytest.mark.parametrize("name", ["output_norm.weight", "blk.1.attn_v.weight", "token_embd.weight", "output.weight"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_weights_that_are_not_finite(
     name: str, value: float, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    tensor = read_header(make_model()).tensors[name]
-    path = damaged(make_model(), tmp_path / "nan.gguf", fill(tensor, struct.pack("<f", value)))
+    path = filled(make_model(), tmp_path / "nan.gguf", name, value)
     with pytest.raises(ModelError, match="not finite"):
         Classifier.from_config(write_config(path, PROMPTS))
 
@@ -52,8 +31,7 @@ def test_scales_that_are_not_finite(
 ) -> None:
     """Of a whole matrix, so that all activations that the next one quantises are NaN."""
     source = make_model(weight_type=weight_type, n_embd=512, n_ff=512)
-    tensor = read_header(source).tensors["blk.1.attn_v.weight"]
-    path = damaged(source, tmp_path / "nan.gguf", fill(tensor, b"\xff" * 4))
+    path = filled(source, tmp_path / "nan.gguf", "blk.1.attn_v.weight", 255)
     with pytest.raises(ModelError, match="not finite"):
         Classifier.from_config(write_config(path, PROMPTS))
 
@@ -76,14 +54,8 @@ def test_a_bad_token_harms_no_other_query(
 def test_what_comes_of_the_model_at_the_start_has_its_exit_code(
     make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    tensor = read_header(make_model()).tensors["output_norm.weight"]
-    path = damaged(make_model(), tmp_path / "nan.gguf", fill(tensor, NAN))
-    command = [sys.executable, "-c", "from qcls_gguf.cli import main; main()", "run", "--query", "x", "--config"]
-    done = subprocess.run(
-        [*command, str(write_config(path, PROMPTS))], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (3, "")
-    last = done.stderr.splitlines()[-1]
+    path = filled(make_model(), tmp_path / "nan.gguf", "output_norm.weight", math.nan)
+    last = refused("run", "--query", "x", "--config", write_config(path, PROMPTS), code=3).splitlines()[-1]
     assert last.startswith(f"qcls-gguf: {path}: ")
     assert "not finite" in last
 

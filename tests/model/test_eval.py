@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import run, write_rows
+from commands import invoked, printed, refused, write_rows
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from evaluations import HELD_OUT, LABELS, MODES, evaluated, specs
 from gguf_parts import with_nan_embedding
@@ -60,9 +60,7 @@ def test_one_pass_has_the_scores_of_every_mode(random_config: Path, open_classif
 
 
 def test_the_record_of_the_embedded_model(data: Path) -> None:
-    done = run("eval", "--data", data, "--format", "json")
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
+    record = json.loads(printed("eval", "--data", data, "--format", "json"))
     assert list(record) == [
         "data", "config", "model", "warnings", "environment", "compared_prompts", "modes", "worst", "non_finite",
     ]  # fmt: skip
@@ -99,8 +97,8 @@ def test_a_mode_that_no_prompt_can_have(write_config: WriteConfig, tmp_path: Pat
 
 def test_the_page_is_one_file_and_the_terminal_shows_tables(random_config: Path, tmp_path: Path) -> None:
     rows, html = write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS), tmp_path / "report.html"
-    done = run("eval", "--data", rows, "--config", random_config, "--html", html)
-    assert done.returncode == 0, done.stderr
+    done = invoked("eval", "--data", rows, "--config", random_config, "--html", html)
+    assert done.exit_code == 0, done.stderr
     for word in ("accuracy (95 %)", "macro-F1", "ECE", "accuracy of", "item", "Worst-scored rows"):
         assert word in done.stdout
     assert "load model" in done.stderr
@@ -118,14 +116,12 @@ def test_the_page_is_one_file_and_the_terminal_shows_tables(random_config: Path,
 
 def test_bad_rows_are_refused_together_and_before_anything_is_loaded(data: Path) -> None:
     data.write_bytes(data.read_bytes() + b'{"query": "x", "labels": {"colour": "redd"}}\n\xff\n{\n')
-    done = run("eval", "--data", data)
-    assert done.returncode == 2
-    assert "3 of 43 rows cannot be used" in done.stderr
-    assert "line 41: labels.colour: 'redd' is no label of this prompt, did you mean red?" in done.stderr
-    assert "line 42: is not valid UTF-8" in done.stderr
-    assert "line 43: is not valid JSON" in done.stderr
-    assert "load model" not in done.stderr
-    assert done.stdout == ""
+    said = refused("eval", "--data", data)
+    assert "3 of 43 rows cannot be used" in said
+    assert "line 41: labels.colour: 'redd' is no label of this prompt, did you mean red?" in said
+    assert "line 42: is not valid UTF-8" in said
+    assert "line 43: is not valid JSON" in said
+    assert "load model" not in said
 
 
 def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path, tmp_path: Path) -> None:
@@ -149,11 +145,9 @@ def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path
     ],
 )
 def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str, data: Path) -> None:
-    done = run("eval", *[str(data) if argument == "DATA" else argument for argument in arguments])
-    assert done.returncode == code
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    assert words in refused(
+        "eval", *[str(data) if argument == "DATA" else argument for argument in arguments], code=code
+    )
 
 
 def test_scores_that_are_not_finite_are_counted_and_named(
@@ -162,13 +156,13 @@ def test_scores_that_are_not_finite_are_counted_and_named(
     """The embedding of `~` is not a number."""
     config = write_config(with_nan_embedding(make_model(), "~", tmp_path / "nan.gguf"), specs())
     path = write_rows(tmp_path / "rows.jsonl", [*RANDOM_ROWS, {"query": "~", "labels": {"item": "jump"}}])
-    done = run("eval", "--data", path, "--config", config, "--format", "json")
-    assert done.returncode == 1, done.stderr
+    done = invoked("eval", "--data", path, "--config", config, "--format", "json")
+    assert done.exit_code == 1, done.stderr
     found = json.loads(done.stdout)
     (lost,) = found["non_finite"]
     assert (lost["line"], "not finite" in lost["reason"]) == (4, True)
     write_rows(path, RANDOM_ROWS)
-    clean = json.loads(run("eval", "--data", path, "--config", config, "--format", "json").stdout)
+    clean = json.loads(printed("eval", "--data", path, "--config", config, "--format", "json"))
     for mode in MODES:
         assert found["modes"][mode]["accuracy"] == clean["modes"][mode]["accuracy"]
         assert found["modes"][mode]["log_loss"] == clean["modes"][mode]["log_loss"]

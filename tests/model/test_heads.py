@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
-from oracle import Oracle, PromptSpec, decode_sequence
+from oracle import Oracle, PromptSpec, decode_sequence, softmax
 from oracle_prompts import EXACT
 from random_models import ARCHS, WITH_ANOTHER_TAIL
 
@@ -59,11 +59,6 @@ PROMPTS = [
     for name, template, scoring, labels in KINDS
 ]
 QUERIES = ("red dress for girl", "", "红色连衣裙 👗 <|im_end|>")
-
-
-def softmax(values: list[float]) -> list[float]:
-    weights = np.exp(np.array(values) - max(values))
-    return [float(weight) for weight in weights / weights.sum()]
 
 
 def wanted(oracle: Oracle, prompt: PromptSpec, query: str) -> tuple[list[float], list[float]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from chat_templates import CHATML
-from commands import ROOT, printed, run
+from commands import ROOT, printed, refused
 from conftest import MakeModel, OpenClassifier
 from oracle import COLOR, PromptSpec
 from rich.console import Console
@@ -152,15 +152,12 @@ def query_of(classifier: Classifier, n_tokens: int) -> str:
 
 
 def test_the_table_shows_prompts_and_tries() -> None:
-    done = run("inspect", "--quiet")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"^empty query +67 tokens in 1 decode, 67 if prompts shared none; ", done.stdout, re.M)
-    assert re.search(r"^colour +tree +71 +5 +8 +18 +2 +3 +2 +yes +all *$", done.stdout, re.M)
-    assert "├── ␣light  (fed, read)\n│   └── ␣pink, ␣blue" in done.stdout
-    assert "<|im_end|> (wool), ␣blend" in done.stdout
-    refused = run("inspect", "--scoring", "first_token")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "share their first token" in refused.stderr
+    shown = printed("inspect", "--quiet")
+    assert re.search(r"^empty query +67 tokens in 1 decode, 67 if prompts shared none; ", shown, re.M)
+    assert re.search(r"^colour +tree +71 +5 +8 +18 +2 +3 +2 +yes +all *$", shown, re.M)
+    assert "├── ␣light  (fed, read)\n│   └── ␣pink, ␣blue" in shown
+    assert "<|im_end|> (wool), ␣blend" in shown
+    assert "share their first token" in refused("inspect", "--scoring", "first_token")
 
 
 LABELS = ("red", "light blue", "light pink")

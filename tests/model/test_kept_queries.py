@@ -48,12 +48,8 @@ def test_only_what_is_new_is_fed(style: str, open_classifier: OpenClassifier) ->
 
     def n_alike(one: str, other: str) -> int:
         """Tokens that both begin with, after the part of the fragment that all queries have in common."""
-        tokenize = kept.engine.model.tokenize
-        prompt = kept.prompts[0]
-        tokens = [
-            tokenize(prompt.before + query + prompt.after, parse_special=False).tolist() for query in (one, other)
-        ]
-        return common_prefix(*tokens) - len(prompt.stable)
+        prompt, model = kept.prompts[0], kept.engine.model
+        return common_prefix(*(prompt.fragment_tokens(model, each) for each in (one, other))) - len(prompt.stable)
 
     assert assert_alike(kept, plain, "red dress") == 0
     assert assert_alike(kept, plain, "red dress for girls") == n_prefixes * n_alike("red dress", "red dress for girls")

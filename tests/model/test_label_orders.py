@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 from commands import write_rows
 from conftest import MakeModel
+from oracle import softmax
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig
 from qcls_gguf.compare.run import ComparisonSettings, compare
@@ -94,11 +95,6 @@ def scores(result: Result) -> list[npt.NDArray[np.float64]]:
     return [np.array([score.score for score in answer.scores]) for answer in result.results]
 
 
-def softmax(score: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    power = np.exp(score - score.max())
-    return np.asarray(power / power.sum())
-
-
 def test_scores_are_the_means_of_all_listings(open_one: Open) -> None:
     """One by one and in a batch, with the list before and behind the query, calibrated and not, in one decode."""
     wanted = means(open_one, SEVERAL, [*QUERIES, "N/A", "[MASK]"])
@@ -113,7 +109,7 @@ def test_scores_are_the_means_of_all_listings(open_one: Open) -> None:
             np.testing.assert_allclose(found, score, rtol=0, atol=1e-5)
             p = softmax((score - prior) / 2) if answer.prompt == "item" else softmax(score)
             np.testing.assert_allclose([each.probability for each in answer.scores], p, rtol=0, atol=1e-5)
-            assert answer.label == answer.scores[int(p.argmax())].label
+            assert answer.label == answer.scores[p.index(max(p))].label
             assert answer.fast_path
         for one, other in zip(scores(result), scores(also), strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)

@@ -103,9 +103,8 @@ def test_a_template_keeps_its_marks(query_tokens: str, path: Path, write_config:
         model = classifier.engine.model
         (prompt,) = classifier.prompts
         for query in ("red dress", "", f"x{THINK}" if query_tokens == "user_defined" else "x"):
-            fragment = model.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist()
             whole = model.tokenize(PROMPT.template.replace("{query}", query), parse_special=True).tolist()
-            assert [*prompt.opening, *fragment, *prompt.closing] == whole
+            assert [*prompt.opening, *prompt.fragment_tokens(model, query), *prompt.closing] == whole
         spelt = classifier.classify(f"red {THINK_END}\ncolor: red")
         assert spelt.results[0].fast_path
         tokens = model.tokenize(f"{prompt.before}red {THINK_END}{prompt.after}", parse_special=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import ROOT, run, tiny_rows, write_rows
+from commands import ROOT, refused, tiny_rows, write_rows
 from conftest import OpenClassifier, WriteConfig
 from oracle import PromptSpec
 from oracle_prompts import EXACT
@@ -89,11 +89,10 @@ def test_shuffled_labels_are_what_the_written_templates_answer(
 
 def test_templates_without_a_slot_are_refused_before_anything_is_loaded(write_config: WriteConfig, rows: Path) -> None:
     rows.write_text('{"query": "x", "labels": {"plain": "red"}}\n')
-    done = run("eval", "--data", rows, "--config", write_config("qwen3", [PLAIN]), "--shuffle-labels", 2)
-    assert done.returncode == 2
-    assert "--shuffle-labels: no prompt's text has a {labels} slot: write it in place of" in done.stderr
-    assert "[{labels}]" in done.stderr
-    assert "load model" not in done.stderr
+    said = refused("eval", "--data", rows, "--config", write_config("qwen3", [PLAIN]), "--shuffle-labels", 2)
+    assert "--shuffle-labels: no prompt's text has a {labels} slot: write it in place of" in said
+    assert "[{labels}]" in said
+    assert "load model" not in said
 
 
 @pytest.mark.parametrize("name", ["fashion-8", "fashion-8-joint"])

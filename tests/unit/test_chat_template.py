@@ -107,7 +107,6 @@ _EACH = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     [
         (None, "the model's file has none: write the whole text as prompt_template, or give one as model."),
         ("{{ messages[-1].content | replace(' ', '') }}", "changes or drops the query"),
-        ("nothing", "changes or drops the query"),
         ("{{ messages[-1].content }}{{ messages[-1].content }}", "writes the query 2 times"),
         ("{{ messages[-1].content | length }}{{ messages[-1].content }}", "other words around another query"),
         ("{{ messages[-1].content }}", "changes or drops the system text: write the whole text as prompt_template"),

@@ -4,12 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import invoked
-from typer.testing import CliRunner
+from commands import printed, refused
 
 import qcls_gguf.cli.app  # noqa: F401  (makes the options known)
 from qcls_gguf.cli import options
-from qcls_gguf.cli.app import app
 from qcls_gguf.cli.terminal import with_options
 
 
@@ -17,6 +15,7 @@ from qcls_gguf.cli.terminal import with_options
 def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "texts.txt").touch()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.mark.parametrize(
@@ -34,9 +33,7 @@ def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_argument_in_the_wrong_place_is_told_its_place(arguments: list[str], words: str) -> None:
-    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
-    assert done.exit_code == 2
-    assert words in done.output
+    assert words in refused(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -48,32 +45,24 @@ def test_an_argument_in_the_wrong_place_is_told_its_place(arguments: list[str], 
     ],
 )
 def test_an_option_that_was_replaced_is_refused_with_the_new_one(arguments: list[str], line: str) -> None:
-    done = invoked(*arguments)
-    assert (done.exit_code, done.stderr) == (2, f"qcls-gguf: {line}\n")
+    assert refused(*arguments) == f"qcls-gguf: {line}\n"
 
 
 @pytest.mark.parametrize("arguments", [["run", "-h"], ["run", "--help"], ["help", "run"]])
 def test_help_has_several_names(arguments: list[str]) -> None:
-    done = invoked(*arguments)
-    assert done.exit_code == 0
-    assert "--query" in done.output
-    short = invoked("-h")
-    assert short.output == invoked("help").output
-    assert "calibrate" in short.output
+    assert "--query" in printed(*arguments)
+    assert printed("-h") == printed("help")
+    assert "calibrate" in printed("-h")
 
 
 def test_an_option_of_another_command_is_named_with_that() -> None:
-    done = invoked("calibrate", "--html", "x.html")
-    assert done.exit_code == 2
-    assert "calibrate has no --html, which is an option of label, eval, learn, advise, compare" in done.stderr
-    missing = invoked("eval", "--html")
-    assert "requires an argument" in missing.stderr
+    said = refused("calibrate", "--html", "x.html")
+    assert "calibrate has no --html, which is an option of label, eval, learn, advise, compare" in said
+    assert "requires an argument" in refused("eval", "--html")
 
 
 def test_the_version_has_two_names() -> None:
-    done = invoked("version")
-    assert done.exit_code == 0
-    assert done.output == invoked("--version").output
+    assert printed("version") == printed("--version")
 
 
 PACKAGE = Path(__file__).parents[2] / "qcls_gguf"

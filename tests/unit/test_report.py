@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from records_page import RECORDS, records_markdown, records_page
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from qcls_gguf.data.queries import Line
 from qcls_gguf.report.answers import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables, result_table
@@ -114,11 +114,10 @@ DOCUMENT = Document(
 )
 
 
-def on_terminal(document: Document, width: int) -> str:
-    screen = Console(width=width, file=io.StringIO(), color_system=None)
-    screen.print(document)
-    assert isinstance(screen.file, io.StringIO)
-    return screen.file.getvalue()
+def on_terminal(shown: RenderableType, width: int) -> str:
+    out = io.StringIO()
+    Console(width=width, file=out, color_system=None).print(shown)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize(("width", "n_tables"), [(100, 1), (60, 2), (40, 4), (30, 5)])
@@ -225,19 +224,11 @@ AUDIT = Audit(
 )  # fmt: skip
 
 
-def shown(answer: Result, width: int) -> list[str]:
-    screen = Console(width=width, file=io.StringIO(), color_system=None)
-    screen.print(result_table(answer, 0, width=width))
-    assert isinstance(screen.file, io.StringIO)
-    return screen.file.getvalue().splitlines()
-
-
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 140])
 def test_no_number_is_cut_on_any_terminal(width: int) -> None:
     answer = result(prompt("孕妇 category", 0.123, 0.2, 0.677, audit=AUDIT), prompt("a" * 60, 0.75, 0.25))
-    lines = shown(answer, width)
-    assert all(cell_len(line.rstrip()) <= width for line in lines)
-    text = "\n".join(lines)
+    text = on_terminal(result_table(answer, 0, width=width), width)
+    assert all(cell_len(line.rstrip()) <= width for line in text.splitlines())
     assert sorted(re.findall(r"[\d.]+%", text)) == sorted(["67.7%", "20.0%", "12.3%", "12.3%", "75.0%", "25.0%"])
     for stage in answer.stage_ms:
         assert re.search(rf"{stage}\s+1.25", text)
@@ -247,7 +238,7 @@ def test_no_number_is_cut_on_any_terminal(width: int) -> None:
 
 def test_an_audit_that_agrees_says_so_in_few_words() -> None:
     agreeing = replace(AUDIT, joint_label="category label 2", changes=False)
-    text = "\n".join(shown(result(prompt("category", 0.1, 0.2, 0.7, audit=agreeing)), 100))
+    text = on_terminal(result_table(result(prompt("category", 0.1, 0.2, 0.7, audit=agreeing)), 0, width=100), 100)
     assert "audit: label mass 12.3%, joint and mean agree" in text
 
 
