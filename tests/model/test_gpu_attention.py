@@ -46,7 +46,7 @@ def test_random_decodes_and_evictions(
         ("qwen3", {}, {"flash_attn": True}, "another kind of attention was asked for"),
         ("qwen3", {}, {"flash_attn": False}, "another kind of attention was asked for"),
         ("gemma3", {}, {}, "the model has sliding windows, which such attention on a GPU does not know"),
-        ("falcon-h1", {}, {}, "the model has recurrent layers"),
+        ("falcon-h1", {}, {}, "the model has recurrent layers, and is on a GPU"),
     ],
     ids=str,
 )

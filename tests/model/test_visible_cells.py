@@ -17,7 +17,8 @@ WHY_NOT = {
     "gpt-oss": "the model has attention sinks",
     "gemma2": "the model caps attention scores",
     "grok": "the model caps attention scores",
-    "falcon-h1": "the model has recurrent layers",
+    "kimi-linear": "the model has multi-head latent attention",
+    "bailingmoe3": "the model has multi-head latent attention",
 }
 USABLE = [name for name, spec in ARCHS.items() if spec.memory in ("full", "window") and spec.tail != "other"]
 HAVE_IT = [name for name in USABLE if name not in WHY_NOT]
@@ -56,6 +57,21 @@ def test_every_model_that_can_have_it_and_every_kind_of_head(
         nodes = [Node(token, pos, seqs) for token, (pos, seqs) in zip(tokens[40:], paths, strict=True)]
         found.append(np.concatenate([first, decode(context, nodes)]))
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=LARGEST_DIFFERENCE[kv_type])
+
+
+@pytest.mark.parametrize("name", [name for name, spec in ARCHS.items() if spec.memory == "hybrid" and name != "plamo2"])
+def test_attention_layers_of_hybrids(name: str, open_context: OpenContext) -> None:
+    """A sequence beside another one, which it does not see."""
+    ours, stock = (open_context(name, **PLAIN, kv_type="f32", visible_cells=on) for on in (True, False))
+    assert ours.why_no_visible_cells == WHY_NOT.get(name)
+    tokens = random_tokens(np.random.default_rng(2), ours, 40)
+    alone = decode_sequence(ours, tokens, seq=1)
+    for context in (ours, stock):
+        decode_sequence(context, tokens[::-1], seq=3)
+    beside = decode_sequence(ours, tokens, seq=2)
+    np.testing.assert_allclose(beside, decode_sequence(stock, tokens, seq=2), rtol=0, atol=LARGEST_DIFFERENCE["f32"])
+    if name not in WHY_NOT:
+        np.testing.assert_array_equal(beside, alone)
 
 
 def assert_falls_back(model: str | NativeModel, open_context: OpenContext, why: str, **options: Any) -> None:

@@ -8,6 +8,8 @@
 #include "llama-hparams.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
+#include "llama-memory-hybrid-iswa.h"
+#include "llama-memory-hybrid.h"
 #include "llama-model.h"
 #include "llama.h"
 
@@ -69,8 +71,8 @@ const char * why_no_visible_cells(const llama_model & model, const llama_context
     if (hparams.vocab_only) {
         return "the model has no layers";
     }
-    if (llm_arch_is_hybrid(model.arch) || llm_arch_is_recurrent(model.arch)) { // known before a cache is made
-        return "the model has recurrent layers";
+    if (llm_arch_is_recurrent(model.arch)) { // known before a cache is made
+        return "the model has no keys and values";
     }
     if (!is_known(params.type_k) || !is_known(params.type_v)) {
         return "the cache is neither F16 nor F32";
@@ -81,6 +83,9 @@ const char * why_no_visible_cells(const llama_model & model, const llama_context
     const uint32_t n_on_cpu = n_layers_on_cpu(model);
     if (n_on_cpu > 0 && n_on_cpu < hparams.n_layer_all) {
         return "the model has layers on a GPU and on the CPU";
+    }
+    if (n_on_cpu == 0 && llm_arch_is_hybrid(model.arch)) {
+        return "the model has recurrent layers, and is on a GPU";
     }
     if (!cparams.causal_attn) {
         return "attention is not causal";
@@ -97,8 +102,8 @@ const char * why_no_visible_cells(const llama_model & model, const llama_context
     if (hparams.is_mla()) {
         return "the model has multi-head latent attention";
     }
-    if (hparams.n_pos_per_embd() > 1) {
-        return "the model has positions of several dimensions";
+    if (n_on_cpu == 0 && hparams.n_pos_per_embd() > 1) { // all equal where the batch has text alone
+        return "the model has positions of several dimensions, and is on a GPU";
     }
     if (cparams.ctx_other || params.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT) {
         return "the context drafts for another one";
@@ -111,6 +116,12 @@ const char * why_no_visible_cells(const llama_model & model, const llama_context
 }
 
 bool list_visible_cells(llama_memory_i * memory) {
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
+        return list_visible_cells(hybrid->get_mem_attn());
+    }
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(memory)) {
+        return list_visible_cells(hybrid->get_mem_attn());
+    }
     if (auto * windowed = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
         return list_visible_cells(windowed->get_base()) && list_visible_cells(windowed->get_swa());
     }
