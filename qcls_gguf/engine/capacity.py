@@ -49,6 +49,8 @@ class Limits:
     """sequences for the leaves of token trees; the others hold prefixes"""
     n_kept_seqs: int = 0
     """sequences that hold kept queries"""
+    n_state_seqs: int = 0
+    """sequences that keep states of recurrent layers, where the model has such"""
 
 
 def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:
@@ -130,13 +132,15 @@ def limits(
     n_ctx_short: int | None = None,
     state_bytes: int = 0,
     decides: bool = False,
+    walks_trees: bool = False,
 ) -> Limits:
     """The context that a prompt set needs, with room for questions at run time.
 
     n_ctx_short: for a model with two sets of RoPE factors, the largest cache in cells with which llama.cpp uses the
     short factors (it looks at the size of the cache, not of a sequence: get_rope_factors in src/llama-model.cpp); None
-    for other models. state_bytes: memory that recurrent layers need for each sequence, used or not; 0 without such.
-    decides: whether the model's template may put questions after their text, so that they are fed with every request.
+    for other models. state_bytes: memory that recurrent layers need for each sequence that keeps a state, used or not;
+    0 without such. decides: whether the model's template may put questions after their text, so that they are fed with
+    every request. walks_trees: whether recurrent layers walk token trees, so that leaves keep no state.
 
     Raises ConfigError if a limit of the configuration, the model or llama.cpp is too small.
     """
@@ -148,7 +152,9 @@ def limits(
     n_others = len(prefixes) + n_reserved + n_kept_seqs
     if decides:
         n_most = min(_DECISION_LEAVES, _most_seqs(runtime) - n_others)
-        n_leaf_seqs = max(n_leaf_seqs, min(n_most, _DECISION_STATE_BYTES // state_bytes) if state_bytes else n_most)
+        if state_bytes and not walks_trees:
+            n_most = min(n_most, _DECISION_STATE_BYTES // state_bytes)
+        n_leaf_seqs = max(n_leaf_seqs, n_most)
     n_seqs = n_others + n_leaf_seqs
     n_least = max(*whole, n_seqs, n_outputs)
     if runtime.n_batch == "auto":
@@ -187,6 +193,7 @@ def limits(
         n_outputs_max=max(n_seqs, n_outputs, min(n_batch, _DECISION_TOKENS) if decides else 0),
         n_leaf_seqs=n_leaf_seqs,
         n_kept_seqs=n_kept_seqs,
+        n_state_seqs=n_seqs - n_leaf_seqs if walks_trees else n_seqs,
     )
 
 

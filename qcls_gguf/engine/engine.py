@@ -92,6 +92,11 @@ class Engine:
         self.end_depth = 0
         """The last layer that is computed; 0: all, and the final norm."""
 
+    @property
+    def n_state_seqs(self) -> int:
+        """The sequences that keep states of recurrent layers: where decodes walk trees, only those of prefixes."""
+        return len(self._holders) if self.model.facts.walks_trees else self.context.n_seq_max
+
     def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
         """Put prefixes into the cache and pin each as often as it is named; `release` unpins them.
 

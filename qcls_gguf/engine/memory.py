@@ -51,8 +51,8 @@ def check_memory(
 ) -> None:
     """Raise ModelError for a cache that does not fit in main memory.
 
-    measure: called if an upper bound does not fit, for what the cache really takes; n_state_bytes: bytes of the states
-    of all sequences.
+    measure: called if an upper bound does not fit, for what the cache really takes; n_state_bytes: bytes of all states
+    of recurrent layers.
     """
     n_most = cache_bytes(header, n_ctx, kv_type) + n_state_bytes
     if n_most < _ASKED_FROM_BYTES:

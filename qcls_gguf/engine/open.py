@@ -47,7 +47,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     """
     size = _size(model, runtime, prompts)
     state_bytes = model.facts.state_bytes
-    n_state_bytes = state_bytes * size.n_seq_max
+    n_state_bytes = state_bytes * size.n_state_seqs
     computing = threads(runtime)
     settings = _settings(model, runtime, prompts, size, computing.n)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
@@ -66,7 +66,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         "open context",
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
         f"{counted(context.n_seq_max, 'sequence')}, {computing}"
-        f"{many_states(state_bytes, size.n_seq_max) if in_part else ''}",
+        f"{many_states(state_bytes, size.n_state_seqs) if in_part else ''}",
     )
     kept_seqs = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max)
     engine = Engine(
@@ -129,7 +129,7 @@ def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSetting
     open: a process such as a service that reloads must not end because of it. Raises ModelError.
     """
     n_others = n_contexts_on_gpus()
-    states = many_states(model.facts.state_bytes, settings["n_seq_max"])
+    states = many_states(model.facts.state_bytes, settings["n_state_seqs"])
     try:
         context = NativeContext(model.native, **settings)
     except ModelError as e:
@@ -159,7 +159,8 @@ def _size(model: Vocabulary, runtime: RuntimeConfig, prompts: PromptSet) -> Limi
     if runtime.kept_queries:
         _check_kept_queries(runtime.kept_queries, model, prompts)
     facts, decides = model.facts, model.header.decision_kind is not None
-    return limits(runtime, prompts, facts.n_ctx_train, model.n_ctx_short, facts.state_bytes, decides)
+    walks_trees = bool(facts.walks_trees)
+    return limits(runtime, prompts, facts.n_ctx_train, model.n_ctx_short, facts.state_bytes, decides, walks_trees)
 
 
 def _settings(
@@ -169,6 +170,7 @@ def _settings(
         n_ctx=size.n_ctx,
         n_batch=size.n_batch,
         n_seq_max=size.n_seq_max,
+        n_state_seqs=size.n_state_seqs,
         n_outputs_max=size.n_outputs_max,
         n_threads=n_threads,
         flash_attn=flash_attention(runtime, model.n_gpu_layers),

@@ -148,6 +148,8 @@ class Sequences(Record):
     """n_holders + n_leaves * max_batch"""
     n_seq_max: int
     """sequences that the context has"""
+    n_state_seqs: int
+    """of them those that keep states of recurrent layers; 0 where the model has none"""
     n_limit: int
     """the largest number that llama.cpp supports"""
 
@@ -164,9 +166,9 @@ class ContextSizes(Record):
     n_cells_prefixes: int
     """cells of the prefixes; equal beginnings are stored once"""
     cache_bytes: int
-    """memory of the KV cache, on all devices, with the states of all sequences"""
+    """memory of the KV cache, on all devices, with all states of recurrent layers"""
     state_bytes: int
-    """what recurrent layers keep of each sequence, used or not; 0 where the model has none"""
+    """what recurrent layers keep of each sequence that keeps a state, used or not; 0 where the model has none"""
     compute_bytes: int
     """compute buffers for the largest decode, on all devices"""
     graphs_bytes: int

@@ -45,8 +45,8 @@ def _facts(inspection: records.Inspection) -> dict[str, str]:
     sequences, request, startup = inspection.sequences, inspection.request, inspection.startup_ms
     weights = f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""
     why = context.why_no_visible_cells
-    states, n_seqs = context.state_bytes, sequences.n_seq_max
-    of_states = f", {_mib(states * n_seqs)} of them for {n_seqs} states of {_mib(states)} MiB" if states else ""
+    states, n_states = context.state_bytes, sequences.n_state_seqs
+    of_states = f", {_mib(states * n_states)} of them for {n_states} states of {_mib(states)} MiB" if states else ""
     most = "depends on its tokens"
     if longest is not None:
         most = f"{longest.n_query_tokens} tokens: {longest.n_tokens} fed in {counted(longest.n_decodes, 'decode')}"
@@ -58,7 +58,7 @@ def _facts(inspection: records.Inspection) -> dict[str, str]:
         f"{context.n_outputs_max} rows a decode",
         "attention": "to the cells that a token may see" if why is None else f"to every used cell: {why}",
         "sequences": f"{sequences.n_needed}: prefixes {sequences.n_holders} + leaves {sequences.n_leaves} × max_batch "
-        f"{sequences.max_batch}; {n_seqs} opened, at most {sequences.n_limit}",
+        f"{sequences.max_batch}; {sequences.n_seq_max} opened, at most {sequences.n_limit}",
         "empty query": f"{counted(request.n_tokens, 'token')} in {counted(request.n_decodes, 'decode')}, "
         f"{request.n_tokens_unshared} if prompts shared none; {request.n_tokens_cached} cached, "
         f"{request.n_positions} positions",

@@ -53,11 +53,13 @@ def most_queries(config: Config, opener: ClassifierOpener) -> int:
 
     with opener.vocabulary_of(config) as vocabulary:
         texts = render_prompts(config.prompts, vocabulary, config.model).prompts
-        return most_with_states(compile_prompts(texts, vocabulary), vocabulary.facts.state_bytes)
+        facts = vocabulary.facts
+        leaf_bytes = 0 if facts.walks_trees else facts.state_bytes
+        return most_with_states(compile_prompts(texts, vocabulary), leaf_bytes)
 
 
 def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
-    """The most queries of a decode if recurrent layers keep state_bytes for each sequence."""
+    """The most queries of a decode if recurrent layers keep state_bytes for each leaf."""
     if not state_bytes:
         return MOST
     n_leaves = sum(prompt.trie.n_leaves for prompt in prompts.listings)

@@ -154,7 +154,7 @@ class ModelFacts(Struct):
 class ContextParams(Struct):
     _fields_: ClassVar = [
         *_each(c_int32, "n_ctx", "n_batch", "n_seq_max", "n_outputs_max", "n_threads"),
-        *_each(c_int32, "hidden_only", "flash_attn", "visible_cells", "batch_invariant"),
+        *_each(c_int32, "hidden_only", "flash_attn", "visible_cells", "batch_invariant", "n_state_seqs"),
         ("kv_type", c_char_p),
         ("label_token", c_void_p),
         ("n_label_tokens", c_int64),

@@ -24,7 +24,7 @@ class ContextMemory:
     """The memory of a context in bytes, on all devices."""
 
     cache_bytes: int
-    """the KV cache, with the states of all sequences"""
+    """the KV cache, with the states of recurrent layers"""
     compute_bytes: int
     """the compute buffers for the largest decode"""
 
@@ -53,6 +53,9 @@ class ContextSettings(TypedDict):
     batch_invariant: NotRequired[bool]
     """a token's row does not depend on what else is decoded with it; this needs attention to visible cells on CUDA
     devices, and weights that this project's kernels can multiply"""
+    n_state_seqs: NotRequired[int]
+    """of how many sequences recurrent layers keep states at once; 0: of all, as by default. Where the model walks
+    trees, decodes that are trimmed afterwards keep none"""
     kv_type: NotRequired[str]
     """f16 by default"""
 
@@ -75,6 +78,7 @@ def params_of(settings: ContextSettings) -> abi.ContextParams:
         n_label_tokens=len(tokens),
         visible_cells=int(settings.get("visible_cells", True)),
         batch_invariant=int(settings.get("batch_invariant", False)),
+        n_state_seqs=settings.get("n_state_seqs", 0),
     )
 
 

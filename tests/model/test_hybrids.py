@@ -175,6 +175,33 @@ def test_the_size_of_a_state(name: str, make_model: MakeModel, open_context: Ope
     assert not read_header(make_model()).may_have_states
 
 
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_states_of_some_sequences(name: str, open_context: OpenContext) -> None:
+    """Two of six have room, in any order; they are as in a context with room for all."""
+    some, every = (open_context(name, n_seq_max=6, n_state_seqs=n, **EXACT) for n in (2, 0))
+    saved = every.counters().cache_bytes - some.counters().cache_bytes
+    assert saved == 4 * some.model.facts.state_bytes
+    tokens = [[5, 6, 7, 8], [9, 10, 11], [12, 13]]
+    for seq, text in ((4, tokens[0]), (1, tokens[1])):
+        np.testing.assert_array_equal(decode_sequence(some, text, seq=seq), decode_sequence(every, text, seq=seq))
+    with pytest.raises(DecodeError):
+        decode_sequence(some, tokens[2], seq=2)
+    for context in (some, every):
+        context.trim(np.array([4], np.int32), np.zeros(1, np.int32))
+    np.testing.assert_array_equal(decode_sequence(some, tokens[2], seq=2), decode_sequence(every, tokens[2], seq=2))
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_leaves_have_no_states(name: str, open_classifier: OpenClassifier) -> None:
+    """Many queries at once take no memory for states, and prompt sets come and go in what the prefixes have."""
+    prompts = numbered_prompts(3, "separate")
+    few, many = (open_classifier(name, prompts, max_batch=n, n_ctx=2048, n_batch=600, **EXACT) for n in (1, 20))
+    assert many.engine.context.n_seq_max > few.engine.context.n_seq_max + 19
+    sizes = [each.engine.context.counters().cache_bytes for each in (few, many)]
+    assert sizes[0] == sizes[1]
+    compared(prompts, many, [*QUERIES[:4], "dark"] * 4)
+
+
 def test_a_state_is_not_cut_back_in_silence(open_context: OpenContext) -> None:
     context = open_context("qwen35")
     decode_sequence(context, [5, 6, 7, 8])

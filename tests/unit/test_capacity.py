@@ -244,6 +244,15 @@ def test_a_decision_model_answers_eight_questions_in_one_decode(
     found = limits(RuntimeConfig(**settings), prompts, 0, None, state_bytes, decides=True)
     assert (found.n_leaf_seqs, found.n_batch, found.n_outputs_max) == (n_leaf_seqs, 2048, 2048)
     assert found.n_seq_max > n_leaf_seqs
+    assert found.n_state_seqs == found.n_seq_max
+
+
+def test_leaves_of_trees_that_are_walked_keep_no_states() -> None:
+    prompts = set_of([prompt_of(n_head=20)], [0])
+    found = limits(RuntimeConfig(), prompts, 0, None, GIB, decides=True, walks_trees=True)
+    assert (found.n_leaf_seqs, found.n_seq_max, found.n_state_seqs) == (16, 17, 1)
+    found = limits(RuntimeConfig(question_prefixes=3), prompts, 0, None, GIB, walks_trees=True)
+    assert found.n_state_seqs == found.n_seq_max - found.n_leaf_seqs == 4
 
 
 def test_questions_take_no_sequence_from_the_prompts() -> None:

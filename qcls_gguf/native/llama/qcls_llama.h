@@ -59,7 +59,7 @@ LLAMA_API const char * why_no_visible_cells(const llama_context * ctx);
 // build has no CUDA backend.
 LLAMA_API bool set_batch_invariant(bool on);
 
-// --- recurrent layers (tree_walk.cpp) -------------------------------------------------------------------------------
+// --- recurrent layers (tree_walk.cpp, state_rows.cpp) ---------------------------------------------------------------
 
 // Whether contexts of a hybrid can compute a token tree in one pass: on CPUs and CUDA devices, unless the environment
 // variable QCLS_TREE_WALK is 0.
@@ -68,6 +68,10 @@ LLAMA_API bool walks_trees(const llama_model * model);
 // Whether the next batches of such a context are computed so. They write no states: their sequences keep the states that
 // they have, and their new cells are to be removed afterwards.
 LLAMA_API void walk_trees(llama_context * ctx, bool on);
+
+// Makes contexts that this thread opens from now on allocate states for n of their sequences, because no others write
+// any; 0: for all. A decode that writes the states of more sequences fails.
+LLAMA_API void set_n_with_states(int32_t n);
 
 // --- models and vocabularies (models.cpp) ---------------------------------------------------------------------------
 

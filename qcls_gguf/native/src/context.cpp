@@ -48,6 +48,7 @@ void check_params(const qcls_context_params & params) {
     check_range("n_batch", params.n_batch, params.n_seq_max, params.n_ctx, "between n_seq_max and n_ctx");
     check_range("n_outputs_max", params.n_outputs_max, params.n_seq_max, params.n_batch,
                 "between n_seq_max and n_batch");
+    check_range("n_state_seqs", params.n_state_seqs, 0, params.n_seq_max, "between 0 and n_seq_max");
     check_range("n_threads", params.n_threads, 1, 512, "between 1 and 512");
 }
 
@@ -170,11 +171,18 @@ void set_depths(qcls_context & context, int64_t n, const int32_t * depth, int32_
     context.note_rows();
 }
 
+// Contexts that are created while one of these lives have states for n of their sequences; 0: for all.
+struct state_seqs_scope {
+    explicit state_seqs_scope(int32_t n) { qcls::set_n_with_states(n); }
+    ~state_seqs_scope() { qcls::set_n_with_states(0); }
+};
+
 // Makes a context without its threads.
 std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_context_params & params) {
     check_params(params);
     llama_context_params wanted = llama_params(params);
     const batch_invariant_scope invariant(params.batch_invariant != 0);
+    const state_seqs_scope states(params.n_state_seqs);
 
     auto made = std::make_unique<qcls_context>();
     made->ctx.reset(llama_init_from_model(model.model.get(), wanted));

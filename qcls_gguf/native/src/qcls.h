@@ -260,6 +260,9 @@ typedef struct qcls_context_params {
                                 0: it reads every used cell */
     int32_t batch_invariant; /* 1: a token's row does not depend on what else is decoded with it; with label tokens,
                                 n_outputs_max must then be at most 112 */
+    int32_t n_state_seqs;    /* sequences that have states of recurrent layers at once, at most n_seq_max; 0: all.
+                                A qcls_decode that writes the states of more fails: all that trim nothing afterwards
+                                write them, and if the model does not walk trees the others, too */
     const char * kv_type;    /* the cache's type: "f32", "f16", "bf16", "q8_0" or "q4_0"; NULL: "f16" */
     const int32_t * label_token; /* [n_label_tokens] as qcls_context_set_label_tokens takes them */
     int64_t n_label_tokens;
