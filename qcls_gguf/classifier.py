@@ -162,7 +162,7 @@ class Classifier(Labeller):
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )
         self.engine.model.check_loaded(read_depths([compiled], self.engine.model.facts.n_layer)[1])
-        self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
+        self.engine.model.output_rows.of(compiled.label_tokens.tolist())  # read before anybody has to wait for it
         return load_prompts(self.core, compiled, calibration)
 
     def _compiled(

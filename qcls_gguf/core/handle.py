@@ -137,10 +137,10 @@ class LoadedPrompts(Labeller):
             compiled, [prefix.holder for prefix in held], engine.capacity, engine.model.facts.n_vocab
         )
         steps = engine.context.output_steps
-        bias = engine.model.output_biases(tokens) if steps.has_bias else None
+        bias = engine.model.output_rows.biases(tokens) if steps.has_bias else None
         self.scorer = Scorer(
             [prompt.trie for prompt in compiled.listings],
-            engine.model.rows(tokens),
+            engine.model.output_rows.of(tokens),
             core.label_tokens if compiled.exact else None,
             output=Output(scale=steps.scale, cap=steps.cap, bias=bias),
             arithmetic=TrieScores,

@@ -119,7 +119,7 @@ def _start(
     with ledger.at_work("compile prompts", counted(n_labels, "label")):
         prompts = compile_prompts(config.prompts, model, audit=audit, heads=heads)
     n_read = sum(len(prompt.trie.read) for prompt in prompts.listings)
-    model.rows(prompts.label_tokens.tolist())
+    model.output_rows.of(prompts.label_tokens.tolist())
     ledger.step(
         "compile prompts", f"{counted(len(prompts.prompts), 'prompt')}, {counted(n_read, 'hidden state')} a query"
     )
@@ -127,11 +127,11 @@ def _start(
     try:
         held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
-        identity = model.identity()
+        sha256 = model.sha256()
         for fitted in (calibration, heads):
             if fitted is not None:
-                fitted.check_model(identity.sha256)
-        ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
+                fitted.check_model(sha256)
+        ledger.step("hash model", f"sha256 {sha256[:16]}…, in the background")
         label_tokens = prompts.label_tokens if prompts.exact else np.empty(0, np.int32)
         core = Core(engine, _model_info(model), config, label_tokens)
         loaded = add(core, prompts, held, sources)
@@ -163,13 +163,13 @@ def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
 
 
 def _model_info(model: Model) -> ModelInfo:
-    build, identity, kind = build_info(), model.identity(), model.header.decision_kind
+    build, kind = build_info(), model.header.decision_kind
     return ModelInfo(
         path=str(model.path),
-        sha256=identity.sha256,
+        sha256=model.sha256(),
         quantization=model.header.quantization,
         description=model.facts.description + (f", a decision model ({kind})" if kind else ""),
-        size_bytes=identity.size_bytes,
+        size_bytes=model.file.size_bytes,
         n_gpu_layers=model.n_gpu_layers,
         device=device_name(model.placement),
         llama_cpp_commit=build.llama_cpp_commit,

@@ -95,7 +95,9 @@ def open_model(
     ledger, runtime, placed = ledger or Ledger(), config.runtime, None
     n_first = 0 if audit or whole else layers_needed(config)
     if model := models.get(config, n_first):
-        return models.of(config, ledger, file=model.file)
+        ledger.step("find model", str(model.path))
+        ledger.step("load model", "open already")
+        return model
     file = replace(models.file_of(config, ledger), n_first=n_first)
     if is_scarce(runtime, file.size_bytes, gpus()):
         try:
@@ -106,7 +108,7 @@ def open_model(
             ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
         else:
             ledger.step("measure context", f"{taken}, beside the weights")
-    return models.of(config, ledger, placed=placed, file=file)
+    return models.open(config, file, placed, ledger)
 
 
 def context_settings(config: Config, vocabulary: Vocabulary, *, audit: bool = False) -> ContextSettings:

@@ -214,4 +214,4 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> S
         "size_bytes": engine.model.facts.size_bytes,
         "build": [build.source_digest, build.backend, __version__, platform.machine(), *instruction_sets()],
     }
-    return StateCache.of(folder / "prefixes", depends_on, lambda: engine.model.identity().sha256)
+    return StateCache.of(folder / "prefixes", depends_on, lambda: engine.model.sha256())

@@ -23,14 +23,7 @@ from ..report.document import (
     provenance,
 )
 from .checks import check_parts
-from .records import (
-    CascadeRecord,
-    EvaluationRecord,
-    NotApplicable,
-    PromptStatistics,
-    ShuffledPrompt,
-    Statistics,
-)
+from .records import CascadeRecord, EvaluationRecord, NotApplicable, PromptStatistics, ShuffledPrompt, Statistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,16 +32,9 @@ _N_CONFUSIONS = 10
 _N_WORST = 5
 _ONE_SIDED, _LEAST_ROWS = 0.9, 20
 _PROMPT_COLUMNS: dict[str, Format] = {
-    "mode": TEXT,
-    "rows": "d",
-    "accuracy (95 %)": "",
-    "macro-F1": ".3f",
-    "log-loss": ".3f",
-    "Brier": ".3f",
-    "ECE": ".3f",
-    "as joint": ".1%",
-    "mass": ".3f",
-}
+    "mode": TEXT, "rows": "d", "accuracy (95 %)": "", "macro-F1": ".3f", "log-loss": ".3f", "Brier": ".3f",
+    "ECE": ".3f", "as joint": ".1%", "mass": ".3f",
+}  # fmt: skip
 _LABELS: dict[str, Format] = {
     "label": TEXT, "support": "d", "predicted": "d", "precision": ".1%", "recall": ".1%", "F1": ".3f"
 }  # fmt: skip
@@ -293,13 +279,8 @@ def _draw_reliability(modes: Mapping[str, Statistics], axes: Axes) -> None:
             sizes = [8 + 90 * n / found.n_rows for n in n_rows]  # a large mark means many rows
             axes.plot(confidence, accuracy, linewidth=0.8, alpha=0.5)
             axes.scatter(confidence, accuracy, s=sizes, marker=_MARKERS[index % len(_MARKERS)], alpha=0.8, label=mode)
-    axes.set(
-        xlim=(-0.03, 1.03),
-        ylim=(-0.03, 1.03),
-        xlabel="probability of the answer",
-        ylabel="accuracy",
-        title="Reliability",
-    )
+    limits = (-0.03, 1.03)
+    axes.set(xlim=limits, ylim=limits, xlabel="probability of the answer", ylabel="accuracy", title="Reliability")
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 

@@ -46,10 +46,10 @@ def label_orders(labels: Sequence[str], k: int, seed: str) -> list[tuple[str, ..
     return orders
 
 
-def _orders(prompt: PromptConfig, k: int, seed: str) -> list[tuple[str, ...]]:
+def _orders(prompt: PromptConfig, k: int, seed: str) -> tuple[tuple[str, ...], ...]:
     """The k orders that a prompt is tried in: first those over which its scores are averaged, if it has several."""
     own = prompt.orders[:k] if prompt.label_orders > 1 else ()
-    return [*own, *label_orders(prompt.labels, k - len(own), seed)]
+    return (*own, *label_orders(prompt.labels, k - len(own), seed))
 
 
 def with_order(config: Config, orders: Mapping[str, Sequence[Sequence[str]]], index: int) -> Config:
@@ -95,12 +95,7 @@ def shuffled_labels(
             after = np.array([other[name].probability(mode)[truth.index] for other in others])
             by_prompt[name] = _shuffled_prompt(truth, before, after)
         by_mode[mode] = ShuffledMode(prompts=by_prompt)
-    return ShuffledLabels(
-        k=k,
-        seed=seed,
-        orders={name: tuple(prompt_orders) for name, prompt_orders in orders.items()},
-        modes=by_mode,
-    )
+    return ShuffledLabels(k=k, seed=seed, orders=orders, modes=by_mode)
 
 
 def _shuffled_prompt(truth: Truth, before: FloatArray, after: FloatArray) -> ShuffledPrompt:

@@ -8,7 +8,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ModelError
@@ -48,17 +47,8 @@ def digest_of_ends(path: Path) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelIdentity:
-    """Which model a run used; for a split model the size and digest are those of its parts joined in order."""
-
-    path: Path
-    size_bytes: int
-    sha256: str
-
-
-def identify(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True) -> ModelIdentity:
-    """Find a model's size and SHA-256, from the cache if none of its files has changed since it was last hashed.
+def digest_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True) -> str:
+    """The sha256 of a model, of a split one that of its parts joined in order; from the cache if no file has changed.
 
     A file of Ollama's store has its SHA-256 as its name, which is believed. go_on is asked after each piece that is
     read, and ends it with an error where it says no. Raises ModelError if a file cannot be read or changes meanwhile.
@@ -77,21 +67,21 @@ def identify(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True)
                 remember(_DIGESTS, key, sha256)
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise ModelError(f"{path} cannot be read ({error}): check the path and its permissions") from error
-    return ModelIdentity(path=path, size_bytes=size_bytes, sha256=sha256)
+    return sha256
 
 
 class Hashing:
-    """Identifies a model beside its loading: both read the file, and a large one is hashed for seconds."""
+    """Hashes a model beside its loading: both read the file, and a large one is hashed for seconds."""
 
     def __init__(self, parts: Sequence[Path]) -> None:
-        self._found: ModelIdentity | ModelError = ModelError("the model file could not be hashed")
+        self._found: str | ModelError = ModelError("the model file could not be hashed")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(parts,), name="qcls-gguf hashing")
         start(self._thread, ModelError, f"to hash {parts[0]}")
 
     def _run(self, parts: Sequence[Path]) -> None:
         try:
-            self._found = identify(parts, go_on=lambda: not self._stop.is_set())
+            self._found = digest_of(parts, go_on=lambda: not self._stop.is_set())
         except ModelError as e:
             self._found = e
 
@@ -100,10 +90,10 @@ class Hashing:
         self._stop.set()
         self._thread.join()
 
-    def identity(self) -> ModelIdentity:
-        """Size and sha256, when the file is hashed. Raises ModelError."""
+    def sha256(self) -> str:
+        """The sha256, when the file is hashed. Raises ModelError."""
         self._thread.join()
-        if isinstance(self._found, ModelIdentity):
+        if isinstance(self._found, str):
             return self._found
         raise self._found
 

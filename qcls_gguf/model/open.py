@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +19,7 @@ from ..native import ContextMemory, ContextSettings, NativeModel, measure_contex
 from ..system.timing import Ledger
 from .files import ModelFile, find_model
 from .header import DECISION_KINDS
-from .identity import Hashing, ModelIdentity
+from .identity import Hashing
 from .placement import Placement, gpus, placement, weights_text, why_not_on_gpu, with_all_wanted
 from .rows import OutputRows
 from .trial import try_model
@@ -41,7 +41,6 @@ class Model(Vocabulary):
         """Use `open`."""
         super().__init__(file, placement, native, runtime)
         self._hashing = hashing
-        self._output_rows = cache(lambda: OutputRows(file))
 
     @classmethod
     def open(
@@ -99,26 +98,19 @@ class Model(Vocabulary):
         """Whether every layer and the output layer are on a GPU."""
         return self.n_gpu_layers > self.file.n_layer
 
-    def identity(self) -> ModelIdentity:
-        """Size and sha256; waits until the file is hashed, which begins with the loading. Raises ModelError."""
-        return self._hashing.identity()
+    def sha256(self) -> str:
+        """Waits until the file is hashed, which begins with the loading. Raises ModelError."""
+        return self._hashing.sha256()
 
-    def rows(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
-        """The output matrix's dequantised rows of some tokens, each float32 of shape (n_embd,). Raises ModelError."""
-        return self._output_rows().of(tokens)
-
-    def output_biases(self, tokens: Iterable[int]) -> dict[int, float]:
-        """What output.bias, where there is one, adds to the logits of some tokens. Raises ModelError."""
-        return self._output_rows().biases(tokens)
-
-    def tensor(self, name: str) -> Float32Array | None:
-        """A tensor of the file, dequantised, with its rows last; None if there is no such tensor. Raises ModelError."""
-        return self._output_rows().tensor(name)
+    @cached_property
+    def output_rows(self) -> OutputRows:
+        """Rows of the output matrix, and other tensors of the file, which is opened for them once more."""
+        return OutputRows(self.file)
 
     def close(self) -> None:
         """Free the weights, and the contexts that still use them first; may be called again."""
         self._hashing.stop()
-        self._output_rows.cache_clear()  # and with it the file
+        self.__dict__.pop("output_rows", None)  # and with it the file
         super().close()
 
 
@@ -186,38 +178,20 @@ class OpenModels:
         self._on_load = on_load
         self._models: dict[tuple[Path, int | str, tuple[str, ...], int], Model] = {}
 
-    def get(self, config: Config, n_first: int = 0) -> Model | None:
+    def get(self, config: Config, n_first: int) -> Model | None:
         """The model of a configuration if it is open, whole or with n_first layers.
 
         Raises ConfigError or ModelError.
         """
         return self._models.get(self._key(config, 0)) or self._models.get(self._key(config, n_first))
 
-    def of(
-        self,
-        config: Config,
-        ledger: Ledger | None = None,
-        placed: Placement | None = None,
-        file: ModelFile | None = None,
-    ) -> Model:
-        """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError.
+    def open(self, config: Config, file: ModelFile, placed: Placement | None, ledger: Ledger) -> Model:
+        """Open the model of a configuration, which is not open yet; see `Model.open`. Raises ConfigError or ModelError.
 
-        file: from `file_of`; none: look for it, and load it whole. placed: see `Model.open`; of configurations that
-        share a model, the first one's counts.
+        Of configurations that share it the first one's placement counts.
         """
-        ledger = ledger or Ledger()
-        n_first = file.n_first if file else 0
-        if model := self.get(config, n_first):
-            ledger.step("find model", str(model.path))
-            ledger.step("load model", "open already")
-            return model
-        model = self._models[self._key(config, n_first)] = Model.open(
-            file or self.file_of(config, ledger),
-            config.runtime,
-            on_load=self._on_load,
-            ledger=ledger,
-            placed=placed,
-        )
+        model = Model.open(file, config.runtime, on_load=self._on_load, ledger=ledger, placed=placed)
+        self._models[self._key(config, file.n_first)] = model
         return model
 
     def file_of(self, config: Config, ledger: Ledger | None = None) -> ModelFile:

@@ -251,7 +251,7 @@ def _pointer(model: Model) -> Pointer:
     """The head of kev: the rows of its matrix are those of queries, then those of keys. Raises ModelError."""
     facts = model.facts
     end = model.tokenize(_OPTION_END, parse_special=True).tolist()
-    matrix, bias = model.tensor("cls.output.weight"), model.tensor("cls.output.bias")
+    matrix, bias = model.output_rows.tensor("cls.output.weight"), model.output_rows.tensor("cls.output.bias")
     if matrix is None or matrix.shape[1:] != (facts.n_embd,) or len(matrix) % 2 or len(end) != 1:
         shape = None if matrix is None else matrix.shape
         raise ModelError(

@@ -110,4 +110,4 @@ def test_the_part_with_the_head_is_gone(parts: tuple[Path, Path]) -> None:
     with Model.open(ModelConfig(path=parts[0]), RuntimeConfig(n_gpu_layers=0, try_model=False)) as model:
         parts[1].unlink()
         with pytest.raises(ModelError, match=r"m-00002-of-00002\.gguf cannot be read .* when the model was opened"):
-            model.rows([1])
+            model.output_rows.of([1])

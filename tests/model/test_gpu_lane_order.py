@@ -13,6 +13,7 @@ from kernels.variants import runs_code_for_75
 from oracle import ITEM
 
 from qcls_gguf import Classifier, load_config
+from qcls_gguf.engine.open import open_model
 from qcls_gguf.model import OpenModels
 from qcls_gguf.native import NativeModel, sees_cuda_gpu
 from qcls_gguf.native.cuda_driver import first_cuda_device
@@ -88,7 +89,7 @@ def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
     config = load_config(write_config(path, [ITEM], n_gpu_layers="all", n_batch=640, state_cache=False))
     with OpenModels() as models, monkeypatch.context() as patch:
         patch.setenv("QCLS_LANE_ORDER", "1")
-        models.of(config)
+        open_model(config, models)
         patch.setenv("QCLS_MMQ_DIRECT", "0")  # for contexts: the model is loaded
         with Classifier.from_config(config, model=models) as lanes:
             patch.setenv("QCLS_LANE_ORDER", "0")

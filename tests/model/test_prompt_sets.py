@@ -21,6 +21,7 @@ from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, PromptCon
 from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.core.queue import Job
+from qcls_gguf.engine.open import open_model
 from qcls_gguf.engine.prefix_cache import Prefix
 from qcls_gguf.model import Model, OpenModels
 from qcls_gguf.prompts.prompt_set import compile_prompts
@@ -224,9 +225,9 @@ def test_a_file_is_opened_once_however_it_is_named(write_config: WriteConfig) ->
     link.unlink(missing_ok=True)
     link.symlink_to(elsewhere)
     with OpenModels() as models:
-        one = models.of(config)
-        assert models.of(replace(config, model=ModelConfig(path=link))) is one
-        assert models.of(replace(config, runtime=RuntimeConfig(n_gpu_layers=1))) is not one
+        one = open_model(config, models)
+        assert open_model(replace(config, model=ModelConfig(path=link)), models) is one
+        assert open_model(replace(config, runtime=RuntimeConfig(n_gpu_layers=1)), models) is not one
         assert len(models) == 2
 
 

@@ -15,7 +15,7 @@ from qcls_gguf.drafting.models import given_model
 from qcls_gguf.errors import ConfigError, ModelError
 from qcls_gguf.inspection.local_models import models_document, models_record
 from qcls_gguf.model.files import find_model, local_models
-from qcls_gguf.model.identity import identify
+from qcls_gguf.model.identity import digest_of
 from qcls_gguf.model.ollama import find_ollama_model, installed, manifest_of
 from qcls_gguf.model.ollama import shown as shown_name
 from qcls_gguf.model.packages import find_packaged_model, packaged_models
@@ -125,10 +125,10 @@ def test_a_configuration_names_a_model_of_the_store(store: Path, given: dict[str
 def test_the_name_of_a_blob_is_its_digest(store: Path) -> None:
     content = embedded_model().read_bytes()
     blob = add_model(store, content)
-    assert identify([blob]).sha256 == hashlib.sha256(content).hexdigest()
+    assert digest_of([blob]) == hashlib.sha256(content).hexdigest()
     other = blob.with_name("sha256-" + "a" * 64)
     blob.rename(other)
-    assert identify([other]).sha256 == "a" * 64  # believed, not computed
+    assert digest_of([other]) == "a" * 64  # believed, not computed
 
 
 def test_the_models_of_the_machine_are_listed(store: Path, tmp_path: Path) -> None:

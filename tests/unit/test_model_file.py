@@ -12,7 +12,7 @@ from gguf_parts import finish
 
 from qcls_gguf.errors import ModelError
 from qcls_gguf.model.files import ModelFile, model_parts
-from qcls_gguf.model.identity import ModelIdentity, identify
+from qcls_gguf.model.identity import digest_of
 
 LARGE_BYTES = 16 << 20
 
@@ -51,16 +51,16 @@ def write_split(folder: Path, name: str = "model") -> list[Path]:
     return sorted(folder.glob(f"{name}-*.gguf"))
 
 
-def hashed(path: Path) -> tuple[ModelIdentity, bool]:
-    """The identity of `path`, and whether the file was read for it."""
+def hashed(path: Path) -> tuple[str, bool]:
+    """The digest of `path`, and whether the file was read for it."""
     chunks: list[None] = []
 
     def count() -> bool:
         chunks.append(None)
         return True
 
-    identity = identify([path], go_on=count)
-    return identity, bool(chunks)
+    digest = digest_of([path], go_on=count)
+    return digest, bool(chunks)
 
 
 def sha256(path: Path) -> str:
@@ -68,27 +68,27 @@ def sha256(path: Path) -> str:
 
 
 def test_a_large_file_is_hashed_once(large: Path, cache: Path) -> None:
-    identity, read = hashed(large)
+    digest, read = hashed(large)
     assert read
-    assert identity.sha256 == sha256(large)
-    assert hashed(large) == (identity, False)
+    assert digest == sha256(large)
+    assert hashed(large) == (digest, False)
     link = large.with_name("link.gguf")
     link.symlink_to(large)
-    assert hashed(link) == (ModelIdentity(path=link, size_bytes=LARGE_BYTES, sha256=identity.sha256), False)
+    assert hashed(link) == (digest, False)
     assert [entry.name for entry in cache.parent.iterdir()] == ["sha256.json"]
 
 
 def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path: Path) -> None:
     """As two models of one shape where all files have one time: in images that can be built again bit by bit."""
     os.utime(large, ns=(0, 0))
-    before = identify([large])
+    before = digest_of([large])
     other = tmp_path / "other.gguf"
     other.write_bytes(b"another" + large.read_bytes()[7:])
     os.utime(other, ns=(0, 0))
     other.replace(large)
     after, read = hashed(large)
     assert read
-    assert after.sha256 == sha256(large) != before.sha256
+    assert after == sha256(large) != before
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path:
     ],
 )
 def test_a_damaged_cache_is_ignored_and_written_anew(large: Path, cache: Path, damage: bytes) -> None:
-    identity = identify([large])
+    digest = digest_of([large])
     (key,) = json.loads(cache.read_bytes())
     cache.write_bytes(damage.replace(b'"KEY"', json.dumps(key).encode()))
-    assert hashed(large) == (identity, True)
-    assert hashed(large) == (identity, False)
+    assert hashed(large) == (digest, True)
+    assert hashed(large) == (digest, False)
 
 
 def test_a_file_that_grows_while_it_is_hashed(large: Path, cache: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_file_that_grows_while_it_is_hashed(large: Path, cache: Path) -> None:
         return True
 
     with pytest.raises(ModelError, match="changed while it was read"):
-        identify([large], go_on=grow)
+        digest_of([large], go_on=grow)
     assert not cache.exists()
 
 
@@ -138,7 +138,7 @@ def test_paths_that_are_no_files(tmp_path: Path, name: str, said: str) -> None:
         ModelFile.read(tmp_path / name)
     if name != "pipe":  # which would be waited for
         with pytest.raises(ModelError):
-            identify([tmp_path / name])
+            digest_of([tmp_path / name])
 
 
 @pytest.mark.parametrize(("arch", "kind"), [("clip", None), ("clip", "mmproj"), ("qwen3", "adapter"), ("", "imatrix")])
@@ -162,8 +162,8 @@ def test_split_models(tmp_path: Path) -> None:
     assert [(header.path, list(header.tensors)) for header in headers] == [(first, ["a"]), (second, ["b"])]
     assert (file.parts, list(file.tensors)) == ([first, second], ["a", "b"])
     assert headers[0].scalars["split.count"] == 2
-    assert identify(file.parts).sha256 == hashlib.sha256(first.read_bytes() + second.read_bytes()).hexdigest()
-    assert identify(file.parts).size_bytes == file.size_bytes == first.stat().st_size + second.stat().st_size
+    assert digest_of(file.parts) == hashlib.sha256(first.read_bytes() + second.read_bytes()).hexdigest()
+    assert file.size_bytes == first.stat().st_size + second.stat().st_size
     with pytest.raises(ModelError, match="part 2 of 2 of a split model: give its first, model-00001-of"):
         ModelFile.read(second)
     second.write_bytes(second.read_bytes()[:-40])
@@ -173,7 +173,7 @@ def test_split_models(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"{second.name}: no such file"):
         ModelFile.read(first)
     with pytest.raises(ModelError, match="00002-of-00002"):
-        identify(file.parts)
+        digest_of(file.parts)
 
 
 def test_an_unwritable_cache_is_no_error(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
