@@ -59,7 +59,7 @@ LLAMA_API const char * why_no_visible_cells(const llama_context * ctx);
 // build has no CUDA backend.
 LLAMA_API bool set_batch_invariant(bool on);
 
-// --- recurrent layers (tree_walk.cpp, state_rows.cpp) ---------------------------------------------------------------
+// --- recurrent layers (tree_walk.cpp) -------------------------------------------------------------------------------
 
 // Whether contexts of a hybrid can compute a token tree in one pass: on CPUs and CUDA devices, unless the environment
 // variable QCLS_TREE_WALK is 0.

@@ -56,6 +56,8 @@ void tree_walk::lay_out(const llama_ubatch & batch, const llama_memory_recurrent
 
 namespace {
 
+thread_local int32_t n_wanted_with_states = 0;
+
 llama_memory_recurrent * states_of(llama_context * ctx) {
     llama_memory_i * memory = llama_get_memory(ctx);
     if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
@@ -66,6 +68,14 @@ llama_memory_recurrent * states_of(llama_context * ctx) {
 }
 
 }  // namespace
+
+void set_n_with_states(int32_t n) {
+    n_wanted_with_states = n;
+}
+
+uint32_t n_with_states(uint32_t n) {
+    return n_wanted_with_states > 0 ? std::min(n, (uint32_t) n_wanted_with_states) : n;
+}
 
 bool walks_trees(const llama_model * model) {
     const char * wanted = getenv("QCLS_TREE_WALK");  // "0" selects llama.cpp's passes, to compare

@@ -46,6 +46,9 @@ private:
     std::vector<int32_t> last_token, parent, child, sibling, n_slots, to_walk;
 };
 
+// How many of a context's n sequences keep states at once: set_n_with_states() of qcls_llama.h.
+uint32_t n_with_states(uint32_t n);
+
 // Changes a graph that was built for one sequence so that its recurrent layers walk the tree; nothing where the batch is
 // not walked. Throws where the graph does something with states that is not known.
 void walk_tree(const llm_graph_context & graph, const llm_graph_params & params);
