@@ -155,6 +155,16 @@ def compare_with_dequantised(products: Products, name: str, n_rows: int, columns
     return found
 
 
+@pytest.mark.parametrize("weight", [-128, 127])
+def test_the_largest_sums_are_exact(products: Products, weight: int) -> None:
+    blocks = np.zeros((32, 16, 34), np.uint8)
+    blocks[:, :, :2] = np.ones(1, np.float16).view(np.uint8)  # the scale
+    blocks[:, :, 2:] = weight % 256
+    x = np.repeat(np.array([[127], [-127]], np.float32), 512, axis=1)
+    found = products("Q8_0", blocks.reshape(32, -1), x)
+    np.testing.assert_array_equal(found, np.outer([127 * weight * 512, -127 * weight * 512], np.ones(32)))
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (5, 7), (31, 33), (37, 100), (130, 1031)])
 @pytest.mark.parametrize("name", FLOATS)
 def test_weights_that_are_floats_may_have_any_shape(products: Products, name: str, shape: tuple[int, int]) -> None:

@@ -58,6 +58,7 @@ QCLS_INLINE floats all_floats(float x) { return _mm512_set1_ps(x); }
 QCLS_INLINE floats load_floats(const float * p) { return _mm512_loadu_ps(p); }
 QCLS_INLINE void store_floats(float * p, floats a) { _mm512_storeu_ps(p, a); }
 QCLS_INLINE floats converted(bytes words) { return _mm512_cvtepi32_ps(words); }
+QCLS_INLINE floats same_bits(bytes words) { return _mm512_castsi512_ps(words); }
 QCLS_INLINE floats halves_at(const uint8_t * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
 QCLS_INLINE bytes widened(const uint8_t * p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p)); }
 QCLS_INLINE bytes widened(const int8_t * p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) p)); }
@@ -99,6 +100,7 @@ QCLS_INLINE floats all_floats(float x) { return _mm256_set1_ps(x); }
 QCLS_INLINE floats load_floats(const float * p) { return _mm256_loadu_ps(p); }
 QCLS_INLINE void store_floats(float * p, floats a) { _mm256_storeu_ps(p, a); }
 QCLS_INLINE floats converted(bytes words) { return _mm256_cvtepi32_ps(words); }
+QCLS_INLINE floats same_bits(bytes words) { return _mm256_castsi256_ps(words); }
 QCLS_INLINE floats halves_at(const uint8_t * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
 QCLS_INLINE bytes widened(const uint8_t * p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) p)); }
 QCLS_INLINE bytes widened(const int8_t * p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) p)); }
@@ -214,20 +216,34 @@ QCLS_INLINE float quantise_32(const float * values, int8_t * q, int32_t * sums) 
 // activation.
 #if QCLS_HAS_PRODUCTS == 128
 constexpr uint8_t zero = 0;
-QCLS_INLINE bytes start_of_signed(int32_t) { return all_words(0); }
 QCLS_INLINE bytes add_signed_products(bytes to, bytes weights, bytes x) { return add_products(to, weights, x); }
 #else
 constexpr uint8_t zero = 128;
 #if QCLS_HAS_PRODUCTS == 512 || defined(__AVXVNNI__)
-QCLS_INLINE bytes start_of_signed(int32_t start) { return all_words(start); }
+#define QCLS_HAS_VNNI
 QCLS_INLINE bytes add_signed_products(bytes to, bytes weights, bytes x) { return add_products(to, weights, x); }
 #else
-QCLS_INLINE bytes start_of_signed(int32_t) { return all_words(0); }
 QCLS_INLINE bytes add_signed_products(bytes to, bytes weights, bytes x) {
     const bytes with_sign = _mm256_xor_si256(weights, all_bytes(zero));
     return add_products(to, _mm256_abs_epi8(with_sign), _mm256_sign_epi8(x, with_sign));
 }
 #endif
+#endif
+
+// A step's sums start at origin_bits. With VNNI these are the bits of the float `origin`: a whole number n below 2^22
+// added to them gives the bits of origin + n, so that n need not be converted. The offset, -origin * scale, is exact
+// (scales have 20 bits at most), so product_plus() rounds as the product of the converted n does.
+constexpr float origin = 3 << 22;
+#ifdef QCLS_HAS_VNNI
+constexpr int32_t origin_bits = 0x4b400000;
+QCLS_INLINE bytes start_of_signed(int32_t start) { return all_words(start); }
+QCLS_INLINE floats scaled(bytes words, floats scale, floats offset) {
+    return product_plus(same_bits(words), scale, offset);
+}
+#else
+constexpr int32_t origin_bits = 0;
+QCLS_INLINE bytes start_of_signed(int32_t) { return all_words(0); }
+QCLS_INLINE floats scaled(bytes words, floats scale, floats) { return product(converted(words), scale); }
 #endif
 
 }  // namespace

@@ -12,6 +12,7 @@ using qcls::activation_block;
 
 constexpr float rest_above = 1.5f;      // times the mean scale; README.md says what other values cost and gain
 constexpr int max_tile_columns = 128;  // their sums stay in the L1 cache
+constexpr int steps_ahead = 8;         // how far laid out weights are prefetched
 
 constexpr int bytes_ahead = 288;       // how far rows of the file are prefetched while they are laid out
 
@@ -97,7 +98,7 @@ QCLS_INLINE void add_column(
     bytes words[n_groups][2];
     for (int g = 0; g < n_groups; ++g) {
         for (int half = 0; half < 2; ++half) {
-            words[g][half] = T::has_minima ? all_words(0) : start_of_signed(x.start[half]);
+            words[g][half] = T::has_minima ? all_words(half == 0 ? origin_bits : 0) : start_of_signed(x.start[half]);
         }
     }
 #pragma GCC unroll 8
@@ -112,16 +113,17 @@ QCLS_INLINE void add_column(
         }
     }
     for (int g = 0; g < n_groups; ++g) {
-        floats scaled;
+        const step & w = weights[g];
+        floats products;
         if constexpr (T::n_scales == 2) {
-            scaled = product(converted(words[g][0]), weights[g].scale[0]);
-            scaled = product_plus(converted(words[g][1]), weights[g].scale[1], scaled);
+            products = scaled(words[g][0], w.scale[0], w.offset);
+            products = product_plus(converted(words[g][1]), w.scale[1], products);
         } else {
-            scaled = product(converted(sum_of_words(words[g][0], words[g][1])), weights[g].scale[0]);
+            products = scaled(sum_of_words(words[g][0], words[g][1]), w.scale[0], w.offset);
         }
-        floats sum = product_plus(scaled, all_floats(x.scale), load_floats(from + g * n_lanes));
+        floats sum = product_plus(products, all_floats(x.scale), load_floats(from + g * n_lanes));
         if constexpr (T::has_minima) {
-            sum = minus_product(weights[g].minimum, all_floats(x.scaled_sum), sum);
+            sum = minus_product(w.minimum, all_floats(x.scaled_sum), sum);
         }
         store_floats(to + g * n_lanes, sum);
     }
@@ -146,7 +148,12 @@ void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_val
         step weights[n_groups];
         for (int g = 0; g < n_groups; ++g) {
             const uint8_t * block_scales = scales + g * group_scales + i / n_parts * block_scale_bytes<T>;
-            T::unpack(values + g * group_values + i * step_bytes<T>, block_scales, (int) (i % n_parts), weights[g]);
+            const uint8_t * at = values + g * group_values + i * step_bytes<T>;
+            for (int64_t k = 0; k < step_bytes<T>; k += 64) {
+                __builtin_prefetch(at + steps_ahead * step_bytes<T> + k);
+            }
+            T::unpack(at, block_scales, (int) (i % n_parts), weights[g]);
+            weights[g].offset = product(weights[g].scale[0], all_floats(-origin));
         }
         for (int64_t c = 0; c < n_columns; ++c) {
             const activation_block * block = x + i * x_stride + c;
@@ -184,7 +191,7 @@ QCLS_INLINE void quantise_block(const float * values, activation_block * out) {
     int32_t sums[2];
     out->scale = quantise_32(values, out->q, sums) / 127;
     out->scaled_sum = out->scale * (float) (sums[0] + sums[1]);
-    out->start[0] = -128 * sums[0];
+    out->start[0] = origin_bits - 128 * sums[0];
     out->start[1] = -128 * sums[1];
     out->to_rest = 0;
 }

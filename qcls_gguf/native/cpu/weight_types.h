@@ -27,6 +27,7 @@ struct step {
     bytes quads[n_quads];
     floats scale[2];  // for the first and the second 16 values, or one for all 32
     floats minimum;
+    floats offset;  // -origin * scale[0]
 };
 
 QCLS_INLINE void unpack_nibbles(const uint8_t * values, bytes (&quads)[n_quads]) {

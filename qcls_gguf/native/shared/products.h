@@ -13,7 +13,7 @@ namespace qcls {
 struct activation_block {
     float scale;
     float scaled_sum;   // scale * sum of q
-    int32_t start[2];   // -128 times the sums of q's halves: takes the 128 added to weights back
+    int32_t start[2];   // of the sums of products of q's halves: takes the 128 added to weights back
     int32_t to_rest;    // how many blocks further this block's rest is; 0: it has none
     int8_t q[32];
 };
