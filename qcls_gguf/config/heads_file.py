@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from ..errors import ConfigError
+from ..statistics import Float32Array
 from ..version import __version__
 from .calibration_file import Calibration, FittedFile, read_calibration
 from .prompt import PromptConfig
@@ -30,8 +31,6 @@ from .schema import Config
 from .settings import Settings, check, config_error, mistakes, settings
 from .template import SLOT
 from .words import digest_of, hint
-
-Float32Array = npt.NDArray[np.float32]
 
 MOST_BYTES = 1 << 28
 """Larger files are refused, as are files whose parts are larger together."""

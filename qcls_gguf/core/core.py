@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..config.heads_file import Float32Array
 from ..config.schema import Config
 from ..config.words import shown
 from ..engine.capacity import pays_to_share
@@ -26,9 +25,9 @@ from ..engine.engine import Engine
 from ..errors import DecodeError, PlanError, ScoreError
 from ..plan.planner import Planner, RequestPlan
 from ..plan.templates import Fragments, Templates
-from ..plan.tree import IndexArray, Int32Array
 from ..prompts.prompt_set import read_depths
 from ..score.result import Counts, ModelInfo, PromptResult, Result
+from ..statistics import Float32Array, Int32Array, IntArray
 from .long_queries import LongQuery
 from .queue import Executor, Job
 from .sharing import TurnCost, measured_turn_cost
@@ -290,7 +289,7 @@ class Core:
             results.append(result)
         return results
 
-    def _decode(self, plan: RequestPlan) -> tuple[Float32Array, IndexArray, int, int]:
+    def _decode(self, plan: RequestPlan) -> tuple[Float32Array, IntArray, int, int]:
         """Run the decodes of a plan.
 
         Returns the hidden states (n_rows, row size) of all decodes; (n_edges,) for each edge of the label tries the row
@@ -393,7 +392,7 @@ class Core:
 
 
 def _answers_of_sets(
-    items: Sequence[TokenizedItem], hidden: Float32Array, rows: IndexArray, fast_path: Sequence[bool]
+    items: Sequence[TokenizedItem], hidden: Float32Array, rows: IntArray, fast_path: Sequence[bool]
 ) -> list[tuple[PromptResult, ...]]:
     """The answers to items of various prompt sets. rows: in the order of the items."""
     answers: list[tuple[PromptResult, ...]] = []

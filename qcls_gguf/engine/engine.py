@@ -19,13 +19,13 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from ..config.heads_file import Float32Array
 from ..errors import ConfigError, PlanError, QclsError
 from ..model import Model
 from ..native import NativeContext
 from ..plan.growth import Capacity
 from ..plan.kept_queries import KeptQueries, SlotUpdate
-from ..plan.tree import Int32Array, KeptRoot, Plan, Root
+from ..plan.tree import KeptRoot, Plan, Root
+from ..statistics import Float32Array, Int32Array
 from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens
 from .prefix_decode import store_prefixes
 

@@ -9,9 +9,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
-
 from ..config.schema import Config, ModelConfig, RuntimeConfig
 from ..config.words import shown
 from ..errors import ConfigError, ModelError
@@ -24,8 +21,6 @@ from .placement import Placement, gpus, placement, weights_text, why_not_on_gpu,
 from .rows import OutputRows
 from .trial import try_model
 from .vocabulary import Vocabulary
-
-Float32Array = npt.NDArray[np.float32]
 
 
 class Model(Vocabulary):

@@ -11,15 +11,13 @@ import weakref
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import ModelError, PlanError
 from ..native.tensor_types import dequantised
+from ..statistics import Float32Array
 from .files import ModelFile
 from .header import GgufHeader, TensorInfo
 from .identity import stamp_of
-
-Float32Array = npt.NDArray[np.float32]
 
 _KEPT_BYTES = 64 << 20
 """Rows to keep: labels that requests bring may in time have every token, 2.3 GiB of an 8B model's output matrix."""

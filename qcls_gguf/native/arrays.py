@@ -11,9 +11,6 @@ import numpy.typing as npt
 
 from ..errors import PlanError
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
-
 # Comparing an array's dtype with these takes half as long as with a type such as np.int32.
 INT32 = np.dtype(np.int32)
 FLOAT32 = np.dtype(np.float32)

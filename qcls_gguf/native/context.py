@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DecodeError, PlanError
+from ..statistics import Float32Array, Int32Array
 from . import abi
 from .abi import Error, Status, check, int32
-from .arrays import BOOL, FLOAT32, INT32, Float32Array, Int32Array, address
+from .arrays import BOOL, FLOAT32, INT32, address
 from .context_settings import ContextSettings, described, params_of
 from .library import library
 from .model import NativeModel

@@ -9,9 +9,10 @@ from typing import NotRequired, TypedDict, Unpack
 import numpy as np
 
 from ..errors import PlanError
+from ..statistics import Int32Array
 from . import abi
 from .abi import Error, Status, check
-from .arrays import INT32, Int32Array, address
+from .arrays import INT32, address
 from .library import library
 from .model import NativeModel
 

@@ -18,10 +18,10 @@ import numpy as np
 from ..config.schema import CpuActivations
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
+from ..statistics import Int32Array
 from ..system.threads import start
 from . import abi
 from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, check, int32
-from .arrays import Int32Array
 from .library import library
 
 if TYPE_CHECKING:

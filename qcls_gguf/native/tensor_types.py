@@ -8,8 +8,9 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from ..statistics import Float32Array
 from .abi import Error, Status, check
-from .arrays import FLOAT32, Float32Array, address
+from .arrays import FLOAT32, address
 from .library import library
 
 _UINT8 = np.dtype(np.uint8)

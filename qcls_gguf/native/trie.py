@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 
 from ..errors import PlanError
+from ..statistics import Int32Array
 from .abi import Trie
-from .arrays import INT32, Int32Array, address
+from .arrays import INT32, address
 from .library import library
 
 

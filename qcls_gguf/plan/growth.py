@@ -12,7 +12,8 @@ import numpy as np
 
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
-from .tree import IndexArray, Int32Array, Plan, Root, TokenTree
+from ..statistics import Int32Array, IntArray
+from .tree import Plan, Root, TokenTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,10 @@ class DecodePlan:
     plan: Plan
     leaf_roots: tuple[Root, ...]
     """where each leaf of the plan grows from"""
-    rows: IndexArray
+    rows: IntArray
     """(n_edges,) addition by addition, each addition's in the order of its trie's edges"""
 
-    def leaves_of(self, edges: IndexArray) -> Int32Array:
+    def leaves_of(self, edges: IntArray) -> Int32Array:
         """(n,) a leaf of the plan below the node that each of n edges reads; leaf l decodes in sequence l."""
         node = np.flatnonzero(self.plan.output)[self.rows[edges]]
         return self.plan.seq_id[self.plan.seq_offset[node]]

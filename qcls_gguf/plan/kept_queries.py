@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from ..errors import PlanError
 from ..prompts.compiled import common_prefix
-from .tree import Int32Array, KeptRoot, Root
+from ..statistics import Int32Array
+from .tree import KeptRoot, Root
 
 MOST_TOKENS = 64
 """The most tokens after a root that a slot keeps; of a longer query it keeps the first ones."""

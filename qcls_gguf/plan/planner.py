@@ -16,11 +16,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from ..statistics import Int32Array
 from .growth import Addition, Capacity, DecodePlan, plan_decodes
 from .kept_queries import Continuation, KeptQueries, SlotUpdate
 from .shapes import joined, padded
 from .templates import Fragments, Templates
-from .tree import Int32Array, KeptRoot, Root
+from .tree import KeptRoot, Root
 
 
 class Decode(NamedTuple):

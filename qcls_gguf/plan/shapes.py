@@ -13,8 +13,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from ..statistics import Int32Array
 from .growth import DecodePlan
-from .tree import Int32Array, Plan
+from .tree import Plan
 
 _STEPS = 8
 """rungs from one power of two to the next: decodes get 4 to 5 % more tokens, and have some 20 to 40 shapes"""

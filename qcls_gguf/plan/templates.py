@@ -9,9 +9,10 @@ import numpy as np
 
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
+from ..statistics import Int32Array, IntArray
 from .growth import Addition, Capacity, DecodePlan, additions_of, plan_decodes
 from .kept_queries import Continuation, Layout
-from .tree import IndexArray, Int32Array, Plan, Root
+from .tree import Plan, Root
 
 Fragments = Sequence[Int32Array]
 """the tokens of each distinct fragment of a prompt set with the query in it, in the order of `PromptSet.fragments`"""
@@ -30,9 +31,9 @@ class Template:
     n_prompts: int
     n_cached: int
     """tokens of the rendered prompts that come from the cache"""
-    node: IndexArray
+    node: IntArray
     """(n_filled,) the nodes that are filled in"""
-    source: IndexArray
+    source: IntArray
     """(n_filled,) the token that fills each node: its place among the varying tokens of all fragments, joined"""
 
     @property
@@ -163,7 +164,7 @@ class Templates:
             return None
         additions, decodes = planned
         token = decodes[0].plan.token
-        node: IndexArray = np.flatnonzero(token >= self._n_vocab)
+        node: IntArray = np.flatnonzero(token >= self._n_vocab)
         return Template(
             decode=decodes[0],
             n_prompts=len(additions),

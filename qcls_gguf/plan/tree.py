@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import PlanError
-
-Int32Array = npt.NDArray[np.int32]
-IndexArray = npt.NDArray[np.intp]
+from ..statistics import Int32Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ class Plan:
         return len(self.leaf_root)
 
     @property
-    def node_row(self) -> IndexArray:
+    def node_row(self) -> IntArray:
         """(n_tokens,) the output row of a node, -1 where it is not read."""
         return np.where(self.output, np.cumsum(self.output) - 1, -1)
 

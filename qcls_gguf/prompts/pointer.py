@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config.heads_file import Float32Array
 from ..config.scoring import TREE
 from ..errors import ConfigError
+from ..statistics import Float32Array
 from .trie import Edge, LabelTrie
 
 

@@ -10,17 +10,15 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ..config.heads_file import Head, Heads
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..config.words import digest_of
 from ..errors import ConfigError
+from ..statistics import Int32Array
 from .compiled import Prompt, Tokenizer, compile_prompt
 from .pointer import Pointer
-
-Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)

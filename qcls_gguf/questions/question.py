@@ -21,7 +21,8 @@ from ..config.template import SLOT
 from ..errors import CapacityError, ConfigError
 from ..model import Model
 from ..prompts.pointer import Pointer
-from ..prompts.prompt_set import Int32Array, PromptSet, compile_prompts
+from ..prompts.prompt_set import PromptSet, compile_prompts
+from ..statistics import Int32Array
 from .forms import Forms, Kind
 
 _USUAL = {

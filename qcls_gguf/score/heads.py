@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ..config.heads_file import Float32Array, Head
-from ..plan.tree import IndexArray
+from ..config.heads_file import Head
 from ..prompts.pointer import Pointer
-from ..statistics import log_softmax
+from ..statistics import Float32Array, IntArray, log_softmax
 
 _LEAST = 1e-12
 """added to a mean square, so that a state of zeros stays one"""
@@ -67,7 +66,7 @@ class HeadScorer:
             for depth in dict.fromkeys(depths)
         ]
 
-    def scores(self, hidden: Float32Array, row: IndexArray, own: Float32Array) -> Float32Array:
+    def scores(self, hidden: Float32Array, row: IntArray, own: Float32Array) -> Float32Array:
         """(n_queries, n) log-probabilities of the labels at `columns`, as `head_scores` defines them; a query's are the
         same to the bit alone and beside others.
 

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..config.heads_file import Float32Array
 from ..errors import ScoreError
+from ..statistics import Float32Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,15 +30,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..config.heads_file import Float32Array, Head
+from ..config.heads_file import Head
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
-from ..plan.tree import IndexArray, Int32Array
 from ..prompts.compiled import Prompt
 from ..prompts.pointer import Pointer
 from ..prompts.trie import LabelTrie
-from ..statistics import softmax
+from ..statistics import Float32Array, Int32Array, IntArray, softmax
 from .adjustment import Adjustment, Adjustments, Averages, sets_of
 from .heads import HeadScorer, pointer_scores
 from .output import NOT_FINITE, Output, TrieArithmetic
@@ -135,7 +134,7 @@ class Scorer:
         self._first_edge = self._label_edge[self._label_start[self._first_token]]
         self._exact = [(scoring, slice(own.start, own.stop)) for scoring, own in labels if scoring in EXACT_SCORINGS]
         self._reads_labels = reads_labels
-        self._label_column: IndexArray | None = None
+        self._label_column: IntArray | None = None
         self.use_label_tokens(label_tokens)
         self._quiet = _quiet()
 
@@ -148,7 +147,7 @@ class Scorer:
         self._label_column = None if label_tokens is None else np.searchsorted(label_tokens, self._edge_tokens)
         self._n_label_logits = 0 if label_tokens is None else len(label_tokens) + 1
 
-    def score(self, hidden: Float32Array, row: IndexArray) -> LabelScores:
+    def score(self, hidden: Float32Array, row: IntArray) -> LabelScores:
         """Scores of n queries.
 
         hidden: (n_rows, row size) rows that begin with final-norm hidden states, (n_embd,), and, for exact scores, end
@@ -181,7 +180,7 @@ class Scorer:
                 probability[:, labels] = softmax(score[:, labels])
         return LabelScores(score, probability, exact)
 
-    def _dot(self, hidden: Float32Array, row: IndexArray, edge: Float32Array) -> None:
+    def _dot(self, hidden: Float32Array, row: IntArray, edge: Float32Array) -> None:
         """Put the products into edge, (n_queries, n_edges): one dot product an edge.
 
         This is a tenth of the work of hidden @ rows.T, whose BLAS threads also stall on a busy machine: on 2 busy
@@ -197,7 +196,7 @@ class Scorer:
         for start, end in self._nodes:
             np.vecdot(hidden[row[:, start], None, :n_embd], self._edge_rows[start:end], out=edge[:, start:end])
 
-    def _exact_scores(self, hidden: Float32Array, row: IndexArray) -> ExactScores:
+    def _exact_scores(self, hidden: Float32Array, row: IntArray) -> ExactScores:
         label_logits = hidden[:, hidden.shape[1] - self._n_label_logits :]
         log_probability = label_logits[row, self._label_column] - label_logits[row, -1]
         joint = np.add.reduceat(log_probability[:, self._label_edge], self._label_start, axis=1)
@@ -262,7 +261,7 @@ class Answers:
         adjusted = [self._averages is not None or not each.is_neutral for each in adjustments]
         self._adjusting = Adjustments(adjustments, self._first, adjusted) if any(adjusted) else None
 
-    def of(self, hidden: Float32Array, row: IndexArray, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
+    def of(self, hidden: Float32Array, row: IntArray, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
         """The answers to each query.
 
         hidden, row: as Scorer.score takes them; fast_path: for each query, for each listing. Raises ScoreError.
@@ -272,7 +271,7 @@ class Answers:
             scores, fast_path = self._averaged(scores, self._averages), self._averages.all(fast_path)
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
-        found: list[tuple[slice | IndexArray, Float32Array]] = []
+        found: list[tuple[slice | IntArray, Float32Array]] = []
         if self._learnt:
             found.append((self._learnt.columns, self._learnt.scores(hidden, row, scores.score)))
         for prompt, head in self._pointers:

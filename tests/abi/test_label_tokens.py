@@ -9,7 +9,7 @@ from oracle import Float32Array, decode_sequence
 
 from qcls_gguf.errors import PlanError
 from qcls_gguf.native import NativeContext, NativeModel
-from qcls_gguf.native.arrays import Int32Array
+from qcls_gguf.statistics import Int32Array
 
 TOKENS = [5, 6, 7, 8]
 NONE = np.empty(0, np.int32)

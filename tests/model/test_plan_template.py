@@ -14,7 +14,7 @@ from qcls_gguf import Classifier, PromptConfig
 from qcls_gguf.plan.growth import Capacity, DecodePlan, plan_decodes
 from qcls_gguf.plan.planner import Planner
 from qcls_gguf.plan.templates import Templates
-from qcls_gguf.plan.tree import Int32Array
+from qcls_gguf.statistics import Int32Array
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUERIES = [

@@ -10,9 +10,8 @@ from rich.progress import track
 from rich.table import Table
 
 from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, RuntimeConfig
-from qcls_gguf.config.heads_file import Float32Array
 from qcls_gguf.score.heads import unit_states
-from qcls_gguf.statistics import FloatArray
+from qcls_gguf.statistics import Float32Array, FloatArray
 from qcls_gguf.statistics.stated import conformal_quantile
 
 from .sweep import WORDINGS

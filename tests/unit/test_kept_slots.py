@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.plan.kept_queries import Continuation, KeptQueries, Layout, SlotUpdate
-from qcls_gguf.plan.tree import Int32Array, Root
+from qcls_gguf.plan.tree import Root
+from qcls_gguf.statistics import Int32Array
 
 END = 9
 """the token after each query"""
