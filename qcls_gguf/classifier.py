@@ -253,9 +253,3 @@ class Classifier(Labeller):
             other.close()
         if self._owns_model:
             self.engine.model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

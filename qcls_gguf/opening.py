@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from .classifier import Classifier
 from .config.load import load_config
@@ -17,6 +17,7 @@ from .errors import ConfigError
 from .model import Model, OpenModels, Vocabulary
 from .model.open import open_vocabulary
 from .prompts.chat import is_chat, render_prompts
+from .system.closing import Closing
 
 OnStep = Callable[[str, str, float], None]
 """(name of a step of the start-up, what it did, milliseconds)"""
@@ -45,7 +46,7 @@ def without_kept_queries(config: Config) -> Config:
     return replace(config, runtime=replace(config.runtime, kept_queries=0))
 
 
-class ClassifierOpener:
+class ClassifierOpener(Closing):
     """Opens classifiers with a command's options, and tells the command how far the work has come.
 
     Classifiers with the same model file share the open model.
@@ -115,9 +116,3 @@ class ClassifierOpener:
     def close(self) -> None:
         """Close the models; the classifiers have been closed before."""
         self.models.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import NoReturn, Self
+from typing import NoReturn
 
 from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.words import MAX_LISTED
@@ -18,6 +18,7 @@ from ..score.adjustment import Adjustment
 from ..score.output import Output
 from ..score.result import Result
 from ..score.scorer import Answers, Scorer
+from ..system.closing import Closing
 from .core import MAX_QUERIES, Core, TokenizedItem
 
 _BYTES_PER_TOKEN = 4
@@ -35,7 +36,7 @@ def n_query_tokens(query: str) -> int:
     return n_tokens_of(len(query.encode("utf-8", "replace")))
 
 
-class Labeller:
+class Labeller(Closing):
     """Base of the objects that answer queries: classifiers, and handles of their prompt sets."""
 
     @property
@@ -208,9 +209,3 @@ class LoadedPrompts(Labeller):
     def _remove(self) -> None:
         if self.is_open:
             self.core.remove(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..plan.tree import Plan, TokenTree
 from ..prompts.compiled import common_prefix
+from ..system.closing import Closing
 from .cores import threads
 
 _N_LEAVES = 64
@@ -48,7 +49,7 @@ class TokenScore(NamedTuple):
     best_log_probability: float
 
 
-class ContinuationScorer:
+class ContinuationScorer(Closing):
     """Scores continuations with a context of its own. One thread at a time; it is closed before its model."""
 
     def __init__(self, model: Model, runtime: RuntimeConfig, n_ctx: int | None = None) -> None:
@@ -213,9 +214,3 @@ class ContinuationScorer:
     def close(self) -> None:
         """Free the context; may be called again."""
         self._context.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

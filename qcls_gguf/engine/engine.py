@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..plan.growth import Capacity
 from ..plan.kept_queries import KeptQueries, SlotUpdate
 from ..plan.tree import KeptRoot, Plan, Root
 from ..statistics import Float32Array, Int32Array
+from ..system.closing import Closing
 from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens
 from .prefix_decode import store_prefixes
 
@@ -43,7 +44,7 @@ class DecodeResult(NamedTuple):
     """microseconds of trimming the leaf sequences, where the decode waited for it"""
 
 
-class Engine:
+class Engine(Closing):
     """One context over a model, its cached prefixes, and its leaf sequences. One thread at a time."""
 
     def __init__(
@@ -315,9 +316,3 @@ class Engine:
     def close(self) -> None:
         """Free the context; may be called again."""
         self.context.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -13,6 +13,7 @@ from ..config.schema import Config, ModelConfig, RuntimeConfig
 from ..config.words import shown
 from ..errors import ConfigError, ModelError
 from ..native import ContextMemory, ContextSettings, NativeModel, measure_context
+from ..system.closing import Closing
 from ..system.timing import Ledger
 from .files import ModelFile, find_model
 from .header import DECISION_KINDS
@@ -165,7 +166,7 @@ def _load(
     )
 
 
-class OpenModels:
+class OpenModels(Closing):
     """Opens the model of each configuration once: those of one file and equal settings of the model share it."""
 
     def __init__(self, *, offline: bool = False, on_load: Callable[[float], None] | None = None) -> None:
@@ -208,9 +209,3 @@ class OpenModels:
         """Close every model."""
         while self._models:
             self._models.popitem()[1].close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

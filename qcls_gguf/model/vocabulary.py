@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from ..config.schema import RuntimeConfig
 from ..native import NativeModel
+from ..system.closing import Closing
 from .files import ModelFile
 from .placement import Placement
 
 
-class Vocabulary:
+class Vocabulary(Closing):
     """A model's file, opened without its weights: what compiles prompts and measures contexts, in any thread."""
 
     def __init__(self, file: ModelFile, placement: Placement, native: NativeModel, runtime: RuntimeConfig) -> None:
@@ -65,9 +64,3 @@ class Vocabulary:
     def close(self) -> None:
         """Free what is loaded, and the contexts that still use it first; may be called again."""
         self.native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from ctypes import addressof, byref, c_char, c_int64, c_void_p
 from dataclasses import dataclass
 from operator import attrgetter, le
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import DecodeError, PlanError
 from ..statistics import Float32Array, Int32Array
+from ..system.closing import Closing
 from . import abi
 from .abi import Error, Status, check, int32
 from .arrays import BOOL, FLOAT32, INT32, address
@@ -59,7 +60,7 @@ class OutputSteps:
     has_bias: bool
 
 
-class NativeContext:
+class NativeContext(Closing):
     """A llama.cpp context with a unified KV cache. One thread at a time; `close` is idempotent."""
 
     def __init__(self, model: NativeModel, **settings: Unpack[ContextSettings]) -> None:
@@ -254,12 +255,6 @@ class NativeContext:
     def is_on_gpu(self) -> bool:
         """Whether its model has layers on GPUs, if there are any."""
         return self.model.n_gpu_layers != 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 _contexts: weakref.WeakValueDictionary[int, NativeContext] = weakref.WeakValueDictionary()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..config.schema import CpuActivations
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
 from ..statistics import Int32Array
+from ..system.closing import Closing
 from ..system.threads import start
 from . import abi
 from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, check, int32
@@ -78,7 +79,7 @@ class _Room(threading.local):
         self.tokens = token, token.ctypes.data, capacity
 
 
-class NativeModel:
+class NativeModel(Closing):
     """A loaded model. `close` closes its contexts first, and is idempotent. Many threads may use the tokenizer."""
 
     def __init__(
@@ -193,12 +194,6 @@ class NativeModel:
                 context.close()
             self._free()
             self._handle = c_void_p()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _load(path: Path, params: ModelParams, progress: Callable[[float], object] | None) -> c_void_p:
