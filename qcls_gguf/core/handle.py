@@ -147,7 +147,7 @@ class LoadedPrompts(Labeller):
             arithmetic=TrieScores,
             reads_labels=compiled.reads_labels,
         )
-        self.answers = Answers(compiled.prompts, compiled.settings, self.scorer, compiled.heads)
+        self.answers = Answers(compiled.prompts, self.scorer)
         self.n_prefixes = len(set(compiled.prefixes))
         self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.listings)
         # (tokens that an empty query feeds, tokens that each token of a query adds)

@@ -95,8 +95,8 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
     Raises CapacityError if that is more than the model was trained for; n_ctx_train <= 0: unknown.
     """
     whole = [
-        len(prompt.opening) + n_empty + max_query_tokens + len(prompt.closing) + len(prompt.trie.fed)
-        for prompt, n_empty in zip(prompts.listings, prompts.n_empty, strict=True)
+        len(prompt.opening) + prompt.n_empty + max_query_tokens + len(prompt.closing) + len(prompt.trie.fed)
+        for prompt in prompts.listings
     ]
     for prompt, n in zip(prompts.listings, whole, strict=True):
         if n > n_ctx_train > 0:
@@ -228,8 +228,8 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
     """
     if runtime.n_batch == "auto":
         n_new = sum(
-            n_empty + runtime.max_query_tokens - len(prompt.stable) + len(prompt.closing) + len(prompt.trie.fed)
-            for prompt, n_empty in zip(prompts.listings, prompts.n_empty, strict=True)
+            prompt.n_empty + runtime.max_query_tokens - len(prompt.stable) + len(prompt.closing) + len(prompt.trie.fed)
+            for prompt in prompts.listings
         )
         return max(min(n_new, _MOST_TOKENS), n_least)
     if runtime.n_batch < n_least:

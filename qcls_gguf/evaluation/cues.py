@@ -60,7 +60,7 @@ def try_cues(
         tables, compiled = score_tables(classifier.prompts, scores), classifier.prompts
     found = {}
     for i, prompt in enumerate(chats):
-        truth = truth_of(dataclasses.replace(compiled[i], name=prompt.name), rows)
+        truth = truth_of(dataclasses.replace(compiled[i], settings=prompt), rows)
         n = len(truth.index)
         if n < 2:
             continue

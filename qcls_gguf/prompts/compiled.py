@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config.heads_file import Head
-from ..config.scoring import Scoring
+from ..config.prompt import PromptConfig
 from ..config.template import SLOT
 from ..errors import ConfigError, PlanError
 from .pointer import Pointer
@@ -45,13 +45,17 @@ class Tokenizer(Protocol):
 class Prompt:
     """A compiled prompt. The rendered prompt's tokens are opening + tokens of (before + query + after) + closing."""
 
-    name: str
-    labels: tuple[str, ...]
+    settings: PromptConfig
+    """its labels, scoring, calibration and abstention"""
+    head: Head | Pointer | None = None
+    """what answers instead of its labels' texts"""
     label_tokens: tuple[tuple[int, ...], ...]
     """the tokens of label_prefix + label, without an end token"""
     trie: LabelTrie
     before: str
     after: str
+    n_empty: int
+    """tokens of the fragment for an empty query"""
     opening: tuple[int, ...]
     stable: tuple[int, ...]
     """the first tokens of the fragment, which are the same for every usual query"""
@@ -61,6 +65,16 @@ class Prompt:
     be used up to any token"""
     others: tuple[Prompt, ...] = ()
     """the same prompt with its labels listed in other orders, over which and itself its scores are averaged"""
+
+    @property
+    def name(self) -> str:
+        """The name of its answers."""
+        return self.settings.name
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels to choose from."""
+        return self.settings.labels
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -120,26 +134,24 @@ def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
 
 def compile_prompt(
     tokenizer: Tokenizer,
-    *,
-    name: str,
+    config: PromptConfig,
     template: str,
-    label_prefix: str,
-    labels: Sequence[str],
-    scoring: Scoring,
+    *,
     bos: int = -1,
     end: int = -1,
     exact: bool = False,
-    learnt: Head | Pointer | None = None,
+    head: Head | Pointer | None = None,
     has_state: bool = False,
     codes: bool = False,
 ) -> Prompt:
-    """Tokenise a template and its labels once.
+    """Tokenise a template of a prompt, and its labels, once.
 
     bos: the token to put first, -1 for none; end: the end-of-label token, -1 for none; exact: see build_trie;
-    learnt: what answers instead of the labels' texts; has_state: as in Prompt; codes: the labels have the tokens of
-    their own texts, even if they would merge with the prompt's last token.
+    head: what answers instead of the labels' texts; has_state: as in Prompt; codes: the labels have the tokens of their
+    own texts, even if they would merge with the prompt's last token.
     Raises ConfigError, with the prompt and the label, if the tokens would differ from those of the rendered text.
     """
+    name, labels, label_prefix = config.name, config.labels, config.label_prefix
     before_slot, _, after_slot = template.partition(SLOT)
     try:
         opening_text, before = _split_at_last_special(tokenizer, before_slot)
@@ -171,26 +183,27 @@ def compile_prompt(
     else:
         endings = _endings(tokenizer, before, after, fragments)
     begins_apart = bool(codes or closing_text or after)
-    if isinstance(learnt, Pointer):
+    if isinstance(head, Pointer):
         label_tokens: list[tuple[int, ...]] = [()] * len(labels)
-        closing, trie = learnt.trie(closing, len(labels))
-    elif learnt and not learnt.reads_labels:
+        closing, trie = head.trie(closing, len(labels))
+    elif head and not head.reads_labels:
         alone = [tokenizer.tokenize(label_prefix + label, parse_special=False).tolist() for label in labels]
         label_tokens = [tuple(tokens) for tokens in alone]
         trie = end_of_prompt(len(labels), label_tokens[0][0])
     else:
         label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, endings, begins_apart) for label in labels]
         try:
-            trie = build_trie(labels, label_tokens, end, scoring, exact=exact, with_root=learnt is not None)
+            trie = build_trie(labels, label_tokens, end, config.scoring, exact=exact, with_root=head is not None)
         except ConfigError as e:
             raise ConfigError(f"prompts.{name}: {e}") from None
     return Prompt(
-        name=name,
-        labels=tuple(labels),
+        settings=replace(config, prior="none", temperature=None) if head else config,
+        head=head,
         label_tokens=tuple(label_tokens),
         trie=trie,
         before=before,
         after=after,
+        n_empty=len(fragments[PROBES.index("")]),
         opening=tuple(opening),
         stable=tuple(fragments[0][:n_stable]),
         closing=tuple(closing),

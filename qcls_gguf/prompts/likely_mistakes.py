@@ -38,18 +38,21 @@ TRAINED = frozenset({
 """The prompts on which the embedded model was trained: those of the configurations fashion-8 and fashion-8-joint."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Case:
     """One prompt to look at."""
 
     source: PromptConfig
     """as it was written"""
-    whole: PromptConfig
-    """with its whole text"""
     compiled: Prompt
     model: Vocabulary
     chat_template: str
     """empty where neither the model's file nor the configuration has one"""
+
+    @property
+    def whole(self) -> PromptConfig:
+        """With its whole text."""
+        return self.compiled.settings
 
     def is_token(self, text: str) -> bool:
         """Whether the vocabulary has a text as one special token."""
@@ -77,16 +80,9 @@ def likely_mistakes(
     if "all" in ignored:
         return ()
     names: dict[tuple[MistakeKind, str, str], list[str]] = {}
-    of_prompts = zip(sources, prompts.settings, prompts.prompts, prompts.heads, strict=True)
-    for source, whole, compiled, head in of_prompts:
-        case = _Case(
-            source=source,
-            whole=whole,
-            compiled=compiled,
-            model=model,
-            chat_template=chat_template or model.chat_template or "",
-        )
-        for check in CHECKS if head is None or head.reads_labels else OF_TEXTS:
+    for source, compiled in zip(sources, prompts.prompts, strict=True):
+        case = _Case(source, compiled, model, chat_template or model.chat_template or "")
+        for check in CHECKS if compiled.head is None or compiled.head.reads_labels else OF_TEXTS:
             for found in check(case):
                 names.setdefault(found, []).append(source.name)
     return tuple(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import islice
-from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -26,15 +24,18 @@ class PromptSet:
     """Compiled prompts with their settings. Sets with equal digests give the same answers on the same model."""
 
     prompts: tuple[Prompt, ...]
-    settings: tuple[PromptConfig, ...]
-    """of each prompt: its scoring, calibration and abstention"""
-    fragments: Mapping[tuple[str, str], int]
-    """the distinct texts around the query, in the order of the prompts, each with its number of tokens for an empty
-    query"""
     exact: bool
     """whether every answer carries exact scores, which need the LM head"""
-    heads: tuple[Head | Pointer | None, ...]
-    """of each prompt: what answers instead of its labels' texts"""
+
+    @property
+    def settings(self) -> tuple[PromptConfig, ...]:
+        """The settings of each prompt."""
+        return tuple(prompt.settings for prompt in self.prompts)
+
+    @property
+    def heads(self) -> tuple[Head | Pointer | None, ...]:
+        """What answers each prompt instead of its labels' texts."""
+        return tuple(prompt.head for prompt in self.prompts)
 
     def depths(self, n_layer: int) -> set[int]:
         """The layers after which hidden states are read; n_layer: the final-norm hidden state."""
@@ -49,12 +50,13 @@ class PromptSet:
     @cached_property
     def listings(self) -> tuple[Prompt, ...]:
         """All that is fed: each prompt, followed by the same with its labels in other orders."""
-        return _listings(self.prompts)
+        return tuple(listing for prompt in self.prompts for listing in (prompt, *prompt.others))
 
-    @property
-    def n_empty(self) -> tuple[int, ...]:
-        """The fragment's number of tokens for an empty query, listing by listing."""
-        return tuple(self.fragments[prompt.fragment] for prompt in self.listings)
+    @cached_property
+    def fragments(self) -> Mapping[tuple[str, str], int]:
+        """The distinct texts around the query, in the order of the prompts, each with its number of tokens for an empty
+        query."""
+        return {prompt.fragment: prompt.n_empty for prompt in self.listings}
 
     @property
     def prefixes(self) -> tuple[tuple[int, ...], ...]:
@@ -83,23 +85,15 @@ class PromptSet:
                 [prompt.opening, prompt.before, prompt.after, prompt.stable, prompt.closing, prompt.has_state],
                 [prompt.labels, prompt.label_tokens, prompt.trie.scoring, prompt.trie.fed, prompt.trie.label_edges],
                 [[edge.node, edge.token] for edge in prompt.trie.edges],
-                [repr(setting), head and head.digest],
+                [repr(prompt.settings), prompt.head and prompt.head.digest],
             ]
-            for prompt, setting, head in zip(self.prompts, self.settings, self.heads, strict=True)
+            for prompt in self.prompts
         ]
         return digest_of([self.exact, parts])
 
     def subset(self, names: Sequence[str]) -> PromptSet:
         """The set of the prompts with these names, in this set's order."""
-        chosen = [index for index, prompt in enumerate(self.prompts) if prompt.name in names]
-        prompts = tuple(self.prompts[index] for index in chosen)
-        return PromptSet(
-            prompts=prompts,
-            settings=tuple(self.settings[index] for index in chosen),
-            fragments=MappingProxyType({each.fragment: self.fragments[each.fragment] for each in _listings(prompts)}),
-            exact=self.exact,
-            heads=tuple(self.heads[index] for index in chosen),
-        )
+        return replace(self, prompts=tuple(prompt for prompt in self.prompts if prompt.name in names))
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -114,10 +108,6 @@ def read_depths(sets: Sequence[PromptSet], n_layer: int) -> tuple[tuple[int, ...
     if not found or found[-1] == n_layer:
         return tuple(found[:-1]), 0
     return tuple(found[:-1]), found[-1]
-
-
-def _listings(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
-    return tuple(listing for prompt in prompts for listing in (prompt, *prompt.others))
 
 
 class Vocabulary(Tokenizer, Protocol):
@@ -157,46 +147,31 @@ def compile_prompts(
     codes: as for `compile_prompt`.
     Raises ConfigError, which names the prompt.
     """
-    tokenizer = _CachingTokenizer(model)
+    tokenizer, prompts = _CachingTokenizer(model), []
     by_name = heads.prompts if heads else {}
-    by_prompt = [pointer or by_name.get(config.name) for config in configs]
-    listings = tuple(
-        compile_prompt(
-            tokenizer,
-            name=config.name,
-            template=(head and head.text) or template,
-            label_prefix=config.label_prefix,
-            labels=config.labels,
-            scoring=config.scoring,
-            bos=model.first_token,
-            end=_end_token(config, model),
-            exact=audit,
-            learnt=head,
-            has_state=model.has_states,
-            codes=codes,
-        )
-        for config, head in zip(configs, by_prompt, strict=True)
-        for template in config.expanded_templates
+    for config in configs:
+        head = pointer or by_name.get(config.name)
+        end = _end_token(config, model)
+        first, *others = [
+            compile_prompt(
+                tokenizer,
+                config,
+                (head and head.text) or template,
+                bos=model.first_token,
+                end=end,
+                exact=audit,
+                head=head,
+                has_state=model.has_states,
+                codes=codes,
+            )
+            for template in config.expanded_templates
+        ]
+        prompts.append(replace(first, others=tuple(others)))
+    exact = audit or any(
+        prompt.settings.scoring in EXACT_SCORINGS and (prompt.head is None or prompt.head.reads_labels)
+        for prompt in prompts
     )
-    n_empty = {
-        prompt.fragment: len(tokenizer.tokenize(prompt.before + prompt.after, parse_special=False))
-        for prompt in listings
-    }
-    left = iter(listings)
-    return PromptSet(
-        prompts=tuple(replace(next(left), others=tuple(islice(left, config.label_orders - 1))) for config in configs),
-        settings=tuple(
-            replace(config, prior="none", temperature=None) if head else config
-            for config, head in zip(configs, by_prompt, strict=True)
-        ),
-        fragments=MappingProxyType(n_empty),
-        exact=audit
-        or any(
-            config.scoring in EXACT_SCORINGS and (head is None or head.reads_labels)
-            for config, head in zip(configs, by_prompt, strict=True)
-        ),
-        heads=tuple(by_prompt),
-    )
+    return PromptSet(prompts=tuple(prompts), exact=exact)
 
 
 def _end_token(config: PromptConfig, model: Vocabulary) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,17 +243,10 @@ class QuotingVocabulary:
 
 def without_quotes(prompts: PromptSet, originals: Mapping[int, str]) -> PromptSet:
     """The compiled prompts with the texts that are meant around the query, which is tokenised with them."""
-    if not originals:
-        return prompts
-
-    def meant(fragment: tuple[str, str]) -> tuple[str, str]:
-        return fragment[0].translate(originals), fragment[1].translate(originals)
-
     return replace(
         prompts,
         prompts=tuple(
-            replace(prompt, before=meant(prompt.fragment)[0], after=meant(prompt.fragment)[1])
-            for prompt in prompts.prompts
+            replace(each, before=each.before.translate(originals), after=each.after.translate(originals))
+            for each in prompts.prompts
         ),
-        fragments=MappingProxyType({meant(fragment): n for fragment, n in prompts.fragments.items()}),
     )

@@ -31,7 +31,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..config.heads_file import Head
-from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
 from ..prompts.compiled import Prompt
@@ -215,15 +214,10 @@ class Answers:
     hold none of that code, so that it would run slowly.
     """
 
-    def __init__(
-        self,
-        prompts: Sequence[Prompt],
-        settings: Sequence[PromptConfig],
-        scorer: Scorer,
-        heads: Sequence[Head | Pointer | None],
-    ) -> None:
-        """heads: of each prompt; see `use_columns`."""
+    def __init__(self, prompts: Sequence[Prompt], scorer: Scorer) -> None:
+        """Heads of the prompts need `use_columns`."""
         self._scorer = scorer
+        heads = [prompt.head for prompt in prompts]
         self._averages = averages = Averages(prompts) if any(prompt.others for prompt in prompts) else None
         self._ends = [scorer.first_edge[number] for number in averages.first] if averages else scorer.first_edge
         self._depths = [head.depth if isinstance(head, Head) else None for head in heads]
@@ -240,9 +234,9 @@ class Answers:
         self._none: list[None] = [None] * len(prompts)
         self._is_exact = [prompt.trie.is_exact for prompt in prompts]
         self._fallbacks = [
-            (index, setting.fallback, setting.min_confidence)
-            for index, setting in enumerate(settings)
-            if setting.fallback is not None and setting.min_confidence is not None
+            (index, prompt.settings.fallback, prompt.settings.min_confidence)
+            for index, prompt in enumerate(prompts)
+            if prompt.settings.fallback is not None and prompt.settings.min_confidence is not None
         ]
         self.adjust([Adjustment()] * len(prompts))
 

@@ -12,6 +12,7 @@ from conftest import MakeModel
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.template import SLOT
 from qcls_gguf.errors import ConfigError, PlanError
 from qcls_gguf.native import NativeModel
@@ -67,8 +68,9 @@ class Tokens:
         return [self.model.piece(token)[0] for token in tokens]
 
     def compile(self, template: str, labels: Sequence[str] = ("dress", "tee"), **options: Any) -> Prompt:
-        settings = {"name": "category", "label_prefix": " ", "scoring": "tree", "end": -1, **options}
-        return compile_prompt(self.model, template=template, labels=labels, bos=self.bos, **settings)
+        how = {name: options.pop(name) for name in ("end", "exact", "has_state") if name in options}
+        config = PromptConfig(name="category", prompt_template=template, labels=labels, **options)
+        return compile_prompt(self.model, config, template, bos=self.bos, **how)
 
     def fragment(self, prompt: Prompt, query: str) -> list[int]:
         return self.of(prompt.before + query + prompt.after)

@@ -43,9 +43,8 @@ def prompt_of(
 
 def set_of(prompts: Sequence[Prompt], n_empty: Sequence[int]) -> PromptSet:
     """The prompts with fragments of their own, of so many tokens for an empty query."""
-    own = tuple(replace(prompt, before=str(index)) for index, prompt in enumerate(prompts))
-    fragments = {prompt.fragment: n for prompt, n in zip(own, n_empty, strict=True)}
-    return PromptSet(prompts=own, settings=(), fragments=fragments, exact=False, heads=())
+    own = enumerate(zip(prompts, n_empty, strict=True))
+    return PromptSet(prompts=tuple(replace(each, before=str(i), n_empty=n) for i, (each, n) in own), exact=False)
 
 
 def runtime(**settings: Any) -> RuntimeConfig:
