@@ -24,7 +24,7 @@ from ..engine.cores import threads
 from ..errors import DecodeError, PlanError
 from ..model.header import GgufHeader, TensorInfo
 from ..model.placement import device_index
-from ..native.device import Probed, devices, probe_copy, probe_matmul, probe_multiply, probe_read
+from ..native.device import Probed, devices, probe
 from ..prompts.prompt_set import read_depths
 from .records import ProbeMethod, RooflineRecord, SampleTimes
 
@@ -109,10 +109,10 @@ def probe_device(index: int, n_threads: int, weight_type: str) -> tuple[float, f
     ggml_type = gguf.GGMLQuantizationType[weight_type].value
     is_cpu = device.kind == "CPU"
     if is_cpu:
-        memory = probe_read(index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
-        read_by_one = probe_read(index, n_threads=1, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
+        memory = probe("read", index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
+        read_by_one = probe("read", index, n_threads=1, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
     else:
-        memory = probe_copy(index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
+        memory = probe("copy", index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
     multiplied = _multiplications(index, (n_threads, 1), ggml_type) if is_cpu else None
     shape = None if multiplied else (PROBE_SIDE, PROBE_SIDE, PROBE_COLUMNS)
     operations = multiplied[0] if multiplied else _product(index, n_threads, ggml_type)
@@ -136,13 +136,14 @@ def probe_device(index: int, n_threads: int, weight_type: str) -> tuple[float, f
 def _multiplications(index: int, n_threads: tuple[int, ...], ggml_type: int) -> list[Probed] | None:
     """10^9 operations on a CPU's registers, by each number of threads; None where the products are llama.cpp's."""
     try:
-        return [probe_multiply(index, n_threads=n, ggml_type=ggml_type, budget_s=BUDGET_S) for n in n_threads]
+        return [probe("multiply", index, n_threads=n, ggml_type=ggml_type, budget_s=BUDGET_S) for n in n_threads]
     except DecodeError:
         return None
 
 
 def _product(index: int, n_threads: int, ggml_type: int) -> Probed:
-    return probe_matmul(
+    return probe(
+        "product",
         index,
         n_threads=n_threads,
         ggml_type=ggml_type,

@@ -20,7 +20,7 @@ from . import abi
 from .abi import Error, Status, check, int32
 from .arrays import BOOL, FLOAT32, INT32, address
 from .context_settings import ContextSettings, described, params_of
-from .library import library
+from .library import call, library
 from .model import NativeModel
 
 FORKED = "this was made in another process: make one in each process after forking"
@@ -131,7 +131,7 @@ class NativeContext(Closing):
         """
         pointer = address(tokens, INT32, 1, 0)
         self._row_size = None  # an interrupt may come between any two lines
-        check(library().qcls_context_set_label_tokens(self.handle, len(tokens), pointer, self._error_ref), self._error)
+        call("qcls_context_set_label_tokens", self.handle, len(tokens), pointer)
 
     def set_depths(self, depths: Int32Array, end: int = 0) -> None:
         """Read the residual stream of flagged tokens at several depths of a hidden-only context.
@@ -145,13 +145,11 @@ class NativeContext(Closing):
         """
         pointer = address(depths, INT32, 1, 0)
         self._row_size = None  # an interrupt may come between any two lines
-        last = int32(end, "end")
-        check(library().qcls_context_set_depths(self.handle, len(depths), pointer, last, self._error_ref), self._error)
+        call("qcls_context_set_depths", self.handle, len(depths), pointer, int32(end, "end"))
 
     def keep_shapes(self, n_shapes: int) -> None:
         """Keep the graphs of the last n_shapes shapes of decode, with their compute buffers; 0: llama.cpp's one."""
-        n = int32(n_shapes, "n_shapes")
-        check(library().qcls_context_keep_shapes(self.handle, n, self._error_ref), self._error)
+        call("qcls_context_keep_shapes", self.handle, int32(n_shapes, "n_shapes"))
 
     def counters(self) -> Counters:
         """Counts since the context was opened, and its memory, as of its last call; any thread may ask."""
@@ -159,14 +157,12 @@ class NativeContext(Closing):
 
     def share(self, src: int, dst: int, start: int, end: int) -> None:
         """Let sequence dst share src's cells at positions [start, end); copies nothing."""
-        numbers = map(int32, (src, dst, start, end))
-        check(library().qcls_seq_share(self.handle, *numbers, self._error_ref), self._error)
+        call("qcls_seq_share", self.handle, *map(int32, (src, dst, start, end)))
 
     def trim(self, seq: Int32Array, start: Int32Array) -> None:
         """Remove the cells of sequence seq[i] at positions >= start[i]; both int32, shape (n,)."""
         n = len(seq)
-        seqs, starts = address(seq, INT32, 1, n), address(start, INT32, 1, n)
-        check(library().qcls_seq_trim(self.handle, n, seqs, starts, self._error_ref), self._error)
+        call("qcls_seq_trim", self.handle, n, address(seq, INT32, 1, n), address(start, INT32, 1, n))
 
     def save_state(self) -> bytes:
         """The cells of all sequences, for `load_state` of a context like this one in the same build."""
@@ -183,11 +179,11 @@ class NativeContext(Closing):
         """Replace all sequences by saved ones. Raises DecodeError, with an empty cache, where they do not fit."""
         if not state:
             raise DecodeError("there are no saved cells")
-        check(library().qcls_state_load(self.handle, state, len(state), self._error_ref), self._error)
+        call("qcls_state_load", self.handle, state, len(state))
 
     def clear(self) -> None:
         """Forget every sequence, and overwrite the cells."""
-        check(library().qcls_state_load(self.handle, None, 0, self._error_ref), self._error)
+        call("qcls_state_load", self.handle, None, 0)
 
     def decode(
         self,
@@ -241,7 +237,7 @@ class NativeContext(Closing):
             check(status, self._error)
         if not queued:
             return plan.batch_us, plan.trim_us
-        check(library().qcls_decode_rows(self._handle, room, len(rows), self._error_ref), self._error)
+        call("qcls_decode_rows", self._handle, room, len(rows))
         return plan.batch_us, 0
 
     def close(self) -> None:
@@ -251,11 +247,6 @@ class NativeContext(Closing):
             self.model.contexts.discard(self)
             _contexts.pop(id(self), None)
 
-    @property
-    def is_on_gpu(self) -> bool:
-        """Whether its model has layers on GPUs, if there are any."""
-        return self.model.n_gpu_layers != 0
-
 
 _contexts: weakref.WeakValueDictionary[int, NativeContext] = weakref.WeakValueDictionary()
 """Those that are open, by id."""
@@ -264,7 +255,7 @@ _contexts: weakref.WeakValueDictionary[int, NativeContext] = weakref.WeakValueDi
 def n_contexts_on_gpus() -> int:
     """The open contexts of this process whose models have layers on GPUs."""
     found = [reference() for reference in _contexts.valuerefs()]  # at once: other threads may add some meanwhile
-    return sum(context is not None and context.is_on_gpu for context in found)
+    return sum(context is not None and context.model.n_gpu_layers != 0 for context in found)
 
 
 def _abandon_all() -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from ctypes import byref, c_void_p
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict, Unpack
-
-import numpy as np
+from typing import Any, NotRequired, TypedDict, Unpack
 
 from ..errors import PlanError
 from ..statistics import Int32Array
 from . import abi
 from .abi import Error, Status, check
 from .arrays import INT32, address
-from .library import library
+from .library import call, library
 from .model import NativeModel
 
-_NONE: Int32Array = np.empty(0, np.int32)
 FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
 
 
@@ -63,24 +60,13 @@ class ContextSettings(TypedDict):
 
 def params_of(settings: ContextSettings) -> abi.ContextParams:
     """The struct of the settings, which must live as long as it. Raises PlanError for a limit out of range."""
-    tokens = settings.get("label_tokens")
-    if tokens is None:
-        tokens = _NONE
-    return abi.ContextParams(
-        n_ctx=settings["n_ctx"],
-        n_batch=settings["n_batch"],
-        n_seq_max=settings["n_seq_max"],
-        n_outputs_max=settings["n_outputs_max"],
-        n_threads=settings["n_threads"],
-        hidden_only=int(settings.get("hidden_only", True)),
-        flash_attn=FLASH_ATTN[settings.get("flash_attn")],
-        kv_type=settings.get("kv_type", "f16").encode(),
-        label_token=address(tokens, INT32, 1, 0),
-        n_label_tokens=len(tokens),
-        visible_cells=int(settings.get("visible_cells", True)),
-        batch_invariant=int(settings.get("batch_invariant", False)),
-        n_state_seqs=settings.get("n_state_seqs", 0),
-    )
+    members: dict[str, Any] = {"hidden_only": True, "visible_cells": True, **settings}
+    tokens = members.pop("label_tokens", None)
+    if tokens is not None:
+        members |= {"label_token": address(tokens, INT32, 1, 0), "n_label_tokens": len(tokens)}
+    members["flash_attn"] = FLASH_ATTN[settings.get("flash_attn")]
+    members["kv_type"] = settings.get("kv_type", "f16").encode()
+    return abi.ContextParams(**members)
 
 
 def measure_context(model: NativeModel, **settings: Unpack[ContextSettings]) -> ContextMemory:
@@ -99,6 +85,6 @@ def measure_context(model: NativeModel, **settings: Unpack[ContextSettings]) -> 
 
 def described(handle: c_void_p) -> abi.ContextFacts:
     """A context as C describes it; any thread may ask."""
-    facts, error = abi.ContextFacts(), Error()
-    check(library().qcls_context_describe(handle, byref(facts), byref(error)), error)
+    facts = abi.ContextFacts()
+    call("qcls_context_describe", handle, byref(facts))
     return facts

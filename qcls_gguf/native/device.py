@@ -9,12 +9,12 @@ from functools import cache
 from typing import Literal
 
 from . import abi
-from .abi import Error, Status, check, int32
-from .library import build_info, library
+from .abi import Error, Status, check
+from .library import build_info, call, library
 
 _KINDS: tuple[Literal["CPU", "GPU", "iGPU", "other"], ...] = ("CPU", "GPU", "iGPU", "other")
 _CPU = -1  # index of the processor
-_PRODUCT, _MULTIPLY, _READ = 1, 2, 3  # qcls_operation_kind
+_OPERATIONS = ("copy", "product", "multiply", "read")  # qcls_operation_kind
 _NO_INSTRUCTIONS = {"ACCELERATE", "CPU_HBM", "KLEIDIAI", "LLAMAFILE", "OPENMP", "REPACK"}
 """Features that ggml lists but that are no instruction sets: libraries, threading, layouts of weights."""
 
@@ -86,54 +86,37 @@ def _described(index: int) -> abi.Device | None:
     return device
 
 
-def probe_copy(device: int, *, n_threads: int, n_bytes: int, budget_s: float) -> Probed:
-    """Copy n_bytes on a device, by its index in `devices`; twice n_bytes of its memory are needed.
-
-    Raises PlanError for a number out of range, DecodeError where the device cannot do it.
-    """
-    return _measured(abi.Operation(device=device, n_threads=n_threads, n_bytes=n_bytes, budget_s=budget_s))
-
-
-def probe_matmul(
-    device: int, *, n_threads: int, ggml_type: int, n_inner: int, n_rows: int, n_columns: int, budget_s: float
+def probe(
+    operation: Literal["copy", "product", "multiply", "read"],
+    device: int,
+    *,
+    n_threads: int,
+    budget_s: float,
+    n_bytes: int = 0,
+    ggml_type: int = 0,
+    n_inner: int = 0,
+    n_rows: int = 0,
+    n_columns: int = 0,
 ) -> Probed:
-    """Multiply weights of a ggml type, (n_inner, n_rows), with n_columns F32 columns; raises as `probe_copy`."""
-    product = abi.Operation(
-        kind=_PRODUCT,
+    """The time of an operation on a device, by its index in `devices`; budget_s: about how long all samples take.
+
+    copy: of n_bytes, twice which are needed of its memory; product: of weights of a ggml type, (n_inner, n_rows), with
+    n_columns F32 columns. On a CPU also read: of n_bytes of memory, once; multiply: 10^9 operations on registers, by
+    the instructions of products of a ggml type, where a multiplication and an addition are two operations.
+    Raises PlanError for a number out of range, DecodeError where the device cannot do it, or the products of that type
+    are not this project's.
+    """
+    seconds = abi.Seconds()
+    asked = abi.Operation(
+        kind=_OPERATIONS.index(operation),
         device=device,
         n_threads=n_threads,
-        weight_type=int32(ggml_type, "ggml_type"),
+        weight_type=ggml_type,
         n_inner=n_inner,
         n_rows=n_rows,
         n_columns=n_columns,
+        n_bytes=n_bytes,
         budget_s=budget_s,
     )
-    return _measured(product)
-
-
-def probe_multiply(device: int, *, n_threads: int, ggml_type: int, budget_s: float) -> Probed:
-    """Do 10^9 operations on a CPU's registers, by the instructions that products of a ggml type use.
-
-    A multiplication and an addition are two operations. Raises as `probe_copy`; DecodeError also where those products
-    are not this project's.
-    """
-    return _measured(
-        abi.Operation(
-            kind=_MULTIPLY,
-            device=device,
-            n_threads=n_threads,
-            weight_type=int32(ggml_type, "ggml_type"),
-            budget_s=budget_s,
-        )
-    )
-
-
-def probe_read(device: int, *, n_threads: int, n_bytes: int, budget_s: float) -> Probed:
-    """Read n_bytes of a CPU's memory once; raises as `probe_copy`."""
-    return _measured(abi.Operation(kind=_READ, device=device, n_threads=n_threads, n_bytes=n_bytes, budget_s=budget_s))
-
-
-def _measured(operation: abi.Operation) -> Probed:
-    seconds, error = abi.Seconds(), Error()
-    check(library().qcls_device_measure(byref(operation), byref(seconds), byref(error)), error)
+    call("qcls_device_measure", byref(asked), byref(seconds))
     return Probed(best_s=seconds.best, median_s=seconds.median)

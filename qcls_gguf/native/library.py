@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from ctypes import byref
@@ -13,7 +14,6 @@ from typing import Any
 from ..errors import ModelError
 from . import abi
 from .abi import LOG_FUNCTION, Error, bind, check
-from .processor import check_processor
 
 _NAME = "libqcls.dylib" if sys.platform == "darwin" else "libqcls.so"
 
@@ -63,11 +63,41 @@ def library() -> Any:
     return bind(folder / _NAME)
 
 
+def check_processor(path: Path) -> None:
+    """Ask the library at this path, which every processor can load, whether this processor can run the others.
+
+    Raises ModelError if it cannot: it would kill the process without a message.
+    """
+    if names := processor_text(path, "qcls_processor_lacks").split():
+        raise ModelError(
+            f"{path.parent}: was compiled for a processor with {', '.join(names)}, which this one lacks: build it on "
+            "this machine (pip install . in the source tree), or for every processor (QCLS_PORTABLE=ON pip install ., "
+            "or a wheel by make wheel)"
+        )
+
+
+def processor_text(path: Path, name: str) -> str:
+    """What a function of the library says of this processor. Raises ModelError if the library cannot be loaded."""
+    try:
+        function = getattr(ctypes.CDLL(str(path)), name)
+    except (OSError, AttributeError) as e:
+        raise ModelError(f"{path} cannot be loaded: {e}: install the package again") from None
+    function.restype = ctypes.c_char_p
+    text: bytes = function()
+    return text.decode()
+
+
+def call(name: str, *arguments: Any, path: Path | None = None) -> None:
+    """Call a function of the library. Raises the error of its status, with the file if one is given."""
+    error = Error()
+    check(getattr(library(), name)(*arguments, byref(error)), error, path)
+
+
 @cache
 def build_info() -> BuildInfo:
     """What the loaded library was built from."""
-    found, error = abi.Library(), Error()
-    check(library().qcls_library_describe(byref(found), byref(error)), error)
+    found = abi.Library()
+    call("qcls_library_describe", byref(found))
     return found.to(BuildInfo)
 
 
@@ -86,5 +116,4 @@ def set_log(log: Callable[[int, str], None] | None) -> None:
     """Send llama.cpp's log to `log(level, text)` (1 debug, 2 info, 3 warning, 4 error, 5 continued), or nowhere."""
     global _log
     _log = log
-    error = Error()
-    check(library().qcls_set_log(_forward_log if log is not None else LOG_FUNCTION(), None, byref(error)), error)
+    call("qcls_set_log", _forward_log if log is not None else LOG_FUNCTION(), None)

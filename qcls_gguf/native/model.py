@@ -23,7 +23,7 @@ from ..system.closing import Closing
 from ..system.threads import start
 from . import abi
 from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, check, int32
-from .library import library
+from .library import call, library
 
 if TYPE_CHECKING:
     from .context import NativeContext
@@ -125,8 +125,8 @@ class NativeModel(Closing):
         self.n_gpu_layers = n_gpu_layers
         self.contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
         """Those that are open."""
-        found, error = abi.ModelFacts(), Error()
-        check(library().qcls_model_describe(handle, byref(found), byref(error)), error, path)
+        found = abi.ModelFacts()
+        call("qcls_model_describe", handle, byref(found), path=path)
         # llama.cpp guesses the size from the number of layers
         size = rf"\1 {abbreviated(found.n_params)}"
         description = re.sub(r"^(\S+) \S+", size, found.description.decode(errors="replace"))

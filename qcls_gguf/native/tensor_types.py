@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..statistics import Float32Array
 from .abi import Error, Status, check
 from .arrays import FLOAT32, address
-from .library import library
+from .library import call, library
 
 _UINT8 = np.dtype(np.uint8)
 _UNKNOWN = int(Status.BAD_ARGUMENT)
@@ -37,7 +37,6 @@ def dequantised(kind: int, data: npt.NDArray[np.uint8], n_values: int) -> Float3
     Raises PlanError for a type that is not one of weights, or blocks of another number of values.
     """
     found = np.empty(n_values, np.float32)
-    error = Error()
     source, target = address(data, _UINT8, 1, data.size), address(found, FLOAT32, 1, n_values)
-    check(library().qcls_dequantise(kind, source, data.size, target, n_values, byref(error)), error)
+    call("qcls_dequantise", kind, source, data.size, target, n_values)
     return found

@@ -33,32 +33,28 @@ class Output:
         """Rows of the output matrix, (n, n_embd), multiplied by the scale; `finish` takes the products with these."""
         return rows if self.scale == 1 else rows * np.float32(self.scale)
 
-    def finish(self, tokens: Sequence[int]) -> Finish | None:
-        """The operation that turns products with some tokens' scaled rows into logits; None if they are the logits."""
+    def finish(self, tokens: Sequence[int]) -> Callable[[Float32Array], None] | None:
+        """The function that turns products with some tokens' scaled rows, (n_queries, n_tokens), into logits in place;
+        None if they are the logits. It raises ScoreError if a product is not finite.
+        """
         if self.bias is None and self.cap is None:
             return None
-        bias = None if self.bias is None else np.array([self.bias[token] for token in tokens], np.float32) * self.scale
-        return Finish(None if bias is None else bias.astype(np.float32), self.cap)
+        bias = None
+        if self.bias is not None:
+            bias = (np.array([self.bias[token] for token in tokens], np.float32) * self.scale).astype(np.float32)
+        cap = None if self.cap is None else np.float32(self.cap)
 
+        def finish(edge: Float32Array) -> None:
+            if bias is not None:
+                edge += bias
+            if cap is not None:
+                if not np.isfinite(edge).all():  # checked here, because the cap makes infinities finite
+                    raise ScoreError(NOT_FINITE)
+                edge /= cap
+                np.tanh(edge, out=edge)
+                edge *= cap
 
-class Finish:
-    """Adds the bias and caps, for the tokens of a scorer's edges."""
-
-    def __init__(self, bias: Float32Array | None, cap: float | None) -> None:
-        """bias: (n_edges,)."""
-        self._bias = bias
-        self._cap = None if cap is None else np.float32(cap)
-
-    def __call__(self, edge: Float32Array) -> None:
-        """Turn products, (n_queries, n_edges), into logits in place. Raises ScoreError if a product is not finite."""
-        if self._bias is not None:
-            edge += self._bias
-        if self._cap is not None:
-            if not np.isfinite(edge).all():  # checked here, because the cap makes infinities finite
-                raise ScoreError(NOT_FINITE)
-            edge /= self._cap
-            np.tanh(edge, out=edge)
-            edge *= self._cap
+        return finish
 
 
 NOT_FINITE = "a hidden state is not finite: the model file is damaged, or the compute type overflows"

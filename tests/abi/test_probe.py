@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qcls_gguf.errors import DecodeError, PlanError
-from qcls_gguf.native.device import Probed, devices, probe_copy, probe_matmul, probe_multiply, probe_read
+from qcls_gguf.native.device import Probed, devices, probe
 
 CPU = len(list(devices())) - 1
 MATMUL: dict[str, Any] = {
@@ -18,11 +18,11 @@ MATMUL: dict[str, Any] = {
 
 TYPES = {"F32": 0, "F16": 1, "Q8_0": 8, "Q4_K": 12, "Q6_K": 14, "IQ4_XS": 23, "BF16": 30}
 PROBES = {
-    "copy": partial(probe_copy, CPU, n_threads=2, n_bytes=1 << 20, budget_s=0.01),
-    "read": partial(probe_read, CPU, n_threads=3, n_bytes=(1 << 20) + 5, budget_s=0.01),
-    **{f"product, {name}": partial(probe_matmul, CPU, **{**MATMUL, "ggml_type": TYPES[name]}) for name in TYPES},
+    "copy": partial(probe, "copy", CPU, n_threads=2, n_bytes=1 << 20, budget_s=0.01),
+    "read": partial(probe, "read", CPU, n_threads=3, n_bytes=(1 << 20) + 5, budget_s=0.01),
+    **{f"product, {name}": partial(probe, "product", CPU, **{**MATMUL, "ggml_type": TYPES[name]}) for name in TYPES},
     **{
-        f"registers, {name}": partial(probe_multiply, CPU, n_threads=2, ggml_type=TYPES[name], budget_s=0.01)
+        f"registers, {name}": partial(probe, "multiply", CPU, n_threads=2, ggml_type=TYPES[name], budget_s=0.01)
         for name in ("F32", "F16", "BF16")
     },
 }
@@ -36,11 +36,11 @@ def test_what_is_probed_takes_a_time(probe: Callable[[], Probed]) -> None:
 
 def test_types_without_products_of_ours_and_sizes_out_of_range_are_refused() -> None:
     with pytest.raises(DecodeError, match="no products of q2_K"):
-        probe_multiply(CPU, n_threads=1, ggml_type=10, budget_s=0)
+        probe("multiply", CPU, n_threads=1, ggml_type=10, budget_s=0)
     with pytest.raises(PlanError, match="ggml type 99"):
-        probe_multiply(CPU, n_threads=1, ggml_type=99, budget_s=0)
+        probe("multiply", CPU, n_threads=1, ggml_type=99, budget_s=0)
     with pytest.raises(PlanError, match="n_bytes"):
-        probe_read(CPU, n_threads=1, n_bytes=3, budget_s=0)
+        probe("read", CPU, n_threads=1, n_bytes=3, budget_s=0)
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_types_without_products_of_ours_and_sizes_out_of_range_are_refused() -> 
 )
 def test_a_product_that_cannot_be_is_refused(wrong: dict[str, int], message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        probe_matmul(CPU, **{**MATMUL, **wrong})
+        probe("product", CPU, **{**MATMUL, **wrong})
 
 
 def test_a_copy_that_cannot_be_is_refused() -> None:
     for n_bytes in (0, 3, 1 << 37):
         with pytest.raises(PlanError, match="n_bytes"):
-            probe_copy(CPU, n_threads=1, n_bytes=n_bytes, budget_s=0.01)
+            probe("copy", CPU, n_threads=1, n_bytes=n_bytes, budget_s=0.01)
     for device in (-1, CPU + 1):
         with pytest.raises(PlanError, match=f"no device {device}"):
-            probe_copy(device, n_threads=1, n_bytes=1 << 20, budget_s=0.01)
+            probe("copy", device, n_threads=1, n_bytes=1 << 20, budget_s=0.01)

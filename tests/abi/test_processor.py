@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from qcls_gguf import ModelError
-from qcls_gguf.native.library import library_folder
-from qcls_gguf.native.processor import check_processor, processor_text
+from qcls_gguf.native.library import check_processor, library_folder, processor_text
 
 LIBRARY = library_folder() / "libqcls-processor.so"
 LINUX_NAMES = {
