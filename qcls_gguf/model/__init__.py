@@ -1,7 +1,6 @@
 """Which model: its file, header, identity, place on devices; and the open model that engines share."""
 
 from .files import ModelFile, find_model
-from .open import Model, OpenModels
-from .vocabulary import Vocabulary
+from .open import Model, OpenModels, Vocabulary
 
 __all__ = ["Model", "ModelFile", "OpenModels", "Vocabulary", "find_model"]

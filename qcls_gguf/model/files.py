@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
 from typing import Literal, Self
 
@@ -16,8 +17,7 @@ from ..errors import ModelError
 from .header import DECISION_KINDS, GgufHeader, TensorInfo, read_header
 from .hub import SPLIT_NAME, cached_models, fetch_model
 from .ollama import find_ollama_model, installed
-from .packages import find_packaged_model, packaged_models
-from .placement import Weights, weights_of
+from .placement import weights_of
 
 _COMPANIONS = ("clip", "controlvector", "imatrix")
 """Architectures of files that accompany a model."""
@@ -95,8 +95,8 @@ class ModelFile:
         return {name: tensor for name, tensor in tensors.items() if not name.startswith(left_out)}
 
     @property
-    def weights(self) -> Weights:
-        """The sizes of what is loaded."""
+    def weights(self) -> tuple[int, ...]:
+        """The bytes of each layer that is loaded; see `weights_of`."""
         return weights_of(self.tensors, self.n_layer, head=self.n_first == 0)
 
 
@@ -144,3 +144,42 @@ def local_models() -> Iterator[tuple[Source, str, Path]]:
         yield "ollama", f"{OLLAMA}{name}", path
     for name, path in cached_models():
         yield "hub", name, path
+
+
+def find_packaged_model(text: str) -> Path:
+    """The GGUF file of an installed package.
+
+    text: NAME, or NAME/FILE where the package has several. Raises ModelError for a package that is not installed, and
+    where the file is missing or not the only one.
+    """
+    name, _, wanted = text.partition("/")
+    try:
+        files = _gguf_files(distribution(name))
+    except (PackageNotFoundError, ValueError):
+        raise ModelError(f"{PACKAGE}{text}: no such package is installed: `pip install {name}`") from None
+    found = [path for path in files if not wanted or path.name == wanted]
+    if len(found) != 1:
+        names = ", ".join(path.name for path in files)
+        raise ModelError(
+            f"{PACKAGE}{text}: the package has "
+            + (f"{names}: name one, as in {PACKAGE}{name}/{files[0].name}" if files else "no GGUF file: name another")
+        )
+    return found[0]
+
+
+def packaged_models() -> Iterator[tuple[str, Path]]:
+    """(name, GGUF file) of every model in the other installed packages, by name."""
+    found = {
+        f"{each.metadata['Name']}/{path.name}" if len(files) > 1 else each.metadata["Name"]: path
+        for each in distributions()
+        if each.metadata["Name"] != "qcls-gguf"
+        for files in [_gguf_files(each)]
+        for path in files
+    }
+    yield from sorted(found.items())
+
+
+def _gguf_files(package: Distribution) -> list[Path]:
+    """Those that are there, in the order of their names."""
+    paths = [Path(str(package.locate_file(file))) for file in package.files or () if file.suffix == ".gguf"]
+    return sorted(path for path in paths if path.is_file())

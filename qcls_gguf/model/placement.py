@@ -54,30 +54,19 @@ class Placement:
 ON_CPU = Placement(())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """Bytes of a model's weights that can be on GPUs; what is read before the first layer stays on the CPU."""
+def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int, *, head: bool = True) -> tuple[int, ...]:
+    """The bytes of each layer's weights, and of the output layer's, which can all be on GPUs; what is read before the
+    first layer stays on the CPU.
 
-    layer_bytes: tuple[int, ...]
-    output_bytes: int
-
-    @property
-    def n_layer(self) -> int:
-        """Layers without the output layer."""
-        return len(self.layer_bytes)
-
-
-def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int, *, head: bool = True) -> Weights:
-    """tensors: of all the model's files, as far as they are loaded; head: the output matrix is. One that is the token
-    embedding is on a GPU a second time."""
+    tensors: of all the model's files, as far as they are loaded; head: the output matrix is. One that is the token
+    embedding is on a GPU a second time.
+    """
     layer_bytes = Counter[str]()
     for name, tensor in tensors.items():
         layer_bytes[".".join(name.split(".")[:2])] += tensor.n_bytes
     own = ("output",) if "output.weight" in tensors or not head else ("output", "token_embd.")
-    return Weights(
-        layer_bytes=tuple(layer_bytes[f"blk.{n}"] for n in range(n_layer)),
-        output_bytes=sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(own)),
-    )
+    output_bytes = sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(own))
+    return (*(layer_bytes[f"blk.{n}"] for n in range(n_layer)), output_bytes)
 
 
 def gpus() -> list[Device]:
@@ -106,12 +95,12 @@ def is_scarce(runtime: RuntimeConfig, size_bytes: int, gpus: Sequence[Device]) -
 
 
 def placement(
-    runtime: RuntimeConfig, weights: Weights, gpus: Sequence[Device], context: ContextMemory | None = None
+    runtime: RuntimeConfig, weights: Sequence[int], gpus: Sequence[Device], context: ContextMemory | None = None
 ) -> Placement:
     """How many layers go to GPUs, and how many to each of these.
 
-    context: what it takes with about so many layers on one GPU: its cache goes where the layers go, of which all have
-    as much, and each GPU has compute buffers; None: not known.
+    weights: as `weights_of` gives them. context: what it takes with about so many layers on one GPU: its cache goes
+    where the layers go, of which all have as much, and each GPU has compute buffers; None: not known.
 
     A request passes through the layers one after the other, so a second GPU makes it no faster: as few GPUs take the
     layers as have room for them. `auto` fits layers to the free memory, after the output matrix, which goes first.
@@ -120,8 +109,9 @@ def placement(
     rooms = [device.free_bytes - reserve_bytes for device in gpus]
     if not rooms:
         return ON_CPU
-    cache_bytes = (context.cache_bytes if context else 0) / weights.n_layer
-    sizes = [*(layer + cache_bytes for layer in weights.layer_bytes), weights.output_bytes]
+    *layers, output = weights
+    cache_bytes = (context.cache_bytes if context else 0) / len(layers)
+    sizes = [*(layer + cache_bytes for layer in layers), output]
     if runtime.n_gpu_layers == "auto":
         n = next((n for n in range(len(sizes), 1, -1) if _divided(sizes[-n:], rooms, 0)), 0)
     else:
@@ -157,16 +147,19 @@ def _evenly_divided(sizes: Sequence[float], rooms: Sequence[int]) -> tuple[int, 
     return _divided(sizes, rooms, spares[n_fitting - 1]) or (len(sizes),)
 
 
-def with_all_wanted(runtime: RuntimeConfig, weights: Weights, gpus: Sequence[Device]) -> Placement:
+def with_all_wanted(runtime: RuntimeConfig, weights: Sequence[int], gpus: Sequence[Device]) -> Placement:
     """All layers that are wanted on GPUs, on the first one."""
     if runtime.n_gpu_layers == "auto":
-        return Placement((weights.n_layer + 1,)) if gpus else ON_CPU
+        return Placement((len(weights),)) if gpus else ON_CPU
     n = placement(runtime, weights, gpus).n_gpu_layers
     return Placement((n,)) if n else ON_CPU
 
 
 def fitted(
-    runtime: RuntimeConfig, weights: Weights, gpus: Sequence[Device], context_with: Callable[[Placement], ContextMemory]
+    runtime: RuntimeConfig,
+    weights: Sequence[int],
+    gpus: Sequence[Device],
+    context_with: Callable[[Placement], ContextMemory],
 ) -> tuple[Placement, ContextMemory]:
     """The placement beside a context that is measured, and what that takes.
 

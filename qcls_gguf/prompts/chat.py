@@ -24,7 +24,7 @@ _VARIABLES = {"enable_thinking": False}
 
 
 class ChatModel(Protocol):
-    """The part of a model that rendering needs; see model/vocabulary.py."""
+    """The part of a model that rendering needs; see `Vocabulary` in model/open.py."""
 
     chat_template: str | None
     bos_text: str

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from ..config.prompt import LikelyMistake, MistakeKind, PromptConfig
 from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
 from ..config.words import ALIKE, digest_of, seen_as, shown
-from ..model.vocabulary import Vocabulary
+from ..model import Vocabulary
 from .compiled import Prompt
 from .prompt_set import PromptSet
 

@@ -132,7 +132,7 @@ def test_what_is_opened_is_what_was_measured(
 
     def fitted(
         runtime: RuntimeConfig,
-        weights: placement.Weights,
+        weights: Sequence[int],
         gpus: Sequence[Device],
         context_with: Callable[[placement.Placement], ContextMemory],
     ) -> tuple[placement.Placement, ContextMemory]:

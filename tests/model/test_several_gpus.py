@@ -101,7 +101,7 @@ def test_each_gpu_takes_no_more_than_it_has_free(
         wanted = [probabilities(classifier.classify(query)) for query in QUERIES]
         context = measured(classifier.engine.model, config)
     weights = weights_of(read_header(path).tensors, 12)
-    all_bytes = sum(weights.layer_bytes) + weights.output_bytes + context.cache_bytes
+    all_bytes = sum(weights) + context.cache_bytes
     before = [gpu.free_bytes for gpu in gpus()]
     free = [max(0, round(512 * MIB + context.compute_bytes + room * all_bytes)) for room in rooms]
     scarce = [replace(gpu, free_bytes=each) for gpu, each in zip(gpus(), free, strict=False)]

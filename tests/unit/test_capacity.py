@@ -14,7 +14,7 @@ from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine.capacity import Limits, check_capacity, limits, shapes
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
-from qcls_gguf.model.placement import Weights, is_scarce, placement, weights_of
+from qcls_gguf.model.placement import is_scarce, placement, weights_of
 from qcls_gguf.native import ContextMemory, Device
 from qcls_gguf.plan.growth import Capacity
 from qcls_gguf.prompts.compiled import Prompt
@@ -140,9 +140,9 @@ def test_a_cache_that_changes_the_rope_factors_is_refused() -> None:
         limits(config, prompts, 0, 512)
 
 
-def weights(gib: int) -> Weights:
+def weights(gib: int) -> tuple[int, ...]:
     """36 layers, and a head as large as one."""
-    return Weights(layer_bytes=(gib * GIB // 37,) * 36, output_bytes=gib * GIB // 37)
+    return (gib * GIB // 37,) * 37
 
 
 def gpus_of(*free_gib: float) -> list[Device]:
@@ -189,11 +189,11 @@ def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
         }
 
     untied = tensors(token_embd__weight=1000, blk__0__a=1, blk__1__a=2, output_norm__weight=10, output__weight=20)
-    assert weights_of(untied, 2) == Weights(layer_bytes=(1, 2), output_bytes=30)
-    assert weights_of(untied, 1, head=False) == Weights(layer_bytes=(1,), output_bytes=30)
+    assert weights_of(untied, 2) == (1, 2, 30)
+    assert weights_of(untied, 1, head=False) == (1, 30)
     tied = tensors(token_embd__weight=1000, per_layer_token_embd__weight=5000, blk__0__a=1, output_norm__weight=10)
-    assert weights_of(tied, 1) == Weights(layer_bytes=(1,), output_bytes=1010)
-    assert weights_of(tied, 1, head=False) == Weights(layer_bytes=(1,), output_bytes=10)
+    assert weights_of(tied, 1) == (1, 1010)
+    assert weights_of(tied, 1, head=False) == (1, 10)
 
 
 def test_the_context_is_measured_where_layers_depend_on_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.model import placement as module
-from qcls_gguf.model.placement import ON_CPU, Placement, Weights, device_index, fitted, placement, used_gpus
+from qcls_gguf.model.placement import ON_CPU, Placement, device_index, fitted, placement, used_gpus
 from qcls_gguf.native import ContextMemory, Device
 
 MIB = 1 << 20
@@ -52,7 +52,7 @@ def test_no_share_exceeds_its_room_and_no_division_holds_more(
 ) -> None:
     sizes = [*(each + cache for each in layers), head]
     context = ContextMemory(cache_bytes=cache * len(layers), compute_bytes=compute)
-    weights = Weights(layer_bytes=tuple(layers), output_bytes=head)
+    weights = (*layers, head)
     rooms = [each - SPARE - compute for each in free]
 
     def fitting(n: int) -> list[float]:
@@ -76,7 +76,7 @@ def test_no_share_exceeds_its_room_and_no_division_holds_more(
 
 def test_layers_that_fit_nowhere_are_divided_all_the_same() -> None:
     """As many as were asked for; llama.cpp then says that memory is lacking, if it really is."""
-    weights = Weights(layer_bytes=(100 * MIB,) * 20, output_bytes=100 * MIB)
+    weights = (100 * MIB,) * 21
     context = ContextMemory(cache_bytes=0, compute_bytes=0)
     placed = placement(RuntimeConfig(n_gpu_layers="all"), weights, gpus_of(SPARE + 1000 * MIB, SPARE), context)
     assert placed == Placement((16, 5))
@@ -88,15 +88,15 @@ def test_layers_that_fit_nowhere_are_divided_all_the_same() -> None:
 )
 def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_layers: int, asked: list[int]) -> None:
     """Two layers and a head on one GPU; the cache takes as much as the layers, the buffers more if not all fit."""
-    weights = Weights(layer_bytes=(100 * MIB, 100 * MIB), output_bytes=50 * MIB)
+    weights = *layers, head = 100 * MIB, 100 * MIB, 50 * MIB
     measured_with: list[int] = []
 
     def context_with(placed: Placement) -> ContextMemory:
         measured_with.append(placed.n_gpu_layers)
-        n_more = int(more * sum(weights.layer_bytes)) if placed.n_gpu_layers < 3 else 0
-        return ContextMemory(cache_bytes=sum(weights.layer_bytes), compute_bytes=MIB + n_more)
+        n_more = int(more * sum(layers)) if placed.n_gpu_layers < 3 else 0
+        return ContextMemory(cache_bytes=sum(layers), compute_bytes=MIB + n_more)
 
-    gpus = gpus_of(SPARE + MIB + weights.output_bytes + int(parts * sum(weights.layer_bytes)))
+    gpus = gpus_of(SPARE + MIB + head + int(parts * sum(layers)))
     placed, _ = fitted(RuntimeConfig(), weights, gpus, context_with)
     assert (placed.n_gpu_layers, measured_with) == (n_layers, asked)
 

@@ -14,11 +14,10 @@ from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.drafting.models import given_model
 from qcls_gguf.errors import ConfigError, ModelError
 from qcls_gguf.inspection.local_models import models_document, models_record
-from qcls_gguf.model.files import find_model, local_models
+from qcls_gguf.model.files import find_model, find_packaged_model, local_models, packaged_models
 from qcls_gguf.model.identity import digest_of
 from qcls_gguf.model.ollama import find_ollama_model, installed, manifest_of
 from qcls_gguf.model.ollama import shown as shown_name
-from qcls_gguf.model.packages import find_packaged_model, packaged_models
 from qcls_gguf.report.document import Table
 
 MODEL = "application/vnd.ollama.image.model"
