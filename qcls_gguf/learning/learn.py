@@ -45,7 +45,7 @@ from ..statistics import (
 )
 from .calibrate import FitSettings
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out
-from .passes import States, common_text, read_states, tried_depths
+from .passes import HalfArray, common_text, read_states, tried_depths
 from .report import AnswerQuality, LearnRecord, LearntPrompt, listed_labels
 
 Texts = Literal["own", "common", "both"]
@@ -145,7 +145,7 @@ def learn_heads(
     asked = [*rows, *(LabelledQuery(line=0, query=query, labels={}) for query in CONTENT_FREE_QUERIES)]
     queries = [row.query for row in asked]
 
-    def read(what: LoadedPrompts, part: str) -> tuple[dict[str, ScoreTable], States]:
+    def read(what: LoadedPrompts, part: str) -> tuple[dict[str, ScoreTable], HalfArray]:
         build = build_info().source_digest
         name = digest_of([classifier.model.sha256, build, what.compiled.digest, tried, queries])[:16]
         done = count(1)
@@ -169,9 +169,9 @@ def learn_heads(
     for index, prompt in enumerate(prompts):
         truth, table = truth_of(loaded.prompts[index], rows), tables[prompt.name]
         candidates = candidates_of(
-            index,
-            None if texts == "common" else own,
-            of_common,
+            tried,
+            None if texts == "common" else own[index],
+            None if of_common is None else of_common[0],
             choices.common,
             table.by_scoring[prompt.scoring],
             truth.index,
@@ -197,20 +197,24 @@ def _folder(settings: LearnSettings) -> Iterator[Path]:
 
 
 def candidates_of(
-    place: int, own: States | None, common: States | None, text: str, scores: FloatArray, index: IntArray
+    depths: Sequence[int],
+    own: HalfArray | None,
+    common: HalfArray | None,
+    text: str,
+    scores: FloatArray,
+    index: IntArray,
 ) -> list[Candidate]:
     """What a prompt's head may read, cheapest first: fewer layers, then the text that other prompts read as well.
 
-    place: of the prompt among those whose own states these are; text: the common one; scores: (n_all, n_labels) of the
-    labels' texts; index: the prompt's rows.
+    own, common: (n_depths, n_all, n_embd) the states at the ends of the prompt and of the common text; text: the common
+    one; scores: (n_all, n_labels) of the labels' texts; index: the prompt's rows.
     """
-    (some,) = {each.depths for each in (own, common) if each is not None}
     found = []
-    for at, depth in enumerate(some):
+    for at, depth in enumerate(depths):
         if common is not None:
-            found.append(Candidate(depth=depth, states=common.values[0, at], text=text, index=index))
+            found.append(Candidate(depth=depth, states=common[at], text=text, index=index))
         if own is not None:
-            found.append(Candidate(depth=depth, states=own.values[place, at], index=index))
+            found.append(Candidate(depth=depth, states=own[at], index=index))
     return found if own is None else [*found, replace(found[-1], scores=scores)]
 
 

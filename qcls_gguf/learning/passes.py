@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,6 @@ MOST_NUMBERS = 1 << 27
 _SHARES = (0.4, 0.5, 0.6, 0.67, 0.75, 0.85)
 """of the layers: the depths that are tried"""
 _SCORINGS: tuple[Scoring, ...] = TREE, JOINT, MEAN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class States:
-    """The states of some texts at several depths, stored in a file."""
-
-    depths: tuple[int, ...]
-    """layers; the last one is all, with the final norm"""
-    values: HalfArray
-    """(n_texts, n_depths, n_rows, n_embd) unit states"""
 
 
 def tried_depths(classifier: Classifier, wanted: Sequence[int] = ()) -> tuple[int, ...]:
@@ -73,8 +62,11 @@ def read_states(
     depths: tuple[int, ...],
     path: Path,
     on_row: Callable[[], None],
-) -> tuple[dict[str, ScoreTable], States]:
-    """The queries' scores by each prompt's texts, and the states at each prompt's end, in files that begin with `path`.
+) -> tuple[dict[str, ScoreTable], HalfArray]:
+    """The queries' scores by each prompt's texts, and (n_prompts, n_depths, n_queries, n_embd) the unit states at each
+    prompt's end, in files that begin with `path`.
+
+    depths: ascending; the last one is all layers, with the final norm.
 
     What an earlier run has left there is not computed again. Prompts that have only heads get no scores. Raises
     ConfigError for more queries than can be fitted or the disk should hold, and what `classify_batch` raises.
@@ -100,7 +92,7 @@ def read_states(
         return np.lib.format.open_memmap(path.with_suffix(suffix), "w+" if is_new else "r+", kind, shape)
 
     scores: Any = array(".scores.npy", np.float64, columns) if exact else None
-    values = array(".states.npy", np.float16, shape)
+    values: HalfArray = array(".states.npy", np.float16, shape)
     n_read = int(values[-1, -1].any(axis=1).sum()) // n_together * n_together  # a row's last states are written last
     for _ in range(n_read):
         on_row()
@@ -113,7 +105,7 @@ def read_states(
         values[:, :, start : start + len(some)] = unit_states(states).transpose(1, 2, 0, 3)
         for _ in some:
             on_row()
-    return {} if scores is None else _tables(prompts.prompts, scores), States(depths=depths, values=values)
+    return {} if scores is None else _tables(prompts.prompts, scores), values
 
 
 def _tables(prompts: Sequence[Prompt], scores: FloatArray) -> dict[str, ScoreTable]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
 from ..config.calibration_file import (
+    Calibration,
     PromptCalibration,
     StatedError,
     StatedSets,
@@ -25,6 +23,7 @@ from ..config.calibration_file import (
 from ..config.prompt import LabelSets, PromptConfig
 from ..config.schema import Config, chosen_prompts
 from ..config.words import JsonObject, counted, shown
+from ..core.loading import calibrate
 from ..data.labelled import read_labelled
 from ..errors import ConfigError
 from ..evaluation.passes import Truth, truth_of, usable_rows
@@ -111,7 +110,13 @@ def state(
     for prompt in prompts:
         if not any(prompt.name in row.labels for row in data.rows):
             raise ConfigError(f"`data` {settings.data}: no row is labelled for prompt {prompt.name}: name others")
-    with _fits_alone(config) as (plain, fits), opener.open(plain) as classifier:
+    fitted = _fits_alone(config)
+    fits = fitted.prompts if fitted else {}
+    plain = tuple(replace(each, min_confidence=None, fallback=None, sets=None) for each in config.prompts)
+    with opener.open(replace(config, prompts=plain, calibration=None)) as classifier:
+        if fitted:
+            fitted.check_model(classifier.model.sha256)
+            classifier.core.run(calibrate, classifier.core, classifier.configured, fitted)
         rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)
         results = [classifier.classify(row.query).results for row in opener.each("answer", rows)]
         handle, model = classifier.handle, classifier.model
@@ -154,27 +159,21 @@ def state(
     return record, None if refused else calibration_text(model.sha256, in_file, source)
 
 
-@contextmanager
-def _fits_alone(config: Config) -> Iterator[tuple[Config, dict[str, PromptCalibration]]]:
-    """The configuration as it answers without statements and abstention, and its temperatures and biases by prompt.
+def _fits_alone(config: Config) -> Calibration | None:
+    """The temperatures and biases of the configuration's calibration file, without statements; None where it is not
+    there.
 
-    Raises ConfigError for a calibration that is there and not for these prompts.
+    Raises ConfigError for a file that is not for these prompts.
     """
-    prompts = tuple(replace(each, min_confidence=None, fallback=None, sets=None) for each in config.prompts)
-    plain = replace(config, prompts=prompts, calibration=None)
-    calibration = read_calibration(config) if config.calibration and config.calibration.exists() else None
-    fits = {
-        name: replace(fit, answers=None, reference=None, error=None, sets=None)
-        for name, fit in (calibration.prompts.items() if calibration else ())
-        if fit.fits_scores
-    }
-    if calibration is None or not fits:
-        yield plain, fits
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "calibration.yaml")
-        path.write_text(calibration_text(calibration.model_sha256, fits), encoding="utf-8")
-        yield replace(plain, calibration=path), fits
+    found = read_calibration(config) if config.calibration and config.calibration.exists() else None
+    return found and replace(
+        found,
+        prompts={
+            name: replace(fit, answers=None, reference=None, error=None, sets=None)
+            for name, fit in found.prompts.items()
+            if fit.fits_scores
+        },
+    )
 
 
 def _stated(

@@ -27,7 +27,7 @@ from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.passes import ScoreTable, truth_of
 from qcls_gguf.learning.fit import Candidate, HeadFit, cheapest
 from qcls_gguf.learning.learn import COMMON_TEXT, candidates_of, learn_prompt
-from qcls_gguf.learning.passes import States, common_text, read_states, tried_depths
+from qcls_gguf.learning.passes import HalfArray, common_text, read_states, tried_depths
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.score.adjustment import log_prior
@@ -52,8 +52,9 @@ class Read(NamedTuple):
     label: IntArray
     """(n,) of the rows"""
     table: ScoreTable
-    own: States
-    common: States
+    depths: tuple[int, ...]
+    own: HalfArray
+    common: HalfArray
     place: Path
     """what the names of its files begin with"""
 
@@ -96,7 +97,8 @@ def read(task: Task, on_row: Callable[[], None]) -> Read:
             with classifier.prompt_set(common_text(classifier, COMMON_TEXT)) as text:
                 common = read_states(classifier, text, queries, depths, place, on_row)[1]
             label = np.array([task.labels.index(label) for _, label in pairs])
-            return Read(config.prompts[0], loaded.prompts[0], rows, label, tables[task.ask], states, common, place)
+            table, compiled = tables[task.ask], loaded.prompts[0]
+            return Read(config.prompts[0], compiled, rows, label, table, depths, states[0], common[0], place)
 
 
 def draw(found: Read, n: int, seed: int, *, whole: bool) -> Draw:
@@ -109,7 +111,7 @@ def draw(found: Read, n: int, seed: int, *, whole: bool) -> Draw:
 
     def candidates(index: IntArray) -> list[Candidate]:
         scores = found.table.by_scoring[found.prompt.scoring]
-        return candidates_of(0, found.own, found.common, COMMON_TEXT, scores, index)
+        return candidates_of(found.depths, found.own, found.common, COMMON_TEXT, scores, index)
 
     def accuracy(log_p: AnyFloats) -> float:
         return float(100 * (log_p.argmax(axis=1) == found.label[rest]).mean())
@@ -127,7 +129,7 @@ def draw(found: Read, n: int, seed: int, *, whole: bool) -> Draw:
     truth = truth_of(found.compiled, [found.rows[i] for i in drawn])
     learnt, _ = learn_prompt(found.prompt, replace(truth, index=drawn), found.table, some, seed)
     both, fit = chosen(lambda each: True)
-    most = _LOW * found.own.depths[-1]
+    most = _LOW * found.depths[-1]
     return Draw(
         n=len(drawn),
         n_tested=len(rest),
