@@ -100,18 +100,12 @@ def calibrate(core: Core, prompts: LoadedPrompts, calibration: Calibration | Non
 
 def _hold(core: Core, compiled: PromptSet, begun: list[Prefix]) -> list[Prefix]:
     """Cache the whole prefixes, then evict the pieces cached before; evict these first if there is no room for both."""
-    try:
+    held = None
+    with suppress(PlanError):
         held = core.engine.hold(compiled.prefixes)
-    except PlanError:
-        _forget(core, begun)
-        return core.engine.hold(compiled.prefixes)
-    _forget(core, begun)
-    return held
-
-
-def _forget(core: Core, begun: list[Prefix]) -> None:
     core.engine.forget(begun)
     begun.clear()
+    return core.engine.hold(compiled.prefixes) if held is None else held
 
 
 def _has_grown(core: Core, tokens: Tokens, begun: list[Prefix], n_before: int) -> bool:

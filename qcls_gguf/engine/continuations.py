@@ -81,9 +81,6 @@ class ContinuationScorer(Closing):
         self._leaves = np.arange(self._n_leaves, dtype=np.int32)
         self._stem: Tokens = ()
         """the tokens whose cells the last sequence holds"""
-        self._known: list[TokenScore] = []
-        """scores of its tokens from _n_before_known on"""
-        self._n_before_known = 0
 
     def tokens(self, text: str, *, adds_first: bool = True) -> list[int]:
         """Tokens of a text, in which special tokens may be spelt; adds_first: with the first one that the model wants
@@ -113,7 +110,7 @@ class ContinuationScorer(Closing):
                 order = order[self._score_some(texts, order, found, on_scored) :]
         except BaseException:
             self._context.clear()
-            self._stem, self._known = (), []
+            self._stem = ()
             raise
         return found
 
@@ -128,22 +125,18 @@ class ContinuationScorer(Closing):
         tree, roots, cached = TokenTree(), dict[int, int](), list[int]()
         wanted: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # by node: (text, the token that follows)
         before: Tokens = ()
-        n = end = last = 0
+        n = end = 0
         for index in order:
             fed, n_given = texts[index].tokens[:-1], texts[index].n_given
-            n_common = common_prefix(self._stem, fed)
-            known = self._known_scores(n_given, n_common)
-            n_given += len(known)
-            n_cached = min(n_common, n_given - 1)
+            n_cached = min(common_prefix(self._stem, fed), n_given - 1)
             is_shared = not self._has_states and n_cached in roots
             n_more = len(fed) - max(n_cached, common_prefix(before, fed) if is_shared else 0)
             if n and (len(self._stem) + len(tree) + n_more > self._n_cells or tree.n_leaves() == self._n_leaves):
                 break
             n += 1
-            found[index] += known
             if n_given > len(fed):
                 continue
-            before, last = fed, index
+            before = fed
             if not is_shared:
                 roots[n_cached] = tree.add_root(n_cached)
                 cached.append(n_cached)
@@ -157,16 +150,9 @@ class ContinuationScorer(Closing):
             self._decode(plan, cached, wanted, found)
             following = texts[order[n]].tokens if n < len(order) else before
             self._keep(before[: common_prefix(before, following)], int(plan.seq_id[plan.seq_offset[end]]))
-            self._n_before_known = texts[last].n_given
-            self._known = found[last][: max(0, len(self._stem) - self._n_before_known)]
         if on_scored:
             on_scored(n)
         return n
-
-    def _known_scores(self, start: int, end: int) -> list[TokenScore]:
-        """The scores of the stem's tokens at positions start to end - 1; none where the first of them is not known."""
-        first = self._n_before_known
-        return self._known[start - first : end - first] if first <= start < end else []
 
     def _decode(
         self,
@@ -185,14 +171,7 @@ class ContinuationScorer(Closing):
             end = min(start + self._context.n_batch, plan.n_tokens)
             end = min(end, int(np.searchsorted(n_read, rows_before + len(self._rows), "right")))
             rows = self._rows[: n_read[end - 1] - rows_before]
-            self._context.decode(
-                plan.token[start:end],
-                plan.pos[start:end],
-                plan.seq_offset[start : end + 1],
-                plan.seq_id,
-                plan.output[start:end],
-                rows,
-            )
+            self._context.decode(*plan.part(start, end), rows)
             best = rows.argmax(axis=1)
             highest = rows[np.arange(len(rows)), best]
             log_sums = highest + np.log(np.exp(rows - highest[:, None]).sum(axis=1))

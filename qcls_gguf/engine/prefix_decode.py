@@ -63,12 +63,4 @@ def _store_together(context: NativeContext, cache: PrefixCache, prefixes: Sequen
 def _decode(context: NativeContext, plan: Plan) -> None:
     no_rows = np.zeros((0, context.row_size), np.float32)
     for start in range(0, plan.n_tokens, context.n_batch):
-        end = min(start + context.n_batch, plan.n_tokens)
-        context.decode(
-            plan.token[start:end],
-            plan.pos[start:end],
-            plan.seq_offset[start : end + 1],
-            plan.seq_id,
-            plan.output[start:end],
-            no_rows,
-        )
+        context.decode(*plan.part(start, min(start + context.n_batch, plan.n_tokens)), no_rows)

@@ -50,7 +50,6 @@ def most_queries(config: Config, opener: ClassifierOpener) -> int:
     """The most queries of a decode. Opens the vocabulary only if the model's states may be large."""
     if not read_header(opener.models.path_of(config)).may_have_states:
         return MOST
-
     with opener.vocabulary_of(config) as vocabulary:
         texts = render_prompts(config.prompts, vocabulary, config.model).prompts
         facts = vocabulary.facts

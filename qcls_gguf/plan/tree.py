@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import PlanError
-from ..statistics import Int32Array, IntArray
+from ..statistics import BoolArray, Int32Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class Plan:
     """(n_tokens + 1,) token i belongs to the sequences seq_id[seq_offset[i]:seq_offset[i + 1]]"""
     seq_id: Int32Array
     """(n_pairs,)"""
-    output: npt.NDArray[np.bool_]
+    output: BoolArray
     """(n_tokens,) whether the token's hidden state is read"""
     leaf_root: tuple[int, ...]
     """(n_leaves,) the number of the root that each leaf grows from"""
@@ -63,6 +62,11 @@ class Plan:
     @property
     def n_leaves(self) -> int:
         return len(self.leaf_root)
+
+    def part(self, start: int, end: int) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array, BoolArray]:
+        """The arrays of the tokens [start, end), as a decode takes them; those before them are decoded already."""
+        offset = self.seq_offset[start : end + 1]
+        return self.token[start:end], self.pos[start:end], offset, self.seq_id, self.output[start:end]
 
     @property
     def node_row(self) -> IntArray:

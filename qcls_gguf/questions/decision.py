@@ -41,6 +41,8 @@ _STATE = "\U0010fffd"
 _OPTION_END = "<|box_end|>"
 """what ends an option of kev"""
 _SPELLING = re.compile(r"<\|(\w+)\|>", re.ASCII)
+_PAIRS = ["".join(pair) for pair in product(ascii_uppercase, repeat=2)]
+_CODES = [*ascii_uppercase, *_PAIRS]
 _ODD_TEXT = ' "a\\\n '
 _WHITE = " \t\n\r"
 _ANY = Question.of("choice", "?", (("a", None), ("b", None)))
@@ -145,7 +147,7 @@ class DecisionReader:
     def _read(self, question: Question, order: int) -> list[_Option]:
         """What the answer is read from."""
         if self.kind == LEV and question.kind == "predicate":
-            return [_Option(str(n), None, (code,)) for n, code in enumerate(self._single(_codes(), _N_RATINGS))]
+            return [_Option(str(n), None, (code,)) for n, code in enumerate(self._single(_CODES, _N_RATINGS))]
         return self._options(question, order)
 
     def _codes(self, question: Question, keys: Sequence[str]) -> list[tuple[str, ...]]:
@@ -153,7 +155,7 @@ class DecisionReader:
             return self._groups(question, keys)
         if self.kind == KEV:  # its template shows none
             return [(code,) for code in _first(map(str, range(_MOST_CODES)), len(keys))]
-        codes = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _codes()
+        codes = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _CODES
         return [(code,) for code in self._single(codes, len(keys))]
 
     def _single(self, codes: Iterable[str], n: int) -> list[str]:
@@ -175,7 +177,7 @@ class DecisionReader:
             wanted = list(ascii_uppercase[:n]) if n <= 26 else [f"{index:02}" for index in range(n)]
         hundred = [f"{index:02}" for index in range(100)]
         numbers = [f"#{index}" for index in range(200)]
-        pool = [*ascii_uppercase, *hundred, *ascii_lowercase, *numbers, *_pairs()]
+        pool = [*ascii_uppercase, *hundred, *ascii_lowercase, *numbers, *_PAIRS]
         used: set[int] = set()
         groups: list[tuple[str, ...]] = []
         for code in wanted:
@@ -304,14 +306,6 @@ def _flat(value: Any, indent: int = 0) -> str:
             )
         case _:
             return json.dumps(value)
-
-
-def _codes() -> list[str]:
-    return [*ascii_uppercase, *_pairs()]
-
-
-def _pairs() -> list[str]:
-    return ["".join(pair) for pair in product(ascii_uppercase, repeat=2)]
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
