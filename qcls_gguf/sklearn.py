@@ -38,7 +38,7 @@ from .config.heads_file import Head, heads_content
 from .config.resources import DEFAULT_CONFIG
 from .config.schema import Config, raw_config
 from .config.scoring import TREE
-from .config.words import shown
+from .config.words import listed, shown
 from .data.labelled import LabelledQuery
 from .learning.learn import HeadChoices, learn_heads, why_not
 from .learning.report import LearntPrompt
@@ -213,7 +213,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         named = self._numbered(classes, labels) if classes.dtype.kind in "biu" else [str(each) for each in classes]
         known = {label: column for column, label in enumerate(labels)}
         if unknown := [name for name in named if name not in known]:
-            what = ", ".join(shown(name) for name in unknown[:5]) + (" …" if len(unknown) > 5 else "")
+            what = listed(list(map(shown, unknown)), most=5)
             raise ValueError(
                 f"y: {what}: no label of the prompt, which has {', '.join(labels)}: map y to these, or leave y out"
             )

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from ..config.words import JsonObject
+from ..config.words import JsonObject, listed
 from .method import Answer, Method, PeerError, Workload
 
 TIMEOUT_S = 120.0
@@ -95,8 +95,8 @@ class HttpPeer(Method):
         of = f"of {len(self.workload.prompts) * len(self.workload.queries)} answers"
         if self._outside:
             labels = sorted(set.union(*self._outside.values()))
-            shown = ", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")
-            remarks.append(f"outside the {self.n_top} tokens that come back, in {len(self._outside)} {of}: {shown}")
+            where = f"outside the {self.n_top} tokens that come back, in {len(self._outside)} {of}"
+            remarks.append(f"{where}: {listed(labels, most=6)}")
         if self._ended:
             remarks.append(
                 f"{len(self._ended)} {of} came without log-probabilities ({', '.join(sorted({*self._ended.values()}))}"

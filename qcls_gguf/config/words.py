@@ -65,6 +65,13 @@ def counted(n: int, one: str, many: str | None = None) -> str:
     return f"{n} {one if n == 1 else many or f'{one}s'}"
 
 
+def listed(names: Sequence[str], one: str = "", most: int = MAX_LISTED) -> str:
+    """Names, as many as a list has, and how many more there are, such as `and 2 more labels`; one: what they name."""
+    n_more = len(names) - most
+    more = counted(n_more, f"more {one}") if one else f"{n_more} more"
+    return ", ".join(names[:most]) + (f" and {more}" if n_more > 0 else "")
+
+
 def abbreviated(n: int) -> str:
     """A large number in three digits, such as `8.19B`: thousands (K), millions (M), billions (B) or trillions (T)."""
     return next((f"{n / unit:.3g}{name}" for unit, name in _UNITS if n >= unit), str(n))

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NoReturn
 
 from ..config.prompt import LikelyMistake, PromptConfig
-from ..config.words import MAX_LISTED
+from ..config.words import listed
 from ..engine.prefix_cache import Prefix
 from ..errors import PlanError
 from ..native.trie import TrieScores
@@ -59,11 +59,10 @@ class Labeller(Closing):
 
     def __repr__(self) -> str:
         """Its prompts, and the model and device that answer."""
-        names, core = [prompt.name for prompt in self.prompts], self.handle.core
-        more = f" and {n} more" if (n := len(names) - MAX_LISTED) > 0 else ""
+        names, core = listed([prompt.name for prompt in self.prompts]), self.handle.core
         closed = "" if self.handle.is_open and not core.executor.is_closed else ", closed"
         model = f"{core.info.description}, {core.info.device}"
-        return f"<{type(self).__name__} of {', '.join(names[:MAX_LISTED])}{more} ({model}{closed})>"
+        return f"<{type(self).__name__} of {names} ({model}{closed})>"
 
     def classify_batch(self, queries: Iterable[str], *, deadline_s: float | None = None) -> list[Result]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).

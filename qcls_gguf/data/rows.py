@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from ..config.words import MAX_LISTED, counted, kind_of, printable, shown
+from ..config.words import counted, kind_of, listed, printable, shown
 from ..errors import ConfigError
 from .encoding import LONGEST_LINE, is_text, shown_bytes
 
@@ -82,8 +82,7 @@ DELIMITERS = (",", ";", "\t")
 
 def listed_columns(names: Sequence[str]) -> str:
     """Which columns there are, as messages have it."""
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return f"the columns are {', '.join(map(shown, names[:MAX_LISTED]))}{more}"
+    return f"the columns are {listed(list(map(shown, names)))}"
 
 
 def check_once(columns: Sequence[str]) -> None:

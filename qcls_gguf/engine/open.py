@@ -189,9 +189,7 @@ def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:
             "runtime.batch_invariant: recurrent layers, which this model has, have no kernels for that: leave it "
             "out, max_batch 1 keeps queries apart"
         )
-    tensors = model.file.tensors
-    check_layers(tensors)
-    why_no_logits = wrong_output(tensors)
+    why_no_logits = check_tensors(model.file.tensors)
     if why_no_logits and prompts.exact:
         raise ConfigError(why_no_logits)
     return why_no_logits
@@ -210,18 +208,15 @@ def _check_kept_queries(n: int, model: Vocabulary, prompts: PromptSet) -> None:
         )
 
 
-def check_layers(tensors: Mapping[str, TensorInfo]) -> None:
-    """Raise ConfigError if the kernels cannot compute a matrix of the layers. tensors: of all the file's parts."""
+def check_tensors(tensors: Mapping[str, TensorInfo]) -> str | None:
+    """Raise ConfigError if the kernels cannot compute a matrix of the layers. tensors: of all the file's parts.
+
+    Returns why exact scores, which need all rows of the output matrix, are impossible; None if the kernels can compute
+    it. Other scores need only the rows of label tokens, which are multiplied on the CPU, whatever its type.
+    """
     for name, tensor in tensors.items():
         if name.startswith("blk.") and len(tensor.shape) > 1 and (wrong := _wrong_matrix(tensor, _MOST_ROWS)):
             raise ConfigError(f"runtime.batch_invariant: {wrong}; without it, max_batch 1 keeps queries apart")
-
-
-def wrong_output(tensors: Mapping[str, TensorInfo]) -> str | None:
-    """Why exact scores, which need all rows of the output matrix, are impossible; None if the kernels can compute it.
-
-    Other scores need only the rows of label tokens, which are multiplied on the CPU, whatever its type.
-    """
     wrong = _wrong_matrix(next(tensors[name] for name in _OUTPUTS if name in tensors), _MOST_OUTPUT_ROWS)
     return wrong and (
         f"runtime.batch_invariant: {wrong}, for exact scores: choose scoring: tree, or leave batch_invariant out; "

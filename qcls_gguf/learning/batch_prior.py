@@ -8,6 +8,7 @@ equally frequent, which is wrong where they are not: docs/real-models.md says wh
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -101,12 +102,10 @@ def fit_batch_prior(settings: BatchPriorSettings, opener: ClassifierOpener) -> t
     raw = dataclasses.replace(config, prompts=plain, calibration=None, heads=None, cascade=None)
     with opener.open(raw) as classifier:
         for line in opener.each("label", asked):
-            try:
-                answers = classifier.classify(line.text).results if line.error is None else ()
-            except PlanError:  # too long
-                answers = ()
-            for answer in answers:
-                found[answer.prompt].append([score.probability for score in answer.scores])
+            if line.error is None:
+                with suppress(PlanError):  # too long
+                    for answer in classifier.classify(line.text).results:
+                        found[answer.prompt].append([score.probability for score in answer.scores])
         model = classifier.model
     n_queries = len(found[prompts[0].name]) - len(CONTENT_FREE_QUERIES)
     if n_queries < LEAST_QUERIES:

@@ -20,7 +20,7 @@ from ..config.prompt import CONTENT_FREE_QUERIES, Prior, PromptConfig
 from ..config.schema import chosen_prompts, raw_config
 from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
-from ..config.words import counted, digest_of, shown
+from ..config.words import counted, digest_of, listed, shown
 from ..core.handle import LoadedPrompts
 from ..data.labelled import LabelledQuery, read_labelled
 from ..errors import CapacityError, ConfigError
@@ -46,7 +46,7 @@ from ..statistics import (
 from .calibrate import FitSettings
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out
 from .passes import HalfArray, common_text, read_states, tried_depths
-from .report import AnswerQuality, LearnRecord, LearntPrompt, listed_labels
+from .report import AnswerQuality, LearnRecord, LearntPrompt
 
 Texts = Literal["own", "common", "both"]
 COMMON_TEXT = f"Text: {SLOT}"
@@ -230,7 +230,8 @@ def learn_prompt(
         candidates = [each for each in candidates if each.scores is not None]
     reason = why_not(prompt, counts, n)
     if reason is None and not candidates:
-        reason = f"no row has the label {listed_labels(unlearnt)}, which only its text can answer: add rows"
+        labels = listed(list(map(shown, unlearnt)), "label")
+        reason = f"no row has the label {labels}, which only its text can answer: add rows"
     learnt = p_value = head = None
     curve: dict[int, float] = {}
     if reason is None:

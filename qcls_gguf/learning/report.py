@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..config.prompt import Prior
 from ..config.scoring import Scoring
-from ..config.words import MAX_LISTED, counted, shown
+from ..config.words import counted, listed, shown
 from ..evaluation.records import Confusion, FittedRecord
 from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Table
 from ..report.record import Record
@@ -92,7 +92,7 @@ def learn_document(record: LearnRecord) -> Document:
         where = "" if each.text is None else f", of the text {shown(each.text)}"
         verdicts[name] = f"{'a head' if each.kept else 'no head'}{where}: {each.reason}"
         if each.unlearnt:
-            verdicts[name] += f"; without rows, by their texts: {listed_labels(each.unlearnt)}"
+            verdicts[name] += f"; without rows, by their texts: {listed(list(map(shown, each.unlearnt)), 'label')}"
     columns = {
         "prompt": TEXT, "rows": "d", "labels' texts": ">", "learnt": ">", "log-loss": ".3f", "learnt log-loss": ".3f",
         "ECE": ".3f", "learnt ECE": ".3f", f"layers of {record.n_layer}": "d",
@@ -131,12 +131,6 @@ def _draw_curves(record: LearnRecord, axes: Axes) -> None:
             axes.axhline(each.zero_shot.accuracy, color=line.get_color(), linewidth=0.8, linestyle="--")
     axes.set(xlabel="rows learnt from", ylabel="accuracy", title="Learning curve (dashed: the labels' texts)")
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-
-
-def listed_labels(labels: Sequence[str]) -> str:
-    """Labels, as many as a list has, and how many more there are."""
-    more = len(labels) - MAX_LISTED
-    return ", ".join(map(shown, labels[:MAX_LISTED])) + (f" and {counted(more, 'more label')}" if more > 0 else "")
 
 
 def _accuracy(measured: AnswerQuality) -> str:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 from ..config.prompt import LikelyMistake, MistakeKind, PromptConfig
 from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
-from ..config.words import ALIKE, digest_of, seen_as, shown
+from ..config.words import ALIKE, digest_of, listed, seen_as, shown
 from ..model import Vocabulary
 from .compiled import Prompt
 from .prompt_set import PromptSet
@@ -183,7 +183,8 @@ def alike_labels(case: _Case) -> _Mistakes:
         groups.setdefault(seen_as(label), []).append(label)
     for labels in groups.values():
         if len(labels) > 1:
-            yield "labels_alike", "labels", f"{_named(labels)} {ALIKE}, and share their probability: keep one of them"
+            named = listed(list(map(shown, labels)), most=_N_NAMED)
+            yield "labels_alike", "labels", f"{named} {ALIKE}, and share their probability: keep one of them"
 
 
 def untrained_prompts(case: _Case) -> _Mistakes:
@@ -219,11 +220,6 @@ def descriptions_not_shown(case: _Case) -> _Mistakes:
     if any(text not in case.whole.expanded_template for text in descriptions):
         instead = f" in place of {LABELS_SLOT}" if LABELS_SLOT in texts else ""
         yield "descriptions", "labels", f"are described, and the text does not say so: write {DESCRIBED_SLOT}{instead}"
-
-
-def _named(labels: Sequence[str]) -> str:
-    more = len(labels) - _N_NAMED
-    return ", ".join(map(shown, labels[:_N_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 OF_TEXTS = (unknown_control_tokens, other_chat_format, literal_slots, alike_labels)

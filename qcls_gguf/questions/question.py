@@ -17,6 +17,7 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.template import SLOT
+from ..config.words import listed
 from ..errors import CapacityError, ConfigError
 from ..model import Model
 from ..prompts.pointer import Pointer
@@ -127,8 +128,7 @@ class UnknownPromptError(PlaceError):
     """A request names a prompt that is not configured."""
 
     def __init__(self, name: str, known: Mapping[str, PromptConfig], param: str) -> None:
-        shown = ", ".join(list(known)[:20]) + (" …" if len(known) > 20 else "")
-        super().__init__(f"{name[:100]!r} is not a configured prompt: there are {shown}", param)
+        super().__init__(f"{name[:100]!r} is not a configured prompt: there are {listed(list(known))}", param)
 
 
 def compile_question(question: Question, forms: Forms, classifier: Classifier) -> PromptSet:

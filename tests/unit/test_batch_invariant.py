@@ -2,7 +2,7 @@
 
 import pytest
 
-from qcls_gguf.engine.open import check_layers, wrong_output
+from qcls_gguf.engine.open import check_tensors
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 
@@ -28,8 +28,7 @@ def model(*changed: TensorInfo, without: str = "") -> dict[str, TensorInfo]:
 
 
 def test_models_of_the_usual_files_are_taken() -> None:
-    check_layers(model())
-    assert wrong_output(model()) is None
+    assert check_tensors(model()) is None
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_models_of_the_usual_files_are_taken() -> None:
 )
 def test_other_matrices_are_named(changed: TensorInfo, says: str) -> None:
     with pytest.raises(ConfigError, match=f"^runtime.batch_invariant: tensor .*{says}.*without it, max_batch 1"):
-        check_layers(model(changed))
+        check_tensors(model(changed))
 
 
 @pytest.mark.parametrize(
@@ -56,9 +55,7 @@ def test_other_matrices_are_named(changed: TensorInfo, says: str) -> None:
     ],
 )
 def test_another_head_costs_the_exact_scores_alone(changed: TensorInfo, without: str, says: str) -> None:
-    tensors = model(changed, without=without)
-    check_layers(tensors)
-    why = wrong_output(tensors)
+    why = check_tensors(model(changed, without=without))
     assert why
     assert says in why
     assert "scoring: tree" in why
