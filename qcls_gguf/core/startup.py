@@ -23,7 +23,7 @@ from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from ..model import Model, OpenModels
 from ..model.placement import device_name, used_gpus
 from ..native import build_info
-from ..native.cuda_driver import driver_step
+from ..native.device import driver_step
 from ..prompts.chat import is_chat, render_prompts
 from ..prompts.prompt_set import compile_prompts
 from ..score.adjustment import content_free_queries

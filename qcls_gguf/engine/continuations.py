@@ -22,14 +22,13 @@ from ..plan.tree import Plan, TokenTree
 from ..prompts.compiled import common_prefix
 from ..system.closing import Closing
 from .cores import threads
+from .prefix_cache import Tokens
 
 _N_LEAVES = 64
 """Texts of one token tree, each with tokens of its own at its end."""
 _USUAL_N_CTX = 4096
 _ROWS_BYTES = 64 << 20
 """Of the logits of one decode, about."""
-
-Tokens = tuple[int, ...]
 
 
 class Continuation(NamedTuple):

@@ -27,8 +27,7 @@ from ..plan.kept_queries import KeptQueries, SlotUpdate
 from ..plan.tree import KeptRoot, Plan, Root
 from ..statistics import Float32Array, Int32Array
 from ..system.closing import Closing
-from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens
-from .prefix_decode import store_prefixes
+from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens, store_prefixes
 
 _NOTHING = Root(holder=-1, n_cached=0)
 

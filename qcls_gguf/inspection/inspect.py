@@ -14,7 +14,7 @@ from ..config.schema import MAX_SEQ, chosen_prompts
 from ..config.template import SLOT
 from ..native.device import instruction_sets
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
-from ..prompts.pointer import Pointer
+from ..prompts.trie import Pointer
 from ..score.result import Counts
 from . import records
 

@@ -20,8 +20,7 @@ from ..config.heads_file import Head
 from ..config.prompt import PromptConfig
 from ..config.template import SLOT
 from ..errors import ConfigError, PlanError
-from .pointer import Pointer
-from .trie import LabelTrie, build_trie, end_of_prompt
+from .trie import LabelTrie, Pointer, build_trie, end_of_prompt
 
 # Query beginnings and endings after which tokenisers are known to merge differently: none, letters, digits, spaces,
 # line breaks, punctuation, contractions, other scripts, combining marks, emoji.

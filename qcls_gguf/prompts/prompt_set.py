@@ -16,7 +16,7 @@ from ..config.words import digest_of
 from ..errors import ConfigError
 from ..statistics import Int32Array
 from .compiled import Prompt, Tokenizer, compile_prompt
-from .pointer import Pointer
+from .trie import Pointer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,8 @@ from ..errors import CapacityError, ConfigError, PlanError, ScoreError
 from ..prompts.prompt_set import PromptSet
 from ..score.result import Result
 from .decision import read_decision
-from .distribution import Distribution
 from .forms import Forms, FormSettings
-from .question import PLACE, PlaceError, Question, TextQuestion, UnknownPromptError, compile_question
+from .question import PLACE, Distribution, PlaceError, Question, TextQuestion, UnknownPromptError, compile_question
 from .sets import RoomError, SetCache
 
 log = logging.getLogger("qcls_gguf.questions")

@@ -25,8 +25,8 @@ from ..errors import ConfigError, ModelError
 from ..model import Model
 from ..model.header import DECISION_KINDS
 from ..prompts.chat_template import render_template
-from ..prompts.pointer import Pointer
 from ..prompts.prompt_set import PromptSet
+from ..prompts.trie import Pointer
 from ..score.result import PromptResult
 from .question import JsonText, Question, Quotes, compile_quoted, json_value
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ..config.heads_file import Head
-from ..prompts.pointer import Pointer
+from ..prompts.trie import Pointer
 from ..statistics import Float32Array, IntArray, log_softmax
 
 _LEAST = 1e-12

@@ -34,8 +34,7 @@ from ..config.heads_file import Head
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
 from ..prompts.compiled import Prompt
-from ..prompts.pointer import Pointer
-from ..prompts.trie import LabelTrie
+from ..prompts.trie import LabelTrie, Pointer
 from ..statistics import Float32Array, Int32Array, IntArray, softmax
 from .adjustment import Adjustment, Adjustments, Averages, sets_of
 from .heads import HeadScorer, pointer_scores

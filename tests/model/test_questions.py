@@ -8,9 +8,8 @@ from conftest import ROOT
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, load_config
 from qcls_gguf.config.template import SLOTS
-from qcls_gguf.questions.distribution import Distribution
 from qcls_gguf.questions.forms import INSTRUCTIONS, OPTIONS, Forms, FormSettings, read_forms
-from qcls_gguf.questions.question import Question, compile_question
+from qcls_gguf.questions.question import Distribution, Question, compile_question
 
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

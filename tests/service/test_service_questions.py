@@ -11,7 +11,7 @@ from served import JSON, ROOT, Server, with_runtime
 from waiting import until
 
 from qcls_gguf import Classifier, PromptConfig
-from qcls_gguf.questions.distribution import Distribution
+from qcls_gguf.questions.question import Distribution
 
 COLOURS = ("light blue", "light pink", "red", "dark red")
 _LINES = "".join(f"- {each}\n" for each in COLOURS)

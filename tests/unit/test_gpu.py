@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf.native import Device, build_info, cuda_driver
-from qcls_gguf.native.cuda_driver import CudaDevice, driver_step, first_cuda_device, running_code
+from qcls_gguf.native import Device, build_info
+from qcls_gguf.native import device as device_module
+from qcls_gguf.native.device import CudaDevice, driver_step, first_cuda_device, running_code
 from qcls_gguf.report.environment import GpuState, gpu_state
 
 
@@ -97,7 +98,7 @@ def test_what_a_start_says(
 
 def test_a_gpu_that_is_not_used_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, "CUDA 13.0.88, architectures 75-virtual", 90, n_gpus=0)
-    monkeypatch.setattr(cuda_driver, "library_folder", lambda: tmp_path)
+    monkeypatch.setattr(device_module, "library_folder", lambda: tmp_path)
     module = tmp_path / "libggml-cuda.so"
     module.write_bytes(b"none")
     with pytest.warns(UserWarning, match=r"the CPU computes: libggml-cuda.so \(CUDA 13.* finds none: .*file too short"):
@@ -107,9 +108,9 @@ def test_a_gpu_that_is_not_used_has_a_reason(tmp_path: Path, monkeypatch: pytest
 def _pretend(monkeypatch: pytest.MonkeyPatch, backend: str, capability: int, n_gpus: int) -> None:
     build = replace(build_info(), backend=backend)
     gpu = Device(kind="GPU", name="a GPU", free_bytes=1, total_bytes=1)
-    monkeypatch.setattr(cuda_driver, "build_info", lambda: build)
-    monkeypatch.setattr(cuda_driver, "first_cuda_device", lambda: CudaDevice(capability=capability, driver=13000))
-    monkeypatch.setattr(cuda_driver, "devices", lambda: [gpu] * n_gpus)
+    monkeypatch.setattr(device_module, "build_info", lambda: build)
+    monkeypatch.setattr(device_module, "first_cuda_device", lambda: CudaDevice(capability=capability, driver=13000))
+    monkeypatch.setattr(device_module, "devices", lambda: [gpu] * n_gpus)
 
 
 DRIVER = """

@@ -17,8 +17,7 @@ from pydantic import Field
 from ...config.words import JsonObject
 from ...questions.asking import Usage
 from ...questions.closed_lists import ClosedList, Names, chosen, closed_lists
-from ...questions.distribution import Distribution
-from ...questions.question import Question, TextQuestion
+from ...questions.question import Distribution, Question, TextQuestion
 from ..dialect import Context, Events, Lenient, Questions, QuestionsRequest, token_counts
 from ..refusal import RefusedError, no_images
 

@@ -8,8 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from ...config.words import JsonObject
 from ...questions.asking import Usage
-from ...questions.distribution import Distribution
-from ...questions.question import Question, TextQuestion
+from ...questions.question import Distribution, Question, TextQuestion
 from ..dialect import Questions, QuestionsRequest, Strict, short_json
 from ..refusal import no_images
 

@@ -8,8 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ...questions.asking import Usage
-from ...questions.distribution import Distribution
-from ...questions.question import Question, TextQuestion
+from ...questions.question import Distribution, Question, TextQuestion
 from ...score.result import Result
 from ..dialect import Context, Lenient, Questions, Texts
 from ..refusal import RefusedError

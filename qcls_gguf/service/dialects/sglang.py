@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ...questions.asking import Usage
-from ...questions.distribution import Distribution
-from ...questions.question import Question, TextQuestion
+from ...questions.question import Distribution, Question, TextQuestion
 from ..dialect import Questions, QuestionsRequest, Strict, token_counts
 from ..refusal import RefusedError, no_images
 

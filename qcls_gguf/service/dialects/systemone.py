@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 
 from ...config.words import JsonObject
 from ...questions.asking import Usage
-from ...questions.distribution import Distribution
-from ...questions.question import JsonText, Question, TextQuestion
+from ...questions.question import Distribution, JsonText, Question, TextQuestion
 from ..dialect import Questions, QuestionsRequest, Strict, short_json
 from ..refusal import RefusedError, no_images
 
