@@ -22,7 +22,7 @@ from ..config.calibration_file import (
 )
 from ..config.prompt import LabelSets, PromptConfig
 from ..config.schema import Config, chosen_prompts
-from ..config.words import JsonObject, counted, shown
+from ..config.words import counted, shown
 from ..core.loading import calibrate
 from ..data.labelled import read_labelled
 from ..errors import ConfigError
@@ -180,33 +180,34 @@ def _stated(
     prompt: PromptConfig, truth: Truth, p: FloatArray, queries: Sequence[str], asked: StatementRequest
 ) -> StatedPrompt:
     """What is stated of one prompt; p: (n, n_labels) of its labelled rows."""
-    each, answer = np.arange(len(p)), p.argmax(axis=1)
+    each, answer, n = np.arange(len(p)), p.argmax(axis=1), len(p)
     wrong, refused = ~truth.accepted[each, answer], []
-    found: JsonObject = {}
+    best = error = None
     if (target := asked.target_error) is not None:
         steps = error_thresholds(p[each, answer], wrong, target, asked.confidence)
-        if best := next((step for step in reversed(steps) if step.accepted), None):
-            n_answered = best.n_answered
-            found["bound"] = upper_bound(best.n_wrong, n_answered, asked.confidence)
-            found |= {"answered": n_answered / len(p), "answered_ci": wilson(n_answered, len(p))}
-            found["error"] = StatedError(
+        best = next((step for step in reversed(steps) if step.accepted), None)
+        if best is None:
+            refused.append(_why_no_threshold(steps, n, target, asked.confidence))
+        else:
+            error = StatedError(
                 target=target,
                 confidence=asked.confidence,
                 threshold=best.threshold,
                 fallback=asked.fallback or prompt.fallback or FALLBACK,
-                n_rows=len(p),
-                n_answered=n_answered,
+                n_rows=n,
+                n_answered=best.n_answered,
                 n_wrong=best.n_wrong,
             )
-        else:
-            refused.append(_why_no_threshold(steps, len(p), target, asked.confidence))
     sets = _sets(prompt.sets, truth, p, queries, refused) if prompt.sets else None
     return StatedPrompt(
-        n_rows=len(p),
+        n_rows=n,
         error_of_all=float(wrong.mean()),
+        error=error,
+        answered=best and best.n_answered / n,
+        answered_ci=best and wilson(best.n_answered, n),
+        bound=best and upper_bound(best.n_wrong, best.n_answered, asked.confidence),
         sets=sets,
         refused=tuple(refused),
-        **found,
     )
 
 
@@ -236,10 +237,8 @@ def _sets(
     least = least_rows(asked.coverage)
     if few := {label: len(own) for label, own in groups.items() if len(own) < least}:
         has = ", ".join(f"{shown(label)} {n}" if label else f"{n}" for label, n in few.items())
-        of = "of each label" if asked.by_label else ""
-        refused.append(
-            f"sets with coverage {asked.coverage:g} need {least} rows {of}: there are {has}".replace(" :", ":")
-        )
+        of = " of each label" if asked.by_label else ""
+        refused.append(f"sets with coverage {asked.coverage:g} need {least} rows{of}: there are {has}")
         return None
     thresholds = tuple(conformal_quantile(own, asked.coverage) for own in groups.values())
     sets = StatedSets(asked=asked, thresholds=thresholds, n_rows=len(p), n_empty=0, n_full=0, mean_size=0.0)

@@ -17,8 +17,7 @@ from ..errors import DecodeError, PlanError
 from ..statistics import Float32Array, Int32Array
 from ..system.closing import Closing
 from . import abi
-from .abi import Error, Status, check, int32
-from .arrays import BOOL, FLOAT32, INT32, address
+from .abi import BOOL, FLOAT32, INT32, Error, Status, address, check, int32
 from .context_settings import ContextSettings, described, params_of
 from .library import call, library
 from .model import NativeModel

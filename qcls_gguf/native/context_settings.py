@@ -9,8 +9,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 from ..errors import PlanError
 from ..statistics import Int32Array
 from . import abi
-from .abi import Error, Status, check
-from .arrays import INT32, address
+from .abi import INT32, Error, Status, address, check
 from .library import call, library
 from .model import NativeModel
 

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..statistics import Float32Array
-from .abi import Error, Status, check
-from .arrays import FLOAT32, address
+from .abi import FLOAT32, Error, Status, address, check
 from .library import call, library
 
 _UINT8 = np.dtype(np.uint8)

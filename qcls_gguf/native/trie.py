@@ -10,8 +10,7 @@ import numpy as np
 
 from ..errors import PlanError
 from ..statistics import Int32Array
-from .abi import Trie
-from .arrays import INT32, address
+from .abi import INT32, Trie, address
 from .library import library
 
 

@@ -52,27 +52,18 @@ class Adjustments:
 
     def __init__(self, prompts: Sequence[Adjustment], first: Sequence[int], adjusted: Sequence[bool]) -> None:
         """Prompt p's labels lie at [first[p], first[p + 1]); adjusted: which prompts are, one at least."""
-        columns: list[int] = []
-        owner: list[int] = []
-        start: list[int] = []
-        temperature: list[float] = []
-        prior, bias = [], []
-        for adjustment, low, high, is_adjusted in zip(prompts, first[:-1], first[1:], adjusted, strict=True):
-            if not is_adjusted:
-                continue
-            n = high - low
-            owner += [len(start)] * n
-            start.append(len(columns))
-            columns += range(low, high)
-            temperature += [adjustment.temperature] * n
-            prior.append(np.zeros(n) if adjustment.prior is None else adjustment.prior)
-            bias.append(np.zeros(n) if adjustment.bias is None else adjustment.bias)
-        self._columns = np.array(columns, np.intp)
-        self._start = np.array(start, np.intp)
-        self._owner = np.array(owner, np.intp)
-        self._scale = (1 / np.array(temperature)).astype(np.float32)
+        spans = zip(prompts, first[:-1], first[1:], adjusted, strict=True)
+        own = [(each, low, high) for each, low, high, is_adjusted in spans if is_adjusted]
+        n = np.array([high - low for _, low, high in own], np.intp)
+        self._columns = np.concatenate([np.arange(low, high) for _, low, high in own])
+        self._start = np.cumsum(n) - n
+        self._owner = np.repeat(np.arange(len(own)), n)
+        temperature = np.repeat([each.temperature for each, _, _ in own], n)
+        prior = np.concatenate([np.zeros(high - low) if each.prior is None else each.prior for each, low, high in own])
+        bias = np.concatenate([np.zeros(high - low) if each.bias is None else each.bias for each, low, high in own])
+        self._scale = (1 / temperature).astype(np.float32)
         # (s - prior) / temperature + bias as one product and one sum
-        self._shift = (np.concatenate(bias) - np.concatenate(prior) / np.array(temperature)).astype(np.float32)
+        self._shift = (bias - prior / temperature).astype(np.float32)
 
     def apply(self, score: AnyFloats, probability: AnyFloats) -> None:
         """Overwrite the probabilities of adjusted prompts; both arrays are (n_queries, n_labels) over all prompts."""
