@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from itertools import accumulate, compress, pairwise, repeat
+from itertools import accumulate, chain, compress, pairwise, repeat
 from operator import getitem
 from typing import NamedTuple
 
@@ -92,36 +92,32 @@ class Scorer:
         """
         self.n_positions = sum(len(trie.read) for trie in tries)
         """The number of hidden states that one query's scores read."""
-        tokens: list[int] = []
-        node_start: list[int] = []
-        label_edge: list[int] = []
-        label_start: list[int] = []
-        self.first = [0]
-        self.first_edge: list[int] = []
+        tokens = [edge.token for trie in tries for edge in trie.edges]
+        self.first = [0, *accumulate(len(trie.label_edges) for trie in tries)]
+        self.first_edge = [0, *accumulate(len(trie.edges) for trie in tries)][:-1]
         """Each prompt's first edge, which reads its end if that is read at all."""
-        for trie in tries:
-            edge_base = len(tokens)
-            self.first_edge.append(edge_base)
-            nodes = [edge.node for edge in trie.edges]
-            node_start += [edge_base + nodes.index(node) for node in trie.read]
-            tokens += [edge.token for edge in trie.edges]
-            for edges in trie.label_edges:
-                label_start.append(len(label_edge))
-                label_edge += [edge_base + edge for edge in edges]
-            self.first.append(self.first[-1] + len(trie.label_edges))
+        based = list(zip(self.first_edge, tries, strict=True))
+        node_start = [
+            base + place
+            for base, trie in based
+            for place, edge in enumerate(trie.edges)
+            if place == 0 or edge.node != trie.edges[place - 1].node
+        ]
+        paths = [[base + edge for edge in path] for base, trie in based for path in trie.label_edges]
+        label_start, label_edge = [0, *accumulate(map(len, paths))], list(chain.from_iterable(paths))
         output = output or Output()
         self._finish = output.finish(tokens)
         own = np.stack([rows[token] for token in tokens]).astype(np.float32)
         self._edge_rows = output.scaled(own)  # (n_edges, n_embd)
         is_small = self._edge_rows.size <= _COPIED_FLOATS
         self._copied = np.empty((1, *self._edge_rows.shape), np.float32) if is_small else None
-        self._nodes = list(zip(node_start, [*node_start[1:], len(tokens)], strict=True))
+        self._nodes = list(pairwise([*node_start, len(tokens)]))
         self._label_edge = np.array(label_edge, np.intp)
-        self._label_start = np.array(label_start, np.intp)
-        self._n_edges = np.diff([*label_start, len(label_edge)])
+        self._label_start = np.array(label_start[:-1], np.intp)
+        self._n_edges = np.diff(label_start)
         self._arithmetic = arithmetic(
             np.array([*node_start, len(tokens)], np.int32),
-            np.array([*label_start, len(label_edge)], np.int32),
+            np.array(label_start, np.int32),
             np.array(label_edge, np.int32),
         )
         self._room = self._arithmetic.room(1)
