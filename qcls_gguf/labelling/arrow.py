@@ -15,9 +15,9 @@ from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
 from ..core.handle import Labeller
 from ..data.queries import QUERY
-from .answers import AnswerColumns, Answers, answer_of, with_columns
+from .answers import AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, with_room
-from .blocks import distinct_queries
+from .blocks import distinct_queries, with_columns
 from .columns import check_names, check_query_type, texts_of
 
 _BATCH = 8

@@ -113,6 +113,12 @@ def rows_of(table: pa.Table) -> Iterator[Sequence[Any]]:
         yield from zip(*columns, strict=True) if columns else ([] for _ in range(batch.num_rows))
 
 
+def with_columns(table: pa.Table, added: pa.Table) -> pa.Table:
+    """A table with the columns of another one of as many rows after its own."""
+    schema = pa.schema([*table.schema, *added.schema], table.schema.metadata)
+    return pa.Table.from_arrays([*table.columns, *added.columns], schema=schema)
+
+
 def read_block(input_: Input, shard: Shard, query_column: str, added: Sequence[str]) -> Block:
     """Read the rows of a shard that are labelled.
 

@@ -19,7 +19,7 @@ from ..errors import ConfigError, QclsError
 from ..report.files import LOCK, locked
 from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
-from .cache import KEPT, kept_path
+from .answers import KEPT, kept_path
 from .inputs import Input, Shard
 from .records import RowCounts, ShardCounts, total_counts
 from .writing import join_files, output_file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -44,7 +43,7 @@ def label_files(
     paths = _without_outputs(find_inputs(settings.inputs), output)
     with output:
         inputs = _planned(settings, output, paths, on_note)
-        with closing(Worker(settings, opener)) as worker:
+        with Worker(settings, opener) as worker:
             _check_columns(worker.columns.schema().names, inputs)
             return _labelled(settings, output, inputs, worker, opener, on_progress, on_note)
 

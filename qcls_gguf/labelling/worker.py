@@ -20,10 +20,10 @@ from ..data.queries import QUERY
 from ..data.rows import Format
 from ..opening import ClassifierOpener
 from ..report.drift import AnswerSample, DriftWatch
-from .answers import Answer, AnswerColumns, Answers, answer_of
+from ..system.closing import Closing
+from .answers import Answer, AnswerCache, AnswerColumns, Answers, KeptAnswers, answer_of, kept_path
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
 from .blocks import Block, read_block
-from .cache import AnswerCache, KeptAnswers, kept_path
 from .output import Task
 from .records import BatchSpeed, ShardCounts, shard_counts
 from .writing import DIGITS, write_block
@@ -113,7 +113,7 @@ def duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h" if hours < 100 else f"{hours / 24:.1f} days"
 
 
-class Worker:
+class Worker(Closing):
     """One classifier that labels shard after shard."""
 
     def __init__(self, settings: LabelSettings, opener: ClassifierOpener) -> None:
@@ -138,8 +138,7 @@ class Worker:
             """of the answers that were computed"""
             self._cache = None
             if settings.cache is not None:
-                self._cache = AnswerCache(settings.cache, self._digest, self.columns.ends[-1])
-                stack.callback(self._cache.close)
+                self._cache = stack.enter_context(AnswerCache(settings.cache, self._digest, self.columns.ends[-1]))
             self._pool = stack.enter_context(ThreadPoolExecutor(2, "qcls-gguf files"))
             self._stack = stack.pop_all()
 

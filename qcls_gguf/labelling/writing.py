@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 from ..data.rows import Format
 from ..errors import QclsError
 from ..system.folders import whole_file
-from .answers import with_columns
-from .blocks import Block, members_of, rows_of
+from .blocks import Block, members_of, rows_of, with_columns
 from .columns import cell
 
 DIGITS = 6

@@ -2,7 +2,7 @@
 has little memory left: it is made up and says how much it has free, and llama.cpp computes on the CPU."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -145,7 +145,7 @@ def test_what_is_opened_is_what_was_measured(
     with ExitStack() as stack:
         opener = stack.enter_context(ClassifierOpener())
         settings = LabelSettings(config=load_config(path), inputs=(), out=tmp_path)
-        classifier = stack.enter_context(closing(Worker(settings, opener))).classifier
+        classifier = stack.enter_context(Worker(settings, opener)).classifier
         taken = most_taken(classifier)
         assert classifier.config.runtime.max_batch == 32
     assert fitted_to == [taken]
