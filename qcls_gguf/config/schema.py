@@ -126,7 +126,8 @@ class RuntimeConfig(Settings):
     as many as sequences are left, or, with a model of recurrent layers, as 256 MiB hold states"""
     kept_queries: Annotated[Size, Field(le=MAX_SEQ - 1)] = 0
     """the last queries whose keys and values stay in the cache, so that one that begins like another feeds only what
-    follows, as while somebody types; each takes a sequence and 64 cells for each prefix of the prompts"""
+    follows, as while somebody types; each takes a sequence and 64 cells for each prefix of the prompts; with a model of
+    recurrent layers a state, too, and then there is room for one query more"""
     flash_attn: Truth | Auto = "auto"
     """auto: on a GPU where it can, on a CPU only for a quantised cache"""
     kv_type: KvType = "f16"

@@ -8,7 +8,7 @@ from ..config.schema import MAX_SEQ, RuntimeConfig
 from ..config.words import counted
 from ..errors import CapacityError, ConfigError
 from ..plan.growth import Capacity
-from ..plan.kept_queries import cells_of
+from ..plan.kept_queries import cells_of, slots_of
 from ..prompts.prompt_set import PromptSet
 
 N_UNTIL_CAPTURED = 3
@@ -147,7 +147,7 @@ def limits(
     whole = n_whole_tokens(prompts, runtime.max_query_tokens, n_ctx_train)
     prefixes = set(prompts.prefixes)
     n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
-    n_kept_seqs = runtime.kept_queries * len(prefixes)
+    n_kept_seqs = slots_of(runtime.kept_queries, have_states=state_bytes > 0) * len(prefixes)
     n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved, n_kept_seqs)
     n_others = len(prefixes) + n_reserved + n_kept_seqs
     if decides:

@@ -7,8 +7,9 @@ sequences, which is never decoded into once the prefix is stored. The last seque
 plan/kept_queries.py.
 
 A model with recurrent layers also keeps a state of each sequence, the one after its last token, which cannot be
-trimmed back. On a CPU decodes in leaf sequences write no states (native/llama/tree_walk.h). Otherwise leaf sequences
-are emptied by each decode, and share their prefix anew, with its state, before the next one.
+trimmed back. Decodes in leaf sequences write no states, except those of kept queries (native/llama/tree_walk.h). Leaf
+sequences that go on from a kept query are emptied by the decode. Where QCLS_TREE_WALK is 0, all are, because they have
+states of their own, and they share their prefix anew, with its state, before the next one.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ class Engine(Closing):
 
     @property
     def n_state_seqs(self) -> int:
-        """The sequences that keep states of recurrent layers: where decodes walk trees, only those of prefixes."""
-        return len(self._holders) if self.model.facts.walks_trees else self.context.n_seq_max
+        """The sequences that keep states of recurrent layers: where decodes walk trees, leaves keep none."""
+        return self.context.n_seq_max - (self.capacity.n_seqs if self.model.facts.walks_trees else 0)
 
     def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
         """Put prefixes into the cache and pin each as often as it is named; `release` unpins them.
@@ -290,7 +291,7 @@ class Engine(Closing):
             self.is_clean = self.kept_queries is None  # leaves that share a kept query's cells are still untrimmed
             raise
         for each in kept:
-            each.slot.fragments = each.fragments
+            each.slot.fragments, each.slot.n_tokens = each.fragments, each.n_tokens
         self.is_clean = True
         return DecodeResult(rows, batch_us, trim_us)
 
@@ -299,6 +300,9 @@ class Engine(Closing):
             if self._shared[leaf] != root.prefix:
                 self._share(leaf, root.prefix)
             self.context.share(root.seq, leaf, root.prefix.n_cached, root.n_cached)
+            if self.model.has_states:  # the leaf has another state now, so the decode empties it
+                self._shared[leaf] = _NOTHING
+                self._leaf_start[leaf] = 0
             return
         self._unshare(leaf)
         if root.n_cached > 0:

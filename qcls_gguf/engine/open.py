@@ -20,7 +20,7 @@ from ..model.header import TensorInfo
 from ..model.open import context_memory, open_vocabulary
 from ..model.placement import ON_CPU, fitted, flash_attention, gpus, is_scarce, used_gpus
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
-from ..plan.kept_queries import KeptQueries
+from ..plan.kept_queries import KeptQueries, slots_of
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.timing import Ledger
@@ -69,11 +69,12 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         f"{many_states(state_bytes, size.n_state_seqs) if in_part else ''}",
     )
     kept_seqs = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max)
+    n_slots = slots_of(runtime.kept_queries, have_states=model.has_states)
     engine = Engine(
         model,
         context,
         n_leaf_seqs=size.n_leaf_seqs,
-        kept_queries=KeptQueries(kept_seqs, runtime.kept_queries) if kept_seqs else None,
+        kept_queries=KeptQueries(kept_seqs, n_slots, have_states=model.has_states) if kept_seqs else None,
         why_no_logits=why_no_logits,
     )
     try:
@@ -196,10 +197,10 @@ def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:
 
 
 def _check_kept_queries(n: int, model: Vocabulary, prompts: PromptSet) -> None:
-    if model.has_states:
+    if model.has_states and not model.facts.walks_trees:
         raise ConfigError(
-            f"runtime.kept_queries: {n}, and {model.path} has recurrent layers, which keep their state after the last "
-            "token of a query only, so that no other query can go on from its middle: set it to 0"
+            f"runtime.kept_queries: {n}, and {model.path} has recurrent layers that compute a request in passes, which "
+            "write no states of kept queries: set it to 0, or leave QCLS_TREE_WALK out of the environment"
         )
     if not prompts.has_one_text_a_prefix:
         raise ConfigError(

@@ -202,8 +202,9 @@ class NativeContext(Closing):
 
         Then, also after a DecodeError, sequences are trimmed as by `trim`. keep: (n, 4) int32, each the numbers src,
         dst, start, end: before that, sequence dst gives up its cells at positions >= start and shares src's at
-        positions [start, end). queued: do both as soon as the work is queued on a GPU (on a CPU: done), then wait for
-        the rows.
+        positions [start, end). With recurrent layers it also gets the state after src's token at position end - 1, and
+        no token of the plan may go on from dst's old one. queued: do both as soon as the work is queued on a GPU (on a
+        CPU: done), then wait for the rows.
         Returns the microseconds of filling the batch, and those of keeping and trimming (0 with queued, where they take
         no extra time).
         Raises PlanError for a plan that does not fit, before anything changes, and DecodeError.

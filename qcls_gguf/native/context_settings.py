@@ -52,7 +52,7 @@ class ContextSettings(TypedDict):
     devices, and weights that this project's kernels can multiply"""
     n_state_seqs: NotRequired[int]
     """of how many sequences recurrent layers keep states at once; 0: of all, as by default. Where the model walks
-    trees, decodes that are trimmed afterwards keep none"""
+    trees, decodes that are trimmed afterwards write only those of sequences that keep some"""
     kv_type: NotRequired[str]
     """f16 by default"""
 

@@ -121,7 +121,7 @@ class Planner:
         for decode in decodes:
             for each in decode.kept:
                 cells = [(leaf + first_leaf, seq, start, end) for leaf, seq, start, end in each.cells]
-                kept.append(SlotUpdate(slot=each.slot, fragments=each.fragments, cells=cells))
+                kept.append(replace(each, cells=cells))
             first_leaf += decode.plan.plan.n_leaves
         together = joined([decode.plan for decode in decodes], [decode.token for decode in decodes])
         return RequestPlan(

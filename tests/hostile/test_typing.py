@@ -12,6 +12,7 @@ from conftest import MakeModel, OpenClassifier
 from hostile_rows import Row, sizes
 from oracle import PromptSpec
 from oracle_prompts import prompt_config
+from random_hybrids import KINDS_OF_STATES
 
 from qcls_gguf import Classifier, PlanError, PromptConfig, QclsError, Result
 from qcls_gguf.core.handle import LoadedPrompts
@@ -122,7 +123,8 @@ def test_people_who_type(row: Row, n: int, make_model: MakeModel, open_classifie
     row.name, row.n = "queries that are typed, with kept queries", n
     for case, rng in row.cases():
         specs, n_kept = drawn(rng), rng.choice([1, 2, 4, 20])
-        model = make_model("qwen3", weight_type=rng.choice(["F32", "Q8_0"]))
+        name = rng.choice(["qwen3", "qwen3", *KINDS_OF_STATES])
+        model = make_model(name, weight_type=rng.choice(["F32", "Q8_0"]))
         n_most = rng.choice([12, 24, 96])
         options = {
             "max_query_tokens": n_most,

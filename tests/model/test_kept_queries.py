@@ -138,7 +138,6 @@ AROUND = [
     ("model", "specs", "message"),
     [
         ("qwen3", AROUND, r"kept_queries: 2, and prompts with the same tokens before the query"),
-        ("lfm2", SEPARATE, r"kept_queries: 2, and .* has recurrent layers.*set it to 0"),
     ],
 )
 def test_where_no_queries_can_be_kept(

@@ -31,8 +31,8 @@ def after(query: list[int]) -> list[Int32Array]:
     return [np.array([*query, END], np.int32)]
 
 
-def slots(n: int) -> KeptQueries:
-    kept = KeptQueries(range(100, 100 + 2 * n), n)
+def slots(n: int, *, have_states: bool = False) -> KeptQueries:
+    kept = KeptQueries(range(100, 100 + 2 * n), n, have_states=have_states)
     kept.use_layout(LAYOUT)
     return kept
 
@@ -40,7 +40,7 @@ def slots(n: int) -> KeptQueries:
 def done(left: list[list[SlotUpdate]]) -> None:
     """Note what decodes leave in slots, as the engine does."""
     for each in [each for of_decode in left for each in of_decode]:
-        each.slot.fragments = each.fragments
+        each.slot.fragments, each.slot.n_tokens = each.fragments, each.n_tokens
 
 
 def ask(kept: KeptQueries, *queries: list[int]) -> list[Continuation]:
@@ -52,11 +52,12 @@ def ask(kept: KeptQueries, *queries: list[int]) -> list[Continuation]:
 
 
 @settings(derandomize=False)
-@given(turns=TURNS, n_slots=st.integers(1, 4))
+@given(turns=TURNS, n_slots=st.integers(1, 4), have_states=st.booleans())
 def test_what_is_read_is_there_and_no_slot_is_written_twice(
-    turns: list[list[tuple[Layout, list[int]]]], n_slots: int
+    turns: list[list[tuple[Layout, list[int]]]], n_slots: int, have_states: bool
 ) -> None:
-    kept = slots(n_slots)
+    """With states, they are those of the tokens, no slot is read and written in a turn, and no state is kept twice."""
+    kept = slots(n_slots, have_states=have_states)
     cells: dict[int, list[int]] = {}  # sequence: the tokens after its root
     for turn in turns:
         found = kept.find([(layout, after(query)) for layout, query in turn])
@@ -69,7 +70,7 @@ def test_what_is_read_is_there_and_no_slot_is_written_twice(
             assert each.n_kept < len(tokens)
             assert [root.prefix for root in each.roots] == (list(LAYOUT.roots) if each.n_kept else [])
             for root in each.roots:
-                assert cells[root.seq][: each.n_kept] == tokens[: each.n_kept]
+                assert (cells[root.seq] if have_states else cells[root.seq][: each.n_kept]) == tokens[: each.n_kept]
                 assert root.n_cached == root.prefix.n_cached + each.n_kept
             left = each.slot_updates([{0: 7, 1: 8}])
             for leaf, seq, start, end in [cells for each in left[0] for cells in each.cells]:
@@ -77,6 +78,12 @@ def test_what_is_read_is_there_and_no_slot_is_written_twice(
                 assert seq not in written
                 written[seq] = tokens[: end - start]
             done(left)
+        if have_states:
+            assert not {root.seq for each in found if each for root in each.roots} & set(written)
+            states = [tuple(tokens) for seq, tokens in written.items() if seq % 2 == 0]
+            assert len(set(states)) == len(states)
+            cells.update(written)
+            continue
         queries = {tuple(query) for layout, query in turn if layout is LAYOUT}
         assert len(written) == 2 * min(n_slots, len(queries))  # as many as there are slots, each query once
         cells.update(written)
@@ -96,3 +103,15 @@ def test_a_slot_counts_when_the_last_decode_of_its_query_is_made() -> None:
     assert [each.n_kept for each in ask(kept, [1, 1, 1])] == [0]
     done(of_decodes)
     assert [each.n_kept for each in ask(kept, [1, 1, 1])] == [3]
+
+
+def test_where_states_are_kept() -> None:
+    """Before the last word, which may be typed further; then after what two queries share. A slot that a query goes on
+    from is the next to be written."""
+    kept = slots(3, have_states=True)
+    found = [
+        (each.n_kept, each.n_to_keep)
+        for query in ([1, 2], [1, 2, 3], [1, 2, 4], [1, 2, 4, 5], [1, 2, 4, 5], [1, 2, 4, 5], [1, 2], [7, 1], [8], [])
+        for each in ask(kept, query)
+    ]
+    assert found == [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4), (4, 0), (2, 0), (0, 1), (0, 1), (0, 0)]

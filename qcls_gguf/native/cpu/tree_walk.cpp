@@ -1,5 +1,5 @@
-// Recurrent layers over a token tree: each token's state is made from that of the token which it grows from, and states
-// are kept only where the tree branches. The operations are nodes of ggml's graph (tree_graph.cpp of libllama).
+// Recurrent layers over a token tree: each token's state is made from that of the token which it grows from. States are kept
+// only where the tree branches, and in the cache where the tree says so. The operations are nodes of ggml's graph (tree_graph.cpp of libllama).
 #include "tree_walk.h"
 
 #include "simd.h"
@@ -25,8 +25,8 @@ struct tree {
 const float * at(const ggml_tensor * tensor, int64_t i1, int64_t i2) {
     return (const float *) ((const char *) tensor->data + i1 * tensor->nb[1] + i2 * tensor->nb[2]);
 }
-const float * in_cache(const ggml_tensor * first, int32_t parent) {
-    return (const float *) ((const char *) first->data + (size_t) ~parent * first->view_src->nb[1]);
+float * in_cache(const ggml_tensor * first, int32_t row) {
+    return (float *) ((char *) first->data + (size_t) row * first->view_src->nb[1]);
 }
 
 // The work of a thread, [begin, end) of n.
@@ -90,7 +90,7 @@ template <int n_taps> void convolve(const ggml_tensor * node, int i_thread, int 
             }
             if (j >= 0 && token != root) {
                 root = token;
-                const float * kept = root == tree_no_state ? nullptr : in_cache(first, root) + c0 * (n_taps - 1);
+                const float * kept = root == tree_no_state ? nullptr : in_cache(first, ~root) + c0 * (n_taps - 1);
                 for (int c = 0; c < n; ++c) {
                     for (int i = 0; i < n_taps - 1; ++i) {
                         old[i][c] = kept ? kept[c * (n_taps - 1) + i] : 0.0f;
@@ -101,6 +101,14 @@ template <int n_taps> void convolve(const ggml_tensor * node, int i_thread, int 
                 tap[j] = old[n_taps - 1 - n_old + j];
             }
             add_taps<n_taps>(weight, tap, n, (float *) ((char *) node->data + t * node->nb[1]) + c0);
+            if (const int32_t row = walk[tree_write][t]; row != tree_no_row) {
+                float * to = in_cache(first, row) + c0 * (n_taps - 1);
+                for (int c = 0; c < n; ++c) {
+                    for (int i = 0; i < n_taps - 1; ++i) {
+                        to[c * (n_taps - 1) + i] = tap[i + 1][c];
+                    }
+                }
+            }
         }
     }
 }
@@ -215,7 +223,7 @@ template <bool is_delta> void walk_states(ggml_tensor * node, int i_thread, int 
             if (parent == tree_no_state) {
                 memset(rows, 0, n_bytes);
             } else if (parent < 0) {
-                memcpy(rows, in_cache(first, parent) + (head * n_rows + row) * size, n_bytes);
+                memcpy(rows, in_cache(first, ~parent) + (head * n_rows + row) * size, n_bytes);
             } else if (const int32_t slot = walk[tree_source][i]; slot != tree_running) {
                 memcpy(rows, kept[slot], n_bytes);
             }
@@ -235,6 +243,9 @@ template <bool is_delta> void walk_states(ggml_tensor * node, int i_thread, int 
             }
             if (const int32_t slot = walk[tree_slot][i]; slot != tree_no_slot) {
                 memcpy(kept[slot], rows, n_bytes);
+            }
+            if (const int32_t to = walk[tree_write][t]; to != tree_no_row) {
+                memcpy(in_cache(first, to) + (head * n_rows + row) * size, rows, n_bytes);
             }
         }
     }

@@ -41,6 +41,9 @@ void check_shape(const qcls_context & context, const qcls_plan & plan) {
     if (!can_keep(context, plan.n_keep, plan.keep)) {
         throw bad_plan("a sequence or position to keep is out of range");
     }
+    if (plan.n_keep > 0 && context.has_states() && !(context.walks_trees && plan.n_trim > 0)) {
+        throw bad_plan("a model with recurrent layers keeps cells only of decodes that walk trees and are trimmed");
+    }
 }
 
 // Makes a llama_batch of the plan; it points into the arrays of the plan and of the context.
@@ -98,12 +101,12 @@ void take_rows(qcls_context & context, float * rows, int64_t n_rows) {
     }
 }
 
-// Decodes, and copies the rows or leaves them for qcls_decode_rows. is_trimmed: sequences are trimmed after the decode,
-// so that no state of theirs is needed.
-void compute(qcls_context & context, const llama_batch & batch, float * rows, int64_t n_rows, bool is_trimmed) {
+// Decodes, and copies the rows or leaves them for qcls_decode_rows. Where sequences are trimmed after the decode, no states
+// of theirs are needed.
+void compute(qcls_context & context, const llama_batch & batch, const qcls_plan & plan) {
     const assertions_throw scope;
     if (context.walks_trees) {
-        qcls::walk_trees(context.ctx.get(), is_trimmed);
+        qcls::walk_trees(context.ctx.get(), plan.n_trim > 0, plan.keep, plan.n_keep);
     }
     const int32_t result = llama_decode(context.ctx.get(), batch);
     context.note_graphs();
@@ -111,10 +114,10 @@ void compute(qcls_context & context, const llama_batch & batch, float * rows, in
         throw llama_failure(QCLS_DECODE_FAILED,
                             result == 1 ? "llama_decode found no free cells for the plan" : "llama_decode failed");
     }
-    if (rows || n_rows == 0) {
-        take_rows(context, rows, n_rows);
+    if (plan.rows || plan.n_rows == 0) {
+        take_rows(context, plan.rows, plan.n_rows);
     } else {
-        context.n_rows_left = n_rows;
+        context.n_rows_left = plan.n_rows;
     }
 }
 
@@ -129,7 +132,7 @@ int32_t qcls_decode(qcls_context * context, qcls_plan * plan, qcls_error * error
         const llama_batch batch = batch_of(*context, known);
         const int64_t filled = ggml_time_us();
         try {
-            compute(*context, batch, known.rows, known.n_rows, known.n_trim > 0);
+            compute(*context, batch, known);
         } catch (...) {
             trim_sequences(*context, known.n_trim, known.trim_seq, known.trim_from);
             throw;

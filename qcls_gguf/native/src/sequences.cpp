@@ -32,8 +32,8 @@ bool can_keep(const qcls_context & context, int64_t n, const int32_t * keep) {
 
 void keep_cells(qcls_context & context, int64_t n, const int32_t * keep) {
     for (const int32_t * each = keep; each < keep + 4 * n; each += 4) {
-        trim_sequences(context, 1, each + 1, each + 2);
-        llama_memory_seq_cp(context.memory, each[0], each[1], each[2], each[3]);
+        llama_memory_seq_rm(context.cells, each[1], each[2], -1);
+        llama_memory_seq_cp(context.cells, each[0], each[1], each[2], each[3]);
     }
 }
 
