@@ -115,8 +115,7 @@ class Engine(Closing):
             self._make_room(wanted)
             self._add([tokens for tokens in distinct if self.cache.get(tokens) is None], state)
         finally:
-            for prefix in known:
-                prefix.n_users -= 1
+            self.release(known)
         self.n_found += len(known)
         self.n_stored += len(distinct) - len(known)
         held = [self.cache.get(tokens) for tokens in wanted]

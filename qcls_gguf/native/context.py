@@ -18,7 +18,7 @@ from ..statistics import Float32Array, Int32Array
 from ..system.closing import Closing
 from . import abi
 from .abi import BOOL, FLOAT32, INT32, Error, Status, address, check, int32
-from .context_settings import ContextSettings, described, params_of
+from .context_settings import ContextSettings, described, opened
 from .library import call, library
 from .model import NativeModel
 
@@ -67,12 +67,9 @@ class NativeContext(Closing):
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
-        params = params_of(settings)
-        handle, self._error = c_void_p(), Error()
+        self._error = Error()
         self._error_ref = byref(self._error)
-        status = library().qcls_context_open(model.handle, byref(params), byref(handle), self._error_ref)
-        check(status, self._error, None if status == Status.BAD_ARGUMENT else model.path)
-        self._handle = handle
+        self._handle = handle = opened(model, settings)
         self.model = model  # keeps the model open: it must not be freed before the context
         self._free = weakref.finalize(self, library().qcls_context_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -96,11 +93,6 @@ class NativeContext(Closing):
         if not self._handle:
             raise DecodeError("the context is closed" if self._pid == os.getpid() else FORKED)
         return self._handle
-
-    def abandon(self) -> None:
-        """Drop a context in a forked process without freeing it, which would wait for threads of the parent."""
-        self._free.detach()
-        self._handle = c_void_p()
 
     @property
     def row_size(self) -> int:
@@ -259,9 +251,11 @@ def n_contexts_on_gpus() -> int:
 
 
 def _abandon_all() -> None:
+    """In a forked process, without freeing them, which would wait for threads of the parent."""
     for reference in _contexts.valuerefs():
         if context := reference():
-            context.abandon()
+            context._free.detach()
+            context._handle = c_void_p()
     _contexts.clear()
 
 

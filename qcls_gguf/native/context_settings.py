@@ -68,14 +68,19 @@ def params_of(settings: ContextSettings) -> abi.ContextParams:
     return abi.ContextParams(**members)
 
 
+def opened(model: NativeModel, settings: ContextSettings) -> c_void_p:
+    """The handle of a context. Raises as NativeContext."""
+    handle, error, params = c_void_p(), Error(), params_of(settings)
+    status = library().qcls_context_open(model.handle, byref(params), byref(handle), byref(error))
+    check(status, error, None if status == Status.BAD_ARGUMENT else model.path)
+    return handle
+
+
 def measure_context(model: NativeModel, **settings: Unpack[ContextSettings]) -> ContextMemory:
     """What a context would take, for a model without weights; nothing of it is allocated. Raises as NativeContext."""
     if not model.without_weights:
         raise PlanError("the model was opened with its weights: open a context, and ask its counters")
-    handle, error = c_void_p(), Error()
-    params = params_of(settings)
-    status = library().qcls_context_open(model.handle, byref(params), byref(handle), byref(error))
-    check(status, error, None if status == Status.BAD_ARGUMENT else model.path)
+    handle = opened(model, settings)
     try:
         return described(handle).to(ContextMemory)
     finally:

@@ -153,19 +153,15 @@ def literal_slots(case: _Case) -> _Mistakes:
 def spaces_before_labels(case: _Case) -> _Mistakes:
     """Two spaces, or none, between the text and its labels."""
     end, prefix, label = case.whole.expanded_template[-1:], case.whole.label_prefix, case.whole.labels[0]
-    what = ""
+    what, is_latin = "", label[0].isascii() and label[0].isalnum()
     if end == " " and prefix[:1] == " ":
         what = 'begins with a space, and the text ends in one: end the text without, or give label_prefix: ""'
     elif end == "\n" and prefix[:1] == " ":
         what = 'begins with a space, and the text ends a line: give label_prefix: "", or end the text in words'
-    elif not prefix and _is_latin(label[:1]) and (end.isalnum() or end in (":", ",", ";", "=", "-")):
+    elif not prefix and is_latin and (end.isalnum() or end in (":", ",", ";", "=", "-")):
         what = f'is empty, so that {shown(label)} follows {end!r} directly: give label_prefix: " "'
     if what:
         yield "space", "label_prefix", what
-
-
-def _is_latin(text: str) -> bool:
-    return text.isascii() and text.isalnum()
 
 
 def spaces_around_labels(case: _Case) -> _Mistakes:

@@ -213,7 +213,9 @@ class DecisionReader:
         if question.beside:
             values["questions"] = [self._shown(each, 1) for each in question.beside]
         values = _mapped(values, quote) | {"state": state}
-        text = render_template(self.template, _sorted(values) if self.kind == LEV else values)
+        if self.kind == LEV:
+            values = json.loads(json.dumps(values, sort_keys=True))
+        text = render_template(self.template, values)
         if state is _STATE and text.count(_STATE) != 1:
             raise ConfigError(f"the model's systemone template shows the state {text.count(_STATE)} times, not once")
         return text
@@ -317,8 +319,3 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {change(key): _mapped(each, change) for key, each in value.items()}
     return value
-
-
-def _sorted(value: Any) -> Any:
-    """A JSON value with the keys of all objects in order."""
-    return json.loads(json.dumps(value, sort_keys=True))
