@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, islice, product
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import Any
@@ -162,9 +162,16 @@ class DecisionReader:
         """The first n codes that are a token each."""
         return _first((code for code in codes if self._token(code) is not None), n)
 
-    def _token(self, text: str) -> int | None:
-        tokens = self.model.tokenize(text, parse_special=False).tolist()
-        return tokens[0] if len(tokens) == 1 else None
+    @cached_property
+    def _token(self) -> Callable[[str], int | None]:
+        """The token of a text that is one token, else None; remembered, because every answer looks up its codes."""
+
+        @lru_cache(maxsize=4096)
+        def token(text: str) -> int | None:
+            tokens = self.model.tokenize(text, parse_special=False).tolist()
+            return tokens[0] if len(tokens) == 1 else None
+
+        return token
 
     def _groups(self, question: Question, keys: Sequence[str]) -> list[tuple[str, ...]]:
         """Codes of lfm2-d1: an option has its own letter, a letter, a number, or another that is a token and free."""
