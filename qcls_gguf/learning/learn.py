@@ -27,6 +27,7 @@ from ..errors import CapacityError, ConfigError
 from ..evaluation.metrics import confusions
 from ..evaluation.passes import ScoreTable, Truth, not_applicable, truth_of, usable_rows
 from ..evaluation.records import data_record
+from ..labelling.batches import most_queries, with_room
 from ..native import build_info
 from ..opening import ClassifierOpener, OnProgress
 from ..report.files import locked
@@ -94,7 +95,8 @@ def learn(settings: LearnSettings, opener: ClassifierOpener) -> tuple[LearnRecor
     data = read_labelled(settings.data, {prompt.name: prompt.labels for prompt in config.prompts}, settings.columns)
     usable_rows(data, skip_bad=settings.skip_bad)
     config = replace(config, prompts=chosen_prompts(config, settings.names))
-    with opener.open(raw_config(config, TREE), audit=True) as classifier, _folder(settings) as folder:
+    roomy = with_room(raw_config(config, TREE), most_queries(config, opener))
+    with opener.open(roomy, audit=True) as classifier, _folder(settings) as folder:
         rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)
         names = {prompt.name for prompt in config.prompts}
         rows = [row for row in rows if names & row.labels.keys()]
