@@ -21,11 +21,9 @@ from ..native.kernel_steps import environment as set_environment
 from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment
 from ..statistics import FloatArray, mean, quantiles
-from .http_peer import is_url
-from .in_process import Qcls, Stock
-from .method import Answer, Method, PeerError, Peers, Workload, WorkloadPrompt
+from .method import Answer, Method, PeerError, Peers, Qcls, Stock, Workload, WorkloadPrompt
 from .records import QUERIES, AbsentMethod, ComparisonRecord, MethodRecord, WinnerAgreement
-from .servers import LlamaServer, Ollama
+from .servers import LlamaServer, Ollama, is_url
 
 QCLS = "qcls"
 REMOVED = {

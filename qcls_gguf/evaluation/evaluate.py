@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from ..config.calibration_file import read_calibration
 from ..config.schema import Config, raw_config
@@ -16,27 +18,16 @@ from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..report.environment import environment
 from ..score.adjustment import Adjustment, adjustments_of, calibrates
-from ..score.result import ModelInfo
+from ..score.result import ModelInfo, Result
 from ..statistics import AnyFloats
+from . import passes
 from .checks import check_statements, stated_calibration
 from .cues import try_cues
 from .metrics import cascade_record, compared_prompts, mode_statistics, worst_rows
-from .passes import (
-    CALIBRATED,
-    CASCADE,
-    HEADS,
-    Probabilities,
-    ScoreTable,
-    answered_scores,
-    calibrated_probabilities,
-    probabilities_of,
-    row_scores,
-    score_tables,
-    truth_of,
-    usable_rows,
-)
 from .records import DataRecord, EvaluationRecord, data_record
 from .robustness import check_slots, shuffled_labels
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +68,7 @@ class ScoredRows:
     """rows whose scores are not finite"""
     rows: list[LabelledQuery]
     """all others"""
-    tables: dict[str, ScoreTable]
+    tables: dict[str, passes.ScoreTable]
     """their scores, by prompt"""
     prompts: Sequence[Prompt]
     adjustments: list[Adjustment]
@@ -99,33 +90,33 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
     config, raw = settings.config, raw_config(settings.config, TREE)
     scored = score_data(settings, opener)
     prompts, rows, tables = scored.prompts, scored.rows, scored.tables
-    truths = [truth_of(prompt, rows) for prompt in prompts]
-    scorings = {scoring: probabilities_of(scoring, prompts, tables) for scoring in settings.modes}
-    modes: dict[str, Probabilities] = dict(scorings.items())
+    truths = [passes.truth_of(prompt, rows) for prompt in prompts]
+    scorings = {scoring: passes.probabilities_of(scoring, prompts, tables) for scoring in settings.modes}
+    modes: dict[str, passes.Probabilities] = dict(scorings.items())
     if calibrates(config):
-        modes[CALIBRATED] = calibrated_probabilities(config.prompts, tables, scored.adjustments)
+        modes[passes.CALIBRATED] = passes.calibrated_probabilities(config.prompts, tables, scored.adjustments)
 
-    def score(config: Config, part: str, *, audit: bool = settings.exact, scores_of: Any = row_scores) -> list[Any]:
-        with opener.open(config, audit=audit, quiet=True) as classifier:
-            return [scores_of(classifier.classify(row.query)) for row in opener.each(part, rows)]
+    def ask(asked: Config, part: str, read: Callable[[Result], T], *, audit: bool = False) -> list[T]:
+        with opener.open(asked, audit=audit, quiet=True) as classifier:
+            return [read(classifier.classify(row.query)) for row in opener.each(part, rows)]
 
     shuffled = cascade = None
     if settings.n_shuffles:
+        score = partial(ask, read=passes.row_scores, audit=settings.exact)
         shuffled = shuffled_labels(raw, scorings, truths, k=settings.n_shuffles, seed=settings.seed, score=score)
     if config.heads:
         alone = replace(config, cascade=None)
-        answers = score_tables(prompts, score(alone, "score the heads", audit=False, scores_of=answered_scores))
-        modes[HEADS] = probabilities_of(TREE, prompts, answers)
+        answers = passes.score_tables(prompts, ask(alone, "score the heads", passes.answered_scores))
+        modes[passes.HEADS] = passes.probabilities_of(TREE, prompts, answers)
     if config.cascade:
-        answers = score_tables(prompts, score(config, "score the cascade", audit=False, scores_of=answered_scores))
-        modes[CASCADE] = probabilities_of(TREE, prompts, answers)
-        last = modes.get(HEADS) or calibrated_probabilities(config.prompts, tables, scored.adjustments)
-        cascade = cascade_record(answers, modes[CASCADE], last)
+        answers = passes.score_tables(prompts, ask(config, "score the cascade", passes.answered_scores))
+        modes[passes.CASCADE] = passes.probabilities_of(TREE, prompts, answers)
+        last = modes.get(passes.HEADS) or passes.calibrated_probabilities(config.prompts, tables, scored.adjustments)
+        cascade = cascade_record(answers, modes[passes.CASCADE], last)
     check = None
     if settings.check_error:
         stated = stated_calibration(read_calibration(config))
-        given = score(config, "check", audit=False, scores_of=lambda result: result.results)
-        check = check_statements(stated, rows, given, truths)
+        check = check_statements(stated, rows, ask(config, "check", attrgetter("results")), truths)
     common = compared_prompts(settings.modes, prompts)
     return EvaluationRecord(
         data=scored.data,
@@ -155,10 +146,10 @@ def score_data(
     config, prompts = raw_config(settings.config, TREE), settings.config.prompts
     calibration = read_calibration(settings.config)
     data = read_labelled(settings.path, {prompt.name: prompt.labels for prompt in prompts}, settings.columns)
-    usable_rows(data, skip_bad=settings.skip_bad)
+    passes.usable_rows(data, skip_bad=settings.skip_bad)
     check(data)
     with opener.open(config, audit=settings.exact) as classifier:
-        rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)
+        rows, bad = passes.usable_rows(data, classifier, skip_bad=settings.skip_bad)
         if calibration is not None:
             calibration.check_model(classifier.model.sha256)
 
@@ -167,14 +158,14 @@ def score_data(
                 result = classifier.classify(query)
             except ScoreError as e:
                 raise ScoreError(f"content-free query {query!r}: {e}") from None
-            tables = score_tables(classifier.prompts, [row_scores(result)])
+            tables = passes.score_tables(classifier.prompts, [passes.row_scores(result)])
             return {prompt.name: tables[prompt.name].by_scoring[prompt.scoring][0] for prompt in prompts}
 
         adjustments = adjustments_of(prompts, calibration, raw_scores)
         scored, scores, non_finite = [], [], []
         for row in opener.each("score", rows):
             try:
-                scores.append(row_scores(classifier.classify(row.query)))
+                scores.append(passes.row_scores(classifier.classify(row.query)))
                 scored.append(row)
             except ScoreError as e:
                 non_finite.append(BadRow(row.line, str(e)))
@@ -183,7 +174,7 @@ def score_data(
             non_finite=non_finite,
             rows=scored,
             adjustments=adjustments,
-            tables=score_tables(classifier.prompts, scores),
+            tables=passes.score_tables(classifier.prompts, scores),
             prompts=classifier.prompts,
             model=classifier.model,
         )

@@ -11,25 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .. import statistics as stats
 from ..config.scoring import JOINT, Scoring
 from ..data.labelled import LabelledQuery
 from ..prompts.compiled import Prompt
-from ..statistics import (
-    N_BINS,
-    SMALLEST,
-    BoolArray,
-    FloatArray,
-    accepted_probability,
-    brier_scores,
-    calibration_error,
-    confusion_matrix,
-    f1_scores,
-    log_losses,
-    mean,
-    quantiles,
-    reliability,
-    wilson,
-)
+from ..statistics import BoolArray, FloatArray
 from . import records
 from .passes import CASCADE, HEADS, Probabilities, ScoreTable, Truth, not_applicable
 from .records import ModeStatistics, NotApplicable, PromptStatistics, Statistics
@@ -69,14 +55,14 @@ def prompt_statistics(
     rows = Outcomes(
         confidence=p[each, answer],
         right=accepted[each, answer],
-        p_accepted=accepted_probability(p, accepted),
-        brier=brier_scores(p, accepted),
+        p_accepted=stats.accepted_probability(p, accepted),
+        brier=stats.brier_scores(p, accepted),
         agrees=nothing if joint is None else (answer == joint[index].argmax(axis=1)).astype(np.float64),
         label_mass=nothing if label_mass is None else label_mass[index],
     )
-    matrix = confusion_matrix(np.where(rows.right, answer, first), answer, len(truth.prompt.labels))
-    f1 = f1_scores(matrix)
-    macro_f1 = mean(f1[np.isfinite(f1)])
+    matrix = stats.confusion_matrix(np.where(rows.right, answer, first), answer, len(truth.prompt.labels))
+    f1 = stats.f1_scores(matrix)
+    macro_f1 = stats.mean(f1[np.isfinite(f1)])
     return PromptStatistics(
         **dict(_statistics(rows, macro_f1=macro_f1)),
         labels={label: _label(matrix, i, f1[i]) for i, label in enumerate(truth.prompt.labels)},
@@ -90,32 +76,32 @@ def overall_statistics(prompts: Sequence[tuple[PromptStatistics, Outcomes]]) -> 
     arrays = zip(*(rows for _, rows in prompts), strict=True) if prompts else [[np.empty(0)]] * len(Outcomes._fields)
     return _statistics(
         Outcomes(*map(np.concatenate, arrays)),
-        macro_f1=mean([prompt.macro_f1 for prompt, _ in prompts if prompt.macro_f1 is not None]),
+        macro_f1=stats.mean([prompt.macro_f1 for prompt, _ in prompts if prompt.macro_f1 is not None]),
     )
 
 
 def _statistics(rows: Outcomes, *, macro_f1: float | None) -> Statistics:
     n = len(rows.right)
     mass = rows.label_mass[np.isfinite(rows.label_mass)]
-    bins = zip(*reliability(rows.confidence, rows.right), strict=True)
+    bins = zip(*stats.reliability(rows.confidence, rows.right), strict=True)
     return Statistics(
         n_rows=n,
-        accuracy=mean(rows.right),
-        accuracy_ci=wilson(int(rows.right.sum()), n),
+        accuracy=stats.mean(rows.right),
+        accuracy_ci=stats.wilson(int(rows.right.sum()), n),
         macro_f1=macro_f1,
-        log_loss=mean(log_losses(rows.p_accepted)),
-        n_clipped=int((rows.p_accepted < SMALLEST).sum()),
-        brier=mean(rows.brier),
-        ece=calibration_error(rows.confidence, rows.right),
-        agreement_with_joint=mean(rows.agrees[np.isfinite(rows.agrees)]),
-        label_mass=records.LabelMass(mean=float(mass.mean()), p10=quantiles(mass, 0.1)[0], min=float(mass.min()))
+        log_loss=stats.mean(stats.log_losses(rows.p_accepted)),
+        n_clipped=int((rows.p_accepted < stats.SMALLEST).sum()),
+        brier=stats.mean(rows.brier),
+        ece=stats.calibration_error(rows.confidence, rows.right),
+        agreement_with_joint=stats.mean(rows.agrees[np.isfinite(rows.agrees)]),
+        label_mass=records.LabelMass(mean=float(mass.mean()), p10=stats.quantiles(mass, 0.1)[0], min=float(mass.min()))
         if len(mass)
         else None,
         coverage=tuple(_coverage(rows, threshold) for threshold in THRESHOLDS),
         reliability=tuple(
             records.ReliabilityBin(
-                low=i / N_BINS,
-                high=(i + 1) / N_BINS,
+                low=i / stats.N_BINS,
+                high=(i + 1) / stats.N_BINS,
                 n=int(count),
                 confidence=float(confidence) if count else None,
                 accuracy=float(accuracy) if count else None,
@@ -128,7 +114,10 @@ def _statistics(rows: Outcomes, *, macro_f1: float | None) -> Statistics:
 def _coverage(rows: Outcomes, threshold: float) -> records.Coverage:
     is_sure = rows.confidence >= threshold
     return records.Coverage(
-        threshold=threshold, n=int(is_sure.sum()), coverage=mean(is_sure), accuracy=mean(rows.right[is_sure])
+        threshold=threshold,
+        n=int(is_sure.sum()),
+        coverage=stats.mean(is_sure),
+        accuracy=stats.mean(rows.right[is_sure]),
     )
 
 
@@ -201,7 +190,7 @@ def worst_rows(
         of_mode = []
         for truth in (truth for truth in truths if truth.prompt.name in found):
             p = found[truth.prompt.name][truth.index]
-            p_accepted = accepted_probability(p, truth.accepted).tolist()
+            p_accepted = stats.accepted_probability(p, truth.accepted).tolist()
             of_mode += [(p_accepted[i], rows[index], truth, p[i]) for i, index in enumerate(truth.index)]
         for least, row, truth, of_row in sorted(of_mode, key=lambda each: each[0])[:N_WORST]:
             yield records.WorstRow(
@@ -230,7 +219,7 @@ def cascade_record(
 
     def shares(stages: npt.NDArray[np.object_], same: BoolArray) -> records.StageShares:
         found = {name: float((stages == name).mean()) for name in names}
-        return records.StageShares(n=len(same), stages=found, agreement=mean(same))
+        return records.StageShares(n=len(same), stages=found, agreement=stats.mean(same))
 
     return records.CascadeRecord(
         **dict(shares(every, np.concatenate(list(same.values())))),

@@ -16,12 +16,12 @@ from peer_servers import PeerServer
 
 from qcls_gguf import Config, load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.compare import http_peer
-from qcls_gguf.compare.http_peer import Connection, is_url
+from qcls_gguf.compare import servers
 from qcls_gguf.compare.method import Answer, Method, PeerError, Peers
 from qcls_gguf.compare.records import QUERIES as UNASKED
 from qcls_gguf.compare.records import ComparisonRecord, document
 from qcls_gguf.compare.run import METHODS, ComparisonSettings, compare
+from qcls_gguf.compare.servers import Connection, is_url
 from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.model import Model
 from qcls_gguf.model.placement import gpus
@@ -317,7 +317,7 @@ def test_a_server_that_fails_is_listed(
 ) -> None:
     for name, value in fault.items():
         setattr(server, name, value)
-    monkeypatch.setattr(http_peer, "TIMEOUT_S", 0.2 if "delay_s" in fault else 30.0)
+    monkeypatch.setattr(servers, "TIMEOUT_S", 0.2 if "delay_s" in fault else 30.0)
     with server:
         record = compare_here(server.kind, peers=peers_of(server))
     (absent,) = record["absent"]
