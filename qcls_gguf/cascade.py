@@ -40,10 +40,6 @@ class Stage:
             return [(self.together, query)]
         return [(self.alone[name], query) for name in asked]
 
-    def is_final(self, answer: PromptResult) -> bool:
-        """Whether an answer is final."""
-        return answer.probability >= self.thresholds.get(answer.prompt, 0.0)
-
 
 _SUMMED = ("n_decodes", "n_tokens_new", "n_tokens_cached", "n_positions")
 
@@ -185,7 +181,7 @@ class Cascade:
             calls.append(call)
             for owner, result in zip(owners, call.results, strict=True):
                 for answer in result.results:
-                    if is_last or stage.is_final(answer):
+                    if answer.probability >= stage.thresholds.get(answer.prompt, 0.0):
                         name = stage.name if asked[owner][0].is_staged else None
                         found[owner][answer.prompt] = answer._replace(stage=name)
         of_calls = [call.results[0] for call in calls]  # all results of a call have the call's times and counts

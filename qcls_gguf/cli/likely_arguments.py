@@ -39,12 +39,6 @@ def likely_option(argument: str, options: Iterable[str]) -> str | None:
     return next((option for option in wanted if option in options), None)
 
 
-def _commands_with(option: str, parent: Any) -> list[str]:
-    """The names of all commands that have an option."""
-    commands = parent.command.commands if parent else {}
-    return [name for name, each in commands.items() if any(option in param.opts for param in each.params)]
-
-
 class Command(TyperCommand):
     """A command that says what to write instead of an argument that it does not take."""
 
@@ -63,7 +57,8 @@ class Command(TyperCommand):
                 if ctx.info_name in commands.split() and given in options.split():
                     with exit_codes():
                         raise ConfigError(f"{given} was removed: {instead}") from None
-            others = _commands_with(given, ctx.parent)
+            commands = ctx.parent.command.commands if ctx.parent else {}
+            others = [name for name, each in commands.items() if any(given in param.opts for param in each.params)]
             if others and ctx.info_name not in others:
                 ctx.fail(f"{ctx.info_name} has no {given}, which is an option of {', '.join(others)}")
             raise

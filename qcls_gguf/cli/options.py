@@ -60,7 +60,8 @@ def argument(metavar: str, text: str) -> Any:
 
 def overriding(key: str, names: str, text: str | None = None) -> Any:
     """An option that overrides a key of the configuration, such as `runtime.n_threads`; text: in place of the key's."""
-    schema = _schema(key)
+    room, name = key.split(".")
+    schema: JsonObject = _definitions()[_TYPES[room]]["properties"][name]
     about = text or schema["description"]
     field = option(names, f"{about[0].upper()}{about[1:].rstrip('.')}. Default: the configuration's.")
     info = field.metadata["parameter"]
@@ -81,12 +82,6 @@ def _definitions() -> JsonObject:
 
         schema = config_json_schema()
     return schema["$defs"]  # type: ignore[no-any-return]
-
-
-def _schema(key: str) -> JsonObject:
-    room, name = key.split(".")
-    schema: JsonObject = _definitions()[_TYPES[room]]["properties"][name]
-    return schema
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:

@@ -83,7 +83,11 @@ def _prompt(prompt: Any, shared: JsonObject) -> Any:
     elif any(key in own for key in TEXT_KEYS):
         replaced.append("prompt_template")
     common = {key: value for key, value in shared.items() if key not in replaced}
-    return _without_last_breaks({**common, **own})
+    values = {**common, **own}
+    for key in TEXT_KEYS:  # YAML's block scalars (`|`) add a line break
+        if isinstance(text := values.get(key), str):
+            values[key] = text.removesuffix("\n")
+    return values
 
 
 def _at_its_place(mistake: Mistake, tree: dict[Any, Any]) -> Mistake:
@@ -94,14 +98,6 @@ def _at_its_place(mistake: Mistake, tree: dict[Any, Any]) -> Mistake:
         if own.get(where[2]) is None and tree.get(where[2]) is not None:
             return Mistake(where[2:], mistake.what)
     return mistake
-
-
-def _without_last_breaks(values: dict[Any, Any]) -> dict[Any, Any]:
-    """The values without the final line break of prompt texts, which YAML's block scalars (`|`) add."""
-    return {
-        key: value.removesuffix("\n") if key in TEXT_KEYS and isinstance(value, str) else value
-        for key, value in values.items()
-    }
 
 
 def config_tree(config: Config) -> JsonObject:

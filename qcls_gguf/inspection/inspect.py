@@ -15,7 +15,6 @@ from ..config.template import SLOT
 from ..native.device import instruction_sets
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..prompts.trie import Pointer
-from ..score.result import Counts
 from . import records
 
 
@@ -27,8 +26,8 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
     max_batch = config.runtime.max_batch
     n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in listings), len({prompt.prefix for prompt in listings})
     templates = classifier.configured.templates
-    inspected = inspect_prompts(listings, tokenizer)
-    request = empty_request(listings, inspected, classifier.plan_counts(""))
+    inspected = [_inspect_prompt(prompt, listings, tokenizer) for prompt in listings]
+    empty = classifier.plan_counts("")
     own = [each for each, listing in zip(inspected, listings, strict=True) if listing in prompts]
     longest = templates.size_of_query(n_longest := config.runtime.max_query_tokens)
     return records.Inspection(
@@ -56,7 +55,14 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
             n_state_seqs=engine.n_state_seqs if tokenizer.has_states else 0,
             n_limit=MAX_SEQ,
         ),
-        request=request,
+        request=records.Request(
+            n_decodes=empty.n_decodes,
+            n_tokens=empty.n_tokens_new,
+            n_tokens_unshared=sum(prompt.added.n_tokens + prompt.n_tokens_labels for prompt in inspected),
+            n_tokens_cached=empty.n_tokens_cached,
+            n_positions=empty.n_positions,
+            n_query_copies=len({(prompt.prefix, prompt.before) for prompt in listings}),
+        ),
         longest=longest and records.LongestQuery(n_query_tokens=n_longest, n_tokens=longest[1], n_decodes=longest[0]),
         prompts=tuple(
             each.model_copy(update={"head": _head(head, tokenizer.facts.n_layer)})
@@ -73,12 +79,8 @@ def _head(head: Head | Pointer | None, n_layer: int) -> records.HeadInspection |
     return records.HeadInspection(n_layer=n_layer, **of_head)
 
 
-def inspect_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[records.PromptInspection, ...]:
-    """Each prompt by itself, and what its prefix shares with the others."""
-    return tuple(_inspect_prompt(prompt, prompts, tokenizer) for prompt in prompts)
-
-
 def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> records.PromptInspection:
+    """A prompt by itself, and what its prefix shares with the others."""
     _, added = prompt.new_tokens(prompt.fragment_tokens(tokenizer, ""))
     n_fragment = len(added) - len(prompt.closing)
     n_cached, _ = prompt.new_tokens(prompt.fragment_tokens(tokenizer, PROBES[0]))
@@ -111,22 +113,6 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
             for label, tokens, path in zip(prompt.labels, prompt.label_tokens, ended, strict=True)
         ),
         trie=label_trie(prompt, ended, tokenizer),
-    )
-
-
-def empty_request(
-    prompts: Sequence[Prompt],
-    inspected: Sequence[records.PromptInspection],
-    counts: Counts,
-) -> records.Request:
-    """What a request with an empty query feeds; counts: what the classifier plans for it."""
-    return records.Request(
-        n_decodes=counts.n_decodes,
-        n_tokens=counts.n_tokens_new,
-        n_tokens_unshared=sum(prompt.added.n_tokens + prompt.n_tokens_labels for prompt in inspected),
-        n_tokens_cached=counts.n_tokens_cached,
-        n_positions=counts.n_positions,
-        n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
     )
 
 

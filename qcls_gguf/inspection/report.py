@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..config.prompt import LikelyMistake
-from ..config.words import MAX_LISTED, counted, printable, printable_lines, shown
+from ..config.words import MAX_LISTED, counted, listed, printable, printable_lines, shown
 from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured, percent
 from . import records
@@ -87,9 +87,10 @@ def _prompts(inspection: records.Inspection) -> Table:
                 *(prompt.added.n_tokens, len(prompt.labels), prompt.n_tokens_labels, prompt.n_positions),
                 prompt.n_leaves,
                 "yes" if prompt.fast_path else "no",
-                "all" if n > 2 and len(prompt.prefix.shared_with) == n - 1 else _listed(prompt.prefix.shared_with),
+                "all" if n > 2 and len(others) == n - 1 else listed(others, "prompt"),
             ]
             for prompt in inspection.prompts[:MAX_LISTED]
+            for others in [prompt.prefix.shared_with]
         ],
     )  # fmt: skip
 
@@ -102,11 +103,6 @@ def _scored_by(prompt: records.PromptInspection) -> str:
 def _more(n: int, one: str) -> str:
     """What a list does not show of n; empty where it shows all."""
     return f"and {counted(n - MAX_LISTED, f'more {one}')}" if n > MAX_LISTED else ""
-
-
-def _listed(names: Sequence[str], one: str = "prompt") -> str:
-    """Names, as many as one list has, and how many more there are."""
-    return ", ".join(filter(None, [*names[:MAX_LISTED], _more(len(names), one)]))
 
 
 def _prompt_tree(prompt: records.PromptInspection) -> Tree:
@@ -133,7 +129,7 @@ def _with_labels(tree: Tree, node: records.TrieNode) -> Tree:
     """Add the fed nodes as branches, and on one line the labels whose further tokens are not fed."""
     ends = [_label_end(child) for child in node.children if not child.fed]
     if ends:
-        tree.add(Text(_listed(ends, "label"), style=_LABEL))
+        tree.add(Text(listed(ends, "label"), style=_LABEL))
     fed = [child for child in node.children if child.fed]
     for child in fed[:MAX_LISTED]:
         line = Text.assemble((_visible(child.text), f"{_LABEL} underline"), f"  (fed{', read' * child.read})")
