@@ -295,13 +295,11 @@ class Core:
         Returns the hidden states (n_rows, row size) of all decodes; (n_edges,) for each edge of the label tries the row
         with the hidden state that it reads; and the microseconds that filling batches and trimming sequences took.
         """
-        if len(plan.decodes) == 1:
-            decode = plan.decodes[0]
-            decoded = self.engine.decode(decode.plan.plan, decode.plan.leaf_roots, decode.token, decode.kept)
-            return decoded.hidden, decode.plan.rows, decoded.batch_us, decoded.trim_us
         hidden, rows, n_rows, batch_us, trim_us = [], [], 0, 0, 0
         for decode in plan.decodes:
             decoded = self.engine.decode(decode.plan.plan, decode.plan.leaf_roots, decode.token, decode.kept)
+            if len(plan.decodes) == 1:
+                return decoded.hidden, decode.plan.rows, decoded.batch_us, decoded.trim_us
             batch_us, trim_us = batch_us + decoded.batch_us, trim_us + decoded.trim_us
             hidden.append(decoded.hidden.copy())  # the next decode overwrites it
             rows.append(decode.plan.rows + n_rows)

@@ -10,7 +10,7 @@ from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.words import listed
 from ..engine.prefix_cache import Prefix
 from ..errors import PlanError
-from ..native.trie import TrieScores
+from ..native.trie import trie_rooms
 from ..plan.templates import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
@@ -143,7 +143,7 @@ class LoadedPrompts(Labeller):
             engine.model.output_rows.of(tokens),
             core.label_tokens if compiled.exact else None,
             output=Output(scale=steps.scale, cap=steps.cap, bias=bias),
-            arithmetic=TrieScores,
+            arithmetic=trie_rooms,
             reads_labels=compiled.reads_labels,
         )
         self.answers = Answers(compiled.prompts, self.scorer)

@@ -1,7 +1,7 @@
 """From products of hidden states with rows of the output matrix to logits, in numpy; and the interface of what makes of
 these the scores of labels.
 
-`qcls_gguf.native.TrieScores` does that in C, without a dozen calls of numpy after each decode.
+`qcls_gguf.native.trie` does that in C, without a dozen calls of numpy after each decode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ScoreError
-from ..statistics import Float32Array
+from ..statistics import Float32Array, Int32Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,6 @@ class Room(Protocol):
     """computes score, probability and finite from edge, and returns 0"""
 
 
-class TrieArithmetic(Protocol):
-    """Turns the logits of a scorer's edges into its labels' log-probabilities. One thread at a time."""
-
-    def room(self, n_queries: int) -> Room:
-        """The arrays for n queries."""
+Arithmetic = Callable[[Int32Array, Int32Array, Int32Array], Callable[[int], Room]]
+"""from the layout of a scorer's edges (see Scorer) to what makes the room for n queries, in which the logits of edges
+become the log-probabilities of labels; one thread at a time"""

@@ -38,7 +38,7 @@ from ..prompts.trie import LabelTrie, Pointer
 from ..statistics import Float32Array, Int32Array, IntArray, softmax
 from .adjustment import Adjustment, Adjustments, Averages, sets_of
 from .heads import HeadScorer, pointer_scores
-from .output import NOT_FINITE, Output, TrieArithmetic
+from .output import NOT_FINITE, Arithmetic, Output
 from .result import Audit, LabelScore, PromptResult
 
 _COPIED_FLOATS = 1 << 16
@@ -80,7 +80,7 @@ class Scorer:
         label_tokens: Int32Array | None = None,
         *,
         output: Output | None = None,
-        arithmetic: Callable[[Int32Array, Int32Array, Int32Array], TrieArithmetic],
+        arithmetic: Arithmetic,
         reads_labels: bool = True,
     ) -> None:
         """rows[t] is the output matrix's row of token t, shape (n_embd,), for every token on an edge of the tries.
@@ -115,12 +115,12 @@ class Scorer:
         self._label_edge = np.array(label_edge, np.intp)
         self._label_start = np.array(label_start[:-1], np.intp)
         self._n_edges = np.diff(label_start)
-        self._arithmetic = arithmetic(
+        self._make_room = arithmetic(
             np.array([*node_start, len(tokens)], np.int32),
             np.array(label_start, np.int32),
             np.array(label_edge, np.int32),
         )
-        self._room = self._arithmetic.room(1)
+        self._room = self._make_room(1)
         self._edge_tokens = np.array(tokens, np.int32)
         labels = [(trie.scoring, range(*own)) for trie, own in zip(tries, pairwise(self.first), strict=True)]
         first_token = [label for scoring, own in labels if scoring == FIRST_TOKEN for label in own]
@@ -151,7 +151,7 @@ class Scorer:
         """
         room = self._room
         if len(room.edge) != len(row):
-            room = self._room = self._arithmetic.room(len(row))
+            room = self._room = self._make_room(len(row))
         if not self._reads_labels and self._label_column is None:
             room.score.fill(0.0)
             room.probability.fill(0.0)
