@@ -95,14 +95,12 @@ class Progress:
         return f"{self.n_rows:,.0f} of {n_rows:,} rows, {rate:,.1f} queries/s, {distinct:.0%} distinct{left}"
 
     def add(self, more: Progress) -> None:
-        """Add what was done after it."""
+        """Count what was done after it; what was kept, and which shards are whole, is told once."""
         self.n_queries += more.n_queries
         self.n_computed += more.n_computed
         self.n_rows += more.n_rows
-        self.kept = more.kept or self.kept
         self.measured = more.measured or self.measured
         self.batch = more.batch or self.batch
-        self.done += more.done
 
 
 def duration(seconds: float) -> str:
