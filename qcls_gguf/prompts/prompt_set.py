@@ -183,5 +183,4 @@ def _end_token(config: PromptConfig, model: Vocabulary) -> int:
             f"prompts.{config.name}.label_end: {config.label_end!r} is {len(tokens)} tokens of this model: "
             "give the text of one, such as <|im_end|>"
         )
-    (token,) = tokens.tolist()
-    return int(token)
+    return int(tokens[0])

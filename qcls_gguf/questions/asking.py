@@ -151,10 +151,8 @@ class QuestionAsker:
             results = await _finite(list(pairs.values()), ask)
         for place, result in zip(pairs, results, strict=True):
             if result is not None:
-                answer = result.results[0]
-                mass = answer.audit.label_mass if answer.audit else None
                 probabilities = self._probabilities(questions[place].question, result)
-                answers[place] = Distribution(probabilities, mass, answer.stage, answer.depth, answer.label_set)
+                answers[place] = Distribution(probabilities, result.results[0])
         return answers
 
     def _loaded(self, asked: TextQuestion, waits_s: float, usage: Usage) -> AbstractAsyncContextManager[LoadedPrompts]:

@@ -22,6 +22,7 @@ from ..errors import CapacityError, ConfigError
 from ..model import Model
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..prompts.trie import Pointer
+from ..score.result import PromptResult
 from ..statistics import Int32Array
 from .forms import Forms, Kind
 
@@ -257,25 +258,25 @@ class Distribution:
     """The probabilities of a question's options, in their order, which add up to 1; and the numbers that APIs want."""
 
     probabilities: list[float]
-    label_mass: float | None = None
-    """the probability that lies on the options at all; only where the question is audited"""
-    stage: str | None = None
-    """the stage of a cascade that gave the answer"""
-    depth: int | None = None
-    """the layers after which a learnt head read the hidden state that the answer is of"""
-    label_set: tuple[str, ...] | None = None
-    """labels that hold a right one with the stated probability; only of a configured prompt that asks for sets"""
+    answer: PromptResult | None = None
+    """what they are of; None where there was nothing to ask"""
+
+    @property
+    def label_mass(self) -> float | None:
+        """The probability that lies on the options at all; only where the question is audited."""
+        return self.answer.audit.label_mass if self.answer and self.answer.audit else None
 
     @property
     def extra(self) -> dict[str, object]:
         """Fields of an answer that its API does not define: label mass (by SGLang's name), stage, head, label set."""
-        scored_by = None if self.depth is None else "head"
+        if self.answer is None:
+            return {}
         given = {
             "x_label_mass": self.label_mass,
-            "x_stage": self.stage,
-            "x_scored_by": scored_by,
-            "x_depth": self.depth,
-            "x_label_set": self.label_set,
+            "x_stage": self.answer.stage,
+            "x_scored_by": None if self.answer.depth is None else "head",
+            "x_depth": self.answer.depth,
+            "x_label_set": self.answer.label_set,
         }
         return {name: value for name, value in given.items() if value is not None}
 
