@@ -1,8 +1,7 @@
 """`make real`: how well a small real model labels real texts, by cue and prior, as a record and as tables.
 
-In tests/, `python -m real WHAT`: `orders N` what moves with the order of the options, on N texts of two tasks;
-`averages` averages over orders; `learning` what heads gain, and scorings; `scope` queries out of scope; `statements`
-error rates and label sets, over redraws of three tasks.
+In tests/, `python -m real WHAT`: `averages` averages over orders of the labels; `learning` what heads gain, and
+scorings; `statements` error rates and label sets, over redraws of three tasks.
 """
 
 import json
@@ -12,8 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from . import averages, learning, scope, statements, sweep
-from .orders import order_table
+from . import averages, learning, statements, sweep
 from .texts import CACHE, SMOLLM2, tasks
 
 RECORD = CACHE / "record.json"
@@ -21,10 +19,6 @@ RECORD = CACHE / "record.json"
 
 def main() -> None:
     found = tasks()
-    if sys.argv[1:2] == ["orders"]:
-        for name in sweep.TUNED_ON[:2]:
-            Console(width=160).print(order_table(found[name], int(sys.argv[2])))
-        return
     if sys.argv[1:2] == ["averages"]:
         for name in averages.TASKS:
             for after in (False, True):
@@ -33,10 +27,6 @@ def main() -> None:
     if sys.argv[1:2] == ["learning"]:
         for table in learning.tables(found):
             Console(width=160).print(table)
-        return
-    if sys.argv[1:2] == ["scope"]:
-        for name in scope.SCOPES:
-            Console(width=160).print(scope.scope_table(found, name))
         return
     if sys.argv[1:2] == ["statements"]:
         print(statements.tables(found))

@@ -8,11 +8,11 @@ import numpy as np
 from rich.progress import track
 from rich.table import Table
 
-from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, RuntimeConfig
+from qcls_gguf import Classifier, PromptConfig
 from qcls_gguf.statistics import FloatArray, log_softmax
 
 from .sweep import WORDINGS
-from .texts import Task, model_file
+from .texts import Task, config_of
 
 N_TEXTS = 240
 TASKS = ("film reviews", "product reviews", "kinds", "topics")
@@ -57,8 +57,6 @@ def _by_order(task: Task, texts: list[str], *, after: bool) -> FloatArray:
         system, user = (None, f"text: {{query}}\n{list_text}") if after else (list_text, "text: {query}")
         cue = f"{task.ask}:"
         prompts.append(PromptConfig(name=f"{first}", system=system, user=user, answer_cue=cue, labels=task.labels))
-    runtime = RuntimeConfig(n_threads=1, n_gpu_layers=0, state_cache=False)
-    config = Config(prompts=tuple(prompts), model=ModelConfig(path=model_file()), runtime=runtime)
-    with Classifier.from_config(config) as classifier:
+    with Classifier.from_config(config_of(prompts)) as classifier:
         answers = [classifier.classify(text).results for text in track(texts, task.name)]
     return np.array([[[score.score for score in each.scores] for each in results] for results in answers])

@@ -19,7 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline, make_union
 
-from qcls_gguf import Config, ModelConfig, PromptConfig, RuntimeConfig
+from qcls_gguf import PromptConfig
 from qcls_gguf.config.prompt import CONTENT_FREE_QUERIES
 from qcls_gguf.config.schema import raw_config
 from qcls_gguf.config.scoring import JOINT, MEAN, TREE
@@ -35,7 +35,7 @@ from qcls_gguf.statistics import AnyFloats, FloatArray, IntArray
 from qcls_gguf.statistics.temperature import cross_validate
 
 from .sweep import prompts
-from .texts import CACHE, Task, model_file
+from .texts import CACHE, Task, config_of
 
 ROWS = {4: 100, 16: 5, 64: 5}
 """The draws, by the number of rows of each label."""
@@ -80,9 +80,8 @@ class Draw(NamedTuple):
 
 def read(task: Task, on_row: Callable[[], None]) -> Read:
     """All of the task's texts by the prompt that `init` writes, and by the common text."""
-    runtime = RuntimeConfig(n_threads=1, n_gpu_layers=0, state_cache=False, max_query_tokens=400)
     own = replace(prompts(task, "list")[0], name=task.ask)
-    config = Config(prompts=(own,), model=ModelConfig(path=model_file()), runtime=runtime)
+    config = config_of([own], max_query_tokens=400)
     pairs = (*task.rows, *task.others)
     rows = [LabelledQuery(line=0, query=text, labels={task.ask: (label,)}) for text, label in pairs]
     queries = [*(text for text, _ in pairs), *CONTENT_FREE_QUERIES]

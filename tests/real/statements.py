@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from rich.progress import track
 
-from qcls_gguf import Classifier, Config, ModelConfig, RuntimeConfig
+from qcls_gguf import Classifier
 from qcls_gguf.score.adjustment import drawn
 from qcls_gguf.statistics import FloatArray, IntArray
 from qcls_gguf.statistics.stated import (
@@ -24,7 +24,7 @@ from qcls_gguf.statistics.stated import (
 )
 
 from .sweep import prompts
-from .texts import CACHE, Task, model_file
+from .texts import CACHE, Task, config_of
 
 TARGETS = {"film reviews": (0.1, 0.15), "product reviews": (0.15, 0.2), "sections": (0.2, 0.3)}
 """the error rates that are asked for, by task"""
@@ -50,9 +50,7 @@ def answered(task: Task) -> Answered:
     pairs = (*task.rows, *task.others)[:N_TEXTS]
     if not kept.exists():
         prompt = replace(prompts(task, "list")[0], name=task.ask, prior="content_free")
-        runtime = RuntimeConfig(n_threads=1, n_gpu_layers=0, state_cache=False)
-        config = Config(prompts=(prompt,), model=ModelConfig(path=model_file()), runtime=runtime)
-        with Classifier.from_config(config) as classifier:
+        with Classifier.from_config(config_of([prompt])) as classifier:
             found = [classifier.classify(text).results[0] for text, _ in track(pairs, task.name)]
         np.savez(kept, p=np.array([[score.probability for score in each.scores] for each in found]))
     p = np.load(kept)["p"]

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from rich.progress import track
 
-from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, RuntimeConfig
+from qcls_gguf import Classifier, PromptConfig
 from qcls_gguf.config.prompt import CONTENT_FREE_QUERIES
 from qcls_gguf.score.adjustment import Adjustment, adjusted_scores, log_prior
 from qcls_gguf.statistics import FloatArray, calibration_error, log_losses, wilson
 
-from .texts import CACHE, Task, model_file
+from .texts import CACHE, Task, config_of
 
 N_ROWS, N_OTHERS = 200, 80
 CUES = ("{name}:", "{Name}:", "label:", "Answer:", "{name}: [", "")
@@ -65,11 +65,9 @@ def scores(task: Task, wording: str) -> dict[str, FloatArray]:
     kept = CACHE / f"{task.name} {wording}.npz".replace(" ", "-")
     if kept.exists():
         return dict(np.load(kept))
-    runtime = RuntimeConfig(n_threads=1, n_gpu_layers=0, state_cache=False)
-    config = Config(prompts=tuple(prompts(task, wording)), model=ModelConfig(path=model_file()), runtime=runtime)
     texts = [text for text, _ in (*task.rows[:N_ROWS], *task.others[:N_OTHERS])]
     found: dict[str, list[list[float]]] = {cue: [] for cue in CUES}
-    with Classifier.from_config(config) as classifier:
+    with Classifier.from_config(config_of(prompts(task, wording))) as classifier:
         for text in track([*texts, *CONTENT_FREE_QUERIES], f"{task.name}, {wording}"):
             for cue, answer in zip(CUES, classifier.classify(text).results, strict=True):
                 found[cue].append([score.score for score in answer.scores])

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from oracle import Oracle, PromptSpec
 
-from qcls_gguf import Classifier, Config, ModelConfig, Result, RuntimeConfig
+from qcls_gguf import Classifier, Config, ModelConfig, Result
 from qcls_gguf.native.device import instruction_sets, sees_cuda_gpu
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.statistics import FloatArray
 
 from . import sweep
 from .reference import Reference, in_floats
-from .texts import Task, model_file, tasks
+from .texts import Task, config_of, model_file, tasks
 
 pytestmark = pytest.mark.real
 N_TEXTS = 8
@@ -75,11 +75,8 @@ def expected(name: str) -> tuple[FloatArray, FloatArray]:
 def config(name: str, *, n_prompts: int = 1, floats: bool = False, **runtime: Any) -> Config:
     """Prompts that differ in their last words only; the first is compared."""
     prompts = sweep.prompts(real_tasks()[name], "list")[:n_prompts]
-    return Config(
-        prompts=tuple(replace(prompt, scoring="joint") for prompt in prompts),
-        model=ModelConfig(path=in_floats(model_file()) if floats else model_file()),
-        runtime=RuntimeConfig(**{"n_threads": 1, "n_gpu_layers": 0, "state_cache": False, **runtime}),
-    )
+    found = config_of((replace(prompt, scoring="joint") for prompt in prompts), **runtime)
+    return replace(found, model=ModelConfig(path=in_floats(model_file()))) if floats else found
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu, fine", "gpu", "gpu, floats"])

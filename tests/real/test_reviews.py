@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from qcls_gguf import Classifier, Config, ModelConfig, RuntimeConfig
+from qcls_gguf import Classifier
 
 from . import sweep
-from .texts import Task, film_reviews, model_file
+from .texts import Task, config_of, film_reviews, model_file
 
 
 @pytest.fixture
@@ -33,10 +33,8 @@ def test_reviews_are_labelled_far_above_chance(task: Task) -> None:
     The answer `positive` is right for 57.0 %.
     """
     prompts = [replace(sweep.prompts(task, each)[0], name=each, prior="content_free") for each in sweep.WORDINGS]
-    runtime = RuntimeConfig(n_threads=1, n_gpu_layers=0, state_cache=False)
-    config = Config(prompts=tuple(prompts), model=ModelConfig(path=model_file()), runtime=runtime)
     rows = task.rows[: sweep.N_ROWS]
-    with Classifier.from_config(config) as classifier:
+    with Classifier.from_config(config_of(prompts)) as classifier:
         results = [classifier.classify(text) for text, _ in rows]
     for wording in sweep.WORDINGS:
         n_right = sum(result.labels[wording] == label for result, (_, label) in zip(results, rows, strict=True))

