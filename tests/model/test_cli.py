@@ -46,13 +46,6 @@ def test_json_is_one_object_with_every_part() -> None:
     assert len(answer["model"]["sha256"]) == 64
 
 
-def test_startup_goes_to_standard_error_only(tmp_path: Path) -> None:
-    done = run("--query", "x", "--format", "jsonl", cwd=tmp_path)
-    assert len(objects(done.stdout)) == 1
-    for step in (b"load model", b"cache prefixes", b"warm-up"):
-        assert step in done.stderr
-
-
 def test_a_table_of_queries_becomes_a_table_of_labels(tmp_path: Path) -> None:
     path = tmp_path / "items.csv"
     path.write_text("sku;title\nA1;red dress\nA2;\n", encoding="utf-16")

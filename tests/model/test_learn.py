@@ -288,14 +288,3 @@ def test_an_interrupt_leaves_nothing(config: Path, tmp_path: Path) -> None:
     assert b"Traceback" not in errors
     assert not out.exists()
     assert not list(folder.iterdir())
-
-
-def test_many_labels_without_rows_are_not_all_listed(tmp_path: Path, write_config: WriteConfig) -> None:
-    labels = tuple(f"item {number}" for number in range(40))
-    config = write_config("qwen3", [PromptSpec(name="item", template=f"{TEXT}item:", labels=labels)], **EXACT)
-    rows = [{"query": f"thing {number}", "item": labels[number % 3]} for number in range(20)]
-    data = write_rows(tmp_path / "rows.csv", rows)
-    code, record, _ = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz", "--text", "common")
-    assert code == 1
-    assert "'item 22' and 17 more labels, which only" in record["prompts"]["item"]["reason"]
-    assert len(record["prompts"]["item"]["unlearnt"]) == 37

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext
 from nodes import random_tokens
-from oracle import Node, decode, decode_sequence
+from oracle import decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import ModelError
@@ -36,36 +37,20 @@ REFUSED_AT_LOAD = {
 }
 
 
-def assert_head_gives_logits(path: Path, open_context: OpenContext, largest: float) -> None:
+@pytest.mark.parametrize("head_type", LARGEST_DIFFERENCE)
+@pytest.mark.parametrize(("name", "tied"), [*product([*PLAIN, "gemma3"], [False, True]), ("gpt-oss", False)])
+def test_hidden_states_times_head_rows_are_the_logits(
+    name: str, tied: bool, head_type: str, make_model: MakeModel, open_context: OpenContext
+) -> None:
+    """With quantised layers where they are quantised as well; with sliding windows, too."""
+    path = make_model(name, tied=tied, head_type=head_type, weight_type="Q4_K" if head_type == "Q6_K" else "F32")
     hidden, stock = open_context(path), open_context(path, hidden_only=False)
     tokens = random_tokens(np.random.default_rng(0), stock, 24)
     head = OutputRows(ModelFile.read(path)).of(range(stock.row_size))
     found = decode_sequence(hidden, tokens) @ np.stack(list(head.values())).T
     wanted = decode_sequence(stock, tokens)
     assert wanted.std() > 1
-    assert np.abs(found - wanted).max() <= largest
-
-
-@pytest.mark.parametrize("head_type", LARGEST_DIFFERENCE)
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("name", PLAIN)
-def test_hidden_states_times_head_rows_are_the_logits(
-    name: str, tied: bool, head_type: str, make_model: MakeModel, open_context: OpenContext
-) -> None:
-    path = make_model(name, tied=tied, head_type=head_type)
-    assert_head_gives_logits(path, open_context, LARGEST_DIFFERENCE[head_type])
-
-
-def test_the_same_holds_with_quantised_layers(make_model: MakeModel, open_context: OpenContext) -> None:
-    path = make_model(weight_type="Q4_K", head_type="Q6_K")
-    assert_head_gives_logits(path, open_context, LARGEST_DIFFERENCE["Q6_K"])
-
-
-@pytest.mark.parametrize(("name", "tied"), [("gemma3", False), ("gemma3", True), ("gpt-oss", False)])
-def test_a_sliding_window_is_no_obstacle(
-    name: str, tied: bool, make_model: MakeModel, open_context: OpenContext
-) -> None:
-    assert_head_gives_logits(make_model(name, tied=tied), open_context, LARGEST_DIFFERENCE["F32"])
+    assert np.abs(found - wanted).max() <= LARGEST_DIFFERENCE[head_type]
 
 
 @pytest.mark.parametrize(("name", "why"), REFUSED_AT_LOAD.items())
@@ -92,20 +77,6 @@ def test_nothing_is_written_behind_the_flagged_rows(context: NativeContext) -> N
     context.decode(ids, ids, np.arange(4, dtype=np.int32), np.zeros(3, np.int32), output, buffer[:1])
     assert (buffer[0] != 7).any()
     assert (buffer[1:] == 7).all()
-
-
-def test_rows_of_a_tree_are_those_of_its_branches(model: NativeModel, open_context: OpenContext) -> None:
-    """Two shared tokens, then three branches of different length whose tokens alternate, in sequences 5, 2 and 7."""
-    shared, branches, seqs = [10, 20], [[30, 31, 32, 33], [40], [50, 51]], [5, 2, 7]
-    nodes = [Node(token, depth, seqs) for depth, token in enumerate(shared)]
-    for depth in range(4):
-        owners = [(branch, seq) for branch, seq in zip(branches, seqs, strict=True) if depth < len(branch)]
-        nodes += [Node(branch[depth], 2 + depth, [seq]) for branch, seq in owners]
-    rows = decode(open_context(model), nodes)
-    for branch, seq in zip(branches, seqs, strict=True):
-        alone = decode_sequence(open_context(model), shared + branch)
-        mine = rows[[seq in node.seqs for node in nodes]]
-        np.testing.assert_allclose(mine, alone, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [(17, 23), (1, 38, 1), (1,) * 40], ids=["two", "single ends", "one by one"])

@@ -1,9 +1,6 @@
 """The strict loader: what loads, and for every refusal the place and the words."""
 
-import ast
-import inspect
 import json
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -221,14 +218,3 @@ def test_python_code_may_give_what_a_file_may() -> None:
     assert config.model.path == Path("m.gguf").resolve()
     assert [prompt.labels for prompt in config.prompts] == [("dress", "tee")] * 2
     assert prompts[1].label_descriptions == ("worn by itself", None)
-
-
-@pytest.mark.parametrize("cls", [Config, ModelConfig, PromptConfig, RuntimeConfig])
-def test_constructors_show_their_fields(cls: type) -> None:
-    shown = inspect.signature(cls).parameters
-    assert [name for name in shown if name not in cls.__dataclass_fields__] == []  # type: ignore[attr-defined]
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    written = [each.args.kwonlyargs for each in ast.walk(tree) if getattr(each, "name", "") == "__init__"]  # type: ignore[attr-defined]
-    for arguments in written:  # what checkers of types see in place of the fields
-        assert {each.arg for each in arguments} == set(shown)
-    assert bool(written) is (cls is not RuntimeConfig)

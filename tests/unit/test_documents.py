@@ -226,13 +226,6 @@ def test_documented_defaults_are_the_defaults(heading: str, settings: type) -> N
         assert table[field.name] == shown, field.name
 
 
-def test_configurations_that_pages_name_load() -> None:
-    named = {name for page in PAGES for name in re.findall(r"configs/[\w-]+\.yaml", text_of(page))}
-    assert {"configs/fashion-8.yaml", "configs/fashion-8-joint.yaml"} <= named
-    for name in named:
-        assert load_config(ROOT / name).prompts
-
-
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
