@@ -49,12 +49,14 @@ const float * row_of(const ggml_tensor * x, int64_t i) {
 thread_local precision loading = precision::usual;
 precision precisions[] = {precision::usual, precision::fast, precision::fine};
 
-// Quantises this thread's share of the columns.
+// Quantises this thread's share of the columns, consecutive ones: blocks of neighbours share cache lines, and ggml's
+// operations divide rows the same way, so that a thread reads what it wrote.
 void quantise_share(const product_kernels & kernels, const ggml_tensor * x, precision wanted, int i_thread,
     int n_threads, activation_block * out) {
     const int64_t n_columns = ggml_nrows(x);
     activation_block * rests = out + n_activations(x);
-    for (int64_t c = i_thread; c < n_columns; c += n_threads) {
+    const int64_t end = n_columns * (i_thread + 1) / n_threads;
+    for (int64_t c = n_columns * i_thread / n_threads; c < end; ++c) {
         kernels.quantise(row_of(x, c), x->ne[0], wanted, out + c, rests + c, n_columns);
     }
 }
@@ -119,7 +121,8 @@ class float_traits : public ggml::cpu::tensor_traits {
 
         const ggml_tensor * before = params->before;
         if (!before || before->src[1] != x || float_kernels_of(before) != kernels) {
-            for (int64_t c = params->ith; c < n_columns; c += params->nth) {
+            const int64_t end = n_columns * (params->ith + 1) / params->nth;
+            for (int64_t c = n_columns * params->ith / params->nth; c < end; ++c) {
                 kernels->pack(row_of(x, c), n_values, packed + c * kernels->vector_floats, n_columns);
             }
         }
@@ -226,7 +229,8 @@ class experts_traits : public ggml::cpu::tensor_traits {
                 sort(op, starts, columns);
             }
             ggml_barrier(params->threadpool);
-            for (int64_t i = params->ith; i < n_columns(op); i += params->nth) {
+            const int64_t end = n_columns(op) * (params->ith + 1) / params->nth;
+            for (int64_t i = n_columns(op) * params->ith / params->nth; i < end; ++i) {
                 const int64_t * start = starts + expert_of(op, columns[i]);
                 const int64_t n = start[1] - start[0];
                 activation_block * blocks = activations + 2 * (n_values / 32) * start[0] + i - start[0];
