@@ -1,8 +1,6 @@
 """An inspection agrees with what requests then do; the command prints it, and the text that the model reads."""
 
 import dataclasses
-import json
-import re
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from chat_templates import CHATML
-from commands import ROOT, printed, refused
+from commands import ROOT
 from conftest import MakeModel, OpenClassifier
 from oracle import COLOR, PromptSpec
 from rich.console import Console
@@ -151,15 +149,6 @@ def query_of(classifier: Classifier, n_tokens: int) -> str:
     return query
 
 
-def test_the_table_shows_prompts_and_tries() -> None:
-    shown = printed("inspect", "--quiet")
-    assert re.search(r"^empty query +67 tokens in 1 decode, 67 if prompts shared none; ", shown, re.M)
-    assert re.search(r"^colour +tree +71 +5 +8 +18 +2 +3 +2 +yes +all *$", shown, re.M)
-    assert "├── ␣light  (fed, read)\n│   └── ␣pink, ␣blue" in shown
-    assert "<|im_end|> (wool), ␣blend" in shown
-    assert "share their first token" in refused("inspect", "--scoring", "first_token")
-
-
 LABELS = ("red", "light blue", "light pink")
 TEXT = "<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:"
 
@@ -231,11 +220,3 @@ def test_a_query_or_a_name_that_is_none_is_refused(classifier: Classifier) -> No
         show_prompts(classifier, ["colr"], "")
     with pytest.raises(PlanError, match="max_query_tokens"):
         show_prompts(classifier, [], "dress " * 300)
-
-
-def test_the_command() -> None:
-    words = ["inspect", "--quiet", "--prompt", "colour", "-q", "red dress"]
-    (prompt,) = json.loads(printed(*words, "-f", "json"))["prompts"]
-    assert (prompt["name"], prompt["n_cached"] + prompt["n_fed"]) == ("colour", len(prompt["tokens"]))
-    assert prompt["text"].endswith("query: red dress<|im_end|>\n<|im_start|>assistant\nlabel:")
-    assert "\nquery: red dress<|im_end|>\n<|im_start|>assistant\nlabel:\n" in printed(*words)

@@ -1,14 +1,15 @@
 """The planner's arrays, read back sequence by sequence and compared with the paths that went in."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_prompts import made_prompt
 
 from qcls_gguf.errors import PlanError
-from qcls_gguf.plan.growth import DecodePlan
+from qcls_gguf.plan.growth import Capacity, DecodePlan, additions_of, plan_decodes
 from qcls_gguf.plan.shapes import padded, rung
 from qcls_gguf.plan.tree import Plan, Root, TokenTree
 
@@ -173,3 +174,17 @@ def test_limits_are_kept(forest: Forest, room: int, n_positions: int) -> None:
         assert n_positions <= 0 or filled.plan.pos[n:].max() < n_positions
     elif n_positions <= 0:
         assert rung(n) == n or room == 0
+
+
+@pytest.mark.parametrize("limit", ["n_seqs", "n_tokens", "n_rows"])
+def test_prompts_are_divided_among_decodes_by_each_limit(limit: str) -> None:
+    """Six prompts that share no token, two in a decode."""
+    prompts = [made_prompt(str(n), ((1, 2), (1, 3), (4, 5), (4, 6)), opening=(n,)) for n in range(6)]
+    additions = additions_of(prompts, range(6), [[9, n] for n in range(6)])
+    ample = Capacity(n_seqs=99, n_tokens=99, n_rows=99)
+    for n_together, n_decodes in ((6, 1), (2, 3), (1, 6)):
+        (some,) = plan_decodes(additions[:n_together], ample)
+        most = {"n_seqs": some.plan.n_leaves, "n_tokens": some.plan.n_tokens, "n_rows": some.plan.n_outputs}[limit]
+        decodes = plan_decodes(additions, replace(ample, **{limit: most}))
+        assert len(decodes) == n_decodes
+        assert sum(decode.plan.n_tokens for decode in decodes) == 6 * (2 + 2)  # the query, and the labels' first tokens

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
 from random import Random
 from typing import Any
 
@@ -284,10 +285,18 @@ def waiting(cost: TurnCost, n_calls: int, n_tokens: int, first: int) -> float:
     return first * first_ends + sum(behind)
 
 
-@pytest.mark.parametrize("fixed", [0.0, 3.0, 20.0, 60.0, 500.0])
+@pytest.mark.parametrize("fixed", [0.0, 3.0, 20.0, 26.0, 60.0, 500.0])  # 26: all wait equally long
 @pytest.mark.parametrize("n_calls", [2, 3, 5, 12])
 def test_a_call_joins_where_all_wait_less_for_it(fixed: float, n_calls: int) -> None:
     cost, n_tokens = TurnCost(fixed), 26
     for in_turn in range(1, n_calls):
         apart, joined = (waiting(cost, n_calls, n_tokens, n) for n in (in_turn, in_turn + 1))
         assert cost.pays(in_turn, n_tokens, n_calls - in_turn) == (joined <= apart)
+
+
+@pytest.mark.parametrize(
+    ("many", "fixed"), [((50, 6.0), 10.0), ((50, 4.0), 30.0), ((50, 10.0), 0.0), ((50, 1.5), inf), ((10, 9.0), inf)]
+)
+def test_the_fixed_part_is_where_the_line_of_two_decodes_begins(many: tuple[int, float], fixed: float) -> None:
+    """Of a decode of 10 tokens in 2 ms and another; where more tokens take no longer, sharing always pays."""
+    assert TurnCost.through((10, 2.0), many).fixed_tokens == pytest.approx(fixed)
