@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .options import ScoredModelOptions, command, option
+from .options import ScoredModelOptions, command, option, settings_of
 from .terminal import load_bar, needs, print_step, print_warning, say
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class ServiceOptions:
         "Also answer /v1/completions, which scores given texts by a context of its own.",
         False,
     )
-    grace: float = option("--grace SECONDS", "Time to finish requests when told to stop.", 30.0, low=0)
+    grace_s: float = option("--grace SECONDS", "Time to finish requests when told to stop.", 30.0, low=0)
     quiet: bool = option("--quiet", "Print neither the start-up nor a line for each request.", False)
 
     def keys(self) -> list[str]:
@@ -75,15 +74,13 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
     from ..service.server import serve
     from ..service.settings import RequestLimits, ServiceSettings, check_keys
 
-    service = ServiceSettings(
-        host=chosen.host,
-        port=chosen.port,
+    service = settings_of(
+        ServiceSettings,
+        chosen,
         api_keys=check_keys(chosen.keys()),
-        grace_s=chosen.grace,
         logs_requests=not chosen.quiet,
-        completions=chosen.completions,
         forms=FormSettings() if chosen.questions is None else read_forms(chosen.questions),
-        limits=RequestLimits(**dataclasses.asdict(limits)),
+        limits=settings_of(RequestLimits, limits),
     )
     first = [model.settings()]  # read already, so that a mistake in it is reported before anything starts
 

@@ -12,17 +12,12 @@ import sys
 from contextlib import suppress
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_SIGNALLED = 128
+SIGNALLED = 128
 """What shells add to a signal's number."""
 
 
 class StoppedError(KeyboardInterrupt):
     """The process was asked to stop; libraries take it for the KeyboardInterrupt that it is."""
-
-
-def exit_code(number: int) -> int:
-    """The exit code of a process that the signal ended."""
-    return _SIGNALLED + number
 
 
 def stopped_line(number: int) -> str:
@@ -72,7 +67,7 @@ class Stoppable:
 def _end(number: int, _: object) -> None:
     with suppress(OSError):  # standard error may be closed
         os.write(2, stopped_line(number).encode())
-    os._exit(exit_code(number))
+    os._exit(SIGNALLED + number)
 
 
 def _handle(handler: object) -> None:

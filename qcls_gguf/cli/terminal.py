@@ -20,7 +20,7 @@ import typer
 from ..config.words import printable_lines
 from ..errors import ConfigError, ModelError, QclsError
 from ..report.files import check_writable
-from .signals import Stoppable, exit_code, stopped_line
+from .signals import SIGNALLED, Stoppable, stopped_line
 
 if TYPE_CHECKING:
     from ..opening import ClassifierOpener, OnProgress
@@ -49,7 +49,7 @@ def exit_codes() -> Iterator[None]:
             stopped_by = signal.SIGINT if isinstance(e, KeyboardInterrupt) else None
             if (number := stoppable.number or stopped_by) is not None:
                 print(stopped_line(number), end="", file=sys.stderr)
-                raise typer.Exit(exit_code(number)) from None
+                raise typer.Exit(SIGNALLED + number) from None
             _end(e)
 
 

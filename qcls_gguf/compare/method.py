@@ -118,14 +118,15 @@ class Workload:
         return threads(self.ours.config.runtime).n
 
     @property
-    def n_longest(self) -> int:
-        """Tokens of the longest rendered prompt with its longest label."""
+    def n_ctx(self) -> int:
+        """Cells that the longest rendered prompt with its longest label needs of a server, with some to spare."""
         longest = [max(map(len, prompt.paths)) for prompt in self.prompts]
-        return max(
+        n_tokens = max(
             n_cached + len(tokens) + n
             for query in self.queries
             for n, (n_cached, tokens) in zip(longest, self.inputs(query), strict=True)
         )
+        return max(256, n_tokens + 8)
 
 
 class Method:

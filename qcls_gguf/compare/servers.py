@@ -229,7 +229,7 @@ def _server_command(workload: Workload) -> str:
     flash_attn = {None: "auto", True: "on", False: "off"}[flash_attention(runtime, model.n_gpu_layers)]
     return (
         f"llama-server --model {shlex.quote(model.path)} --parallel {n} --kv-unified --cache-ram 0 "
-        f"--ctx-size {n * max(256, workload.n_longest + 8)} --threads {workload.n_threads} "
+        f"--ctx-size {n * workload.n_ctx} --threads {workload.n_threads} "
         f"--n-gpu-layers {model.n_gpu_layers} --cache-type-k {runtime.kv_type} --cache-type-v {runtime.kv_type} "
         f"--flash-attn {flash_attn}"
     )
@@ -252,7 +252,7 @@ class Ollama(HttpPeer):
             )
         self._model = peers.ollama_model
         self._weights = "whether its weights are ours is not known"
-        self._n_ctx = max(256, workload.n_longest + 8)
+        self._n_ctx = workload.n_ctx
         super().__init__(workload, peers.ollama)
 
     def check_server(self, connection: Connection) -> None:

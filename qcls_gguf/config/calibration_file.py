@@ -23,7 +23,7 @@ from .schema import Config, short, stage_hash
 from .scoring import Scoring
 from .settings import Mistake, Settings, config_error, prefixed, settings, settings_in_file
 from .words import JsonObject, digest_of
-from .yaml_values import YamlText, load_yaml, read_text
+from .yaml_values import load_yaml, read_text
 
 _AGAIN = "run `qcls-gguf calibrate` again"
 _LARGEST_BIAS = 1000.0
@@ -221,17 +221,15 @@ def read_calibration(config: Config) -> Calibration | None:
     path = config.calibration
     if path is None:
         return None
+    prompts = {prompt.name: prompt for prompt in config.prompts}
     try:
-        return _calibration(load_yaml(read_text(path, "the file")), path, {each.name: each for each in config.prompts})
+        text = load_yaml(read_text(path, "the file"))
+        file = settings_in_file(_File, text)
+        found = {name: _mismatch(fit, prompts.get(name), list(prompts)) for name, fit in file.prompts.items()}
+        if wrong := [Mistake(("prompts", name), what) for name, what in found.items() if what]:
+            raise config_error(wrong, text.values, file=text)
     except ConfigError as e:
         raise prefixed(f"calibration: {path}", e) from None
-
-
-def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]) -> Calibration:
-    file = settings_in_file(_File, text)
-    found = {name: _mismatch(fit, prompts.get(name), list(prompts)) for name, fit in file.prompts.items()}
-    if wrong := [Mistake(("prompts", name), what) for name, what in found.items() if what]:
-        raise config_error(wrong, text.values, file=text)
     return Calibration(path=path, model_sha256=file.model_sha256, prompts=file.prompts, stated=file.stated)
 
 

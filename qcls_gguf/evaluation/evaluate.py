@@ -83,11 +83,9 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
     """
     if settings.n_shuffles:
         check_slots(settings.config)
-    if settings.check_error:
-        stated_calibration(read_calibration(opener.rendered(settings.config)))
-    configured = settings.config
-    settings = replace(settings, config=opener.rendered(settings.config))
-    config, raw = settings.config, raw_config(settings.config, TREE)
+    configured, config = settings.config, opener.rendered(settings.config)
+    settings = replace(settings, config=config)
+    stated = stated_calibration(read_calibration(config)) if settings.check_error else None
     scored = score_data(settings, opener)
     prompts, rows, tables = scored.prompts, scored.rows, scored.tables
     truths = [passes.truth_of(prompt, rows) for prompt in prompts]
@@ -100,10 +98,11 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
         with opener.open(asked, audit=audit, quiet=True) as classifier:
             return [read(classifier.classify(row.query)) for row in opener.each(part, rows)]
 
-    shuffled = cascade = None
+    shuffled = cascade = check = None
     if settings.n_shuffles:
         score = partial(ask, read=passes.row_scores, audit=settings.exact)
-        shuffled = shuffled_labels(raw, scorings, truths, k=settings.n_shuffles, seed=settings.seed, score=score)
+        raw, k, seed = raw_config(config, TREE), settings.n_shuffles, settings.seed
+        shuffled = shuffled_labels(raw, scorings, truths, k=k, seed=seed, score=score)
     if config.heads:
         alone = replace(config, cascade=None)
         answers = passes.score_tables(prompts, ask(alone, "score the heads", passes.answered_scores))
@@ -113,9 +112,7 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
         modes[passes.CASCADE] = passes.probabilities_of(TREE, prompts, answers)
         last = modes.get(passes.HEADS) or passes.calibrated_probabilities(config.prompts, tables, scored.adjustments)
         cascade = cascade_record(answers, modes[passes.CASCADE], last)
-    check = None
-    if settings.check_error:
-        stated = stated_calibration(read_calibration(config))
+    if stated is not None:
         check = check_statements(stated, rows, ask(config, "check", attrgetter("results")), truths)
     common = compared_prompts(settings.modes, prompts)
     return EvaluationRecord(

@@ -95,22 +95,20 @@ def truth_of(prompt: Prompt, rows: Sequence[LabelledQuery]) -> Truth:
 
 def score_tables(prompts: Sequence[Prompt], rows: Sequence[RowScores]) -> dict[str, ScoreTable]:
     """The scores of the rows as arrays, by prompt."""
-    return {prompt.name: _table(prompt, rows) for prompt in prompts}
-
-
-def _table(prompt: Prompt, rows: Sequence[RowScores]) -> ScoreTable:
-    n = len(prompt.labels)
-    scores = [row[prompt.name] for row in rows]
-    by_scoring: dict[Scoring, FloatArray] = {
-        scoring: np.array([each.by_scoring[scoring] for each in scores], np.float64).reshape(-1, n)
-        for scoring in (scores[0].by_scoring if scores else SCORINGS)
-    }
-    masses = [each.label_mass for each in scores]
-    return ScoreTable(
-        by_scoring={**by_scoring, FIRST_TOKEN: by_scoring[TREE]},
-        label_mass=None if None in masses else np.array(masses, np.float64),
-        stages=[each.stage for each in scores],
-    )
+    tables = {}
+    for prompt in prompts:
+        scores = [row[prompt.name] for row in rows]
+        by_scoring: dict[Scoring, FloatArray] = {
+            scoring: np.array([each.by_scoring[scoring] for each in scores], np.float64).reshape(-1, len(prompt.labels))
+            for scoring in (scores[0].by_scoring if scores else SCORINGS)
+        }
+        masses = [each.label_mass for each in scores]
+        tables[prompt.name] = ScoreTable(
+            by_scoring={**by_scoring, FIRST_TOKEN: by_scoring[TREE]},
+            label_mass=None if None in masses else np.array(masses, np.float64),
+            stages=[each.stage for each in scores],
+        )
+    return tables
 
 
 def calibrated_probabilities(

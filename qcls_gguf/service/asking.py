@@ -128,7 +128,8 @@ class Asker:
 
     async def _results(self, pairs: Sequence[Pair], exchange: Exchange) -> list[Result]:
         """The answer to each pair, all from one turn; they are counted."""
-        results = await exchange.backend.ask(pairs, exchange.seconds_left)
+        classifier = exchange.backend.classifier
+        results = await classifier.aclassify_pairs(pairs, deadline_s=exchange.seconds_left)
         for result in results:
             exchange.answered(result)
             self.metrics.labelled(result)

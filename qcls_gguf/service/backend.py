@@ -9,11 +9,10 @@ from time import monotonic, time
 from ..classifier import Classifier
 from ..engine.continuations import Continuation, ContinuationScorer, TokenScore
 from ..errors import DeadlineError
-from ..questions.asking import Pair, QuestionAsker
+from ..questions.asking import QuestionAsker
 from ..questions.forms import FormSettings
 from ..questions.sets import Tasks
 from ..report.drift import DriftWatch
-from ..score.result import Result
 from .dialect import ScoredToken
 from .refusal import RefusedError, check_size
 
@@ -54,10 +53,6 @@ class Backend:
         self._n_users -= 1
         if self._n_users == 0:
             self._unused.set()
-
-    async def ask(self, pairs: Sequence[Pair], deadline_s: float) -> list[Result]:
-        """The answers of prompt sets to queries, all from one turn. Raises QclsError."""
-        return await self.classifier.aclassify_pairs(pairs, deadline_s=deadline_s)
 
     async def scored(
         self, prompts: Sequence[str | list[int]], deadline_s: float, *, from_start: bool
