@@ -67,7 +67,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """what `fit` learnt from y, and why a head answers or none does; None where y has too few rows, or lacks labels"""
     _rows: Sequence[tuple[str, int]] = ()
     _head: Head | None = None
-    _headed: tuple[_Shared, Classifier] | None = None
+    _headed: tuple[_SharedClassifier, Classifier] | None = None
 
     def __init__(
         self,
@@ -232,14 +232,14 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return [names[number] for number in numbers]
 
-    def _opened(self) -> _Shared:
+    def _opened(self) -> _SharedClassifier:
         """The open classifier, which the estimator keeps from then on."""
         self._shared = self._held() or _share(self._key)
         return self._shared
 
-    def _held(self) -> _Shared | None:
+    def _held(self) -> _SharedClassifier | None:
         """The open classifier that the estimator keeps, if it still fits its parameters and process."""
-        shared: _Shared | None = getattr(self, "_shared", None)
+        shared: _SharedClassifier | None = getattr(self, "_shared", None)
         return shared if shared and shared.is_open and shared.key == self._key else None
 
     @property
@@ -280,7 +280,7 @@ def close_all() -> None:
         _open.clear()
 
 
-class _Shared:
+class _SharedClassifier:
     """An open classifier of one prompt; closed when no estimator keeps it."""
 
     def __init__(self, key: Key) -> None:
@@ -296,19 +296,19 @@ class _Shared:
 
 
 _lock = threading.Lock()
-_open: WeakValueDictionary[Key, _Shared] = WeakValueDictionary()
-_last: _Shared | None = None
+_open: WeakValueDictionary[Key, _SharedClassifier] = WeakValueDictionary()
+_last: _SharedClassifier | None = None
 """held, so that the next estimator finds it open"""
 
 
-def _share(key: Key) -> _Shared:
+def _share(key: Key) -> _SharedClassifier:
     """The open classifier of a configuration and a prompt. Raises what Classifier.from_config raises."""
     global _last
     with _lock:
         shared = _open.get(key)
         if shared is None or not shared.is_open:
             _last = None  # two large models need not be open at once
-            shared = _open[key] = _Shared(key)
+            shared = _open[key] = _SharedClassifier(key)
         _last = shared
         return shared
 

@@ -16,7 +16,7 @@ from time import perf_counter_ns
 
 from ..classifier import Classifier
 from ..config.words import counted
-from ..data.queries import read_queries
+from ..data.queries import all_queries
 from ..errors import ConfigError
 from ..prompts.compiled import Prompt, Tokenizer
 from ..score.result import Counts
@@ -47,13 +47,9 @@ def file_queries(source: str, column: str | None = None) -> QuerySet:
 
     Raises ConfigError for one that is empty or not UTF-8.
     """
-    lines = list(read_queries(source, query_column=column))
-    for line in lines:
-        if line.error:
-            raise ConfigError(f"`queries` {source}: {line.error}")
-    if not lines:
+    different = dict.fromkeys(all_queries(source, column))  # equal queries of a batch would be computed once
+    if not different:
         raise ConfigError(f"`queries` {source}: has no queries: give one a line")
-    different = dict.fromkeys(line.text for line in lines)  # equal queries of a batch would be computed once
     return QuerySet(name="stdin" if source == "-" else Path(source).name, queries=tuple(different))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..data.queries import read_queries
-from ..errors import ConfigError
+from ..data.queries import all_queries
 from .options import GivenQueries, ModelOptions, Reporting, command, option, settings_of
 from .terminal import EXIT_OTHER, check_outputs, long_work, with_options
 
@@ -22,10 +21,8 @@ class ComparisonOptions(GivenQueries):
         """All queries; None where none are given. Raises ConfigError."""
         if not self.query and self.queries is None:
             return None
-        lines = [] if self.queries is None else list(read_queries(self.queries, query_column=self.query_column))
-        if error := next((line.error for line in lines if line.error), None):
-            raise ConfigError(f"--queries {self.queries}: {error}")
-        return (*self.query, *(line.text for line in lines))
+        read = [] if self.queries is None else all_queries(self.queries, self.query_column)
+        return (*self.query, *read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

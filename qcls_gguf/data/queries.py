@@ -82,3 +82,11 @@ def read_queries(source: str, *, blank: bool = False, query_column: str | None =
                     yield line
     except OSError as e:
         raise ConfigError(f"{name}: cannot be read: {e.strerror}") from None
+
+
+def all_queries(source: str, query_column: str | None = None) -> list[str]:
+    """The texts of all queries of an input, without blank ones. Raises ConfigError also where one is not valid."""
+    lines = list(read_queries(source, query_column=query_column))
+    if error := next((line.error for line in lines if line.error), None):
+        raise ConfigError(f"`queries` {source}: {error}")
+    return [line.text for line in lines]

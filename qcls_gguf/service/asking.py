@@ -16,7 +16,7 @@ from ..questions.asking import Pair
 from ..questions.question import TextQuestion
 from ..report.drift import alarm_text
 from ..score.result import PromptResult, Result
-from .dialect import Asked, Completions, Dialect, Questions, Texts
+from .dialect import Completions, Dialect, Inquiry, Questions, Texts
 from .exchange import Exchange, json_value, log
 from .lifecycle import Lifecycle
 from .metrics import Metrics
@@ -35,7 +35,7 @@ class Asker:
     lifecycle: Lifecycle
     metrics: Metrics
 
-    async def answer(self, asked: Asked, exchange: Exchange) -> object:
+    async def answer(self, asked: Inquiry, exchange: Exchange) -> object:
         """The body of the answer to a request."""
         limits = exchange.limits
         found: Callable[[], Awaitable[list[Any]]]

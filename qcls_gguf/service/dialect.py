@@ -118,7 +118,7 @@ class Completions:
     answer: Answer
 
 
-Asked: TypeAlias = Texts | Questions | Completions
+Inquiry: TypeAlias = Texts | Questions | Completions
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Dialect:
 
     path: str
     summary: str
-    ask: Callable[[Any, Context], Asked]
+    ask: Callable[[Any, Context], Inquiry]
     """what a request asks, whose type its first parameter names. Raises RefusedError"""
     claims: Callable[[object], bool] = lambda _: True
     """whether a body, as JSON, is of this dialect; of several on a path, the first that claims it answers"""

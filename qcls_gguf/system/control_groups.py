@@ -19,8 +19,7 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
     `cpu.max` has quota and period in µs, or `max`.
     """
-    quotas = [quota for folder in _groups(root) if (quota := _quota(folder)) is not None]
-    return min(quotas, default=None)
+    return min((quota for quota in map(_quota, _groups(root)) if quota is not None), default=None)
 
 
 def memory_left(root: Path = _ROOT) -> int | None:
@@ -29,8 +28,7 @@ def memory_left(root: Path = _ROOT) -> int | None:
     That is `memory.max` (or `max`) less `memory.current`. Pages of files that were not used lately count as used there,
     but are given up first.
     """
-    left = [n_bytes for folder in _groups(root) if (n_bytes := _left(folder)) is not None]
-    return min(left, default=None)
+    return min((left for left in map(_left, _groups(root)) if left is not None), default=None)
 
 
 def available_bytes(root: Path = _ROOT) -> int:

@@ -78,7 +78,7 @@ class ChatRequest(QuestionsRequest):
     stream_options: JsonObject | None = None
 
 
-class _Wanted(NamedTuple):
+class _AnswerForm(NamedTuple):
     """How a request wants its answer."""
 
     lists: dict[Names, ClosedList]
@@ -87,7 +87,7 @@ class _Wanted(NamedTuple):
     is_json: bool = True
 
 
-def _wanted(request: ChatRequest) -> _Wanted:
+def _wanted(request: ChatRequest) -> _AnswerForm:
     """What the answer is chosen from. Raises RefusedError (400) for an answer that would have to be written."""
     choice, form = request.tool_choice, request.response_format
     if request.tools and choice not in (None, "none", "auto"):
@@ -97,14 +97,14 @@ def _wanted(request: ChatRequest) -> _Wanted:
             what = f"tool_choice: {len(functions)} of the tools may be called: name one of them"
             raise RefusedError(400, "open answer", what, param="tool_choice")
         param = "tools.parameters"
-        return _Wanted(closed_lists(functions[0].parameters, param), param, functions[0])
+        return _AnswerForm(closed_lists(functions[0].parameters, param), param, functions[0])
     given = (request.structured_outputs or {}).get("choice", request.guided_choice)
     if given is not None:
         param = "guided_choice" if given is request.guided_choice else "structured_outputs.choice"
-        return _Wanted(closed_lists({"enum": given}, param), param, is_json=False)
+        return _AnswerForm(closed_lists({"enum": given}, param), param, is_json=False)
     if form is not None and form.type == "json_schema":
         param = "response_format.json_schema.schema"
-        return _Wanted(closed_lists(form.json_schema.get("schema"), param), param)
+        return _AnswerForm(closed_lists(form.json_schema.get("schema"), param), param)
     what = (
         "this service chooses one of given answers and writes no text: give response_format with a json_schema of "
         "enums, a tool_choice of a function whose parameters are enums, or guided_choice"
@@ -141,7 +141,9 @@ def _text(message: ChatMessage, param: str) -> str:
     return "\n".join(part.text for part in message.content)
 
 
-def _answer(request: ChatRequest, context: Context, wanted: _Wanted, found: list[Distribution], usage: Usage) -> object:
+def _answer(
+    request: ChatRequest, context: Context, wanted: _AnswerForm, found: list[Distribution], usage: Usage
+) -> object:
     value = chosen(wanted.lists, [each.best for each in found])
     is_text = isinstance(value, str) and not wanted.is_json
     content = value if is_text else json.dumps(value, ensure_ascii=False)
