@@ -9,11 +9,10 @@ from time import perf_counter
 from .config.calibration_file import prompt_hash
 from .config.load import load_config
 from .config.schema import AGAIN, CascadeStage, Config, other_prompts, short, stage_hash
-from .config.settings import prefixed
 from .core.core import Core, Item
 from .core.handle import LoadedPrompts
 from .core.loading import some_of
-from .errors import ConfigError
+from .errors import ConfigError, prefixed
 from .score.result import Counts, ModelInfo, PromptResult, Result
 
 
@@ -79,10 +78,8 @@ def stage_config(setting: CascadeStage, last: Config, place: str) -> Config:
 
     place: its place in the configuration, for errors. Raises ConfigError if its prompts differ from the last stage's.
     """
-    try:
+    with prefixed(f"{place}.config"):
         config = load_config(setting.config)
-    except ConfigError as e:
-        raise prefixed(f"{place}.config", e) from None
     unknown = [name for name in setting.prompts if name not in {prompt.name for prompt in last.prompts}]
     why = f"prompts.{unknown[0]} is no prompt of the configuration" if unknown else None
     if why := why or other_prompts(last.prompts, config.prompts):

@@ -1,5 +1,8 @@
 """The exceptions that this package raises."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class QclsError(Exception):
     """The base of every error that this package raises on purpose."""
@@ -35,3 +38,12 @@ class BusyError(QclsError):
 
 class DeadlineError(QclsError):
     """A request's deadline passed before its turn; nothing was computed."""
+
+
+@contextmanager
+def prefixed(place: str) -> Iterator[None]:
+    """Put a place before each line of a ConfigError that is raised inside."""
+    try:
+        yield
+    except ConfigError as e:
+        raise ConfigError("\n".join(f"{place}: {line}" for line in str(e).splitlines())) from None

@@ -16,12 +16,12 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import yaml
 from pydantic import Field
 
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 from .prompt import LabelSets, PromptConfig, Temperature
 from .rules import LISTED, Count, Share, Size, Text, VisibleText
 from .schema import Config, short, stage_hash
 from .scoring import Scoring
-from .settings import Mistake, Settings, config_error, prefixed, settings, settings_in_file
+from .settings import Mistake, Settings, config_error, settings, settings_in_file
 from .words import JsonObject, digest_of
 from .yaml_values import load_yaml, read_text
 
@@ -222,14 +222,12 @@ def read_calibration(config: Config) -> Calibration | None:
     if path is None:
         return None
     prompts = {prompt.name: prompt for prompt in config.prompts}
-    try:
+    with prefixed(f"calibration: {path}"):
         text = load_yaml(read_text(path, "the file"))
         file = settings_in_file(_File, text)
         found = {name: _mismatch(fit, prompts.get(name), list(prompts)) for name, fit in file.prompts.items()}
         if wrong := [Mistake(("prompts", name), what) for name, what in found.items() if what]:
             raise config_error(wrong, text.values, file=text)
-    except ConfigError as e:
-        raise prefixed(f"calibration: {path}", e) from None
     return Calibration(path=path, model_sha256=file.model_sha256, prompts=file.prompts, stated=file.stated)
 
 

@@ -10,8 +10,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 from ..statistics import Float32Array
 from ..version import __version__
 from .calibration_file import Calibration, FittedFile, read_calibration
@@ -140,7 +139,7 @@ def read_heads(config: Config, calibration: Calibration | None) -> Heads | None:
         return None
     prompts = {prompt.name: prompt for prompt in config.prompts}
     about, heads = _read(config.heads)
-    with _named(config.heads):
+    with prefixed(f"heads: {config.heads}"):
         for name, head in heads.items():
             _check_prompt(name, head, about.prompts[name].hash, prompts)
             if calibration and name in calibration.prompts and calibration.prompts[name].fits_scores:
@@ -211,17 +210,8 @@ def layers_needed(config: Config) -> int:
     return deepest if deepest < about.n_layer else 0
 
 
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Errors inside begin with the file's name."""
-    try:
-        yield
-    except ConfigError as e:
-        raise ConfigError(f"heads: {path}: {e}") from None
-
-
 def _read(path: Path) -> tuple[_About, dict[str, Head]]:
-    with _named(path):
+    with prefixed(f"heads: {path}"):
         try:
             found = path.stat()
         except OSError as e:

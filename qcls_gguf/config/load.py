@@ -13,12 +13,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 from .calibration_file import StatedError, StatedSets
 from .prompt import TEXT_KEYS, LabelSets, PromptConfig
 from .resources import config_path
 from .schema import CascadeConfig, CascadeStage, Config, ConfigFile, ModelConfig, RuntimeConfig, StagePrompt
-from .settings import Mistake, check, config_error, given, mistakes, prefixed
+from .settings import Mistake, check, config_error, given, mistakes
 from .words import JsonObject, kind_of
 from .yaml_values import load_yaml, read_text, text_block
 
@@ -45,10 +45,8 @@ def load_config(path: str | Path) -> Config:
         file = config_path(path).expanduser()
     except RuntimeError as e:  # the home folder of an unknown user
         raise ConfigError(f"{path}: the configuration cannot be read: {e}") from None
-    try:
+    with prefixed(str(file)):
         return parse_config(read_text(file, "the configuration"), folder=file.parent, path=file)
-    except ConfigError as e:
-        raise prefixed(str(file), e) from None
 
 
 def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config:

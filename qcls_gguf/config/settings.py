@@ -197,11 +197,6 @@ def config_error(found: Iterable[Mistake], values: Any, place: str = "", file: Y
     return ConfigError("\n".join(lines))
 
 
-def prefixed(place: str, error: ConfigError) -> ConfigError:
-    """The mistakes with a place put before each."""
-    return ConfigError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
-
-
 def _path(place: str, where: tuple[Step, ...], values: Any) -> str:
     """A place in words, such as `prompts.colour.labels[3]`, with a prompt's name instead of its index if it has one."""
     path = place

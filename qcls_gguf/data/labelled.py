@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.words import MAX_LISTED, JsonObject, hint, shown
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 from .encoding import is_text, utf8_of
 from .queries import QUERY
 from .rows import Row, Rows, format_of, why_refused
@@ -105,7 +105,7 @@ def read_labelled(
     is_table = format_of(path) in ("csv", "tsv")
     rows: list[LabelledQuery] = []
     bad: list[BadRow] = []
-    try:
+    with prefixed(name):
         lines = io.BytesIO(utf8_of(content, "the text"))
         found = Rows(lines, "csv" if is_table else "jsonl", columns.query, others=labels)
         known = [column for column in found.header if column != columns.query] if is_table else list(labels)
@@ -123,8 +123,6 @@ def read_labelled(
                 rows.append(_labelled(row, accepted, labels, columns))
             except ConfigError as e:
                 bad.append(BadRow(row.number, str(e)))
-    except ConfigError as e:
-        raise ConfigError(f"{name}: {e}") from None
     if not rows and not bad:
         raise ConfigError(f"{name}: has no rows")
     return LabelledData(path=path, sha256=hashlib.sha256(content).hexdigest(), rows=tuple(rows), bad=tuple(bad))

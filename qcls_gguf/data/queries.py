@@ -9,7 +9,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 from .encoding import ByteLines
 from .rows import Rows, format_of, why_refused
 
@@ -72,10 +72,8 @@ def read_queries(source: str, *, blank: bool = False, query_column: str | None =
             nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file,
             closing(ByteLines(file, name)) as lines,
         ):
-            try:
+            with prefixed(name):
                 rows = Rows(lines, format_, query_column or QUERY)
-            except ConfigError as e:
-                raise ConfigError(f"{name}: {e}") from None
             for row in rows:
                 line = Line(row.query, row.error, row.number)
                 if blank or not line.is_blank:

@@ -12,7 +12,7 @@ from ..config.prompt import NO_CONTENT, Prior
 from ..config.resources import SCHEMA_LINE
 from ..config.words import shown
 from ..config.yaml_values import text_block, yaml_text
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 from .models import DraftModel
 
 _SYSTEM = """\
@@ -87,10 +87,8 @@ def draft_text(draft: Draft, folder: Path) -> str:
             *(indent(prompt, "  ") for prompt in prompts),
         ]
     )
-    try:
+    with prefixed("no configuration can be made of that"):
         parse_config(text, folder=folder)
-    except ConfigError as e:
-        raise ConfigError(f"no configuration can be made of that: {e}") from None
     return text
 
 

@@ -15,7 +15,7 @@ from ..config.words import ALIKE, counted, seen_as, shown
 from ..data.encoding import utf8_of
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, content_of
 from ..data.rows import CsvFile
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 from .draft import DraftPrompt
 
 _QUERY_NAMES = ("query", "text", "title", "message", "sentence", "input", "question", "description", "name")
@@ -47,12 +47,10 @@ def find_labels(path: Path, query: str | None = None, columns: LabelledColumns =
     columns: which of the others have labels; where it names none, those with few different values. Raises ConfigError.
     """
     content = utf8_of(content_of(path), f"`data` {path}")
-    try:
+    with prefixed(f"`data` {path}"):
         if path.suffix.lower() in (".csv", ".tsv"):
             return _of_table(_table(content), query, columns)
         return _of_objects(content, query or "query", columns)
-    except ConfigError as e:
-        raise ConfigError(f"`data` {path}: {e}") from None
 
 
 def _table(content: bytes) -> dict[str, list[str]]:

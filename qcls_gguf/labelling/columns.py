@@ -13,16 +13,14 @@ import pyarrow as pa
 from ..config.words import shown
 from ..data.encoding import is_text, shown_bytes
 from ..data.rows import Row, check_once, listed_columns
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 
 
 def check_query_type(schema: pa.Schema, query_column: str, what: Path | str) -> None:
     """Raise ConfigError if a table has no such column of text, or two columns of one name."""
     remedy = "name the one with the queries with `query_column`"
-    try:
+    with prefixed(str(what)):
         check_once(schema.names)
-    except ConfigError as e:
-        raise ConfigError(f"{what}: {e}") from None
     if query_column not in schema.names:
         raise ConfigError(f"{what}: has no column {query_column!r}: {listed_columns(schema.names)}; {remedy}")
     kind = schema.field(query_column).type

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ..data.encoding import ByteLines
 from ..data.rows import FORMATS, Format, Rows, format_of, why_refused
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 from ..model.identity import Stamp, digest_of_ends, stamps_of
 from ..report.record import Record
 from .columns import ColumnTypes, check_query_type, members_in
@@ -174,10 +174,8 @@ def open_rows(path: Path, query_column: str, *, offset: int = 0, line: int = 1) 
         with path.open("rb") as file, closing(ByteLines(file, str(path))) as lines:
             header = next(lines)
     with path.open("rb") as file, closing(ByteLines(file, str(path), offset=offset)) as lines:
-        try:
+        with prefixed(str(path)):
             rows = Rows(lines, format_, query_column, header=header, first_line=line)
-        except ConfigError as e:
-            raise ConfigError(f"{path}: {e}") from None
         yield rows, lines
 
 

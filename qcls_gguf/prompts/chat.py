@@ -14,7 +14,7 @@ from typing import Protocol
 from ..config.prompt import PromptConfig
 from ..config.schema import ModelConfig
 from ..config.template import SLOT
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 
 # Placeholders for a query, with characters that templates may change.
 _QUERIES = ("qclsQuery7x", "Another qcls 'query': \"2nd\" <b>text</b> & \\n {{ 3 }} é 红 … 9")
@@ -57,10 +57,8 @@ def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: 
     found, folded = [], []
     for prompt in prompts:
         if prompt.is_chat:
-            try:
+            with prefixed(f"prompts.{prompt.name}"):
                 text, is_folded = _whole_text(prompt, model, settings)
-            except ConfigError as e:
-                raise ConfigError(f"prompts.{prompt.name}: {e}") from None
             folded += [prompt.name] * is_folded
             prompt = dataclasses.replace(prompt, prompt_template=text, system=None, user=None, answer_cue=None)
         found.append(prompt)

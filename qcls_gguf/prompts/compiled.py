@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..config.heads_file import Head
 from ..config.prompt import PromptConfig
 from ..config.template import SLOT
-from ..errors import ConfigError, PlanError
+from ..errors import ConfigError, PlanError, prefixed
 from .trie import LabelTrie, Pointer, build_trie, end_of_prompt
 
 # Query beginnings and endings after which tokenisers are known to merge differently: none, letters, digits, spaces,
@@ -191,10 +191,8 @@ def compile_prompt(
         trie = end_of_prompt(len(labels), label_tokens[0][0])
     else:
         label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, endings, begins_apart) for label in labels]
-        try:
+        with prefixed(f"prompts.{name}"):
             trie = build_trie(labels, label_tokens, end, config.scoring, exact=exact, with_root=head is not None)
-        except ConfigError as e:
-            raise ConfigError(f"prompts.{name}: {e}") from None
     return Prompt(
         settings=replace(config, prior="none", temperature=None) if head else config,
         head=head,

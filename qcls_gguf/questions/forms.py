@@ -10,10 +10,10 @@ from typing import Literal
 from ..config.prompt import PromptConfig
 from ..config.rules import Text
 from ..config.schema import ModelConfig
-from ..config.settings import Settings, prefixed, settings, settings_in_file
+from ..config.settings import Settings, settings, settings_in_file
 from ..config.template import SLOT, SLOTS
 from ..config.yaml_values import load_yaml, read_text
-from ..errors import ConfigError
+from ..errors import ConfigError, prefixed
 from ..model import Model
 from ..prompts.chat import render_prompts
 
@@ -56,7 +56,7 @@ def read_forms(path: Path) -> FormSettings:
 
     Raises ConfigError, with a line for each mistake.
     """
-    try:
+    with prefixed(str(path)):
         found = settings_in_file(FormSettings, load_yaml(read_text(path, "the forms of questions")))
         for kind in KINDS:
             form: Form = getattr(found, kind)
@@ -68,8 +68,6 @@ def read_forms(path: Path) -> FormSettings:
             if other := next((slot for slot in SLOTS if slot in rest), None):
                 # else a caller's options would be put there as they are, with the control tokens that they spell
                 raise ConfigError(f"{kind}: has a {other} slot where none belongs: write {OPTIONS} for the options")
-    except ConfigError as e:
-        raise prefixed(str(path), e) from None
     return found
 
 
