@@ -47,3 +47,12 @@ def prefixed(place: str) -> Iterator[None]:
         yield
     except ConfigError as e:
         raise ConfigError("\n".join(f"{place}: {line}" for line in str(e).splitlines())) from None
+
+
+@contextmanager
+def readable(place: str) -> Iterator[None]:
+    """Turn an OSError of reading a file inside into a ConfigError that begins with the place."""
+    try:
+        yield
+    except OSError as e:
+        raise ConfigError(f"{place}: cannot be read: {e.strerror or e}") from None

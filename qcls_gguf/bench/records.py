@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..config.schema import RuntimeConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, readable
 from ..report.environment import Environment, GpuState
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
@@ -202,9 +202,8 @@ def read_benchmarks(path: Path) -> dict[str, BenchmarkRecord]:
     Raises ConfigError for a file without any, or with one that another version wrote.
     """
     try:
-        whole = json.loads(path.read_bytes())
-    except OSError as e:
-        raise ConfigError(f"{path}: cannot be read: {e.strerror}") from None
+        with readable(str(path)):
+            whole = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as e:
         raise ConfigError(f"{path}: is not JSON: {e}") from None
     parts: Any = whole.get("parts") if isinstance(whole, dict) else None

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from ..errors import ConfigError, prefixed
+from ..errors import ConfigError, prefixed, readable
 from ..statistics import Float32Array
 from ..version import __version__
 from .calibration_file import Calibration, FittedFile, read_calibration
@@ -211,11 +211,9 @@ def layers_needed(config: Config) -> int:
 
 
 def _read(path: Path) -> tuple[_About, dict[str, Head]]:
+    with readable(f"heads: {path}"):
+        found = path.stat()
     with prefixed(f"heads: {path}"):
-        try:
-            found = path.stat()
-        except OSError as e:
-            raise ConfigError(f"cannot be read: {e.strerror or e}") from None
         return _content(path, found.st_size, found.st_mtime_ns)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.words import MAX_LISTED, JsonObject, hint, shown
-from ..errors import ConfigError, prefixed
+from ..errors import ConfigError, prefixed, readable
 from .encoding import is_text, utf8_of
 from .queries import QUERY
 from .rows import Row, Rows, format_of, why_refused
@@ -85,10 +85,8 @@ def content_of(path: Path) -> bytes:
     """The bytes of a file of labelled queries. Raises ConfigError."""
     if what := why_refused(path, ".json"):
         raise ConfigError(f"`data` {path}: {what}")
-    try:
+    with readable(f"`data` {path}"):
         return path.read_bytes()
-    except OSError as e:
-        raise ConfigError(f"`data` {path}: cannot be read: {e.strerror}") from None
 
 
 def read_labelled(

@@ -9,7 +9,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConfigError, prefixed
+from ..errors import ConfigError, prefixed, readable
 from .encoding import ByteLines
 from .rows import Rows, format_of, why_refused
 
@@ -67,19 +67,17 @@ def read_queries(source: str, *, blank: bool = False, query_column: str | None =
         format_ = "csv"
     name = f"`queries` {source}"
     check_source(source)
-    try:
-        with (
-            nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file,
-            closing(ByteLines(file, name)) as lines,
-        ):
-            with prefixed(name):
-                rows = Rows(lines, format_, query_column or QUERY)
-            for row in rows:
-                line = Line(row.query, row.error, row.number)
-                if blank or not line.is_blank:
-                    yield line
-    except OSError as e:
-        raise ConfigError(f"{name}: cannot be read: {e.strerror}") from None
+    with (
+        readable(name),
+        nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file,
+        closing(ByteLines(file, name)) as lines,
+    ):
+        with prefixed(name):
+            rows = Rows(lines, format_, query_column or QUERY)
+        for row in rows:
+            line = Line(row.query, row.error, row.number)
+            if blank or not line.is_blank:
+                yield line
 
 
 def all_queries(source: str, query_column: str | None = None) -> list[str]:

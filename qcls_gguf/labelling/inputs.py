@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ..data.encoding import ByteLines
 from ..data.rows import FORMATS, Format, Rows, format_of, why_refused
-from ..errors import ConfigError, prefixed
+from ..errors import ConfigError, prefixed, readable
 from ..model.identity import Stamp, digest_of_ends, stamps_of
 from ..report.record import Record
 from .columns import ColumnTypes, check_query_type, members_in
@@ -59,7 +59,7 @@ class Input(Record):
 
     def refreshed(self) -> Input | None:
         """The input with the file's current stamp; None if its content has changed."""
-        with _readable(self.path):
+        with readable(str(self.path)):
             (stamp,) = stamps_of([Path(self.path)])
             if stamp != self.stamp and (stamp[1], digest_of_ends(Path(self.path))) != (self.stamp[1], self.digest):
                 return None
@@ -67,7 +67,7 @@ class Input(Record):
 
     def check_unchanged(self) -> None:
         """Raise ConfigError if the file was changed since its shards were found."""
-        with _readable(self.path):
+        with readable(str(self.path)):
             (stamp,) = stamps_of([Path(self.path)])
         if stamp[1:] != self.stamp[1:]:  # machines may have the file under different paths
             raise ConfigError(
@@ -114,7 +114,7 @@ def read_input(path: Path, query_column: str, shard_rows: int, *, typed: bool) -
     cannot be read, or has no such column.
     """
     format_ = format_of(path)
-    with _readable(path):
+    with readable(str(path)):
         (stamp,), digest = stamps_of([path]), digest_of_ends(path)
         try:
             if format_ == "parquet":
@@ -191,12 +191,3 @@ def first_rows(inputs: Sequence[Input], limit: int) -> list[Input]:
                 shards.append(shard.model_copy(update={"n_rows": n}))
         found.append(each.model_copy(update={"shards": tuple(shards)}))
     return found
-
-
-@contextmanager
-def _readable(path: Path | str) -> Iterator[None]:
-    """Turns errors of reading the file inside into ConfigError."""
-    try:
-        yield
-    except OSError as e:
-        raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
