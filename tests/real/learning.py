@@ -37,7 +37,7 @@ from qcls_gguf.statistics.temperature import cross_validate
 from .sweep import prompts
 from .texts import CACHE, Task, config_of
 
-ROWS = {4: 100, 16: 5, 64: 5}
+ROWS = {4: 100, 16: 5, 64: 5, 256: 5}
 """The draws, by the number of rows of each label."""
 _LOW = 0.7
 """The share of the layers that a head on lower layers reads at most."""
