@@ -73,7 +73,8 @@ def test_each_prompt_is_answered_by_the_first_stage_that_is_sure(
 def test_a_prompt_without_a_threshold_goes_to_the_last_stage(
     folder: Path, apart: tuple[Classifier, Classifier]
 ) -> None:
-    with Classifier.from_config(write(folder, joint(), {"audience": 0.0})) as both:
+    just = apart[0].classify(QUERIES[0])["audience"].probability  # which is as sure as its threshold asks for
+    with Classifier.from_config(write(folder, joint(), {"audience": just})) as both:
         result = both.classify(QUERIES[0])
         assert [answer.stage for answer in result.results] == ["both", "cheap"]
         assert result.labels["category"] == apart[1].classify(QUERIES[0]).labels["category"]

@@ -9,7 +9,9 @@ import pytest
 from scipy.stats import beta, betabinom, binom
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from qcls_gguf.score.adjustment import drawn
+from qcls_gguf.config.calibration_file import StatedSets
+from qcls_gguf.config.prompt import LabelSets
+from qcls_gguf.score.adjustment import drawn, sets_of
 from qcls_gguf.statistics import FloatArray, IntArray, beta_binomial_cdf, binomial_cdf, upper_bound
 from qcls_gguf.statistics.drift import FALSE_ALARMS, WINDOW, DriftTest, length_bin, probability_bin
 from qcls_gguf.statistics.stated import (
@@ -144,6 +146,12 @@ def test_sets_by_label_hold_each_label_as_often_as_stated() -> None:
         shares.append([sets[label[new] == i, i].mean() for i in range(6)])
     assert min(shares[0]) > 0.87
     assert min(shares[1]) < 0.8
+
+
+def test_two_labels_may_have_thresholds_of_their_own() -> None:
+    asked = LabelSets(coverage=0.9, by_label=True)
+    sets = StatedSets(asked=asked, thresholds=(0.3, 0.8), n_rows=9, n_empty=0, n_full=0, mean_size=1.0)
+    assert sets_of(sets, np.array([[0.6, 0.4]]), ["x"]).tolist() == [[False, True]]
 
 
 def test_scores_and_sets_are_those_of_their_definitions() -> None:
