@@ -24,8 +24,7 @@ from qcls_gguf.learning.report import LearnRecord
 from qcls_gguf.learning.statements import StatementRecord
 from qcls_gguf.learning.suggest import SuggestRecord
 from qcls_gguf.report.drift import WatchRecord
-from qcls_gguf.report.record import LEFT_OUT, Record
-from qcls_gguf.report.run_record import RunRecord
+from qcls_gguf.report.record import LEFT_OUT, Record, RunRecord
 
 RECORDS: dict[str, type[Record]] = {
     "run": RunRecord,

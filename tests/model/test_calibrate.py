@@ -25,7 +25,7 @@ from qcls_gguf.learning.calibrate import CalibrationRecord, CalibrationSettings,
 from qcls_gguf.learning.statements import StatementRecord, StatementRequest, state
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.drift import WatchRecord
-from qcls_gguf.report.run_record import RunRecord
+from qcls_gguf.report.record import RunRecord
 from qcls_gguf.score.result import Result
 
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "man")}

@@ -12,7 +12,7 @@ import typesafe_sdk
 from served import ROOT, Server
 
 from qcls_gguf import Classifier
-from qcls_gguf.report.run_record import RunRecord
+from qcls_gguf.report.record import RunRecord
 
 MISSION = ROOT / "configs/mission.yaml"
 

@@ -17,8 +17,7 @@ from qcls_gguf.data.queries import Line
 from qcls_gguf.report.answers import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables, result_table
 from qcls_gguf.report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table
 from qcls_gguf.report.html import document_page
-from qcls_gguf.report.record import Record, left_out_if_none
-from qcls_gguf.report.run_record import RunRecord
+from qcls_gguf.report.record import Record, RunRecord, left_out_if_none
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
 ROOT = Path(__file__).parents[2]

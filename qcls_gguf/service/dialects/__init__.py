@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...report.run_record import RunRecord
+from ...report.record import RunRecord
 from ..dialect import Dialect
 from . import chat_completions, classify, completions, openai_decisions, predict, sglang, systemone, vllm
 

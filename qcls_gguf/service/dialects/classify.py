@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from ...config.scoring import Scoring
 from ...questions.asking import Usage
-from ...report.run_record import RunRecord
+from ...report.record import RunRecord
 from ...score.result import Result
 from ..dialect import Context, Strict, Texts
 from ..refusal import RefusedError
