@@ -296,7 +296,7 @@ def test_every_failure_is_answered_in_the_words_of_the_api(monkeypatch: pytest.M
                 (DecodeError("out of memory"), "out of memory"),
                 (RuntimeError("a mistake"), "its log"),
             ):
-                monkeypatch.setattr(lifecycle.backend, "ask", AsyncMock(side_effect=error))
+                monkeypatch.setattr(lifecycle.backend.classifier, "aclassify_pairs", AsyncMock(side_effect=error))
                 failed = await client.post("/v1/classify", json={"query": "red dress"})
                 assert (failed.status_code, failed.json()["error"]["code"]) == (500, "failed")
                 assert says in failed.json()["error"]["message"]
