@@ -66,6 +66,13 @@ def test_a_model_whose_template_cannot_render_the_forms_says_so(classifier: Clas
         forms.text("choice", "I", "O")
 
 
+@pytest.mark.parametrize(
+    ("instructions", "name"), [("@category", "category"), ("@ home?", None), ("@", None), ("which @category?", None)]
+)
+def test_which_instructions_name_a_configured_prompt(instructions: str, name: str | None) -> None:
+    assert Question.predicate(instructions).configured == name
+
+
 def test_confidences() -> None:
     assert Distribution([0.25] * 4).choice_confidence == 0
     assert Distribution([1, 0, 0]).choice_confidence == 1

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,24 @@ def test_the_end_waits_for_a_reload_whose_caller_has_gone() -> None:
         assert lifecycle.loaded is None
 
     asyncio.run(leave())
+
+
+def test_a_reload_keeps_the_open_model_unless_it_has_to_be_opened_otherwise() -> None:
+    usual = load_config(ROOT / "configs/mission.yaml")
+    other = replace(usual, runtime=replace(usual.runtime, cpu_activations="fast"))
+    configs = iter([usual, usual, other, other])
+
+    async def models() -> list[Any]:
+        lifecycle = Lifecycle(lambda: next(configs), ServiceSettings())
+        await lifecycle.load()
+        found = [lifecycle.backend.model]
+        for _ in range(3):
+            found.append((await lifecycle.reload()).model)
+        await lifecycle.close()
+        return found
+
+    first, again, reopened, last = asyncio.run(models())
+    assert first is again is not reopened is last
 
 
 def test_a_late_request_is_not_computed() -> None:

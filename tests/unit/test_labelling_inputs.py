@@ -136,6 +136,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     path.write_text("a\nb\n")
     planned = plan(path)
     planned.check_unchanged()
+    planned.model_copy(update={"stamp": ("/of/another/machine", *planned.stamp[1:])}).check_unchanged()
     path.write_text("a\nbc\n")
     with pytest.raises(ConfigError, match=r"was changed while it was labelled \(4 bytes before, 5 now\)"):
         planned.check_unchanged()
