@@ -4,6 +4,7 @@ And calibrated probabilities: worked by hand, against the plain formula, and wha
 """
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjusted_scores, log_prior
+from qcls_gguf import PromptConfig
+from qcls_gguf.config.calibration_file import Calibration, PromptCalibration
+from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjusted_scores, adjustments_of, log_prior
 from qcls_gguf.statistics import log_softmax
 from qcls_gguf.statistics.temperature import cross_validate, fit
 from qcls_gguf.statistics.temperature import losses as log_losses
@@ -158,3 +161,13 @@ def test_all_prompts_at_once_are_each_by_the_formula(
             power = np.exp(own / adjustment.temperature + (0 if adjustment.bias is None else adjustment.bias))
             np.testing.assert_allclose(row, power / power.sum(), rtol=0, atol=1e-4)
             assert row.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_temperature_of_ones_own_stands_beside_fitted_biases() -> None:
+    prompt = PromptConfig(name="a", prompt_template="{query}", labels=("x", "y"), temperature=2.0)
+    fits = {"a": PromptCalibration(prompt_hash="", scoring="tree", bias={"x": 0.5, "y": -0.5})}
+    calibration = Calibration(path=Path("c.yaml"), model_sha256="", prompts=fits)
+    (found,) = adjustments_of([prompt], calibration, lambda query: {})
+    assert found.temperature == 2
+    assert found.bias is not None
+    assert found.bias.tolist() == [0.5, -0.5]
