@@ -6,23 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import OpenClassifier
-from oracle import COLOR, PromptSpec
+from oracle import PromptSpec
+from oracle_prompts import SEPARATE, STYLES
 
 from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, Result
 from qcls_gguf.plan.kept_queries import MOST_TOKENS
 from qcls_gguf.plan.templates import Template
 from qcls_gguf.prompts.compiled import common_prefix
 
-SEPARATE = [
-    COLOR,
-    PromptSpec(name="item", template="<|im_start|>what is {query}\nlabel:", labels=("dress", "jeans", "none")),
-    PromptSpec(name="who", template="Text: {query}.\nFor:", labels=("boy", "girl", "grown-up woman"), scoring="joint"),
-]
-JOINT = [
-    PromptSpec(name=name, template=f"label {{query}}<|im_end|>\n{name}:", labels=("red", "blue", "dark blue"))
-    for name in ("one", "two", "three")
-]
-STYLES = {"separate": SEPARATE, "joint": JOINT}
 LARGEST_DIFFERENCE = 1e-4
 """of log-probabilities. Measured: 0, on processors with AMX and without"""
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import OpenClassifier, OpenContext, WriteConfig
 from oracle import COLOR, PromptSpec
-from oracle_prompts import EXACT
+from oracle_prompts import EXACT, SEPARATE, STYLES
 from random_hybrids import HYBRIDS as RANDOM
 from random_hybrids import KINDS_OF_STATES as HYBRIDS
 
@@ -15,17 +15,7 @@ from qcls_gguf.core.handle import LoadedPrompts
 from qcls_gguf.native import NativeContext, sees_cuda_gpu
 from qcls_gguf.native.kernel_steps import TREE_WALK
 
-SEPARATE = [
-    COLOR,
-    PromptSpec(name="item", template="<|im_start|>what is {query}\nlabel:", labels=("dress", "jeans", "none")),
-    PromptSpec(name="who", template="Text: {query}.\nFor:", labels=("boy", "girl", "grown-up woman"), scoring="joint"),
-]
-JOINT = [
-    PromptSpec(name=name, template=f"label {{query}}<|im_end|>\n{name}:", labels=("red", "blue", "dark blue"))
-    for name in ("one", "two", "three")
-]
 ALL = [name for name in RANDOM if name != "plamo2"]
-STYLES = {"separate": SEPARATE, "joint": JOINT}
 SESSION = (
     *("red dress for", "red dress for girls", "red dress for girls", "red dress for girls that", "red dress f"),
     *("blue", "blue jeans", "red dress for girls", "", "👗 - red", "👗 - red a", "blue jeans for boys"),
