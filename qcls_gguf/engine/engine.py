@@ -93,11 +93,6 @@ class Engine(Closing):
         self.end_depth = 0
         """The last layer that is computed; 0: all, and the final norm."""
 
-    @property
-    def n_state_seqs(self) -> int:
-        """The sequences that keep states of recurrent layers: where decodes walk trees, leaves keep none."""
-        return self.context.n_seq_max - (self.capacity.n_seqs if self.model.facts.walks_trees else 0)
-
     def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
         """Put prefixes into the cache and pin each as often as it is named; `release` unpins them.
 

@@ -20,7 +20,7 @@ from ..model.header import TensorInfo
 from ..model.open import context_memory, open_vocabulary
 from ..model.placement import ON_CPU, fitted, flash_attention, gpus, is_scarce, used_gpus
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
-from ..plan.kept_queries import KeptQueries, slots_of
+from ..plan.kept_queries import KeptQueries
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.timing import Ledger
@@ -68,13 +68,12 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         f"{counted(context.n_seq_max, 'sequence')}, {computing}"
         f"{many_states(state_bytes, size.n_state_seqs) if in_part else ''}",
     )
-    kept_seqs = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max)
-    n_slots = slots_of(runtime.kept_queries, have_states=model.has_states)
+    kept_seqs, n_roots = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max), len(set(prompts.prefixes))
     engine = Engine(
         model,
         context,
         n_leaf_seqs=size.n_leaf_seqs,
-        kept_queries=KeptQueries(kept_seqs, n_slots, have_states=model.has_states) if kept_seqs else None,
+        kept_queries=KeptQueries(kept_seqs, n_roots, have_states=model.has_states) if kept_seqs else None,
         why_no_logits=why_no_logits,
     )
     try:

@@ -52,7 +52,7 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
             max_batch=max_batch,
             n_needed=n_holders + n_leaves * max_batch,
             n_seq_max=engine.context.n_seq_max,
-            n_state_seqs=engine.n_state_seqs if tokenizer.has_states else 0,
+            n_state_seqs=engine.context.n_state_seqs if tokenizer.has_states else 0,
             n_limit=MAX_SEQ,
         ),
         request=records.Request(

@@ -85,6 +85,7 @@ class NativeContext(Closing):
         self.n_ctx: int = facts.n_ctx
         self.n_batch: int = facts.n_batch
         self.n_seq_max: int = facts.n_seq_max
+        self.n_state_seqs: int = settings.get("n_state_seqs") or facts.n_seq_max
         self.n_outputs_max: int = facts.n_outputs_max
         self._row_size: int | None = facts.row_size
 

@@ -131,16 +131,16 @@ class Continuation:
 class KeptQueries:
     """The slots of one context, for queries of one layout. This is bookkeeping only; the engine moves the cells."""
 
-    def __init__(self, seqs: Sequence[int], n_slots: int, *, have_states: bool = False) -> None:
-        """seqs: the sequences of all slots; each slot gets the same number of them. have_states: they keep states of
-        recurrent layers.
+    def __init__(self, seqs: Sequence[int], n_roots: int, *, have_states: bool = False) -> None:
+        """seqs: the sequences of all slots; each slot gets n_roots of them. have_states: they keep states of recurrent
+        layers.
         """
         self.n_seqs = len(seqs)
         self.n_cells = cells_of(self.n_seqs)
         """The most cells that all slots take."""
         self._have_states = have_states
-        self._n_roots = len(seqs) // n_slots
-        self._slots = [Slot(seq=seqs[n * self._n_roots : (n + 1) * self._n_roots]) for n in range(n_slots)]
+        self._n_roots = n_roots
+        self._slots = [Slot(seq=seqs[first : first + n_roots]) for first in range(0, len(seqs), n_roots)]
         self._layout: Layout | None = None
         self._clock = 0
         self.n_found = 0

@@ -49,7 +49,7 @@ def most_taken(classifier: Classifier) -> ContextMemory:
         n_ctx=context.n_ctx,
         n_batch=context.n_batch,
         n_seq_max=context.n_seq_max,
-        n_state_seqs=classifier.engine.n_state_seqs,
+        n_state_seqs=context.n_state_seqs,
         n_outputs_max=context.n_outputs_max,
         n_threads=1,
         hidden_only=False,

@@ -120,7 +120,7 @@ def test_states_of_kept_queries(name: str, open_classifier: OpenClassifier) -> N
     plain, kept = (open_classifier(name, SEPARATE, kept_queries=n, **sizes) for n in (0, 2))
     n_bytes = [each.engine.context.counters().cache_bytes for each in (plain, kept)]
     assert n_bytes[1] - n_bytes[0] == 3 * 3 * kept.engine.model.facts.state_bytes
-    assert kept.engine.n_state_seqs == plain.engine.n_state_seqs + 9
+    assert kept.engine.context.n_state_seqs == plain.engine.context.n_state_seqs + 9
 
 
 def test_no_states_of_queries_where_passes_are_llama_cpps(

@@ -32,7 +32,7 @@ def after(query: list[int]) -> list[Int32Array]:
 
 
 def slots(n: int, *, have_states: bool = False) -> KeptQueries:
-    kept = KeptQueries(range(100, 100 + 2 * n), n, have_states=have_states)
+    kept = KeptQueries(range(100, 100 + 2 * n), 2, have_states=have_states)
     kept.use_layout(LAYOUT)
     return kept
 
