@@ -1,5 +1,6 @@
 #include "attention.h"
 
+#include "share.h"
 #include "simd.h"
 
 #include <algorithm>
@@ -296,16 +297,14 @@ void qcls_attend(const qcls::attention_call * call, int32_t i_thread, int32_t n_
                                             : (call->v_is_f16 ? attend<float, fp16> : attend<float, float>);
     // Items are ordered by slices of the heads, then by tiles. A thread takes the items that begin in its share of the
     // cost.
-    const int64_t cost = visible.cost * call->n_head_kv * n_slices;
-    const int64_t from = cost * i_thread / n_threads;
-    const int64_t to = cost * (i_thread + 1) / n_threads;
-    for (int64_t slice = visible.cost > 0 ? from / visible.cost : 0; slice * visible.cost < to; ++slice) {
+    const share cost(visible.cost * call->n_head_kv * n_slices, i_thread, n_threads);
+    for (int64_t slice = visible.cost > 0 ? cost.begin / visible.cost : 0; slice * visible.cost < cost.end; ++slice) {
         const auto head_kv = (int32_t) (slice / n_slices);
         const auto in_group = (int32_t) (slice % n_slices) * max_item_heads;
         const int32_t n_heads = std::min(max_item_heads, n_grouped - in_group);
         const auto begins_before = [&](const tile & t, int64_t at) { return slice * visible.cost + t.cost_before < at; };
-        auto t = std::lower_bound(visible.tiles.begin(), visible.tiles.end(), from, begins_before);
-        for (; t != visible.tiles.end() && begins_before(*t, to); ++t) {
+        auto t = std::lower_bound(visible.tiles.begin(), visible.tiles.end(), cost.begin, begins_before);
+        for (; t != visible.tiles.end() && begins_before(*t, cost.end); ++t) {
             attend_item(*call, {&*t, head_kv, head_kv * n_grouped + in_group, n_heads});
         }
     }

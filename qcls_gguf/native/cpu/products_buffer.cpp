@@ -4,6 +4,7 @@
 
 #include "products.h"
 #include "rotations.h"
+#include "share.h"
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
@@ -55,8 +56,8 @@ void quantise_share(const product_kernels & kernels, const ggml_tensor * x, prec
     int n_threads, activation_block * out) {
     const int64_t n_columns = ggml_nrows(x);
     activation_block * rests = out + n_activations(x);
-    const int64_t end = n_columns * (i_thread + 1) / n_threads;
-    for (int64_t c = n_columns * i_thread / n_threads; c < end; ++c) {
+    const share columns(n_columns, i_thread, n_threads);
+    for (int64_t c = columns.begin; c < columns.end; ++c) {
         kernels.quantise(row_of(x, c), x->ne[0], wanted, out + c, rests + c, n_columns);
     }
 }
@@ -88,12 +89,16 @@ const float_kernels * float_kernels_of(const ggml_tensor * op) {
     return fits ? qcls_float_kernels(ggml_type_name(weights->type)) : nullptr;
 }
 
-// Calls compute(first, end) for the rows of a matrix, a multiple of `step` at a time. A thread that is free takes the
-// next rows; results do not depend on how rows are divided. The thread pool's chunk counter must be 0.
+// Waits for all threads, then calls compute(first, end) for the rows of a matrix, a multiple of `step` at a time. A
+// thread that is free takes the next rows; results do not depend on how rows are divided.
 template <typename F>
 void in_pieces(const ggml_compute_params * params, int64_t n_rows, int64_t step, int64_t row_products, F && compute) {
     const int64_t n_steps = std::max<int64_t>(1, piece_products / (step * row_products));
     const int64_t n_piece_rows = step * (params->nth == 1 ? n_rows / step + 1 : n_steps);
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, 0);
+    }
+    ggml_barrier(params->threadpool);
     for (;;) {
         const int64_t first = ggml_threadpool_chunk_add(params->threadpool, 1) * n_piece_rows;
         if (first >= n_rows) {
@@ -121,15 +126,11 @@ class float_traits : public ggml::cpu::tensor_traits {
 
         const ggml_tensor * before = params->before;
         if (!before || before->src[1] != x || float_kernels_of(before) != kernels) {
-            const int64_t end = n_columns * (params->ith + 1) / params->nth;
-            for (int64_t c = n_columns * params->ith / params->nth; c < end; ++c) {
+            const share columns(n_columns, params->ith, params->nth);
+            for (int64_t c = columns.begin; c < columns.end; ++c) {
                 kernels->pack(row_of(x, c), n_values, packed + c * kernels->vector_floats, n_columns);
             }
         }
-        if (params->ith == 0) {
-            ggml_threadpool_chunk_set(params->threadpool, 0);
-        }
-        ggml_barrier(params->threadpool);
         in_pieces(params, n_rows, kernels->row_multiple, n_values * n_columns, [&](int64_t first, int64_t end) {
             kernels->multiply(weights->data, n_values, first, end, packed, n_columns, (float *) op->data, n_rows);
         });
@@ -160,11 +161,6 @@ class products_traits : public ggml::cpu::tensor_traits {
         if (!before || before->op != GGML_OP_MUL_MAT || before->src[1] != x || !is_here(before->src[0])) {
             quantise_share(*kernels, x, *(const precision *) weights->extra, params->ith, params->nth, activations);
         }
-        if (params->ith == 0) {
-            ggml_threadpool_chunk_set(params->threadpool, 0);
-        }
-        ggml_barrier(params->threadpool);
-
         in_pieces(params, n_rows, 2 * kernels->row_multiple, n_values * n_columns, [&](int64_t first, int64_t end) {
             kernels->multiply((const uint8_t *) weights->data, n_rows, n_values, first, end, activations, n_columns,
                 (float *) op->data, n_rows);
@@ -229,8 +225,8 @@ class experts_traits : public ggml::cpu::tensor_traits {
                 sort(op, starts, columns);
             }
             ggml_barrier(params->threadpool);
-            const int64_t end = n_columns(op) * (params->ith + 1) / params->nth;
-            for (int64_t i = n_columns(op) * params->ith / params->nth; i < end; ++i) {
+            const share places(n_columns(op), params->ith, params->nth);
+            for (int64_t i = places.begin; i < places.end; ++i) {
                 const int64_t * start = starts + expert_of(op, columns[i]);
                 const int64_t n = start[1] - start[0];
                 activation_block * blocks = activations + 2 * (n_values / 32) * start[0] + i - start[0];
@@ -239,11 +235,6 @@ class experts_traits : public ggml::cpu::tensor_traits {
                     blocks + n_values / 32 * n, n);
             }
         }
-        if (params->ith == 0) {
-            ggml_threadpool_chunk_set(params->threadpool, 0);
-        }
-        ggml_barrier(params->threadpool);
-
         const int64_t n_usual = std::max<int64_t>(1, n_columns(op) / n_experts);
         in_pieces(params, n_rows * n_experts, kernels->row_multiple, n_values * n_usual, [&](int64_t at, int64_t end) {
             for (int64_t next; at < end; at = next) {

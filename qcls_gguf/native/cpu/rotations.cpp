@@ -2,6 +2,8 @@
 // positions at the end of the work memory, which no other operation uses; later rotations read them there.
 #include "rotations.h"
 
+#include "share.h"
+
 #include "ggml-backend-impl.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
@@ -69,9 +71,8 @@ class rotations : public ggml::cpu::tensor_traits {
             }
             ggml_barrier(params->threadpool);
         }
-        const int64_t n_rows = n_heads * n_tokens;
-        const int64_t end = n_rows * (params->ith + 1) / params->nth;
-        for (int64_t row = n_rows * params->ith / params->nth; row < end; ++row) {
+        const share rows(n_heads * n_tokens, params->ith, params->nth);
+        for (int64_t row = rows.begin; row < rows.end; ++row) {
             const int64_t token = row / n_heads;
             const int64_t head = row % n_heads;
             const float * from = (const float *) ((const char *) x->data + head * x->nb[1] + token * x->nb[2]);
