@@ -25,8 +25,6 @@ _DECISION_TOKENS = 2048
 """runtime.n_batch: auto, at least, for a decision model; and how many of a decode's tokens may be read, at least"""
 _DECISION_LEAVES = 16
 """sequences for the leaves of a decode, at least, for a decision model: eight questions in two orders each"""
-_DECISION_STATE_BYTES = 1 << 30
-"""Most memory for the recurrent states of these sequences."""
 _QUESTION_TOKENS = 512
 """runtime.n_batch: auto, at least so many more than the longest query, so that questions at run time fit"""
 _QUESTION_CELLS = 1024
@@ -151,10 +149,7 @@ def limits(
     n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved, n_kept_seqs)
     n_others = len(prefixes) + n_reserved + n_kept_seqs
     if decides:
-        n_most = min(_DECISION_LEAVES, _most_seqs(runtime) - n_others)
-        if state_bytes and not walks_trees:
-            n_most = min(n_most, _DECISION_STATE_BYTES // state_bytes)
-        n_leaf_seqs = max(n_leaf_seqs, n_most)
+        n_leaf_seqs = max(n_leaf_seqs, min(_DECISION_LEAVES, _most_seqs(runtime) - n_others))
     n_seqs = n_others + n_leaf_seqs
     n_least = max(*whole, n_seqs, n_outputs)
     if runtime.n_batch == "auto":

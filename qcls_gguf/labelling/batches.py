@@ -17,10 +17,6 @@ from ..core.handle import Labeller
 from ..core.queue import Job
 from ..engine.capacity import N_UNTIL_CAPTURED, pays_to_repeat_shapes
 from ..errors import PlanError, ScoreError
-from ..model.header import read_header
-from ..opening import ClassifierOpener
-from ..prompts.chat import render_prompts
-from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.result import Result
 from .records import BatchSpeed
 
@@ -30,8 +26,6 @@ MOST = 32
 """the most queries of a decode: on a GPU arithmetic then limits a forward pass, so that more queries gain nothing"""
 _N_AHEAD = 2
 """decodes that are planned while one computes"""
-_STATES_BYTES = 2 << 30
-"""the most that the states of a decode's sequences may take, if the size of decodes is chosen automatically"""
 _N_MEASURED = 64
 _MOST_S = 6.0
 _GAIN = 0.97
@@ -44,25 +38,6 @@ def with_room(config: Config, n: int) -> Config:
     """
     runtime = replace(config.runtime, max_batch=max(config.runtime.max_batch, n), kept_queries=0)
     return for_configured_prompts(replace(config, runtime=runtime))
-
-
-def most_queries(config: Config, opener: ClassifierOpener) -> int:
-    """The most queries of a decode. Opens the vocabulary only if the model's states may be large."""
-    if not read_header(opener.models.path_of(config)).may_have_states:
-        return MOST
-    with opener.vocabulary_of(config) as vocabulary:
-        texts = render_prompts(config.prompts, vocabulary, config.model).prompts
-        facts = vocabulary.facts
-        leaf_bytes = 0 if facts.walks_trees else facts.state_bytes
-        return most_with_states(compile_prompts(texts, vocabulary), leaf_bytes)
-
-
-def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
-    """The most queries of a decode if recurrent layers keep state_bytes for each leaf."""
-    if not state_bytes:
-        return MOST
-    n_leaves = sum(prompt.trie.n_leaves for prompt in prompts.listings)
-    return max(1, min(MOST, _STATES_BYTES // (n_leaves * state_bytes)))
 
 
 def pays_to_pad(prompts: Labeller) -> bool:

@@ -22,7 +22,7 @@ from ..opening import ClassifierOpener
 from ..report.drift import AnswerSample, DriftWatch
 from ..system.closing import Closing
 from .answers import Answer, AnswerCache, AnswerColumns, Answers, KeptAnswers, answer_of, kept_path
-from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
+from .batches import MOST, BatchLabeller, best_size, measure_batches, with_room
 from .blocks import Block, read_block
 from .output import Task
 from .records import BatchSpeed, ShardCounts, shard_counts
@@ -119,7 +119,7 @@ class Worker(Closing):
         self._settings = settings
         self._batch: int | None = None
         with ExitStack() as stack:
-            self._most = settings.batch or most_queries(settings.config, opener)
+            self._most = settings.batch or MOST
             self.classifier = stack.enter_context(opener.open(with_room(settings.config, self._most)))
             self.columns = AnswerColumns(
                 prompts=self.classifier.handle.compiled.settings,

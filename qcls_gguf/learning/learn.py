@@ -27,7 +27,7 @@ from ..errors import CapacityError, ConfigError
 from ..evaluation.metrics import confusions
 from ..evaluation.passes import ScoreTable, Truth, not_applicable, truth_of, usable_rows
 from ..evaluation.records import data_record
-from ..labelling.batches import most_queries, with_room
+from ..labelling.batches import MOST, with_room
 from ..native import build_info
 from ..opening import ClassifierOpener, OnProgress
 from ..report.files import locked
@@ -95,7 +95,7 @@ def learn(settings: LearnSettings, opener: ClassifierOpener) -> tuple[LearnRecor
     data = read_labelled(settings.data, {prompt.name: prompt.labels for prompt in config.prompts}, settings.columns)
     usable_rows(data, skip_bad=settings.skip_bad)
     config = replace(config, prompts=chosen_prompts(config, settings.names))
-    roomy = with_room(raw_config(config, TREE), most_queries(config, opener))
+    roomy = with_room(raw_config(config, TREE), MOST)
     with opener.open(roomy, audit=True) as classifier, _folder(settings) as folder:
         rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)
         names = {prompt.name for prompt in config.prompts}

@@ -108,12 +108,6 @@ class GgufHeader:
         return self.arch if self.decision_kind is None else f"{self.arch} ({self.decision_kind})"
 
     @property
-    def may_have_states(self) -> bool:
-        """Whether it has sizes of recurrent layers, which keep a state of each sequence."""
-        kinds = tuple(f"{self.arch}.{kind}." for kind in ("ssm", "shortconv", "kda"))
-        return any(key.startswith(kinds) for key in self.scalars)
-
-    @property
     def n_layer(self) -> int:
         """The number of layers; 1 where the file does not say, or says what no model has."""
         value = self.scalars.get(f"{self.arch}.block_count")

@@ -14,8 +14,6 @@ from random_hybrids import HYBRIDS as ALL
 from random_hybrids import KINDS_OF_STATES as HYBRIDS
 
 from qcls_gguf import Classifier, ConfigError, DecodeError
-from qcls_gguf.labelling.batches import most_with_states
-from qcls_gguf.model.header import read_header
 from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf.native.device import instruction_sets
 from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, TREE_WALK
@@ -166,13 +164,11 @@ def test_the_file_of_prefixes_brings_their_states(write_config: WriteConfig, pre
 
 
 @pytest.mark.parametrize("name", [*HYBRIDS, *OTHERS])
-def test_the_size_of_a_state(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
+def test_the_size_of_a_state(name: str, open_context: OpenContext) -> None:
     some, more = (open_context(name, n_seq_max=n, **EXACT) for n in (4, 6))
     n_bytes = more.counters().cache_bytes - some.counters().cache_bytes
     assert n_bytes == 2 * some.model.facts.state_bytes > 0
-    assert read_header(make_model(name)).may_have_states
     assert open_context("qwen3").model.facts.state_bytes == 0
-    assert not read_header(make_model()).may_have_states
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
@@ -224,11 +220,3 @@ def test_eight_queries_of_which_some_are_as_long_as_may_be(open_classifier: Open
     classifier = open_classifier("lfm2", prompts, max_query_tokens=40, max_batch=8, n_batch=200, **EXACT)
     queries = [longest, "", "x", longest, *QUERIES[:4]]
     compared(prompts, classifier, queries)
-
-
-def test_the_states_of_a_decode_fit(open_classifier: OpenClassifier) -> None:
-    classifier = open_classifier("lfm2", numbered_prompts(2, "separate"))
-    prompts = classifier.configured.compiled
-    n_leaves = sum(prompt.trie.n_leaves for prompt in classifier.prompts)
-    states = (0, 1, (2 << 30) // (5 * n_leaves), 2 << 30)
-    assert [most_with_states(prompts, n_bytes) for n_bytes in states] == [32, 32, 5, 1]

@@ -234,7 +234,7 @@ def test_questions_get_room_beside_the_prompts() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "state_bytes", "n_leaf_seqs"),
-    [({}, 0, 16), ({}, GIB // 9, 9), ({}, GIB, 4), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8)],
+    [({}, 0, 16), ({}, GIB, 16), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8)],
 )
 def test_a_decision_model_answers_eight_questions_in_one_decode(
     settings: dict[str, Any], state_bytes: int, n_leaf_seqs: int
