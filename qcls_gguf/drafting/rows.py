@@ -139,7 +139,7 @@ def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: 
     for name, count in counts.items():
         ordered = sorted(count, key=lambda label: (label.lower() in NO_CONTENT, -count[label], label))
         rare = [f"{shown(label, quoted=False)} ({count[label]})" for label in ordered if count[label] < _RARE]
-        note = f"{counted(count.total(), 'label')} in the data"
+        note = f"labels given {counted(count.total(), 'time')} in the data"
         if rare:
             note += f"; rare: {', '.join(rare)}"
         prompts.append(DraftPrompt(name=name, labels=tuple(ordered), note=note))

@@ -85,7 +85,7 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
         ("topic", ("delivery", "refund", "Refund", "other")),
         ("urgency", ("high", "low")),
     ]
-    assert found.prompts[0].note == "23 labels in the data; rare: Refund (1), other (1)"
+    assert found.prompts[0].note == "labels given 23 times in the data; rare: Refund (1), other (1)"
     rare, alike = found.remarks
     assert "topic: rare labels" in rare
     assert alike == (
