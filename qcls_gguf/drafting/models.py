@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _LARGEST_ON_CPU = 2_000_000_000
 """a larger file makes a CPU of few cores take seconds for a text"""
-_N_SEQUENCES = 64
-"""about as many as eight prompts open, each of which may need a state"""
 
 
 class Choice(NamedTuple):
@@ -146,9 +144,12 @@ def fitting_model(family: Family) -> DraftModel:
 
 def choose(room_bytes: int, *, on_gpu: bool, family: Family) -> Choice:
     """The largest model of a family that fits, with its states; the smallest where none does."""
+    from ..engine.capacity import question_prefixes  # as above
+
     choices = LARGEST_FIRST[family]
     for choice in choices:
-        needed = choice.size_bytes + _N_SEQUENCES * choice.state_bytes
+        n_states = 1 + question_prefixes(choice.state_bytes)  # all prompts of a draft have one prefix
+        needed = choice.size_bytes + n_states * choice.state_bytes
         if needed <= room_bytes and (on_gpu or choice.size_bytes <= _LARGEST_ON_CPU):
             return choice
     return choices[-1]

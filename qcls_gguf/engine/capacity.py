@@ -179,8 +179,7 @@ def limits(
             f"{n_ctx_short} tokens, and the longest prompt has {max(whole)}: lower max_query_tokens or max_batch"
         )
     if runtime.question_prefixes == "auto":  # llama.cpp has no more sequences than tokens in a batch
-        n_auto = min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
-        n_seqs = min(n_seqs + n_auto, _most_seqs(runtime), n_batch)
+        n_seqs = min(n_seqs + question_prefixes(state_bytes), _most_seqs(runtime), n_batch)
     return Limits(
         n_ctx=n_ctx,
         n_batch=n_batch,
@@ -190,6 +189,11 @@ def limits(
         n_kept_seqs=n_kept_seqs,
         n_state_seqs=n_seqs - n_leaf_seqs if walks_trees else n_seqs,
     )
+
+
+def question_prefixes(state_bytes: int) -> int:
+    """runtime.question_prefixes: auto, where each takes so much memory for a state of recurrent layers."""
+    return min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
 
 
 def _most_seqs(runtime: RuntimeConfig) -> int:

@@ -139,11 +139,11 @@ def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) 
     [
         *(("qwen3", *case) for case in ((80, True, 0), (15, True, 0), (9, True, 1), (4, True, 2), (3, True, 3))),
         *(("qwen3", *case) for case in ((2, True, 4), (0.1, True, 4), (64, False, 3), (2, False, 4))),
-        # with 64 states of 50 MiB
-        *(("qwen3.5", *case) for case in ((15, True, 0), (13, True, 1), (10, True, 2), (7, True, 3), (3, True, 4))),
-        *(("qwen3.5", *case) for case in ((64, False, 3), (3, False, 4))),
+        # with states of 0.3 GB
+        *(("qwen3.5", *case) for case in ((11, True, 0), (10.8, True, 1), (7, True, 2), (4, True, 3), (2.6, True, 4))),
+        *(("qwen3.5", *case) for case in ((64, False, 3), (2.6, False, 4))),
         *(("gemma-4", *case) for case in ((10, True, 0), (8, True, 1), (5, True, 2), (64, False, 2))),
-        *(("granite-4", *case) for case in ((15, True, 0), (6, True, 1), (64, False, 1), (3, False, 2))),
+        *(("granite-4", *case) for case in ((6, True, 0), (5.5, True, 1), (64, False, 1), (2.2, False, 2))),
         *(("lfm2", *case) for case in ((8, True, 0), (3, True, 1), (64, False, 1), (2, False, 2), (1, False, 3))),
     ],
 )
