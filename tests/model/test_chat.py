@@ -112,12 +112,11 @@ def test_prompts_that_come_at_run_time_are_rendered_too(classifier: Classifier, 
     question = dataclasses.replace(CHAT, name="season", labels=("summer", "winter"))
     with classifier.prompt_set([question]) as other:
         assert other.classify("red").results[0].prompt == "season"
-        whole = classifier.config.prompts[0].template.replace("{name}:", "season:")
+        whole = classifier.config.prompts[0].template
         with classifier.prompt_set(
             [PromptConfig(name="season", prompt_template=whole, labels=question.labels)]
         ) as same:
-            (compiled,), (given,) = other.prompts, same.prompts
-            assert dataclasses.replace(given, settings=compiled.settings) == compiled  # all but what was written
+            assert same.prompts == other.prompts
     path = tmp_path / "other.yaml"
     path.write_text("prompts: [{name: a, user: 'q: {query}', labels: [red, blue]}]")
     with classifier.prompt_set(path) as other:
