@@ -23,7 +23,8 @@ from ..errors import ConfigError, ModelError, PlanError
 from ..evaluation.records import data_record
 from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment
-from .answers import CONFIDENCE, Answers, ask, fit_cascade, n_rows_needed, proposed_thresholds
+from ..statistics.stated import proposed_thresholds, rows_for_agreement
+from .answers import CONFIDENCE, Answers, ask, fit_cascade
 from .candidates import Candidate, derive, given_candidate
 from .comparison import STAGE_FILE, Contender, compared_record, recommendation, written
 from .records import AdviceRecord, CascadeFit
@@ -174,7 +175,7 @@ def _open_cascade(
 
     Raises ConfigError for too few rows, and where no threshold is accepted; and what Classifier raises.
     """
-    n_rows, n_needed = len(answers[0].ms), n_rows_needed(agreement)
+    n_rows, n_needed = len(answers[0].ms), rows_for_agreement(agreement, CONFIDENCE)
     if n_rows < n_needed:
         raise ConfigError(
             f"{counted(n_rows, 'row')} are too few to prove an agreement of {agreement:.2%} with {CONFIDENCE:.0%} "

@@ -1,17 +1,7 @@
-"""What several configurations answer to the same rows, and from which probability on one may answer for another.
-
-The threshold of a cascade's stage for a prompt: with A the wanted agreement and δ = 1 - CONFIDENCE, answers of at least
-a threshold t count, and cost agreement where they differ from the last stage's. The first half of the rows only
-proposes thresholds: those of its answers, the highest first, as long as its own agreement is at least A. The second
-half decides: one after the other is accepted while the upper Clopper-Pearson bound, at level δ, of the share of rows
-that would be answered otherwise is at most 1 - A; the first that fails ends it. Since the order does not depend on the
-second half, the chance that the accepted threshold has a lower true agreement than A is at most δ (a fixed sequence of
-tests).
-"""
+"""What several configurations answer to the same rows, and from which probability on one may answer for another."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,15 +14,13 @@ from ..data.labelled import BadRow, LabelledQuery
 from ..errors import ConfigError, PlanError, ScoreError
 from ..opening import ClassifierOpener
 from ..score.result import Result
-from ..statistics import BoolArray, FloatArray, IntArray, upper_bound
+from ..statistics import FloatArray, IntArray
+from ..statistics.stated import agreement_threshold
 
 CONFIDENCE = 0.95
 """of the guarantee of a threshold, for each prompt"""
 _N_WARM_UP = 3
 """rows that are asked before any is timed"""
-_MOST_STEPS = 100
-"""thresholds that are proposed"""
-_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +89,6 @@ def _row(result: Result) -> tuple[dict[str, FloatArray], int, float]:
     return probability, result.counts.n_tokens_new, result.total_ms
 
 
-def n_rows_needed(agreement: float) -> int:
-    """Rows of both halves without which no threshold can be accepted, whatever the answers are."""
-    return 2 * math.ceil(math.log(1 - CONFIDENCE) / math.log(agreement))
-
-
 def fit_cascade(present: Answers, stage: Answers, agreement: float) -> dict[str, float]:
     """For each prompt the lowest threshold with which a stage before the present configuration keeps the agreement.
 
@@ -114,37 +97,7 @@ def fit_cascade(present: Answers, stage: Answers, agreement: float) -> dict[str,
     found = {}
     for prompt in present.probability:
         differs = present.winners(prompt) != stage.winners(prompt)
-        threshold = fit_threshold(stage.sureness(prompt), differs, agreement)
+        threshold = agreement_threshold(stage.sureness(prompt), differs, agreement, CONFIDENCE)
         if threshold is not None:
             found[prompt] = threshold
     return found
-
-
-def fit_threshold(sureness: FloatArray, differs: BoolArray, agreement: float) -> float | None:
-    """The lowest accepted threshold of one prompt; None where none is.
-
-    sureness: (n_rows,) the probability of the stage's answers; differs: (n_rows,) whether these are not the last
-    stage's.
-    """
-    half = len(sureness) // 2
-    found = None
-    for threshold in proposed_thresholds(sureness[:half], differs[:half], agreement):
-        n_other = int((differs[half:] & (sureness[half:] >= threshold)).sum())
-        if upper_bound(n_other, len(sureness) - half, CONFIDENCE) > 1 - agreement:
-            break
-        found = threshold
-    return found
-
-
-def proposed_thresholds(sureness: FloatArray, differs: BoolArray, agreement: float) -> list[float]:
-    """The thresholds, the highest first, with which these rows themselves keep the agreement.
-
-    sureness, differs: (n_rows,) the probabilities of a stage's answers, and whether they differ from the last stage's.
-    """
-    order = np.argsort(-sureness, kind="stable")
-    n_other = np.cumsum(differs[order])
-    n_kept = int((n_other <= (1 - agreement) * len(order)).sum())
-    chosen = np.unique(np.linspace(0, n_kept - 1, _MOST_STEPS).astype(int)).tolist() if n_kept else []
-    # rounded up: no row counts that the exact value would not let count
-    steps = [math.ceil(sureness[order[index]] * 10**_DIGITS) / 10**_DIGITS for index in chosen]
-    return list(dict.fromkeys(min(step, 1.0) for step in steps))

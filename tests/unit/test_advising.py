@@ -1,23 +1,19 @@
-"""Candidates are functions of texts; which is recommended; thresholds of a cascade, which hold on unseen rows."""
+"""Candidates are functions of texts; which is recommended."""
 
 import dataclasses
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf import Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
-from qcls_gguf.advising import answers
-from qcls_gguf.advising.answers import fit_threshold, n_rows_needed
 from qcls_gguf.advising.candidates import derive, given_candidate, joint_candidates, listed_labels, shorter_cue
 from qcls_gguf.advising.comparison import recommendation
 from qcls_gguf.advising.records import CandidateRecord, PromptAgreement
 from qcls_gguf.config.load import config_tree, parse_config
 from qcls_gguf.config.yaml_values import yaml_text
-from qcls_gguf.statistics import upper_bound, wilson
+from qcls_gguf.statistics import wilson
 
 ROOT = Path(__file__).parents[2]
 FASHION, JOINT, MISSION = (
@@ -153,49 +149,6 @@ def test_any_text_survives_the_file(before: str, after: str, labels: list[str]) 
         runtime=RuntimeConfig(max_query_tokens=64, n_ctx=512),
     )
     assert read_again(config) == config
-
-
-# --- answers --------------------------------------------------------------------------------------------------------
-
-
-def drawn(n: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Answers whose chance to differ falls with their probability: below 0.9 they differ far too often."""
-    probability = 1 - generator.random(n) ** 2
-    differs = generator.random(n) < np.where(probability < 0.9, 0.3, 0.002)
-    return probability, differs
-
-
-def test_a_threshold_divides_sure_answers_from_others() -> None:
-    probability, differs = drawn(6000, np.random.default_rng(1))
-    threshold = fit_threshold(probability, differs, 0.99)
-    assert threshold is not None
-    assert 0.8 < threshold < 0.93
-    n_other = ((probability[3000:] >= threshold) & differs[3000:]).sum()
-    assert upper_bound(int(n_other), 3000, 0.95) <= 0.01
-
-
-def test_the_guarantee_is_broken_no_more_often_than_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The true agreement of each threshold is computed from a large sample; four standard errors are allowed for."""
-    monkeypatch.setattr(answers, "CONFIDENCE", 0.9)
-    sample_p, sample_d = drawn(100_000, np.random.default_rng(2))
-    n_runs, broken = 200, 0
-    generator = np.random.default_rng(3)
-    for _ in range(n_runs):
-        threshold = fit_threshold(*drawn(1200, generator), 0.98)
-        if threshold is not None:
-            broken += (sample_d & (sample_p >= threshold)).mean() > 0.02
-    assert broken / n_runs <= 0.1 + 4 * math.sqrt(0.1 * 0.9 / n_runs)
-
-
-def test_without_enough_rows_or_agreement_there_is_none() -> None:
-    n = n_rows_needed(0.99)
-    assert n == 2 * 299
-    sure = np.full(n, 0.99)
-    same, other = np.zeros(n, np.bool_), np.ones(n, np.bool_)
-    assert fit_threshold(sure, same, 0.99) == 0.99
-    assert fit_threshold(sure[2:], same[2:], 0.99) is None
-    assert fit_threshold(sure, other, 0.99) is None
-    assert fit_threshold(np.ones(n), same, 0.99) == 1.0
 
 
 def candidate(name: str, ms: float, n_agree: int) -> CandidateRecord:
