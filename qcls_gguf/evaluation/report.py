@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -191,12 +192,15 @@ def _worst(evaluation: EvaluationRecord) -> Table:
 
 def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
     """What the statistics do not cover, a sentence each."""
+    modes: defaultdict[str, list[str]] = defaultdict(list)
     for mode, found in evaluation.modes.items():
         for name, prompt in found.prompts.items():
             if isinstance(prompt, NotApplicable):
                 yield f"{name}: {mode} is not applicable: {prompt.not_applicable}"
             elif why := _one_sided(prompt):
-                yield f"{name}: {mode} {why}: try other answer cues, more words in the prompt, or a larger model"
+                modes[f"{name}: {why}"].append(mode)
+    for why, some in modes.items():
+        yield f"{why}, by {', '.join(some)}: try other answer cues, more words in the prompt, or a larger model"
     data, lost = evaluation.data, evaluation.non_finite
     if data.n_bad:
         lines = ", ".join(str(bad.line) for bad in data.bad)
