@@ -149,7 +149,7 @@ def _labels_of(row: Row) -> JsonObject:
     """The labels of an object of JSON lines. Raises ConfigError."""
     pairs = json.loads(row.line, object_pairs_hook=_once)
     if "labels" not in pairs:
-        raise ConfigError("has no 'labels'")
+        raise ConfigError('has no \'labels\': write them as "labels": {"PROMPT": "LABEL"}')
     if not isinstance(pairs["labels"], dict):
         raise ConfigError(f"labels: {shown(pairs['labels'])} is not an object of prompts and their labels")
     return pairs["labels"]

@@ -167,7 +167,7 @@ def test_csv(tmp_path: Path) -> None:
     [
         (b"{", "is not valid JSON: Expecting property name"),
         (b'{"query": "\\ud800", "labels": {"user": "boy"}}', "query: is not valid UTF-8"),
-        (b'{"query": "x"}', "has no 'labels'"),
+        (b'{"query": "x"}', "has no 'labels': write them"),
         (b'{"query": "x", "labels": "boy"}', "labels: 'boy' is not an object"),
         (b'{"query": "x", "labels": {"usr": "boy"}}', "'usr' is no prompt, did you mean user?"),
         (b'{"query": "x", "labels": {"user": "boys"}}', "'boys' is no label of this prompt, did you mean boy?"),
