@@ -64,7 +64,7 @@ class Backend:
         """
         scorer, latest_s = self._scorer, monotonic() + deadline_s
         if scorer is None:
-            what = "this service scores no given texts: its operator starts it with --completions for that"
+            what = "this service scores no given texts: its operator starts it with completions for that"
             raise RefusedError(501, "not served", what)
         found: list[list[ScoredToken]] = []
         is_wanted = True

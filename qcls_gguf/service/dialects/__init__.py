@@ -33,7 +33,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         "/v1/completions",
-        "Log-probabilities of given texts, as OpenAI's completions with echo; 501 unless started with --completions",
+        "Log-probabilities of given texts, as OpenAI's completions with echo; 501 unless started with completions",
         completions.ask,
     ),
 )
