@@ -87,8 +87,10 @@ void check(bool is_right, const std::string & what) {
     }
 }
 
-std::vector<float> computed(const char * name, std::initializer_list<ggml_tensor *> sources, std::array<int64_t, 2> size) {
+std::vector<float> computed(const char * name, std::initializer_list<ggml_tensor *> sources, std::array<int64_t, 2> size,
+                            const qcls::tree_node & what) {
     floats out({size[0], size[1]}, NAN, NAN);
+    memcpy((char *) out.tensor.op_params + qcls::tree_node_offset, &what, sizeof(what));
     std::copy(sources.begin(), sources.end(), out.tensor.src);
     for (int thread = 0; thread < 3; ++thread) {
         qcls::tree_operation(name)(&out.tensor, thread, 3, nullptr);
@@ -123,7 +125,13 @@ void test_order(const random_tree & tree) {
     }
 }
 
-void test_convolution(const random_tree & tree, int n_taps, int n_channels) {
+void test_convolution(const random_tree & tree, int n_taps, int n_channels, bool has_more) {
+    qcls::tree_node what = {};
+    what.has_more = has_more;
+    what.head_size = qcls::least_normed << below(3);
+    what.n_normed = has_more ? below(n_channels / what.head_size + 1) * what.head_size : 0;
+    what.eps = 0.01f;
+    what.scale = 0.5f;
     const int n = (int) tree.parent.size();
     floats by_token({n_channels, n}, -1, 1), kernel({n_taps, n_channels}, -1, 1);
     floats cache({(n_taps - 1) * n_channels, n_cells + n_kept}, -1, 1);
@@ -132,9 +140,10 @@ void test_convolution(const random_tree & tree, int n_taps, int n_channels) {
     std::swap(input.nb[0], input.nb[1]);
     first.view_src = &cache.tensor;
     const std::vector<float> found =
-        computed("qcls_tree_convolution", {&input, &kernel.tensor, &first, &rows}, {n_channels, n});
+        computed("qcls_tree_convolution", {&input, &kernel.tensor, &first, &rows}, {n_channels, n}, what);
     for (int t = 0; t < n; ++t) {
         const std::vector<int32_t> path = tree.path(t);
+        std::vector<double> wanted(n_channels);
         for (int c = 0; c < n_channels; ++c) {
             double sum = 0;
             for (int j = 0; j < n_taps; ++j) {
@@ -150,22 +159,45 @@ void test_convolution(const random_tree & tree, int n_taps, int n_channels) {
                     expect_near(cache.row(tree.write[t], 0)[c * (n_taps - 1) + j - 1], tap, "a convolution's kept state");
                 }
             }
-            expect_near(found[t * n_channels + c], sum, "convolution");
+            wanted[c] = has_more ? sum / (1 + std::exp(-sum)) : sum;
+        }
+        for (int head = 0; head < what.n_normed; head += what.head_size) {
+            double mean = 0;
+            for (int c = head; c < head + what.head_size; ++c) {
+                mean += wanted[c] * wanted[c] / what.head_size;
+            }
+            for (int c = head; c < head + what.head_size; ++c) {
+                wanted[c] *= what.scale / std::sqrt(mean + what.eps);
+            }
+        }
+        for (int c = 0; c < n_channels; ++c) {
+            expect_near(found[t * n_channels + c], wanted[c], "convolution");
         }
     }
 }
 
-void test_states(const random_tree & tree, bool is_delta, int size, int n_rows, int n_heads, int n_k, bool has_decays) {
+// has_gates: decay and gain are made of other inputs
+void test_states(const random_tree & tree, bool is_delta, int size, int n_rows, int n_heads, int n_k, bool has_decays,
+                 bool has_gates) {
+    qcls::tree_node what = qcls::tree_walk::sizes_of(tree.walk.graph_number());
+    what.has_more = has_gates;
     const int n = (int) tree.parent.size();
     floats q({size, n_k, n}, -1, 1), k({size, n_k, n}, -0.3f, 0.3f), x({n_rows, n_heads, n}, -1, 1);
     floats decay({has_decays ? size : 1, n_heads, n}, 0.5f, 1), gain({1, n_heads, n}, 0, 1);
+    floats decay_input({n_heads, n}, -2, 25), gain_input({n_heads, n}, -3, 3), bias({n_heads}, -1, 1), factor({n_heads}, -1, 0);
+    for (int i = 0; has_gates && i < n_heads * n; ++i) {
+        const double x = (double) decay_input.value[i] + bias.value[i % n_heads];
+        decay.value[i] = (float) std::exp(std::log1p(std::exp(x)) * factor.value[i % n_heads]);
+        gain.value[i] = (float) (1 / (1 + std::exp(-(double) gain_input.value[i])));
+    }
     floats cache({(int64_t) size * n_rows * n_heads, n_cells + n_kept}, -1, 1);
     ggml_tensor first = cache.tensor, rows = tree.tensor;
     first.view_src = &cache.tensor;
     const char * name = is_delta ? "qcls_tree_delta_net" : "qcls_tree_scan";
     const std::vector<float> found =
-        computed(name, {&q.tensor, &k.tensor, &x.tensor, &decay.tensor, &gain.tensor, &first, &rows},
-                 {(int64_t) n_rows * n_heads, n});
+        computed(name, {&q.tensor, &k.tensor, &x.tensor, &(has_gates ? decay_input : decay).tensor,
+                        &(has_gates ? gain_input : gain).tensor, &first, &rows, &bias.tensor, &factor.tensor},
+                 {(int64_t) n_rows * n_heads, n}, what);
     for (int t = 0; t < n; ++t) {
         const std::vector<int32_t> path = tree.path(t);
         for (int head = 0; head < n_heads; ++head) {
@@ -207,10 +239,10 @@ int main() {
     for (int i = 0; i < 40; ++i) {
         const random_tree tree(1 + below(40));
         test_order(tree);
-        test_convolution(tree, 2 + below(3), 1 + below(150));
+        test_convolution(tree, 2 + below(3), 1 + below(400), below(2));
         const bool has_decays = below(2);
-        test_states(tree, true, 8 + below(60), 1 + below(20), 4, 2, has_decays);
-        test_states(tree, false, 8 + below(60), 1 + below(20), 4, 2, has_decays);
+        test_states(tree, true, 8 + below(60), 1 + below(20), 4, 2, has_decays, !has_decays && below(2));
+        test_states(tree, false, 8 + below(60), 1 + below(20), 4, 2, has_decays, false);
     }
     // a full binary tree, which needs most slots, and a leaf more at each place of a chain, which needs one
     std::vector<int32_t> full = {qcls::tree_no_state}, comb = {qcls::tree_no_state};

@@ -48,6 +48,7 @@ inline vec load(const bf16 * p) {
 inline void store(float * p, vec a) { _mm512_storeu_ps(p, a.v); }
 inline vec add(vec a, vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline vec mul(vec a, vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline vec div(vec a, vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline vec max(vec a, vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline vec fma(vec a, vec b, vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline vec nearest(vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
@@ -86,6 +87,19 @@ inline void transpose(vec (&a)[n_lanes]) {
         a[12 + j].v = _mm512_shuffle_f32x4(odd, odd2, 0xdd);
     }
 }
+// Lane i becomes the sum of a[i]'s lanes.
+inline vec sums_of(const vec (&a)[n_lanes]) {
+    vec fours[4];  // of a[4 i] to a[4 i + 3]: each quarter has four sums of as many lanes
+    for (int i = 0; i < 4; ++i) {
+        vec part[4] = {a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]};
+        transpose_fours(part);
+        fours[i] = add(add(part[0], part[1]), add(part[2], part[3]));
+    }
+    const auto halves = [](vec x, vec y) {
+        return add({_mm512_shuffle_f32x4(x.v, y.v, 0x88)}, {_mm512_shuffle_f32x4(x.v, y.v, 0xdd)});
+    };
+    return halves(halves(fours[0], fours[1]), halves(fours[2], fours[3]));
+}
 // Copies lane i of each group of four lanes to all lanes of that group.
 template <int i> inline vec spread(vec a) { return {_mm512_permute_ps(a.v, i * 0x55)}; }
 inline void store_sum_of_fours(float * p, vec a) {
@@ -112,6 +126,7 @@ inline vec load(const bf16 * p) {
 inline void store(float * p, vec a) { _mm256_storeu_ps(p, a.v); }
 inline vec add(vec a, vec b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline vec mul(vec a, vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline vec div(vec a, vec b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline vec max(vec a, vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline vec fma(vec a, vec b, vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 inline vec nearest(vec a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
@@ -150,6 +165,15 @@ inline void transpose(vec (&a)[n_lanes]) {
         a[4 + j].v = _mm256_permute2f128_ps(a[j].v, a[4 + j].v, 0x31);
         a[j].v = low;
     }
+}
+inline vec sums_of(const vec (&a)[n_lanes]) {
+    vec fours[2];
+    for (int i = 0; i < 2; ++i) {
+        vec part[4] = {a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]};
+        transpose_fours(part);
+        fours[i] = add(add(part[0], part[1]), add(part[2], part[3]));
+    }
+    return add({_mm256_permute2f128_ps(fours[0].v, fours[1].v, 0x20)}, {_mm256_permute2f128_ps(fours[0].v, fours[1].v, 0x31)});
 }
 template <int i> inline vec spread(vec a) { return {_mm256_permute_ps(a.v, i * 0x55)}; }
 inline void store_sum_of_fours(float * p, vec a) {
@@ -192,6 +216,7 @@ template <typename T> inline vec load(const T * p) { return each([&](int i) { re
 inline void store(float * p, vec a) { memcpy(p, a.v, sizeof(a.v)); }
 inline vec add(vec a, vec b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
 inline vec mul(vec a, vec b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
+inline vec div(vec a, vec b) { return each([&](int i) { return a.v[i] / b.v[i]; }); }
 inline vec max(vec a, vec b) { return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
 inline vec fma(vec a, vec b, vec c) {
 #if defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA)
@@ -218,6 +243,7 @@ inline float sum_of(vec a) {
     const float * v = a.v;
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }
+inline vec sums_of(const vec (&a)[n_lanes]) { return each([&](int i) { return sum_of(a[i]); }); }
 inline void transpose(vec (&a)[n_lanes]) {
     for (int i = 0; i < n_lanes; ++i) {
         for (int j = 0; j < i; ++j) {
@@ -255,6 +281,14 @@ inline vec exp_of(vec x) {
         p = fma(p, r, all(c));
     }
     return scaled(p, n, x, least);
+}
+
+// x / (1 + e^-x)
+inline vec silu_of(vec x) {
+    const vec zero = all(0);
+    const vec opposite = mul(x, all(-1));
+    const vec part = exp_of(mul(max(opposite, x), all(-1)));  // e^-|x|, which cannot overflow
+    return div(fma(mul(max(zero, opposite), all(-1)), part, max(zero, x)), add(all(1), part));
 }
 
 }  // namespace

@@ -170,8 +170,6 @@ private:
                             read->view_src ? read->view_offs : 0);
     }
 
-    static bool is_on_gpu(const ggml_tensor * first) { return !ggml_backend_buffer_is_host(first->view_src->buffer); }
-
     // first: the state in the cache's first row.
     void become(ggml_tensor * node, const char * name, const ggml_tensor * first, bool has_more,
                 std::initializer_list<ggml_tensor *> sources) {
@@ -193,7 +191,7 @@ private:
                kernel->ne[0] >= least_taps && kernel->ne[0] <= most_taps && node->ne[2] == 1);
         ggml_tensor * first = state(input->src[0]);
         const auto silu = silu_of.find(node);
-        const bool has_silu = silu != silu_of.end() && n_uses[node] == 1 && is_on_gpu(first);
+        const bool has_silu = silu != silu_of.end() && n_uses[node] == 1;
         become(has_silu ? silu->second : node, "qcls_tree_convolution", first, has_silu, {input->src[1], kernel, first, tree});
     }
 
@@ -229,17 +227,12 @@ private:
         ggml_tensor ** from = node->src;
         expect(from[0]->ne[0] <= most_state_values && from[0]->ne[3] == 1);
         ggml_tensor * first = state(from[5]);
-        if (!is_on_gpu(first)) {
-            become(node, "qcls_tree_delta_net", first, false,
-                   {from[0], from[1], from[2], ggml_exp(ctx, from[3]), from[4], first, tree});
-            return;
-        }
         ggml_tensor * q = without_norm(from[0]);
         ggml_tensor * k = without_norm(from[1]);
         // decay = exp(softplus(alpha + bias) * a), gain = sigmoid(beta), of each head
         ggml_tensor * product = unshaped(from[3]);
         ggml_tensor * softplus = product->op == GGML_OP_MUL ? unshaped(product->src[0]) : product;
-        ggml_tensor * sum = is_unary(softplus, GGML_UNARY_OP_SOFTPLUS) ? unshaped(softplus->src[0]) : product;
+        ggml_tensor * sum = softplus != product && is_unary(softplus, GGML_UNARY_OP_SOFTPLUS) ? unshaped(softplus->src[0]) : product;
         ggml_tensor * sigmoid = unshaped(from[4]);
         const int64_t n_heads = from[2]->ne[1];
         if (sum->op == GGML_OP_ADD && is_unary(sigmoid, GGML_UNARY_OP_SIGMOID) && is_of_heads(sum->src[0], n_heads) &&

@@ -32,8 +32,8 @@ struct tree_node {
     // of the trees that its graph serves
     int32_t n_roots;
     int32_t n_slots;
-    // Neighbouring nodes that are computed with it, on GPUs only: SiLU after a convolution, then the norm of each head in
-    // its first channels; the gates of a delta net.
+    // Neighbouring nodes that are computed with it: SiLU after a convolution, then the norm of each head in its first
+    // channels; the gates of a delta net.
     int32_t has_more;
     int32_t n_normed;  // channels: x becomes x / sqrt(mean of its head's squares + eps) * scale
     int32_t head_size;
@@ -46,7 +46,7 @@ constexpr size_t tree_node_offset = sizeof(void *) * 4;
 constexpr int least_taps = 2;
 constexpr int most_taps = 4;
 constexpr int most_state_values = 256;
-// Normed with a convolution on a GPU: of so many channels at once, heads of a multiple of the least size.
+// Normed with a convolution: of so many channels at once, heads of a multiple of the least size.
 constexpr int normed_channels = 256;
 constexpr int least_normed = 32;
 
