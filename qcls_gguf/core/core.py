@@ -128,8 +128,8 @@ class Core:
         self.executor.put(job)
         return job
 
-    def tokenize(self, prompts: LoadedPrompts, query: str) -> TokenizedItem:
-        """A query with the tokens of each distinct fragment of a set with the query in it.
+    def tokenize(self, prompts: LoadedPrompts, query: str, known: dict[str, Int32Array] | None = None) -> TokenizedItem:
+        """A query with the tokens of each distinct fragment of a set with the query in it. known: those of a turn.
 
         Of a query with too many tokens a part is tokenised, as runtime.long_queries says: the tokens are those of the
         prompts with that part for the query. Raises PlanError if it says refuse.
@@ -137,9 +137,10 @@ class Core:
         if not prompts.is_open:
             raise DecodeError("this prompt set is closed: ask the classifier for it again")
         how, most = self._runtime.long_queries, self._runtime.max_query_tokens
+        known = {} if known is None else known
         n_more = 1  # a text of any size is cut before it is tokenised
         if how == "refuse" or len(query) <= self._most_bytes:
-            fragments, n_more = self._fragments(prompts, query)
+            fragments, n_more = self._fragments(prompts, query, known)
             if n_more <= 0:
                 return TokenizedItem(prompts, query, prompts.templates, fragments)
         if how == "refuse":
@@ -150,15 +151,19 @@ class Core:
         long, n, n_kept = LongQuery(query, how, self.engine.model, self._most_bytes), most, 0
         while n_more > 0:
             text, n_kept = long.kept(n)
-            fragments, n_more = self._fragments(prompts, text)
+            fragments, n_more = self._fragments(prompts, text, known)
             n = max(0, n - n_more)
         return TokenizedItem(prompts, query, prompts.templates, fragments, len(query) - n_kept)
 
-    def _fragments(self, prompts: LoadedPrompts, query: str) -> tuple[list[Int32Array], int]:
+    def _fragments(
+        self, prompts: LoadedPrompts, query: str, known: dict[str, Int32Array]
+    ) -> tuple[list[Int32Array], int]:
         """(the tokens of each distinct fragment with a query, by how many tokens the longest exceeds the limit)."""
         found, n_more = [], -self._runtime.max_query_tokens
         for (before, after), n_empty in prompts.compiled.fragments.items():
-            tokens = self._tokenize(before + query + after, parse_special=False)
+            text = before + query + after
+            if (tokens := known.get(text)) is None:
+                tokens = known[text] = self._tokenize(text, parse_special=False)
             n_more = max(n_more, len(tokens) - n_empty - self._runtime.max_query_tokens)
             found.append(tokens)
         return found, n_more
@@ -234,8 +239,9 @@ class Core:
         """
         start_ns = perf_counter_ns()
         tokenized: list[TokenizedItem] = []
+        known: dict[str, Int32Array] = {}  # questions about one text share it
         for prompts, query in items:
-            tokenized.append(self.tokenize(prompts, query))
+            tokenized.append(self.tokenize(prompts, query, known))
         tokenized_ns = perf_counter_ns()
         if not self.engine.is_clean:  # before planning, because `restore` may forget kept queries
             self.engine.restore()

@@ -27,6 +27,8 @@ from .trie import LabelTrie, Pointer, build_trie, end_of_prompt
 PROBES = (
     "red dress", "", "a", "7", " x", "  y ", "\nz\n", ".", "'s", "-", "红色连衣裙", "é", "\u0301", "👗", "ß", "S", "_",
 )  # fmt: skip
+_SPACED = ("x\t", "x\r", "x\x85", "x\xa0", "x\u2028", "x\u3000")
+"""Endings that some tokenizers join with white space after them, depending on what follows that."""
 _WORD_ENDS = re.compile(r"(?<=\S)(?= \w)|(?<=\n)(?=\S)")
 _N_NEAR = 64
 """Characters before the slot that are always tokenised with a label."""
@@ -166,7 +168,6 @@ def compile_prompt(
     closing = tokenizer.tokenize(closing_text, parse_special=True).tolist()
 
     fragments = [tokenizer.tokenize(before + probe + after, parse_special=False).tolist() for probe in PROBES]
-    n_stable = min(common_prefix(fragments[0], other) for other in fragments[1:])
     for probe, fragment in zip(PROBES, fragments, strict=True):
         whole = tokenizer.tokenize(template.replace(SLOT, probe), parse_special=True).tolist()
         if [*opening, *fragment, *closing][len(opening) + len(fragment) + len(closing) - len(whole) :] == whole:
@@ -176,11 +177,13 @@ def compile_prompt(
             "be cached in parts; remove the white space beside the special tokens of the template"
         )
     if codes:
-        endings = [""]
+        before, after, first, last, fragments = _shortened(tokenizer, before, after, fragments)
+        opening, closing, endings = opening + first, last + closing, [""]
     elif closing_text:
         endings = [_split_at_last_special(tokenizer, closing_text)[1]]
     else:
         endings = _endings(tokenizer, before, after, fragments)
+    n_stable = min(common_prefix(fragments[0], other) for other in fragments[1:])
     begins_apart = bool(codes or closing_text or after)
     if isinstance(head, Pointer):
         label_tokens: list[tuple[int, ...]] = [()] * len(labels)
@@ -206,6 +209,26 @@ def compile_prompt(
         closing=tuple(closing),
         has_state=has_state,
     )
+
+
+def _shortened(
+    tokenizer: Tokenizer, before: str, after: str, fragments: list[list[int]]
+) -> tuple[str, str, list[int], list[int], list[list[int]]]:
+    """The nearest text around the query up to a cut between words or lines, as in `_endings`, so that prompts share it.
+
+    Returns the text before and after the query, the tokens of what stood before and after that, and the tokens of what
+    is left with each probe; everything as it is where tokens reach over a cut.
+    """
+    start = max((found.start() for found in _WORD_ENDS.finditer(before)), default=0)
+    cut = _WORD_ENDS.search(after)
+    near, end = before[start:], after[: cut.start()] if cut else after
+    fragments += [tokenizer.tokenize(before + each + after, parse_special=False).tolist() for each in _SPACED]
+    found = [tokenizer.tokenize(near + each + end, parse_special=False).tolist() for each in PROBES + _SPACED]
+    n = len(tokenizer.tokenize(before[:start], parse_special=False))
+    first, last = fragments[0][:n], fragments[0][n + len(found[0]) :]
+    if all([*first, *each, *last] == whole for each, whole in zip(found, fragments, strict=True)):
+        return near, end, first, last, found
+    return before, after, [], [], fragments
 
 
 def _pieces(tokenizer: Tokenizer, text: str) -> list[tuple[bytes, bool]]:

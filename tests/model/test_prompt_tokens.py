@@ -39,6 +39,7 @@ TEMPLATES = {
     "many special tokens": "<|im_start|><|im_end|><|im_start|>a {query}<|im_end|><|im_end|>\n<|im_start|>",
     "two kinds of special tokens": "<|im_start|>a<|im_end|>user {query}<|im_end|>\n<|im_start|>label:",
     "long text before the slot": f"One of:\n{'dress, tank top, light blue; ' * 8}or  none.\nquery: {{query}}\nlabel:",
+    "lines around the slot": "<|im_start|>a red dress\ntext: {query}\n\nchoice: which one?\nA: tee\nB: dress<|im_end|>",
     "Chinese": "<|im_start|>查询: {query}<|im_end|>\n类别:",
 }
 ORDINARY = ("red dress", "linen shirt for women", "", "7", "红色连衣裙", "x\ty", "a-b.c, (d)!", "jumper 👗")
@@ -68,7 +69,7 @@ class Tokens:
         return [self.model.piece(token)[0] for token in tokens]
 
     def compile(self, template: str, labels: Sequence[str] = ("dress", "tee"), **options: Any) -> Prompt:
-        how = {name: options.pop(name) for name in ("end", "exact", "has_state") if name in options}
+        how = {name: options.pop(name) for name in ("end", "exact", "has_state", "codes") if name in options}
         config = PromptConfig(name="category", prompt_template=template, labels=labels, **options)
         return compile_prompt(self.model, config, template, bos=self.bos, **how)
 
@@ -109,12 +110,20 @@ def check_request(tokens: Tokens, prompt: Prompt, query: str) -> bool:
 @given(
     template=st.sampled_from(list(TEMPLATES.values())),
     query=st.sampled_from((*ORDINARY, *ADVERSARIAL)) | st.text(max_size=20),
+    codes=st.booleans(),
 )
-def test_the_parts_are_the_tokens_of_the_whole_prompt_for_any_query(tokens: Tokens, template: str, query: str) -> None:
+def test_the_parts_are_the_tokens_of_the_whole_prompt_for_any_query(
+    tokens: Tokens, template: str, query: str, codes: bool
+) -> None:
     assume(not SPECIAL.search(query))
-    prompt = tokens.compile(template)
+    prompt = tokens.compile(template, codes=codes)
     assert [*prompt.opening, *tokens.fragment(prompt, query), *prompt.closing] == tokens.whole(template, query)
     check_request(tokens, prompt, query)
+
+
+def test_of_a_prompt_with_codes_only_text_beside_the_query_is_tokenised_with_it(bpe: Tokens) -> None:
+    prompt = bpe.compile(TEMPLATES["lines around the slot"], codes=True)
+    assert prompt.fragment == ("text: ", "\n\n")
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
