@@ -164,8 +164,7 @@ class QuestionAsker:
         if (name := question.configured) is None:
             if question not in self.sets:
                 usage.stored += n_tokens_of(question.n_bytes)
-            compiled = cache(partial(self._compiled, question))
-            return self.sets.using(question, lambda: self._classifier.prompt_set(compiled()), waits_s)
+            return self.sets.using(question, partial(self._made, question, []), waits_s)
         if name not in self.prompts:
             raise UnknownPromptError(name, self.prompts, asked.param)
         labels = self.prompts[name].labels
@@ -173,6 +172,12 @@ class QuestionAsker:
             what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
             raise PlaceError(what, asked.param)
         return self.configured((name,), None, audit=question.audit)
+
+    def _made(self, question: Question, compiled: list[PromptSet]) -> LoadedPrompts:
+        """The prompt set of a question. compiled: gets it, for another try where there was no room."""
+        if not compiled:
+            compiled.append(self._compiled(question))
+        return self._classifier.prompt_set(compiled[0])
 
     def _compiled(self, question: Question) -> PromptSet:
         if self._decision is not None:

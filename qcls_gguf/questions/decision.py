@@ -110,12 +110,14 @@ class DecisionReader:
         """Of the question's options, from the answers of its prompts."""
         temperature = self._temperature(question)
         orders = self._orders(question)
-        found = np.zeros(len(self._read(question, 1)))
+        found: Any = 0.0
         for order, result in zip(orders, results, strict=True):
-            by_code = {score.label: score.probability for score in result.scores}
-            scores = [max(by_code[code] for code in option.codes) for option in self._read(question, order)]
+            scores = [score.probability for score in result.scores]  # in the order of the codes
+            if self.kind == LFM2:
+                each = iter(scores)
+                scores = [max(islice(each, len(option.codes))) for option in self._read(question, order)]
             powers = np.array(scores) ** (1 / temperature)
-            found += (powers / powers.sum())[::order] / len(orders)
+            found = found + (powers / powers.sum())[::order] / len(orders)
         if question.kind != "predicate":
             return [float(each) for each in found]
         yes = found @ np.linspace(0, 1, _N_RATINGS) if self.kind == LEV else found[self._keys(question).index("true")]
