@@ -12,6 +12,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
@@ -47,6 +49,9 @@ _LONGEST_S = 1e9
 """the longest deadline"""
 _LEAST_NS = 250_000
 """Shorter waits, such as a thread's wake-up, are reported as 0."""
+
+_MOST_JOINTS = 4
+"""requests whose questions come again and again; the rows and templates of each take some megabytes"""
 
 Item = tuple["LoadedPrompts", str]
 """A prompt set, and the query that it is asked."""
@@ -84,6 +89,7 @@ class Core:
         self._label_tokens = label_tokens
         self._tokens_agree = True  # whether the engine's rows and the scorers have the same label tokens
         self._sets: list[LoadedPrompts] = []
+        self._joints: dict[tuple[LoadedPrompts, ...], LoadedPrompts | None] = {}  # the least recently used first
         self.executor: Executor
         """The thread that computes; it exists from `start` on."""
 
@@ -225,7 +231,7 @@ class Core:
             return [first.action()]
         if first.plan is not None:
             now_ns = perf_counter_ns()
-            return [self._computed(first.items, first.plan, (now_ns, now_ns, now_ns), first.arrived_ns)]
+            return [self._computed(first.items, first.plan, (now_ns, now_ns, now_ns), first.arrived_ns, first.items)]
         if len(turn) == 1:
             return [self.answer(first.items, arrived_ns=first.arrived_ns)]
         results = iter(self.answer([item for job in turn for item in job.items], arrived_ns=first.arrived_ns))
@@ -245,8 +251,37 @@ class Core:
         tokenized_ns = perf_counter_ns()
         if not self.engine.is_clean:  # before planning, because `restore` may forget kept queries
             self.engine.restore()
-        plan = self._planner.plan(tokenized, keep=keep)
-        return self._computed(tokenized, plan, (start_ns, tokenized_ns, perf_counter_ns()), arrived_ns)
+        asked = self._joined(tokenized) if len(tokenized) > 1 else tokenized
+        plan = self._planner.plan(asked, keep=keep)
+        return self._computed(tokenized, plan, (start_ns, tokenized_ns, perf_counter_ns()), arrived_ns, asked)
+
+    def _joined(self, items: Sequence[TokenizedItem]) -> list[TokenizedItem]:
+        """The items, several sets' items with one query as that of one set, which has a template and is scored at once.
+
+        Only where the same sets were asked together before, without exact scores, and not as configured.
+        """
+        asked: list[TokenizedItem] = []
+        for query, group in groupby(items, attrgetter("query")):
+            own = list(group)
+            sets = tuple([item.prompts for item in own])
+            may_join = len(set(sets)) == len(own) > 1 and not any(each.stands_alone for each in sets)
+            if not may_join or any(item.n_chars_cut for item in own) or not (prompts := self._joint(sets)):
+                asked += own
+                continue
+            fragments: dict[tuple[str, str], Int32Array] = {}
+            for item in own:
+                fragments.update(zip(item.prompts.compiled.fragments, item.fragments, strict=True))
+            asked.append(TokenizedItem(prompts, query, prompts.templates, list(fragments.values())))
+        return asked
+
+    def _joint(self, sets: tuple[LoadedPrompts, ...]) -> LoadedPrompts | None:
+        """Several sets as one; None the first time."""
+        was_asked = sets in self._joints
+        joint = self._joints.pop(sets, None)
+        if len(self._joints) == _MOST_JOINTS:
+            del self._joints[next(iter(self._joints))]
+        self._joints[sets] = joint = joint or (sets[0].joined(sets) if was_asked else None)
+        return joint
 
     def _computed(
         self,
@@ -254,17 +289,23 @@ class Core:
         plan: RequestPlan,
         began_ns: tuple[int, int, int],
         arrived_ns: int | None,
+        asked: Sequence[TokenizedItem],
     ) -> list[Result]:
-        """A result for each planned item. began_ns: when tokenising, planning, computing began. Raises as `answer`."""
+        """A result for each item. asked: the planned ones, perhaps `_joined`; began_ns: when tokenising, planning,
+        computing began. Raises as `answer`.
+        """
         start_ns, tokenized_ns, planned_ns = began_ns
         hidden, rows, batch_us, trim_us = self._decode(plan)
         decoded_ns = perf_counter_ns()
-        first = tokenized[0].prompts
+        first = asked[0].prompts
         try:
-            if len(tokenized) == 1 or all(each.prompts is first for each in tokenized):
-                answers = first.answers.of(hidden, rows.reshape(len(tokenized), -1), plan.fast_path)
+            if len(asked) == 1 or all(each.prompts is first for each in asked):
+                answers = first.answers.of(hidden, rows.reshape(len(asked), -1), plan.fast_path)
             else:
-                answers = _answers_of_sets(tokenized, hidden, rows, plan.fast_path)
+                answers = _answers_of_sets(asked, hidden, rows, plan.fast_path)
+            if len(asked) < len(tokenized):
+                every = chain.from_iterable(answers)
+                answers = [tuple(islice(every, len(each.prompts.compiled.prompts))) for each in tokenized]
         except ScoreError:
             self.engine.restore()
             raise
@@ -374,6 +415,7 @@ class Core:
 
     def _use_rows(self) -> None:
         """Let the engine's rows contain what the scorings and heads of all sets need, and compute no more layers."""
+        self._joints.clear()  # of sets that may be gone, and for other rows
         depths, end = read_depths([each.compiled for each in self._sets], self.engine.model.facts.n_layer)
         if end == 0:  # logits need all layers
             self.engine.set_depths(depths)

@@ -131,6 +131,8 @@ class LoadedPrompts(Labeller):
         self.is_open = True
         self.is_staged = sources is not None
         """whether its classifier asks all stages of a cascade for it: the configured set, and sets of some of it"""
+        self.stands_alone = compiled.exact or self.is_staged
+        """whether it is never `joined`"""
         self.core = core
         self._sources = sources
         self.templates = Templates(
@@ -151,6 +153,15 @@ class LoadedPrompts(Labeller):
         self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.listings)
         # (tokens that an empty query feeds, tokens that each token of a query adds)
         self._fed: tuple[int, float] | None = None
+
+    def joined(self, sets: Sequence[LoadedPrompts]) -> LoadedPrompts:
+        """This set and others as one, for as long as all of them are open and rows hold what they do now."""
+        prompts = tuple([prompt for each in sets for prompt in each.compiled.prompts])
+        held = [prefix for each in sets for prefix in each.held]
+        joint = LoadedPrompts(self.core, PromptSet(prompts=prompts, exact=False), held)
+        joint.answers.adjust([adjustment for each in sets for adjustment in each.answers.adjustments])
+        joint.answers.use_columns(self.core.engine.columns)
+        return joint
 
     @property
     def handle(self) -> LoadedPrompts:

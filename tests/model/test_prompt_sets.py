@@ -5,7 +5,9 @@ import signal
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import product
 from random import Random
 from time import sleep
 from types import FrameType
@@ -21,6 +23,7 @@ from waiting import until
 from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, PromptConfig, Result, load_config
 from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.core.handle import LoadedPrompts
 from qcls_gguf.core.queue import Job
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.engine.prefix_cache import Prefix
@@ -84,6 +87,45 @@ def test_pairs_of_several_sets_share_a_decode(classifier: Classifier) -> None:
             assert result.query == query
             assert_alike(result, prompts.classify(query))
     assert classifier.classify_pairs([]) == []
+
+
+def test_sets_that_are_asked_together_again_answer_the_same(
+    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[Sequence[LoadedPrompts]] = []
+    original = LoadedPrompts.joined
+
+    def join(one: LoadedPrompts, sets: Sequence[LoadedPrompts]) -> LoadedPrompts:
+        joined.append(sets)
+        return original(one, sets)
+
+    monkeypatch.setattr(LoadedPrompts, "joined", join)
+
+    def plain(results: Sequence[Result]) -> list[Any]:
+        return [[each.query, each.counts, each.results] for each in results]
+
+    with ExitStack() as stack:
+        sets = [
+            stack.enter_context(classifier.prompt_set(prompts))
+            for prompts in ([question(1)], [question(2, temperature=2.0), question(3)], [question(4, ("red", "blue"))])
+        ]
+        for query in QUERIES:
+            pairs = [(each, query) for each in sets]
+            apart = classifier.classify_pairs([*pairs, (classifier.configured, query)])[:-1]
+            for _ in range(2):
+                results = classifier.classify_pairs(pairs)
+                for found, alone in zip(results, apart, strict=True):
+                    assert_alike(found, alone)
+            assert plain(classifier.classify_pairs(pairs)) == plain(results)
+        assert joined == [tuple(sets)]
+        both = classifier.classify_pairs([(each, query) for query in QUERIES for each in sets])
+        for found, (query, each) in zip(both, product(QUERIES, sets), strict=True):
+            assert_alike(found, each.classify(query))
+        sets[1].close()
+        with pytest.raises(DecodeError, match="this prompt set is closed"):
+            classifier.classify_pairs(pairs)
+        pairs = [pairs[0], pairs[2]]
+        assert plain(classifier.classify_pairs(pairs)) == plain(classifier.classify_pairs(pairs))
 
 
 def test_hundreds_of_sets_come_and_go(classifier: Classifier, write_config: WriteConfig) -> None:
