@@ -50,7 +50,7 @@ _LONGEST_S = 1e9
 _LEAST_NS = 250_000
 """Shorter waits, such as a thread's wake-up, are reported as 0."""
 
-_MOST_JOINTS = 4
+_MOST_JOINTS = 8
 """requests whose questions come again and again; the rows and templates of each take some megabytes"""
 
 Item = tuple["LoadedPrompts", str]
