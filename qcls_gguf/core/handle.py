@@ -131,8 +131,6 @@ class LoadedPrompts(Labeller):
         self.is_open = True
         self.is_staged = sources is not None
         """whether its classifier asks all stages of a cascade for it: the configured set, and sets of some of it"""
-        self.stands_alone = compiled.exact or self.is_staged
-        """whether it is never `joined`"""
         self.core = core
         self._sources = sources
         self.templates = Templates(
@@ -153,6 +151,11 @@ class LoadedPrompts(Labeller):
         self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.listings)
         # (tokens that an empty query feeds, tokens that each token of a query adds)
         self._fed: tuple[int, float] | None = None
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it is never `joined`: its answers take more than its tokens and the rows of its labels."""
+        return self.is_staged or self.compiled.exact or len(self.compiled.listings) > len(self.compiled.prompts)
 
     def joined(self, sets: Sequence[LoadedPrompts]) -> LoadedPrompts:
         """This set and others as one, for as long as all of them are open and rows hold what they do now."""
