@@ -42,8 +42,10 @@ RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="session", autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What the tests save is not the user's, and where Python is told to leave no bytecode beside its sources, the
-    hundreds of commands that the tests start share what the first one compiled."""
+    hundreds of commands that the tests start share what the first one compiled. On a GPU products of F32 matrices are
+    not rounded to 10 bits (TF32)."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NVIDIA_TF32_OVERRIDE", "0")
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         if os.environ.get("PYTHONDONTWRITEBYTECODE"):
             patch.delenv("PYTHONDONTWRITEBYTECODE")

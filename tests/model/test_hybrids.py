@@ -117,7 +117,7 @@ def test_one_pass_answers_as_llama_cpps_passes_do(
         found.append([[score.score for answer in each.results for score in answer.scores] for each in results])
         usual = [*plain.classify_batch(queries), *map(plain.classify, queries)]
         assert [each.counts for each in results] == [each.counts for each in usual]
-    largest = 1e-4 if device == "cpu" else 0.05  # there products of F32 matrices may round to 10 bits
+    largest = 1e-4 if device == "cpu" else 0.05
     np.testing.assert_allclose(found[1], found[0], rtol=0, atol=largest)
     np.testing.assert_allclose(found[1][: len(queries)], found[1][len(queries) :], rtol=0, atol=largest)
 

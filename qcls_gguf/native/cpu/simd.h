@@ -1,6 +1,6 @@
-// Vectors of floats for attention.cpp and float_products.cpp: AVX-512, AVX2, or plain C++ that compilers vectorise. The
-// choice is made at compile time, because ggml-cpu is built for one kind of processor. Everything here is local to the
-// file that includes it.
+// Vectors of floats for attention, products of floats and recurrent layers: AVX-512, AVX2, or plain C++ that compilers
+// vectorise. The choice is made at compile time, because ggml-cpu is built for one kind of processor. Everything here is
+// local to the file that includes it.
 #ifndef QCLS_SIMD_H
 #define QCLS_SIMD_H
 
