@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ..config.words import MAX_LISTED, close_to, counted, shown
+from ..config.words import MAX_LISTED, close_to, counted, hint, shown
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
 from ..questions.closed_lists import OpenAnswerError
 from ..questions.question import UnknownPromptError
@@ -180,6 +180,8 @@ def _words(error: Mapping[str, Any], model: type[BaseModel]) -> str:
             return "is missing"
         case "extra_forbidden":
             schema = model.model_json_schema()
+            if len(error["loc"]) == 1:
+                return f"unknown field, {hint(error['loc'][0], sorted(schema['properties']))}"
             parts = [schema, *schema.get("$defs", {}).values()]
             close = close_to(error["loc"][-1], sorted({name for part in parts for name in part.get("properties", ())}))
             return f"unknown field{f', did you mean {close}?' if close else ''}"

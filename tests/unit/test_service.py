@@ -29,6 +29,7 @@ def asked_about(item: Any) -> dict[str, Any]:
     ("model", "value", "param", "message"),
     [
         (ClassifyRequest, {"qurey": "a"}, "qurey", "qurey: unknown field, did you mean query?"),
+        (ClassifyRequest, {"text": "a"}, "text", "text: unknown field, known are audit, prompts, queries, query, "),
         (ClassifyRequest, {}, "the body", "the body: give either query or queries"),
         (ClassifyRequest, {"queries": [None]}, "queries[0]", "queries[0]: Input should be a valid string, got None"),
         (ClassifyRequest, {"query": "a", "scoring": "Tree"}, "scoring", "scoring: Input should be 'tree', 'first"),
