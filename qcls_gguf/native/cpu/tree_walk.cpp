@@ -1,5 +1,6 @@
-// Recurrent layers over a token tree: each token's state is made from that of the token which it grows from. States are kept
-// only where the tree branches, and in the cache where the tree says so. The operations are nodes of ggml's graph (tree_graph.cpp of libllama).
+// Recurrent layers over a token tree: each token's state is made from that of the token which it grows from. States are
+// kept only where the tree branches, and in the cache where the tree says so. The operations are nodes of ggml's graph
+// (tree_graph.cpp of libllama).
 #include "tree_walk.h"
 
 #include "norm.h"
@@ -33,12 +34,6 @@ float * in_cache(const ggml_tensor * first, int32_t row) {
     return (float *) ((char *) first->data + (size_t) row * first->view_src->nb[1]);
 }
 
-tree_node more_of(const ggml_tensor * node) {
-    tree_node found;
-    memcpy(&found, (const char *) node->op_params + tree_node_offset, sizeof(found));
-    return found;
-}
-
 // Calls work(i, read, write) for each vector of n values, from value i on.
 template <typename F> [[gnu::always_inline]] inline void each_part(int n, F && work) {
     int i = 0;
@@ -58,21 +53,13 @@ constexpr int n_channels = normed_channels;  // at once: whole heads, where head
 // out[c] = sum of weight[j][c] * tap[j][c], the newest token last
 template <int n_taps>
 void add_taps(const float (*weight)[n_channels], const float * const * tap, int n, float * out) {
-    int c = 0;
-    for (; c + n_lanes <= n; c += n_lanes) {
-        vec sum = mul(load(weight[0] + c), load(tap[0] + c));
+    each_part(n, [&](int c, auto && read, auto && write) {
+        vec sum = mul(read(weight[0] + c), read(tap[0] + c));
         for (int j = 1; j < n_taps; ++j) {
-            sum = fma(load(weight[j] + c), load(tap[j] + c), sum);
+            sum = fma(read(weight[j] + c), read(tap[j] + c), sum);
         }
-        store(out + c, sum);
-    }
-    for (; c < n; ++c) {
-        float sum = 0;
-        for (int j = 0; j < n_taps; ++j) {
-            sum += weight[j][c] * tap[j][c];
-        }
-        out[c] = sum;
-    }
+        write(out + c, sum);
+    });
 }
 
 // Of n channels from c on: SiLU, then the norm of each head in those that are normed.
@@ -92,7 +79,7 @@ template <int n_taps> void convolve(const ggml_tensor * node, int i_thread, int 
     const ggml_tensor * kernel = node->src[1];
     const ggml_tensor * first = node->src[2];
     const tree walk(node->src[3]);
-    const tree_node what = more_of(node);
+    const tree_node what = read_node(node->op_params);
     const int64_t n_all = kernel->ne[1];
     const share blocks((n_all + n_channels - 1) / n_channels, i_thread, n_threads);
     for (int64_t block = blocks.begin; block < blocks.end; ++block) {
@@ -258,7 +245,8 @@ thread_local std::vector<float> gates_memory;
 class gates {
 public:
     explicit gates(const ggml_tensor * node)
-        : decay(node->src[3]), gain(node->src[4]), n_tokens(node->src[2]->ne[2]), are_inputs(more_of(node).has_more),
+        : decay(node->src[3]), gain(node->src[4]), n_tokens(node->src[2]->ne[2]),
+          are_inputs(read_node(node->op_params).has_more),
           bias(are_inputs ? (const float *) node->src[7]->data : nullptr),
           factor(are_inputs ? (const float *) node->src[8]->data : nullptr) {}
 
@@ -325,7 +313,7 @@ template <bool is_delta, bool has_decays> void walk_states(ggml_tensor * node, i
     const share items(n_heads * n_parts, i_thread, n_threads);
     gates gates_of(node);
     const size_t n_state = (size_t) n_walked * size;
-    states_memory.resize((more_of(node).n_slots + 1) * n_state + n_lanes);
+    states_memory.resize((read_node(node->op_params).n_slots + 1) * n_state + n_lanes);
     void * states = states_memory.data();  // the running one, then the slots
     size_t n_bytes = states_memory.size() * sizeof(float);
     std::align(sizeof(vec), 1, states, n_bytes);
@@ -393,7 +381,7 @@ template <bool is_delta, bool has_decays> void walk_states(ggml_tensor * node, i
 }
 
 template <bool is_delta> void walk_states(ggml_tensor * node, int i_thread, int n_threads, void *) {
-    const bool has_decays = !more_of(node).has_more && node->src[3]->ne[0] > 1;
+    const bool has_decays = !read_node(node->op_params).has_more && node->src[3]->ne[0] > 1;
     (has_decays ? walk_states<is_delta, true> : walk_states<is_delta, false>)(node, i_thread, n_threads);
 }
 

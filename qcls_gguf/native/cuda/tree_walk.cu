@@ -319,12 +319,6 @@ ggml_custom_op_t function_of(const ggml_tensor * node) {
     return function;
 }
 
-tree_node read_node(const ggml_tensor * node) {
-    tree_node found;
-    memcpy(&found, (const char *) node->op_params + tree_node_offset, sizeof(found));
-    return found;
-}
-
 tree tree_of(const tree_node & node, const ggml_tensor * rows) {
     return {(const int32_t *) rows->data, (int32_t) (rows->ne[0] / n_tree_rows), node.n_roots, node.n_slots};
 }
@@ -351,7 +345,7 @@ void convolve(ggml_tensor * node, cudaStream_t stream) {
         cells_of(node->src[2]),
         (float *) node->data,         (int64_t) (node->nb[1] / sizeof(float)),
         (int32_t) kernel->ne[1],
-        read_node(node),
+        read_node(node->op_params),
     };
     const tree walk = tree_of(in.node, node->src[3]);
     const dim3 grid((in.n_channels + convolution_threads - 1) / convolution_threads, walk.n_tokens);
@@ -391,7 +385,7 @@ void launch(const recurrence & in, const tree & walk, cudaStream_t stream) {
 template <bool is_delta> void walk_states(ggml_tensor * node, cudaStream_t stream) {
     ggml_tensor ** from = node->src;
     const auto size = (int32_t) from[0]->ne[0];
-    const tree_node what = read_node(node);
+    const tree_node what = read_node(node->op_params);
     const recurrence in = {
         heads_of(from[0]),
         heads_of(from[1]),
@@ -444,7 +438,7 @@ bool qcls_walk_supported(const ggml_tensor * node) {
     }
     return (function == qcls_tree_delta_net || function == qcls_tree_scan) && is_aligned(node->src[0]) &&
         is_aligned(node->src[1]) && is_aligned(node->src[5]) &&
-        (read_node(node).has_more || node->src[3]->ne[0] == 1 || is_aligned(node->src[3]));
+        (read_node(node->op_params).has_more || node->src[3]->ne[0] == 1 || is_aligned(node->src[3]));
 }
 
 void qcls_walk(ggml_backend_cuda_context & ctx, ggml_tensor * node) {

@@ -80,12 +80,6 @@ float float_param(const ggml_tensor * node, int i) {
     return found;
 }
 
-tree_node read_node(const ggml_tensor * node) {
-    tree_node found;
-    memcpy(&found, (const char *) node->op_params + tree_node_offset, sizeof(found));
-    return found;
-}
-
 void write_node(ggml_tensor * node, const tree_node & what) {
     static_assert(tree_node_offset + sizeof(what) <= GGML_MAX_OP_PARAMS);
     memcpy((char *) node->op_params + tree_node_offset, &what, sizeof(what));
@@ -206,7 +200,7 @@ private:
         if (!convolution || convolution->op != GGML_OP_CUSTOM || n_uses[scaled] + n_uses[norm] + n_uses[heads] > 3) {
             return scaled;
         }
-        tree_node more = read_node(convolution);
+        tree_node more = read_node(convolution->op_params);
         const tree_node before_it = more;
         more.head_size = (int32_t) heads->ne[0];
         more.eps = float_param(norm, 0);
@@ -232,7 +226,8 @@ private:
         // decay = exp(softplus(alpha + bias) * a), gain = sigmoid(beta), of each head
         ggml_tensor * product = unshaped(from[3]);
         ggml_tensor * softplus = product->op == GGML_OP_MUL ? unshaped(product->src[0]) : product;
-        ggml_tensor * sum = softplus != product && is_unary(softplus, GGML_UNARY_OP_SOFTPLUS) ? unshaped(softplus->src[0]) : product;
+        const bool has_softplus = softplus != product && is_unary(softplus, GGML_UNARY_OP_SOFTPLUS);
+        ggml_tensor * sum = has_softplus ? unshaped(softplus->src[0]) : product;
         ggml_tensor * sigmoid = unshaped(from[4]);
         const int64_t n_heads = from[2]->ne[1];
         if (sum->op == GGML_OP_ADD && is_unary(sigmoid, GGML_UNARY_OP_SIGMOID) && is_of_heads(sum->src[0], n_heads) &&

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace qcls {
 
@@ -41,6 +42,12 @@ struct tree_node {
     float scale;
 };
 constexpr size_t tree_node_offset = sizeof(void *) * 4;
+
+inline tree_node read_node(const int32_t * op_params) {
+    tree_node found;
+    memcpy(&found, (const char *) op_params + tree_node_offset, sizeof(found));
+    return found;
+}
 
 // What the operations know: taps of a convolution, values of a row of a state.
 constexpr int least_taps = 2;
