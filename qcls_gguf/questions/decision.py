@@ -109,15 +109,15 @@ class DecisionReader:
     def probabilities(self, question: Question, results: Sequence[PromptResult]) -> list[float]:
         """Of the question's options, from the answers of its prompts."""
         temperature = self._temperature(question)
-        orders = self._orders(question)
-        found: Any = 0.0
-        for order, result in zip(orders, results, strict=True):
+        by_order = []
+        for order, result in zip(self._orders(question), results, strict=True):
             scores = [score.probability for score in result.scores]  # in the order of the codes
             if self.kind == LFM2:
                 each = iter(scores)
                 scores = [max(islice(each, len(option.codes))) for option in self._read(question, order)]
             powers = np.array(scores) ** (1 / temperature)
-            found = found + (powers / powers.sum())[::order] / len(orders)
+            by_order.append((powers / powers.sum())[::order])
+        found = np.mean(by_order, axis=0)
         if question.kind != "predicate":
             return [float(each) for each in found]
         yes = found @ np.linspace(0, 1, _N_RATINGS) if self.kind == LEV else found[self._keys(question).index("true")]
