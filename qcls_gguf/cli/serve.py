@@ -57,7 +57,7 @@ class LimitOptions:
 
 @command
 def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: LimitOptions) -> None:
-    """Answer requests over HTTP: this project's own, and those of OpenAI's, vLLM's, TEI's and Hugging Face's clients.
+    """Answer requests over HTTP: this project's own, and those of OpenAI's, TypeSafe's and Hugging Face's clients.
 
     The service listens at once; /ready answers 200 when the model is loaded. SIGTERM and SIGINT finish the requests
     that have arrived and end the service; SIGHUP reads the configuration again. Needs the extra `serve`. Exit codes are

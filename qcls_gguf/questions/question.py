@@ -268,7 +268,7 @@ class Distribution:
 
     @property
     def extra(self) -> dict[str, object]:
-        """Fields of an answer that its API does not define: label mass (by SGLang's name), stage, head, label set."""
+        """Fields of an answer that its API does not define: label mass, stage, head, label set."""
         if self.answer is None:
             return {}
         given = {

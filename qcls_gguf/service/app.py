@@ -40,6 +40,10 @@ _NO_PATH = (
     "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
     "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema; /docs lists the others"
 )
+_GONE_PATHS = {
+    "/classify": "/classify was removed: use /predict, or /v1/classify for all prompts",
+    "/v1/completions": "/v1/completions was removed: use /v1/chat/completions, which chooses one of given answers",
+}
 _OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no key: they show nothing beyond the project's documentation."""
 _POLICY = (
@@ -113,7 +117,7 @@ class App:
         path = exchange.scope["path"]
         path = _MODEL_PATH if path.startswith(_MODELS) else path
         if path not in self._answers:
-            raise RefusedError(404, "unknown path", _NO_PATH)
+            raise RefusedError(404, "unknown path", _GONE_PATHS.get(path, _NO_PATH))
         exchange.route = path
         method, answer = self._answers[path]
         if exchange.method not in (method, "HEAD" if method == "GET" else ""):

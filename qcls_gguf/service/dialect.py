@@ -36,8 +36,8 @@ class QuestionsRequest(Lenient, strict=True):
     """The common fields of all requests with questions."""
 
     audit: bool = False
-    """ours: whether each answer also has the probability that lies on its options at all, as `x_label_mass`, with
-    SGLang's questions as `label_mass`; costs the model's head"""
+    """ours: whether each answer also has the probability that lies on its options at all, as `x_label_mass`;
+    costs the model's head"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Questions that come with a request, as OpenAI's, TypeSafe's and SGLang's clients send them."""
+"""Questions that come with a request, as OpenAI's and TypeSafe's clients send them."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,15 +113,6 @@ def test_the_typesafe_sdk(server: Server) -> None:
 def test_other_words_on_the_same_path(server: Server) -> None:
     system_one = {"state": "red dress", "questions": {"q": {"type": "choice", "criteria": {"red": None, "blue": None}}}}
     assert ask(server, system_one) == ask(server, system_one, "/v1/systemone")
-    questions = [
-        {"id": "a", "type": "yes_no", "question": "Is it red?", "yes": "red of any kind"},
-        {"id": "b", "type": "choice", "question": "Which?", "options": [{"name": "red"}, {"name": "blue"}]},
-        {"id": "c", "type": "score", "question": "How much?", "levels": ["low", "high"]},
-    ]
-    status, answer = ask(server, {"input": "red dress", "questions": questions})
-    assert (status, answer["object"], list(answer["answers"])) == (200, "decisions", ["a", "b", "c"])
-    assert set(answer["answers"]["a"]["probabilities"]) == {"yes", "no"}
-    assert 0 <= answer["answers"]["c"]["score"] <= 1
 
 
 def test_numbers_that_few_programs_hold(server: Server) -> None:
@@ -261,16 +252,11 @@ def test_audited_questions_say_what_mass_the_options_have(server: Server, classi
     questions = {"q": {"type": "choice", "instructions": "Which colour?", "criteria": criteria}}
     system_one = {"state": "red dress", "questions": questions, "audit": True}
     assert ask(server, system_one, "/v1/systemone")[1]["answers"]["q"]["x_label_mass"] == mass
-    options = [{"name": each} for each in COLOURS]
-    question = {"id": "q", "type": "choice", "question": "Which colour?", "options": options}
-    sglang = {"input": "red dress", "questions": [question]}
-    assert ask(server, {**sglang, "audit": True})[1]["answers"]["q"]["label_mass"] == mass
-    assert ask(server, sglang)[1]["answers"]["q"]["label_mass"] is None
 
 
 def test_decisions_in_json_are_what_the_schema_says(server: Server) -> None:
     schema = server.http.get("/openapi.json").json()
     bodies = schema["paths"]["/v1/decisions"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     names = [body["$ref"].rpartition("/")[2] for body in bodies]
-    assert names == ["DecisionsRequest", "SglangRequest", "SystemOneRequest"]
+    assert names == ["DecisionsRequest", "SystemOneRequest"]
     assert {"model", "input", "questions"} <= set(schema["components"]["schemas"][names[0]]["properties"])

@@ -169,23 +169,14 @@ def test_labels_at_call_time(server: Server) -> None:
 
 
 def test_one_of_several_prompts_has_to_be_named(server: Server) -> None:
-    for path in ("/predict", "/classify"):
-        response = server.http.post(path, json={"inputs": "a", "input": "a"})
-        assert response.status_code == 422
-        assert "default/category" in response.text
+    response = server.http.post("/predict", json={"inputs": "a"})
+    assert (response.status_code, "default/category" in response.text) == (422, True)
     assert server.http.post("/predict?prompt=nobody", json={"inputs": "a"}).status_code == 404
 
 
-def test_classify_as_vllm_asks(server: Server, classifier: Classifier) -> None:
-    body = {"model": "default/category", "input": ["red dress", "blue jeans"]}
-    answer = server.http.post("/classify", json=body).json()
-    assert (answer["object"], answer["model"]) == ("list", "default/category")
-    assert [each["label"] for each in answer["data"]] == ["dress", "jeans"]
-    n_labels = len(classifier.prompts[0].labels)
-    assert all(len(each["probs"]) == each["num_classes"] == n_labels for each in answer["data"])
-    assert answer["usage"]["prompt_tokens"] > 0
-    wrong = server.http.post("/classify", json={"model": "default/category", "input": [1, 2]})
-    assert wrong.json()["error"]["code"] == wrong.status_code == 422
+def test_a_path_that_is_gone_says_what_to_use(server: Server) -> None:
+    answer = server.http.post("/classify", json={"model": "default/category", "input": "red dress"})
+    assert (answer.status_code, "use /predict" in answer.json()["error"]["message"]) == (404, True)
 
 
 def test_models_for_both_sdks(server: Server) -> None:
@@ -215,4 +206,4 @@ def test_health_metrics_and_the_description(server: Server) -> None:
     assert server.metric("qcls_prefixes") >= 2
     assert server.metric("process_resident_memory_bytes") > 0
     paths = server.http.get("/openapi.json").json()["paths"]
-    assert {"/v1/classify", "/predict", "/classify", "/v1/models", "/health", "/ready", "/metrics"} <= set(paths)
+    assert {"/v1/classify", "/predict", "/v1/models", "/health", "/ready", "/metrics"} <= set(paths)

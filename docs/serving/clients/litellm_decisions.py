@@ -1,4 +1,4 @@
-"""LiteLLM against a running `qcls-gguf serve`, in OpenAI's, TypeSafe's and vLLM's words: see docs/serving.md."""
+"""LiteLLM against a running `qcls-gguf serve`, in OpenAI's and TypeSafe's words: see docs/serving.md."""
 
 import sys
 
@@ -17,18 +17,12 @@ answer = litellm.decisions(
     ],
 )
 print("openai", answer.answers[0].choice, round(answer.answers[1].probability, 2))
-for provider in ("typesafe", "hosted_vllm"):
-    answer = litellm.systemone(
-        model=f"{provider}/default",
-        api_base=f"{address}/v1" if provider == "hosted_vllm" else address,
-        api_key="none",
-        state="red summer dress for girls",
-        questions={
-            "shade": {
-                "type": "choice",
-                "instructions": "Which shade?",
-                "criteria": {"light blue": "like the sky", "dark red": None},
-            }
-        },
-    )
-    print(provider, answer.answers["shade"].choice)
+criteria = {"light blue": "like the sky", "dark red": None}
+answer = litellm.systemone(
+    model="typesafe/default",
+    api_base=address,
+    api_key="none",
+    state="red summer dress for girls",
+    questions={"shade": {"type": "choice", "instructions": "Which shade?", "criteria": criteria}},
+)
+print("typesafe", answer.answers["shade"].choice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...report.record import RunRecord
 from ..dialect import Dialect
-from . import chat_completions, classify, completions, openai_decisions, predict, sglang, systemone, vllm
+from . import chat_completions, classify, completions, openai_decisions, predict, systemone
 
 DIALECTS: tuple[Dialect, ...] = (
     Dialect(
@@ -15,7 +15,6 @@ DIALECTS: tuple[Dialect, ...] = (
         answer=(RunRecord, classify.ClassifyAnswers),
     ),
     Dialect("/v1/decisions", "as TypeSafe does", systemone.ask, claims=systemone.claims, words=systemone.words),
-    Dialect("/v1/decisions", "as SGLang does", sglang.ask, claims=sglang.claims),
     Dialect("/v1/decisions", "Answer questions about a text, as OpenAI does", openai_decisions.ask),  # all other bodies
     Dialect("/v1/systemone", "Answer questions about a text, as TypeSafe does", systemone.ask, words=systemone.words),
     Dialect(
@@ -25,7 +24,6 @@ DIALECTS: tuple[Dialect, ...] = (
         parameters=("prompt",),
         words=predict.words,
     ),
-    Dialect("/classify", "Label texts by one prompt, as vLLM does", vllm.ask, words=vllm.words),
     Dialect(
         "/v1/chat/completions",
         "Choose one of given answers, as OpenAI's chat completions with a schema do",
