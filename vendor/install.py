@@ -1,6 +1,7 @@
 """Install the package of this folder into the environment that runs this, and show how far the compiler has come.
 
-    python vendor/install.py [EXTRAS]     EXTRAS: such as dev
+    python vendor/install.py [EXTRAS]           EXTRAS: such as dev
+    python vendor/install.py --packages-only    what the package and its checks import, without the package
 
 pip is silent while it builds, for minutes the first time. On a terminal one line tells the progress, elsewhere a line
 for each tenth. All that pip and the compiler say is in build/install.log, whose end is shown where they fail.
@@ -13,6 +14,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +63,8 @@ class Progress:
 
 def main(extras: str = "") -> None:
     """Install, and end with pip's exit code."""
+    if extras == "--packages-only":
+        sys.exit(subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *_packages()]).returncode)
     package = f".[{extras}]" if extras else "."
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-build-isolation"]
     LOG.parent.mkdir(exist_ok=True)
@@ -95,6 +99,14 @@ def main(extras: str = "") -> None:
         lines = LOG.read_text(encoding="utf-8").splitlines()
         print("\n".join(lines[-_SHOWN_AT_THE_END:]), f"\n\nall of it: {LOG}", file=sys.stderr)
     sys.exit(process.returncode)
+
+
+def _packages() -> list[str]:
+    """The requirements of the package and of its checks."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    checks = [requirement for name in ("label", "serve", "dev") for requirement in extras[name]]
+    return [*project["dependencies"], *(name for name in checks if not name.startswith(project["name"]))]
 
 
 if __name__ == "__main__":
