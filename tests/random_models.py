@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def write_model(
     heads: tuple[int, int, int] | None = None,
     n_vocab: int | None = None,
     vocab: VocabKind = "bpe",
+    pre: str | None = None,
     add_bos: bool = False,
     control_tokens: Sequence[str] = (),
     chat_template: str | list[dict[str, str]] | None = None,
@@ -58,8 +60,8 @@ def write_model(
     `tied` None means untied where the architecture allows it. `head_type` is the type of the matrix that gives the
     logits, `weight_type` of the other matrices: F32, F16, BF16, Q8_0, Q4_K, Q6_K. `n_embd` and `n_ff` are multiples of
     256. `heads` is (head size, query heads, key and value heads), for models of `decoder`; otherwise heads have 64
-    values, and there are two query heads to a key. `n_vocab` pads the vocabulary with unused tokens.
-    `control_tokens` are added to the vocabulary, `chat_template` (or several with their names) and
+    values, and there are two query heads to a key. `n_vocab` pads the vocabulary with unused tokens, `pre` names a
+    pre-tokeniser. `control_tokens` are added to the vocabulary, `chat_template` (or several with their names) and
     `keys`, with the architecture before them, to the file. `pointer` is the size of a pointer head, as llama.cpp's
     converter writes it.
     """
@@ -69,6 +71,7 @@ def write_model(
     if spec.head in ("tied", "untied") and tied != (spec.head == "tied"):
         raise ValueError(f"tied={tied}: the head of a {name} model is always {spec.head}")
     tokens = build_vocab(vocab).with_control(control_tokens)
+    tokens = replace(tokens, pre=pre or tokens.pre)
     if n_vocab is not None:
         tokens = tokens.padded(n_vocab)
     n_layer = spec.n_layer if n_layer is None else n_layer

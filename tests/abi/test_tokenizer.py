@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import MakeModel
+from conftest import MakeModel, RunPython
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,8 +96,8 @@ def test_a_small_buffer_gets_the_needed_count(capacity: int, model: NativeModel)
     assert raw_tokenize(model, 9, capacity)[:2] == (Status.TOO_SMALL, n_wanted)
 
 
-@pytest.mark.parametrize("n_bytes", [-1, 1 << 31, (1 << 32) + 9, (1 << 63) - 1])
-def test_more_bytes_than_llama_cpp_can_count_are_refused_unread(n_bytes: int, model: NativeModel) -> None:
+@pytest.mark.parametrize("n_bytes", [-1, (4 << 20) + 1, 1 << 31, (1 << 32) + 9, (1 << 63) - 1])
+def test_too_many_bytes_are_refused_unread(n_bytes: int, model: NativeModel) -> None:
     """Cut to 32 bits the third of them would be the length of the text."""
     status, n_tokens, message = raw_tokenize(model, n_bytes, 16)
     assert (status, n_tokens) == (Status.BAD_ARGUMENT, -7)
@@ -124,3 +124,42 @@ def test_a_long_text_between_short_ones(model: NativeModel) -> None:
     assert (model.tokenize(" a b" * 2000, parse_special=False) == long).all()
     assert (model.tokenize(" a b", parse_special=False) == short).all()
     assert joined(model, " a b" * 2000) == b" a b" * 2000
+
+
+PRE_TOKENISERS = [
+    "gpt-4o", "llama4", "kanana2", "talkie", "granite-embed-multi-97m", "minimax-m2", "tekken", "deepseek-v3",
+    "hunyuan-dense", "hy_v4", "joyai-llm", "minicpm5", "youtu", "jais-2", "exaone-moe", "tiny_aya", "cohere2moe",
+    "bailingmoe", "bailingmoe2", "llada-moe", "seed-coder", "ufakzeka", "afmoe", "spark2_5", "deepseek-llm",
+    "deepseek-coder", "whitespace", "bloom", "gpt3-finnish", "poro-chat", "viking", "default", "falcon", "superbpe",
+    "qwen2", "llama-bpe",
+]  # fmt: skip
+"""Names whose regular expressions go to std::regex, which takes stack for each character of a run; and two others."""
+RUNS = """
+import sys, threading
+from pathlib import Path
+from qcls_gguf.errors import PlanError
+from qcls_gguf.native import NativeModel
+
+def tokenise(n, runs):
+    for path in sys.argv[1:]:
+        with NativeModel(Path(path)) as model:
+            for run in runs:
+                try:
+                    model.tokenize("red" + run * n + "dress", parse_special=False)
+                except PlanError as e:
+                    assert "whitespace" in str(e) and "GGML" not in str(e), e
+
+runs = "a", "aB", "\u00e9", "\u7ea2", " ", "7", "!", "\\n", "e\u0301", "+", " a"
+threading.stack_size(64 << 10)
+thread = threading.Thread(target=tokenise, args=(1_500, runs))
+thread.start()
+thread.join()
+tokenise(27_000, ("!",))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("names", [PRE_TOKENISERS[n::3] for n in range(3)], ids=["first", "second", "third"])
+def test_no_run_overflows_a_stack(names: list[str], make_model: MakeModel, run_python: RunPython) -> None:
+    done = run_python(RUNS, *(make_model(pre=name, n_layer=1) for name in names), timeout=300)
+    assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr[-2000:]

@@ -206,9 +206,9 @@ typedef enum qcls_parse {
 
 /* Writes the tokens of text[n_bytes], which needs no zero at its end, to token[capacity]. No beginning-of-text token is
  * added. parse: a qcls_parse. *n_tokens: how many there are; QCLS_TOO_SMALL if that is more than capacity: call again
- * with so much room.
- * QCLS_BAD_ARGUMENT for more than 2147483647 bytes, which is more than llama.cpp can count, and, except with
- * QCLS_PARSE_SPECIAL, if the rules of the vocabulary merge text into a control token. */
+ * with so much room. Needs little of the caller's stack: a text that may need more is tokenised on a thread of its own.
+ * QCLS_BAD_ARGUMENT for more than 4194304 bytes, for a text that the rules of the vocabulary cannot tokenise, and,
+ * except with QCLS_PARSE_SPECIAL, if they merge text into a control token. */
 QCLS_API int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_bytes, int32_t parse,
                                int32_t * token, int64_t capacity, int64_t * n_tokens, qcls_error * error);
 

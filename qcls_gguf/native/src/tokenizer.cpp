@@ -3,9 +3,106 @@
 
 #include "qcls_llama.h"
 
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <climits>
+#include <cstdint>
 
 namespace {
+
+// What the regular expressions of many pre-tokenisers take of the stack: std::regex calls itself for every character of
+// a run, with about 310 bytes each in an optimised build.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t stack_of_byte = 4096;
+#else
+constexpr size_t stack_of_byte = 1024;
+#endif
+constexpr size_t stack_beside = 256 << 10;
+constexpr int64_t n_bytes_max = 4 << 20;
+
+struct stack_range {
+    uintptr_t low = 0;
+    uintptr_t high = 0;
+    bool is_main = false;
+
+    stack_range() {
+#ifdef __APPLE__
+        high = (uintptr_t) pthread_get_stackaddr_np(pthread_self());
+        low = high - pthread_get_stacksize_np(pthread_self());
+#else
+        pthread_attr_t attr;
+        void * start = nullptr;
+        size_t size = 0;
+        if (pthread_getattr_np(pthread_self(), &attr) == 0) {
+            pthread_attr_getstack(&attr, &start, &size);
+            pthread_attr_destroy(&attr);
+        }
+        low = (uintptr_t) start;
+        high = low + size;
+        is_main = syscall(SYS_gettid) == getpid();
+#endif
+    }
+};
+
+// The bytes that are left of this thread's stack; 0 where it runs on another one.
+size_t stack_left() {
+    static thread_local const stack_range range;
+    char here;
+    const auto at = (uintptr_t) &here;
+    uintptr_t low = range.low;
+    if (rlimit limit; range.is_main && getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < range.high) {
+        low = std::max(low, (uintptr_t) (range.high - limit.rlim_cur));  // it may be lowered at any time
+    }
+    return at > low && at < range.high ? at - low : 0;
+}
+
+template <typename Body> struct thread_call {
+    Body & body;
+    std::exception_ptr thrown;
+    std::string log;
+
+    static void * run(void * data) {
+        auto & call = *static_cast<thread_call *>(data);
+        try {
+            const assertions_throw scope;
+            call.body();
+        } catch (...) {
+            call.thrown = std::current_exception();
+        }
+        call.log = std::move(logged_errors);
+        return nullptr;
+    }
+};
+
+// Runs what tokenises n_bytes: here where this thread's stack is large enough for any text of this length, else on a
+// thread with one that is.
+template <typename Body> void with_stack_for(int64_t n_bytes, Body && body) {
+    const size_t needed = stack_beside + (size_t) n_bytes * stack_of_byte;
+    if (stack_left() >= needed) {
+        body();
+        return;
+    }
+    thread_call<Body> call = {body, nullptr, {}};
+    pthread_t thread;
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    int failed = pthread_attr_setstacksize(&attr, needed);
+    failed = failed ? failed : pthread_create(&thread, &attr, thread_call<Body>::run, &call);
+    pthread_attr_destroy(&attr);
+    if (failed) {
+        throw bad_argument("a text of " + std::to_string(n_bytes) + " bytes is tokenised on a stack of " +
+                           std::to_string(needed >> 10) + " KiB, which the system does not give (" + strerror(failed) +
+                           "): shorten the text, or raise the limits on memory and threads");
+    }
+    pthread_join(thread, nullptr);
+    logged_errors += call.log;
+    if (call.thrown) {
+        std::rethrow_exception(call.thrown);
+    }
+}
 
 // Throws if a text became a control token: in a vocabulary whose rules merge text into one, any text could spell it.
 void refuse_control_tokens(const llama_vocab * vocab, const int32_t * token, int32_t n) {
@@ -30,15 +127,24 @@ int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_byt
         if (parse < QCLS_PARSE_NOTHING || parse > QCLS_PARSE_USER_DEFINED) {
             throw bad_argument("parse is " + std::to_string(parse) + ": it must be 0, 1 or 2");
         }
-        if (n_bytes > INT32_MAX) {
+        if (n_bytes > n_bytes_max) {
             throw bad_argument("the text has " + std::to_string(n_bytes) + " bytes, more than the " +
-                               std::to_string(INT32_MAX) + " that llama.cpp can tokenise at once");
+                               std::to_string(n_bytes_max) + " that can be tokenised at once");
         }
         const auto n_room = (int32_t) std::min<int64_t>(capacity, INT32_MAX);
-        const int32_t n = parse == QCLS_PARSE_NOTHING
-                              ? qcls::tokenize_plain(vocab, text, (int32_t) n_bytes, token, n_room)
-                              : llama_tokenize(vocab, text, (int32_t) n_bytes, token, n_room, /*add_special=*/false,
-                                               parse == QCLS_PARSE_SPECIAL);
+        int32_t n = 0;
+        with_stack_for(n_bytes, [&] {
+            try {
+                n = parse == QCLS_PARSE_NOTHING
+                        ? qcls::tokenize_plain(vocab, text, (int32_t) n_bytes, token, n_room)
+                        : llama_tokenize(vocab, text, (int32_t) n_bytes, token, n_room, /*add_special=*/false,
+                                         parse == QCLS_PARSE_SPECIAL);
+            } catch (const std::runtime_error &) {  // an assertion, such as that of `whitespace` on two spaces
+                throw bad_argument("llama.cpp cannot tokenise this text by the rules of the model's file "
+                                   "(tokenizer.ggml.model, tokenizer.ggml.pre), as two spaces in a row by those of "
+                                   "`whitespace`: leave them out, or choose another file");
+            }
+        });
         if (n == INT32_MIN) {
             throw bad_argument("the text has more tokens than the " + std::to_string(INT32_MAX) +
                                " that llama.cpp can count");
