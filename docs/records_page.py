@@ -22,8 +22,6 @@ from qcls_gguf.learning.batch_prior import BatchPriorRecord
 from qcls_gguf.learning.calibrate import CalibrationRecord
 from qcls_gguf.learning.report import LearnRecord
 from qcls_gguf.learning.statements import StatementRecord
-from qcls_gguf.learning.suggest import SuggestRecord
-from qcls_gguf.report.drift import WatchRecord
 from qcls_gguf.report.record import LEFT_OUT, Record, RunRecord
 
 RECORDS: dict[str, type[Record]] = {
@@ -34,13 +32,11 @@ RECORDS: dict[str, type[Record]] = {
     "inspect --statement": StatementsRecord,
     "eval": EvaluationRecord,
     "learn": LearnRecord,
-    "learn --suggest": SuggestRecord,
     "calibrate": CalibrationRecord,
     "calibrate --queries": BatchPriorRecord,
     "calibrate --target-error": StatementRecord,
     "advise": AdviceRecord,
     "compare": ComparisonRecord,
-    "watch": WatchRecord,
     "bench": BenchmarkRecord,
     "models": ModelsRecord,
 }

@@ -26,7 +26,6 @@ from .options import Printing, command
 from .run import run_command
 from .serve import serve_command
 from .terminal import exit_codes, say
-from .watch import watch_command
 
 app = typer.Typer(
     cls=Commands,
@@ -105,7 +104,7 @@ def schema_text() -> str:
 
 for _command in (
     *(run_command, label_command, init_command, inspect_command, eval_command, learn_command, calibrate_command),
-    *(advise_command, compare_command, bench_command, models_command, serve_command, watch_command, schema_command),
+    *(advise_command, compare_command, bench_command, models_command, serve_command, schema_command),
 ):
     _name = _command.__name__.removesuffix("_command")
     _about, _, _details = inspect.cleandoc(_command.__doc__ or "").partition("\n\n")  # the options stand between them

@@ -27,9 +27,6 @@ class EvaluationOptions:
     """What is evaluated."""
 
     scoring: tuple[str, ...] = option(f"--scoring {'|'.join(SCORINGS)}", "A scoring; repeatable. Default: all.")
-    n_shuffles: int = option("--shuffle-labels K", "Also score with the labels listed in K other orders.", 0, low=0)
-    seed: int = option("--seed S", "Seed of the orders of labels.", 0)
-    cues: bool = option("--cues", "Also try other answer cues for prompts of system and user texts.", False)
     check_error: bool = option("--check-error", "Also check what the calibration states; 1 if it fails.", False)
 
 
@@ -48,17 +45,12 @@ def eval_command(
     docs/records.md describes its fields. Exit codes: 0; 1 if scores are not finite, a decode failed or a
     statement does; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
-    --shuffle-labels K scores the rows K more times, with the labels in every {labels} slot listed in other orders. A
-    flip is an answer that changed; a row's difference is the largest change of a label's probability. --cues scores
-    them once more, with several beginnings of the answer at once, and compares these with the configured one.
-    --check-error checks the error rates and label sets that the configured calibration states, and exits with 1 if one
-    fails: with all true, in at most 5 % of the runs. Rows of queries that the calibration was made with don't count.
+    --check-error checks the error rates that the configured calibration states, and exits with 1 if one fails: with all
+    true, in at most 5 % of the runs. Rows of queries that the calibration was made with don't count.
 
     \b
     qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
     qcls-gguf eval --data labelled.csv --format json --html report.html
-    qcls-gguf eval --data labelled.jsonl --scoring tree --shuffle-labels 5
-    qcls-gguf eval --data labelled.csv --cues --scoring tree
     qcls-gguf eval --data new.jsonl --scoring tree --check-error
     """
     from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
@@ -88,7 +80,6 @@ class CalibrationOptions:
     )
     confidence: float = option("--confidence SHARE", "Of that statement.", 0.95, low=0.5, high=0.9999)
     fallback: str | None = option("--fallback TEXT", "The answer below a threshold. Default: the prompt's, or unsure.")
-    sets: bool = option("--sets", "State label sets, as the prompts' key sets asks for them.", False)
     out: Path = option("--out -o FILE", "The calibration file to write.", Path("calibration.yaml"))
     n_folds: int = option("--folds N", "Folds of the cross-validation.", 5, low=2, high=100)
     seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
@@ -100,7 +91,7 @@ class CalibrationOptions:
 def calibrate_command(
     rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
 ) -> int | None:
-    """Fit temperatures to labelled queries, or biases to unlabelled ones; or state error rates and label sets.
+    """Fit temperatures to labelled queries, or biases to unlabelled ones; or state error rates.
 
     The data has the format of eval's. Each fit minimises a prompt's log-loss in its configured scoring, after its
     prior. A fit is kept if it lowers the log-loss of rows that it has not seen (cross-validation) by more than one
@@ -113,13 +104,12 @@ def calibrate_command(
 
     --target-error SHARE states an error rate instead: it finds for each prompt the lowest threshold with which the
     error among answered queries is at most SHARE, with --confidence over the choice of the rows; all other queries get
-    --fallback. --sets, or a prompt's key sets, states label sets. The rows must be others than those that fitted a
-    temperature, biases or heads, and like the queries to come; docs/stated-error.md says more. What cannot be stated is
-    refused, with the rows that would be needed, and then nothing is written. `eval --check-error` checks it later.
+    --fallback. The rows must be others than those that fitted a temperature, biases or heads, and like the queries to
+    come; docs/stated-error.md says more. Prompts whose error cannot be stated are named, with the rows that would be
+    needed, and left out of the file. `eval --check-error` checks it later.
 
-    Exit codes: 0; 1 if every fit or any statement was refused, so that nothing is written, or a decode failed; 2 for
-    usage, configuration and data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its
-    fields.
+    Exit codes: 0; 1 if every fit or any statement was refused, or a decode failed; 2 for usage, configuration and data;
+    3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
 
     \b
     qcls-gguf calibrate --data labelled.jsonl
@@ -133,7 +123,7 @@ def calibrate_command(
         return None
     if chosen.data is None:
         raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
-    if chosen.target_error is not None or chosen.sets:
+    if chosen.target_error is not None:
         return _statements(rows, chosen, model, printing)
     from ..learning.calibrate import CalibrationSettings, calibrate, calibration_document  # see app.py for why here
 
@@ -157,8 +147,11 @@ def _statements(rows: RowOptions, chosen: CalibrationOptions, model: ModelOption
     settings = settings_of(FitSettings, rows, chosen, config=model.settings())
     with long_work(model.offline, printing.quiet) as opener:
         record, text = state(settings, settings_of(StatementRequest, chosen), opener)
+    left_out = [name for name, stated in record.prompts.items() if stated.error is None]
     why_not = "what cannot be stated is named above"
-    return printing.show_fit(record, statement_document(record), text, key="calibration", why_not=why_not)
+    document = statement_document(record)
+    code = printing.show_fit(record, document, text, key="calibration", why_not=why_not, left_out=left_out)
+    return EXIT_OTHER if left_out else code
 
 
 def _batch_prior(rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing) -> None:

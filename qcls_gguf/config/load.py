@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from ..errors import ConfigError, prefixed
-from .calibration_file import StatedError, StatedSets
-from .prompt import TEXT_KEYS, LabelSets, PromptConfig
+from .calibration_file import StatedError
+from .prompt import TEXT_KEYS, PromptConfig
 from .resources import config_path
 from .schema import CascadeConfig, CascadeStage, Config, ConfigFile, ModelConfig, RuntimeConfig, StagePrompt
 from .settings import Mistake, check, config_error, given, mistakes
@@ -25,14 +25,13 @@ from .yaml_values import load_yaml, read_text, text_block
 _SCORING_KEYS = ("scoring", "force_single_token_labels")
 _SHARED = (
     *TEXT_KEYS, *_SCORING_KEYS, "label_end", "prior", "content_free_queries", "min_confidence", "fallback",
-    "sets",
 )  # fmt: skip
 """Settings of prompts that the top level may give for all of them; a prompt's own setting wins."""
 
 
 _DESCRIBED = (
-    *(CascadeConfig, CascadeStage, Config, LabelSets, ModelConfig, PromptConfig, RuntimeConfig, StagePrompt),
-    *(StatedError, StatedSets),
+    *(CascadeConfig, CascadeStage, Config, ModelConfig, PromptConfig, RuntimeConfig, StagePrompt),
+    StatedError,
 )
 
 
@@ -64,9 +63,6 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     except ValidationError as e:
         wrong = [_at_its_place(each, tree) for each in mistakes(e, ConfigFile, _SHARED)]
         raise config_error(dict.fromkeys(wrong), tree, file=file) from None
-    if found.calibration is None and (asked := next((each.name for each in found.prompts if each.sets), None)):
-        what = "needs calibration: name there the file that `qcls-gguf calibrate` with `sets` writes"
-        raise ConfigError(f"prompts.{asked}.sets: {what}")
     return Config(path=path, **{key.name: getattr(found, key.name) for key in dataclasses.fields(found)})
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
-from .rules import LISTED, Count, FilledText, Text, Truth, VisibleText, distinct
+from .rules import LISTED, FilledText, Text, Truth, VisibleText, distinct
 from .scoring import FIRST_TOKEN, TREE, Scoring
 from .settings import Settings, given, refusal, settings, shown_name
-from .template import LABEL_SLOTS, LABELS_SLOT, SLOT, Words, check_texts, expand
+from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
 from .words import JsonObject, kind_of, shown
 
 Prior = Literal["none", "content_free"]
@@ -40,31 +40,6 @@ Queries: TypeAlias = Annotated[
     LISTED,
     distinct("query"),
 ]
-
-
-@settings
-class LabelSets(Settings):
-    """Sets of labels beside each answer, which hold a right one with a stated probability."""
-
-    coverage: Annotated[float, Field(strict=True, gt=0, lt=1)]
-    """that probability, such as 0.9"""
-    method: Literal["lac", "aps"] = "lac"
-    """lac: the smallest sets on the whole; aps: sets that are larger where the model is less sure"""
-    randomised: Truth = False
-    """only with aps: smaller sets, some empty, by a number drawn from the query's text, so that equal queries get equal
-    sets"""
-    by_label: Truth = False
-    """whether the probability holds for each right label by itself, which needs rows of each"""
-
-    @classmethod
-    def _place(cls, values: JsonObject) -> str:
-        return "sets"
-
-    @model_validator(mode="after")
-    def _check(self) -> LabelSets:
-        if self.randomised and self.method == "lac":
-            raise refusal("is only for method aps: remove it, or set method to aps", "randomised")
-        return self
 
 
 def resolve_forced(values: JsonObject) -> JsonObject:
@@ -132,9 +107,6 @@ class PromptConfig(Settings):
     """the text between the template and a label"""
     scoring: Scoring = TREE
     """how a label's tokens become its score"""
-    label_orders: Count = 1
-    """in how many orders the slots list the labels, up to as many as there are labels; each label's scores are averaged
-    over them, all in one decode"""
     force_single_token_labels: InitVar[Truth | None] = None
     """true: the same as scoring first_token"""
     label_end: FilledText | None = None
@@ -149,8 +121,6 @@ class PromptConfig(Settings):
     """answer the fallback if the best label is less probable; default: never"""
     fallback: VisibleText | None = None
     """the answer below min_confidence; need not be a label"""
-    sets: LabelSets | None = None
-    """also answer with sets of labels, by what `qcls-gguf calibrate` wrote into the calibration"""
 
     if TYPE_CHECKING:  # what is accepted is more than what is kept
 
@@ -167,7 +137,6 @@ class PromptConfig(Settings):
             label_descriptions: Sequence[str | None] | None = None,
             label_prefix: str = " ",
             scoring: Scoring = TREE,
-            label_orders: int = 1,
             force_single_token_labels: bool | None = None,
             label_end: str | None = None,
             prior: Prior = "none",
@@ -175,7 +144,6 @@ class PromptConfig(Settings):
             temperature: float | None = None,
             min_confidence: float | None = None,
             fallback: str | None = None,
-            sets: LabelSets | None = None,
         ) -> None: ...
 
     @classmethod
@@ -215,19 +183,6 @@ class PromptConfig(Settings):
     def expanded_template(self) -> str:
         """The whole text with all slots filled except the query's. Raises ConfigError as `template` does."""
         return expand(self.template, self.words.texts)
-
-    @property
-    def orders(self) -> tuple[tuple[str, ...], ...]:
-        """The orders in which its labels are listed: as written, then turned by equal steps. With as many orders as
-        labels every label stands once in every place.
-        """
-        starts = [order * len(self.labels) // self.label_orders for order in range(self.label_orders)]
-        return tuple(self.labels[start:] + self.labels[:start] for start in starts)
-
-    @property
-    def expanded_templates(self) -> tuple[str, ...]:
-        """`expanded_template` with the labels in each of the orders."""
-        return tuple(expand(self.template, self.words.in_order(order).texts) for order in self.orders)
 
     @property
     def words(self) -> Words:
@@ -273,11 +228,6 @@ class PromptConfig(Settings):
             n, n_labels = len(self.label_descriptions), len(self.labels)
             raise refusal(f"has {n} texts for {n_labels} labels: give one, or null, for each", "label_descriptions")
         check_texts(self.texts, self.words)
-        if self.label_orders > (n_labels := len(self.labels)):
-            raise refusal(f"{self.label_orders} is more than the {n_labels} labels: lower it", "label_orders")
-        if self.label_orders > 1 and not self.has_labels_slot:
-            what = f"{self.label_orders}, and no text has a {LABELS_SLOT} slot: write it in place of the list of labels"
-            raise refusal(what, "label_orders")
         for key, other in (("min_confidence", "fallback"), ("fallback", "min_confidence")):
             if getattr(self, key) is not None and getattr(self, other) is None:
                 raise refusal(f"{shown(getattr(self, key))} needs {other}: give both or neither", key)

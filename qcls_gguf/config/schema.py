@@ -288,8 +288,8 @@ def check_config(config: Config) -> Config:
 
 
 def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None = None) -> Config:
-    """The configuration with one scoring for all prompts; no prior, temperature, calibration, heads, fallback,
-    sets or cascade.
+    """The configuration with one scoring for all prompts; no prior, temperature, calibration, heads, fallback or
+    cascade.
 
     names: the prompts to keep; None: all.
     """
@@ -302,7 +302,6 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
             temperature=None,
             min_confidence=None,
             fallback=None,
-            sets=None,
         )
         for prompt in config.prompts
         if names is None or prompt.name in names

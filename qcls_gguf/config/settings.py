@@ -127,6 +127,14 @@ def mistakes(error: ValidationError, cls: type, more: Sequence[str] = ()) -> lis
     return found
 
 
+_REMOVED = {
+    "label_orders": "compare orders of the labels with `qcls-gguf eval`, and write the best one",
+    "sets": "`qcls-gguf calibrate` with `target_error` states the error among answered queries",
+    "reference": "run `qcls-gguf calibrate` again",
+}
+"""keys that there were, with what to do instead"""
+
+
 def _mistake(error: Any, cls: type, more: Sequence[str]) -> Mistake:
     where: tuple[Step, ...] = error["loc"]
     kind = error["type"]
@@ -134,6 +142,8 @@ def _mistake(error: Any, cls: type, more: Sequence[str]) -> Mistake:
         return Mistake((*where, *error["ctx"]["where"]), error["ctx"]["what"])
     if kind in _UNKNOWN:
         name = shown(where[-1], quoted=False)
+        if name in _REMOVED:
+            return Mistake((*where[:-1], name), f"was removed: {_REMOVED[name]}")
         known = _known_keys(cls, where[:-1])
         return Mistake(
             (*where[:-1], name), f"unknown key, {hint(where[-1], known if where[:-1] else sorted([*known, *more]))}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from .settings import refusal
@@ -36,11 +36,6 @@ class Words:
     descriptions: Sequence[str | None]
     """of each label; none where there is none"""
     describe: str | None
-
-    def in_order(self, labels: Sequence[str]) -> Words:
-        """The same with the labels in another order."""
-        described = dict(zip(self.labels, self.descriptions, strict=False))
-        return replace(self, labels=labels, descriptions=[described.get(label) for label in labels])
 
     @property
     def texts(self) -> dict[str, str]:

@@ -328,7 +328,7 @@ class Core:
                 total_ms=total_ms,
                 stage_ms=stage_ms.copy(),
                 counts=counts,
-                results=each.prompts.answers.with_sets(answer, each.query) if each.prompts.answers.sets else answer,
+                results=answer,
                 model=self.info,
                 wait_ms=wait_ns / 1e6 if wait_ns > _LEAST_NS else 0.0,
                 n_chars_cut=each.n_chars_cut,
@@ -444,7 +444,7 @@ def _answers_of_sets(
     answers: list[tuple[PromptResult, ...]] = []
     row = prompt = 0
     for each in items:
-        end_row, end_prompt = row + each.prompts.n_edges, prompt + len(each.prompts.compiled.listings)
+        end_row, end_prompt = row + each.prompts.n_edges, prompt + len(each.prompts.compiled.prompts)
         answers += each.prompts.answers.of(hidden, rows[None, row:end_row], fast_path[prompt:end_prompt])
         row, prompt = end_row, end_prompt
     return answers

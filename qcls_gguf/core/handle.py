@@ -139,7 +139,7 @@ class LoadedPrompts(Labeller):
         steps = engine.context.output_steps
         bias = engine.model.output_rows.biases(tokens) if steps.has_bias else None
         self.scorer = Scorer(
-            [prompt.trie for prompt in compiled.listings],
+            [prompt.trie for prompt in compiled.prompts],
             engine.model.output_rows.of(tokens),
             core.label_tokens if compiled.exact else None,
             output=Output(scale=steps.scale, cap=steps.cap, bias=bias),
@@ -148,14 +148,14 @@ class LoadedPrompts(Labeller):
         )
         self.answers = Answers(compiled.prompts, self.scorer)
         self.n_prefixes = len(set(compiled.prefixes))
-        self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.listings)
+        self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.prompts)
         # (tokens that an empty query feeds, tokens that each token of a query adds)
         self._fed: tuple[int, float] | None = None
 
     @property
     def stands_alone(self) -> bool:
         """Whether it is never `joined`: its answers take more than its tokens and the rows of its labels."""
-        return self.is_staged or self.compiled.exact or len(self.compiled.listings) > len(self.compiled.prompts)
+        return self.is_staged or self.compiled.exact
 
     def joined(self, sets: Sequence[LoadedPrompts]) -> LoadedPrompts:
         """This set and others as one, for as long as all of them are open and rows hold what they do now."""
@@ -193,7 +193,7 @@ class LoadedPrompts(Labeller):
             if short and long:
                 self._fed = short[1], (long[1] - short[1]) / _N_LONG
             else:
-                prompts = self.compiled.listings
+                prompts = self.compiled.prompts
                 self._fed = sum(len(each.closing) + len(each.trie.fed) for each in prompts), float(len(prompts))
         n_fixed, per_token = self._fed
         return n_fixed + int(per_token * min(n_query_tokens(query), self.core.config.runtime.max_query_tokens))

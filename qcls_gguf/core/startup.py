@@ -118,7 +118,7 @@ def _start(
     n_labels = sum(len(prompt.labels) for prompt in config.prompts)
     with ledger.at_work("compile prompts", counted(n_labels, "label")):
         prompts = compile_prompts(config.prompts, model, audit=audit, heads=heads)
-    n_read = sum(len(prompt.trie.read) for prompt in prompts.listings)
+    n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     model.output_rows.of(prompts.label_tokens.tolist())
     ledger.step(
         "compile prompts", f"{counted(len(prompts.prompts), 'prompt')}, {counted(n_read, 'hidden state')} a query"

@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import indent, wrap
 
 from ..config.load import parse_config
-from ..config.prompt import NO_CONTENT, Prior
 from ..config.resources import SCHEMA_LINE
 from ..config.words import shown
 from ..config.yaml_values import text_block, yaml_text
@@ -21,6 +20,7 @@ Label {about}. {how}
 _ONE = "Output exactly one label from the list.", "{name}: [{labels}]"
 _MANY = "For each attribute output exactly one label from its list.", "{all_labels}"
 _USER = "text: {query}"
+_CUE = "{name}:"
 _COMMENT_CELLS = 100
 
 
@@ -44,12 +44,6 @@ class Draft:
     """what is labelled, in words that follow on `Label`"""
     source: str
     """what it was made from, for the reader"""
-    cue: str = "{name}:"
-    """how an answer begins"""
-    prior: Prior | None = None
-    """None: `content_free` unless a label may be right for a text without content"""
-    why_cue: str = ""
-    """which cues were tried, for the reader"""
 
 
 def draft_text(draft: Draft, folder: Path) -> str:
@@ -60,20 +54,16 @@ def draft_text(draft: Draft, folder: Path) -> str:
     """
     how, labels = _ONE if len(draft.prompts) == 1 else _MANY
     system = _SYSTEM.format(about=draft.about, how=how, labels=labels)
-    texts = {"system": text_block(system), "user": _USER, "answer_cue": draft.cue}
-    has_none = any(label.lower() in NO_CONTENT for prompt in draft.prompts for label in prompt.labels)
-    if (draft.prior or ("none" if has_none else "content_free")) != "none":
-        texts["prior"] = "content_free"
+    texts = {"system": text_block(system), "user": _USER, "answer_cue": _CUE}
     if not draft.model.has_chat_template:
-        texts = {"prompt_template": text_block(f"{system}\n\n{_USER}\n{draft.cue}")}
+        texts = {"prompt_template": text_block(f"{system}\n\n{_USER}\n{_CUE}")}
     what = (
         "What every prompt says: {all_labels} are the names and lists of all prompts, {query} is the text to label."
         if len(draft.prompts) > 1
         else "What the prompt says: {labels} is its list, {query} is the text to label."
     )
-    prefix = {} if draft.cue else {"label_prefix": ""}
     prompts = [
-        _with_comment(yaml_text([{"name": prompt.name, **prefix, "labels": list(prompt.labels)}]), prompt.note, 2)
+        _with_comment(yaml_text([{"name": prompt.name, "labels": list(prompt.labels)}]), prompt.note, 2)
         for prompt in draft.prompts
     ]
     text = "".join(
@@ -82,7 +72,6 @@ def draft_text(draft: Draft, folder: Path) -> str:
             _with_comment(yaml_text({"model": draft.model.settings}), draft.model.why, 2),
             f"# {what}\n",
             yaml_text(texts),
-            *(f"# {line}\n" for line in wrap(draft.why_cue, _COMMENT_CELLS)),
             "prompts:\n",
             *(indent(prompt, "  ") for prompt in prompts),
         ]

@@ -94,9 +94,9 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
     """
     whole = [
         len(prompt.opening) + prompt.n_empty + max_query_tokens + len(prompt.closing) + len(prompt.trie.fed)
-        for prompt in prompts.listings
+        for prompt in prompts.prompts
     ]
-    for prompt, n in zip(prompts.listings, whole, strict=True):
+    for prompt, n in zip(prompts.prompts, whole, strict=True):
         if n > n_ctx_train > 0:
             raise CapacityError(
                 f"prompts.{prompt.name}: with a query of runtime.max_query_tokens ({max_query_tokens}) it has "
@@ -109,7 +109,7 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
 def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int, n_ctx_train: int) -> None:
     """Raise CapacityError if any prompt of a set does not fit into one decode of an open engine."""
     whole = n_whole_tokens(prompts, max_query_tokens, n_ctx_train)
-    for prompt, n in zip(prompts.listings, whole, strict=True):
+    for prompt, n in zip(prompts.prompts, whole, strict=True):
         trie = prompt.trie
         for what, needs, holds, setting in (
             ("label branches", trie.n_leaves, capacity.n_seqs, "max_batch"),
@@ -204,8 +204,8 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int, n_ke
     """(sequences for leaves, hidden states of one decode), for max_batch queries or as many as sequences allow."""
     n_others = n_prefixes + n_kept_seqs
     n_most = _most_seqs(runtime)
-    n_leaves = [prompt.trie.n_leaves for prompt in prompts.listings]
-    for prompt, n in zip(prompts.listings, n_leaves, strict=True):
+    n_leaves = [prompt.trie.n_leaves for prompt in prompts.prompts]
+    for prompt, n in zip(prompts.prompts, n_leaves, strict=True):
         if n_others + n > n_most:
             raise ConfigError(
                 f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')}, the prefixes {n_prefixes} and kept "
@@ -215,7 +215,7 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int, n_ke
     n_free = n_most - n_others
     # queries of one decode; some leaves of the last one may be in the next decode
     n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))
-    n_read = sum(len(prompt.trie.read) for prompt in prompts.listings)
+    n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     return min(n_free, sum(n_leaves) * runtime.max_batch), n_read * n_queries
 
 
@@ -228,7 +228,7 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
     if runtime.n_batch == "auto":
         n_new = sum(
             prompt.n_empty + runtime.max_query_tokens - len(prompt.stable) + len(prompt.closing) + len(prompt.trie.fed)
-            for prompt in prompts.listings
+            for prompt in prompts.prompts
         )
         return max(min(n_new, _MOST_TOKENS), n_least)
     if runtime.n_batch < n_least:

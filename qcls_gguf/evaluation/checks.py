@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from ..config.calibration_file import Calibration, PromptCalibration
+from ..config.calibration_file import Calibration
 from ..config.words import JsonObject
 from ..data.labelled import LabelledQuery
 from ..errors import ConfigError
 from ..report.document import TEXT, Paragraph, Part, Table
 from ..report.record import Record
 from ..score.result import PromptResult
-from ..statistics import BoolArray
-from ..statistics.stated import p_value_of_coverage, p_value_of_error
+from ..statistics.stated import p_value_of_error
 from .passes import Truth
 
 LEVEL = 0.05
@@ -27,22 +24,20 @@ class Check(Record):
 
     prompt: str
     """the prompt's name"""
-    statement: str
-    """`error` or `coverage`"""
     stated: float
-    """the share of wrong answers among answered queries at most, or of sets with an accepted label at least"""
+    """the share of wrong answers among answered queries at most"""
     n_rows: int
     """rows that are labelled for the prompt"""
     n_counted: int
-    """how many of these are answered; for sets all"""
+    """how many of these are answered"""
     n_seen: int
-    """how many of these have a wrong answer, or a set with an accepted label"""
+    """how many of these have a wrong answer"""
     p_value: float
     """how likely a share as bad as this is where the statement is true"""
     holds: bool
     """whether that is not too unlikely: at least 0.05, divided by the number of statements"""
-    power: float | None = None
-    """of an error rate, with which probability so many rows show that it is twice the stated one"""
+    power: float
+    """with which probability so many rows show that the error is twice the stated one"""
 
 
 class CheckRecord(Record):
@@ -61,7 +56,7 @@ class CheckRecord(Record):
 def stated_calibration(calibration: Calibration | None) -> Calibration:
     """A calibration with statements. Raises ConfigError for another one, and for none."""
     if calibration is None or calibration.stated is None:
-        what = "the configuration names no calibration that states an error rate or label sets"
+        what = "the configuration names no calibration that states an error rate"
         raise ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate` and `target_error`")
     return calibration
 
@@ -78,33 +73,20 @@ def check_statements(
         raise ConfigError("`check_error`: the calibration was made with all of these queries: give other rows")
     found: list[JsonObject] = []
     for number, truth in enumerate(truths):
-        if fit := calibration.prompts.get(truth.prompt.name):
-            new = [place for place, index in enumerate(truth.index) if not known[index]]
-            own = [answers[truth.index[place]][number] for place in new]
-            of_prompt = {"prompt": truth.prompt.name, "n_rows": len(new)}
-            found += [of_prompt | each for each in _checks(truth.prompt.labels, fit, truth.accepted[new], own)]
-    level = LEVEL / max(len(found), 1)
-    return CheckRecord(
-        n_known=sum(known), checks=tuple(Check(**each, holds=each["p_value"] >= level) for each in found)
-    )
-
-
-def _checks(
-    labels: Sequence[str], fit: PromptCalibration, accepted: BoolArray, answers: Sequence[PromptResult]
-) -> Iterator[JsonObject]:
-    """A prompt's checks, without the fields that do not depend on the statement."""
-    if fit.error:
-        counted = [(row, answer.label) for row, answer in enumerate(answers) if not answer.abstained]
-        n_wrong = sum(not accepted[row, labels.index(label)] for row, label in counted)
-        n, target = len(counted), fit.error.target
+        fit = calibration.prompts.get(truth.prompt.name)
+        if fit is None or fit.error is None:
+            continue
+        new = [place for place, index in enumerate(truth.index) if not known[index]]
+        counted = [place for place in new if not answers[truth.index[place]][number].abstained]
+        labels = [truth.prompt.labels.index(answers[truth.index[place]][number].label) for place in counted]
+        n, n_wrong, target = len(counted), int((~truth.accepted[counted, labels]).sum()), fit.error.target
         seen = {"n_counted": n, "n_seen": n_wrong, "p_value": p_value_of_error(n_wrong, n, target)}
-        yield {"statement": "error", "stated": target, **seen, "power": _power(n, target)}
-    if fit.sets and answers and answers[0].label_set is not None:
-        is_in = np.array([[label in (answer.label_set or ()) for label in labels] for answer in answers])
-        n_covered = int((is_in & accepted).any(axis=1).sum())
-        n, coverage = len(answers), fit.sets.asked.coverage
-        p = p_value_of_coverage(n_covered, n, coverage, fit.sets.n_rows)
-        yield {"statement": "coverage", "stated": coverage, "n_counted": n, "n_seen": n_covered, "p_value": p}
+        found.append(
+            {"prompt": truth.prompt.name, "n_rows": len(new), "stated": target, "power": _power(n, target), **seen}
+        )
+    level = LEVEL / max(len(found), 1)
+    checks = tuple(Check(**check, holds=check["p_value"] >= level) for check in found)
+    return CheckRecord(n_known=sum(known), checks=checks)
 
 
 def _power(n: int, target: float) -> float:
@@ -115,13 +97,12 @@ def _power(n: int, target: float) -> float:
 
 def check_parts(record: CheckRecord) -> Iterator[Part]:
     """A row for each statement, and what the check cannot see."""
-    said = {"error": "error at most {:.3g}", "coverage": "sets hold a right label: {:.3g}"}
     yield Table(
         title="Statements of the calibration on these rows",
         columns={"prompt": TEXT, "statement": TEXT, "rows": "d", "counted": "d", "seen": ".1%", "p": ".3f", "": TEXT},
         rows=[
             [
-                *(each.prompt, said[each.statement].format(each.stated), each.n_rows, each.n_counted),
+                *(each.prompt, f"error at most {each.stated:.3g}", each.n_rows, each.n_counted),
                 each.n_seen / each.n_counted if each.n_counted else None,
                 *(each.p_value, "holds" if each.holds else "FAILS"),
             ]
@@ -132,6 +113,6 @@ def check_parts(record: CheckRecord) -> Iterator[Part]:
     if record.n_known:
         yield Paragraph(f"{record.n_known} rows are left out: the calibration was made with their queries", "warning")
     for each in record.checks:
-        if each.power is not None and each.power < _LEAST_POWER:
+        if each.power < _LEAST_POWER:
             what = f"{each.n_counted} answered rows would show twice the stated error with probability {each.power:.2f}"
             yield Paragraph(f"{each.prompt}: {what}: give more rows", "warning")

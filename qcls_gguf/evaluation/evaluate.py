@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
@@ -22,10 +21,8 @@ from ..score.result import ModelInfo, Result
 from ..statistics import AnyFloats
 from . import passes
 from .checks import check_statements, stated_calibration
-from .cues import try_cues
 from .metrics import cascade_record, compared_prompts, mode_statistics, worst_rows
 from .records import DataRecord, EvaluationRecord, data_record
-from .robustness import check_slots, shuffled_labels
 
 T = TypeVar("T")
 
@@ -42,12 +39,6 @@ class EvaluationSettings:
     modes: tuple[Scoring, ...]
     skip_bad: bool = False
     """leave out rows that cannot be used, instead of refusing them"""
-    n_shuffles: int = 0
-    """other orders of the labels that the templates list; 0: none"""
-    seed: int = 0
-    """of the orders of labels"""
-    cues: bool = False
-    """try answer cues"""
     check_error: bool = False
     """check what the calibration states"""
 
@@ -81,9 +72,7 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
 
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
-    if settings.n_shuffles:
-        check_slots(settings.config)
-    configured, config = settings.config, opener.rendered(settings.config)
+    config = opener.rendered(settings.config)
     settings = replace(settings, config=config)
     stated = stated_calibration(read_calibration(config)) if settings.check_error else None
     scored = score_data(settings, opener)
@@ -94,15 +83,11 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
     if calibrates(config):
         modes[passes.CALIBRATED] = passes.calibrated_probabilities(config.prompts, tables, scored.adjustments)
 
-    def ask(asked: Config, part: str, read: Callable[[Result], T], *, audit: bool = False) -> list[T]:
-        with opener.open(asked, audit=audit, quiet=True) as classifier:
+    def ask(asked: Config, part: str, read: Callable[[Result], T]) -> list[T]:
+        with opener.open(asked, quiet=True) as classifier:
             return [read(classifier.classify(row.query)) for row in opener.each(part, rows)]
 
-    shuffled = cascade = check = None
-    if settings.n_shuffles:
-        score = partial(ask, read=passes.row_scores, audit=settings.exact)
-        raw, k, seed = raw_config(config, TREE), settings.n_shuffles, settings.seed
-        shuffled = shuffled_labels(raw, scorings, truths, k=k, seed=seed, score=score)
+    cascade = check = None
     if config.heads:
         alone = replace(config, cascade=None)
         answers = passes.score_tables(prompts, ask(alone, "score the heads", passes.answered_scores))
@@ -126,8 +111,6 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
         cascade=cascade,
         worst=tuple(worst_rows(scorings, truths, rows)),
         non_finite=tuple(scored.non_finite),
-        shuffle_labels=shuffled,
-        cues=try_cues(configured, rows, opener) if settings.cues else None,
         check=check,
     )
 

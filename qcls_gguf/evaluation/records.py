@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..config.prompt import LikelyMistake, Prior
+from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..config.words import MAX_LISTED
@@ -210,85 +210,6 @@ class CascadeRecord(StageShares):
     """by prompt"""
 
 
-class ShuffledAccuracy(Record):
-    """Accuracy over the orders of the labels; null without rows."""
-
-    configured: float | None
-    """with the labels as configured"""
-    mean: float | None
-    """over the other orders"""
-    min: float | None
-    """lowest of the other orders"""
-    max: float | None
-    """highest of the other orders"""
-
-
-class ShuffledPrompt(Record):
-    """What other orders of its labels change in the answers of one prompt.
-
-    A row's difference is the largest of its labels' differences of probability; null without rows.
-    """
-
-    largest_probability_difference: float | None
-    """over all rows"""
-    mean_probability_difference: float | None
-    """over all rows"""
-    flip_rate: float | None
-    """share of the answers that changed"""
-    n_flips: int
-    """number of the answers that changed"""
-    n_rows: int
-    """rows that are labelled for the prompt"""
-    accuracy: ShuffledAccuracy
-    accuracy_by_order: tuple[float | None, ...]
-    """with each of `orders`"""
-
-
-class ShuffledMode(Record):
-    """One mode with other orders of the labels."""
-
-    prompts: dict[str, ShuffledPrompt | NotApplicable]
-    """by prompt"""
-
-
-class ShuffledLabels(Record):
-    """The same rows with the labels listed in other orders in the templates; of a prompt with `label_orders` first in
-    those, each alone.
-    """
-
-    k: int
-    """number of other orders"""
-    seed: int
-    """seed of the orders"""
-    orders: dict[str, tuple[tuple[str, ...], ...]]
-    """by prompt"""
-    modes: dict[Scoring, ShuffledMode]
-    """by scoring"""
-
-
-class CueTrial(Record):
-    """One prompt with one answer cue and prior, in the scoring `tree`."""
-
-    answer_cue: str
-    """the beginning of the answer"""
-    label_prefix: str
-    """what stands between it and a label"""
-    prior: Prior
-    """see the configuration"""
-    n_rows: int
-    """rows that are labelled for the prompt"""
-    accuracy: float
-    """share of the rows whose answer is accepted"""
-    accuracy_ci: tuple[float, float] | None
-    """its Wilson 95 % interval"""
-    log_loss: float | None
-    """mean of -ln of the accepted labels' probability, in nats"""
-    gain: float
-    """the accuracy less that of the configured cue"""
-    standard_error: float
-    """of the gain"""
-
-
 class EvaluationRecord(Record):
     """How well every scoring mode labels."""
 
@@ -309,9 +230,5 @@ class EvaluationRecord(Record):
     """for each mode ten rows, lowest probability first"""
     non_finite: tuple[BadRow, ...]
     """rows that are left out because their scores are not finite"""
-    shuffle_labels: ShuffledLabels | None = left_out_if_none()
-    """only where labels were listed in other orders"""
-    cues: dict[str, tuple[CueTrial, ...]] | None = left_out_if_none()
-    """by prompt, the configured cue first; only where cues were tried"""
     check: CheckRecord | None = left_out_if_none()
     """what the calibration states, on these rows; only where that was asked for"""

@@ -24,7 +24,7 @@ from ..report.document import (
     provenance,
 )
 from .checks import check_parts
-from .records import CascadeRecord, EvaluationRecord, NotApplicable, PromptStatistics, ShuffledPrompt, Statistics
+from .records import CascadeRecord, EvaluationRecord, NotApplicable, PromptStatistics, Statistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,8 +68,6 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
             *(Section(title=name, parts=_prompt_parts(found), on_terminal=False) for name, found in by_prompt),
             _worst(evaluation),
             *(Paragraph(note, "warning") for note in _notes(evaluation)),
-            *_shuffled(evaluation),
-            *_cues(evaluation),
         ],
     )
 
@@ -221,53 +219,6 @@ def _one_sided(prompt: PromptStatistics) -> str | None:
     if prompt.accuracy * prompt.n_rows <= most.support:
         return f"is no better than {shown(label)} for all rows ({percent(most.support / prompt.n_rows)})"
     return None
-
-
-def _cues(evaluation: EvaluationRecord) -> Iterator[Table]:
-    """The table of `cues`, if the record has them."""
-    if evaluation.cues is None:
-        return
-    columns: dict[str, Format] = {"prompt": TEXT, "answer_cue": TEXT, "label_prefix": TEXT, "prior": TEXT, "rows": "d"}
-    yield Table(
-        title="Answer cues",
-        columns={**columns, "accuracy (95 %)": "", "log-loss": ".3f", "against the configured": ""},
-        rows=[
-            [
-                *(name, shown(cue.answer_cue), shown(cue.label_prefix), cue.prior, cue.n_rows),
-                *(_with_interval(cue.accuracy, cue.accuracy_ci), cue.log_loss),
-                f"{100 * cue.gain:+.1f} ± {100 * cue.standard_error:.1f}" if number else "configured",
-            ]
-            for name, cues in evaluation.cues.items()
-            for number, cue in enumerate(cues)
-        ],
-        note="In the scoring tree; differences of accuracy in points, with their standard errors.",
-    )
-
-
-def _shuffled(evaluation: EvaluationRecord) -> Iterator[Table]:
-    """The tables of `shuffle_labels`, if the record has it."""
-    if (shuffled := evaluation.shuffle_labels) is None:
-        return
-    shares = ("flip rate", "accuracy", "mean", "min", "max")
-    columns = {"mode": TEXT, "prompt": TEXT, "rows": "d", "flips": "d", **dict.fromkeys(shares, ".1%")}
-    yield Table(
-        title=f"Labels listed in {shuffled.k} other orders, seed {shuffled.seed}",
-        columns={**columns, "largest Δp": ".1e", "mean Δp": ".1e"},
-        rows=[
-            [mode, name, *_shuffled_row(prompt)]
-            for mode, of_mode in shuffled.modes.items()
-            for name, prompt in of_mode.prompts.items()
-        ],
-    )
-
-
-def _shuffled_row(prompt: ShuffledPrompt | NotApplicable) -> list[object]:
-    if isinstance(prompt, NotApplicable):
-        return [None, "not applicable", *[None] * 7]
-    return [
-        *(prompt.n_rows, prompt.n_flips, prompt.flip_rate, *dict(prompt.accuracy).values()),
-        *(prompt.largest_probability_difference, prompt.mean_probability_difference),
-    ]
 
 
 def _reliability(modes: Mapping[str, Statistics]) -> Figure:

@@ -20,15 +20,14 @@ from . import records
 
 def inspect_classifier(classifier: Classifier) -> records.Inspection:
     """The record of a classifier that is ready for queries."""
-    config, prompts, listings = classifier.config, classifier.prompts, classifier.configured.compiled.listings
+    config, prompts = classifier.config, classifier.prompts
     engine, tokenizer = classifier.engine, classifier.engine.model
     memory = engine.context.counters()
     max_batch = config.runtime.max_batch
-    n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in listings), len({prompt.prefix for prompt in listings})
+    n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in prompts), len({prompt.prefix for prompt in prompts})
     templates = classifier.configured.templates
-    inspected = [_inspect_prompt(prompt, listings, tokenizer) for prompt in listings]
+    inspected = [_inspect_prompt(prompt, prompts, tokenizer) for prompt in prompts]
     empty = classifier.plan_counts("")
-    own = [each for each, listing in zip(inspected, listings, strict=True) if listing in prompts]
     longest = templates.size_of_query(n_longest := config.runtime.max_query_tokens)
     return records.Inspection(
         config=None if config.path is None else str(config.path),
@@ -61,12 +60,12 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
             n_tokens_unshared=sum(prompt.added.n_tokens + prompt.n_tokens_labels for prompt in inspected),
             n_tokens_cached=empty.n_tokens_cached,
             n_positions=empty.n_positions,
-            n_query_copies=len({(prompt.prefix, prompt.before) for prompt in listings}),
+            n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
         ),
         longest=longest and records.LongestQuery(n_query_tokens=n_longest, n_tokens=longest[1], n_decodes=longest[0]),
         prompts=tuple(
             each.model_copy(update={"head": _head(head, tokenizer.facts.n_layer)})
-            for each, head in zip(own, classifier.configured.compiled.heads, strict=True)
+            for each, head in zip(inspected, classifier.configured.compiled.heads, strict=True)
         ),
         warnings=classifier.warnings,
     )

@@ -18,12 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..config.calibration_file import StatedSets
 from ..config.prompt import PromptConfig
 from ..errors import ConfigError, QclsError
-from ..score.adjustment import sets_of
 from ..score.result import Result
-from ..statistics import BoolArray, FloatArray
+from ..statistics import FloatArray
 from ..system.closing import Closing
 from .blocks import Queries, distinct_queries
 from .writing import written
@@ -46,8 +44,6 @@ class AnswerColumns:
     """also every label's probability"""
     top_k: int | None = None
     """also so many labels with their probabilities, the most probable first"""
-    sets: tuple[StatedSets | None, ...] = ()
-    """of each prompt: its label sets, in a column of their own"""
 
     @property
     def ends(self) -> list[int]:
@@ -57,7 +53,7 @@ class AnswerColumns:
     @property
     def keeps_scores(self) -> bool:
         """Whether every label's probability is needed."""
-        return self.scores or self.top_k is not None or any(self.sets)
+        return self.scores or self.top_k is not None
 
     def schema(self) -> pa.Schema:
         """The columns and their types."""
@@ -120,7 +116,7 @@ class Answers:
     def table(self, queries: Queries, digits: int | None = None) -> pa.Table:
         """The columns that the rows get; digits: of probabilities after the point, None: all."""
         index = queries.index
-        names, arrays = zip(*self._columns(queries.texts, digits), strict=True)
+        names, arrays = zip(*self._columns(digits), strict=True)
         if queries.texts:
             place = pa.array(np.maximum(index, 0), mask=index < 0)
             arrays = tuple(each.take(place) for each in arrays)
@@ -130,10 +126,9 @@ class Answers:
         errors = pa.array([reasons.get(row) for row in range(len(index))], pa.string())
         return pa.Table.from_arrays([*arrays, errors], [*names, f"{self.columns.prefix}error"])
 
-    def _columns(self, texts: Sequence[str], digits: int | None) -> Iterator[tuple[str, pa.Array]]:
+    def _columns(self, digits: int | None) -> Iterator[tuple[str, pa.Array]]:
         """Of the distinct queries, without the reasons."""
         probability, scores, columns = self.probability, self.scores, self.columns
-        exact = np.split(scores, columns.ends[:-1], axis=1)
         if digits is not None:
             probability, scores = probability.round(digits), scores.round(digits)
         own_scores = np.split(scores, columns.ends[:-1], axis=1)
@@ -143,9 +138,6 @@ class Answers:
             none = pa.array(label < 0)
             yield name, names.take(pa.array(label, mask=label < 0))
             yield f"{name}_probability", pc.if_else(none, None, pa.array(probability[:, number]))
-            if columns.sets and (sets := columns.sets[number]):
-                found = _sets(sets_of(sets, exact[number], texts), prompt.labels)
-                yield f"{name}_set", pc.if_else(none, pa.scalar(None, found.type), found)
             if columns.scores or columns.top_k is not None:
                 found = _top(own, prompt.labels, columns.top_k) if columns.top_k else _all(own, prompt.labels)
                 yield f"{name}_scores", pc.if_else(none, pa.scalar(None, found.type), found)
@@ -162,12 +154,6 @@ def _top(scores: FloatArray, labels: Sequence[str], k: int) -> pa.Array:
     parts = [pa.array(labels, pa.string()).take(pa.array(order.ravel())), pa.array(values.ravel())]
     pairs = pa.StructArray.from_arrays(parts, names=["label", "probability"])
     return pa.ListArray.from_arrays(pa.array(np.arange(len(scores) + 1, dtype=np.int32) * k), pairs)
-
-
-def _sets(is_in: BoolArray, labels: Sequence[str]) -> pa.Array:
-    parts = pa.array(labels, pa.string()).take(pa.array(np.nonzero(is_in)[1]))
-    ends = np.append(0, np.cumsum(is_in.sum(axis=1))).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(ends), parts)
 
 
 class AnswerCache(Closing):

@@ -10,9 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from ..data.rows import NULL
-from ..report.drift import PromptDrift
 from ..report.environment import Environment
-from ..report.record import Record, left_out_if_none
+from ..report.record import Record
 from ..score.result import ModelInfo
 from .answers import Answers
 from .blocks import BLANK, Queries
@@ -131,8 +130,6 @@ class LabellingRecord(RowCounts):
     environment: Environment
     warnings: tuple[str, ...] = Field(default=())
     """what is likely a mistake in the prompts"""
-    drift: tuple[PromptDrift, ...] | None = left_out_if_none()
-    """the answers that were computed, compared with the rows of the calibration; only where it has statements"""
 
 
 def shard_counts(

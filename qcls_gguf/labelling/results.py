@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ..config.words import counted
 from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table, measured, percent, provenance
-from ..report.drift import drift_section
 from .records import N_BINS, LabellingRecord, PromptCounts
 from .worker import duration
 
@@ -29,7 +28,6 @@ def labelling_document(record: LabellingRecord) -> Document:
             Facts(_facts(record)),
             Section(title="Conditions", parts=[Facts(conditions)], on_terminal=False),
             _prompts(record),
-            drift_section(record.drift) if record.drift else None,
             _speeds(record),
             *(_prompt(prompt) for prompt in record.prompts),
             *(Paragraph(f"{each.path}: {each.reason}", "warning") for each in record.bad),

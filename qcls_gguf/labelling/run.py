@@ -13,7 +13,6 @@ from ..config.words import counted
 from ..data.rows import format_of
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
-from ..report.drift import alarm_text
 from ..report.environment import environment, peak_rss_bytes
 from .batches import best_size
 from .columns import check_names
@@ -174,10 +173,6 @@ def _labelled(
     totals = output.finish(tasks, len(inputs), {**provenance, "batch": batch})
     for why in worker.sample.suspicions(worker.classifier):
         on_note(why)
-    drift = worker.drift.records() if worker.drift else None
-    for each in drift or ():
-        if each.alarms:
-            on_note(f"after {each.alarms[0][0]} queries: {alarm_text(each.prompt, each.alarms[0][1])}")
     return LabellingRecord(
         **dict(totals),
         out=str(settings.out),
@@ -197,5 +192,4 @@ def _labelled(
         model=model,
         environment=environment(worker.classifier.config),
         warnings=tuple(map(str, opener.warnings)),
-        drift=drift,
     )

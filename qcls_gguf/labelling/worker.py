@@ -19,7 +19,7 @@ from ..core.handle import Labeller
 from ..data.queries import QUERY
 from ..data.rows import Format
 from ..opening import ClassifierOpener
-from ..report.drift import AnswerSample, DriftWatch
+from ..report.suspicions import AnswerSample
 from ..system.closing import Closing
 from .answers import Answer, AnswerCache, AnswerColumns, Answers, KeptAnswers, answer_of, kept_path
 from .batches import MOST, BatchLabeller, best_size, measure_batches, with_room
@@ -126,12 +126,10 @@ class Worker(Closing):
                 prefix=settings.prefix,
                 scores=settings.scores,
                 top_k=settings.top_k,
-                sets=tuple(each.sets for each in self.classifier.adjustments),
             )
             self.digest = _answers_digest(self.classifier, self.classifier.config)
             """of all that answers depend on except the model"""
             self._digest = hashlib.sha256(f"{self.digest} {self.classifier.model.sha256}".encode()).hexdigest()
-            self.drift = DriftWatch.of(self.classifier)
             self.sample = AnswerSample()
             """of the answers that were computed"""
             self._cache = None
@@ -213,8 +211,6 @@ class Worker(Closing):
                     if not isinstance(result, str):
                         found[missing[at]] = answer_of(result)
                         self.sample.add(result)
-                        if self.drift is not None:
-                            self.drift.add(result)
                         answers.put(missing[at], found[missing[at]], is_cut=result.n_chars_cut > 0)
                     else:
                         answers.put(missing[at], result)

@@ -140,8 +140,6 @@ def learn_heads(
     classifier: of these prompts by `raw_config`, with exact scores; folder: for the rows' states, some of which may be
     there. Raises as `read_states` does.
     """
-    if several := [prompt.name for prompt in prompts if prompt.label_orders > 1]:
-        raise ConfigError(f"prompts.{several[0]}.label_orders: a head reads one order: remove it to learn one")
     loaded, texts = classifier.configured, choices.texts
     tried = tried_depths(classifier, choices.depths)
     asked = [*rows, *(LabelledQuery(line=0, query=query, labels={}) for query in CONTENT_FREE_QUERIES)]

@@ -83,13 +83,13 @@ class Templates:
         self._capacity = capacity
         self._n_vocab = n_vocab
         fragments = list(prompts.fragments)
-        self._fragment_of = [fragments.index(prompt.fragment) for prompt in prompts.listings]
-        stable = {prompt.fragment: prompt.stable for prompt in prompts.listings}
+        self._fragment_of = [fragments.index(prompt.fragment) for prompt in prompts.prompts]
+        stable = {prompt.fragment: prompt.stable for prompt in prompts.prompts}
         self._stable = [np.array(stable[fragment], np.int32) for fragment in fragments]
         self._possible = prompts.has_one_text_a_prefix
         fragment_of_root = {
             Root(holder=holder, n_cached=len(prompt.prefix)): prompt.fragment
-            for prompt, holder in zip(prompts.listings, holders, strict=True)
+            for prompt, holder in zip(prompts.prompts, holders, strict=True)
         }
         self.layout = Layout(
             roots=tuple(fragment_of_root),
@@ -117,7 +117,7 @@ class Templates:
         continuation: how the query continues a kept one.
         """
         tokens = [fragments[index].tolist() for index in self._fragment_of]
-        added = additions_of(self._set.listings, self._holders, tokens)
+        added = additions_of(self._set.prompts, self._holders, tokens)
         if continuation is None or continuation.n_kept == 0:
             return added
         roots, n_kept = {root.holder: root for root in continuation.roots}, continuation.n_kept
@@ -183,7 +183,7 @@ class Templates:
         ]
         try:
             additions = additions_of(
-                self._set.listings, self._holders, [fragments[index] for index in self._fragment_of]
+                self._set.prompts, self._holders, [fragments[index] for index in self._fragment_of]
             )
         except PlanError:  # which the request itself will raise
             return None

@@ -64,8 +64,6 @@ class Prompt:
     has_state: bool = False
     """whether recurrent layers keep a state after its prefix, which is then of use only as a whole; keys and values can
     be used up to any token"""
-    others: tuple[Prompt, ...] = ()
-    """the same prompt with its labels listed in other orders, over which and itself its scores are averaged"""
 
     @property
     def name(self) -> str:

@@ -48,31 +48,26 @@ class PromptSet:
         return any(not head or head.reads_labels for head in self.heads)
 
     @cached_property
-    def listings(self) -> tuple[Prompt, ...]:
-        """All that is fed: each prompt, followed by the same with its labels in other orders."""
-        return tuple(listing for prompt in self.prompts for listing in (prompt, *prompt.others))
-
-    @cached_property
     def fragments(self) -> Mapping[tuple[str, str], int]:
         """The distinct texts around the query, in the order of the prompts, each with its number of tokens for an empty
         query."""
-        return {prompt.fragment: prompt.n_empty for prompt in self.listings}
+        return {prompt.fragment: prompt.n_empty for prompt in self.prompts}
 
     @property
     def prefixes(self) -> tuple[tuple[int, ...], ...]:
-        """The tokens of each listing's cached prefix."""
-        return tuple(prompt.prefix for prompt in self.listings)
+        """The tokens of the prompts' cached prefixes."""
+        return tuple(prompt.prefix for prompt in self.prompts)
 
     @property
     def has_one_text_a_prefix(self) -> bool:
         """Whether prompts with the same cached prefix have the same text around the query, too."""
-        both = {(prompt.prefix, prompt.fragment) for prompt in self.listings}
+        both = {(prompt.prefix, prompt.fragment) for prompt in self.prompts}
         return len(both) == len(set(self.prefixes))
 
     @cached_property
     def label_tokens(self) -> Int32Array:
         """(n,) the tokens of all edges of the label tries, ascending."""
-        found = {edge.token for prompt in self.listings for edge in prompt.trie.edges}
+        found = {edge.token for prompt in self.prompts for edge in prompt.trie.edges}
         tokens = np.array(sorted(found), np.int32)  # np.unique would import numpy.ma, a tenth of what numpy takes
         tokens.setflags(write=False)
         return tokens
@@ -151,22 +146,19 @@ def compile_prompts(
     by_name = heads.prompts if heads else {}
     for config in configs:
         head = pointer or by_name.get(config.name)
-        end = _end_token(config, model)
-        first, *others = [
+        prompts.append(
             compile_prompt(
                 tokenizer,
                 config,
-                (head and head.text) or template,
+                (head and head.text) or config.expanded_template,
                 bos=model.first_token,
-                end=end,
+                end=_end_token(config, model),
                 exact=audit,
                 head=head,
                 has_state=model.has_states,
                 codes=codes,
             )
-            for template in config.expanded_templates
-        ]
-        prompts.append(replace(first, others=tuple(others)))
+        )
     exact = audit or any(
         prompt.settings.scoring in EXACT_SCORINGS and (prompt.head is None or prompt.head.reads_labels)
         for prompt in prompts

@@ -268,7 +268,7 @@ class Distribution:
 
     @property
     def extra(self) -> dict[str, object]:
-        """Fields of an answer that its API does not define: label mass, stage, head, label set."""
+        """Fields of an answer that its API does not define: label mass, stage, head."""
         if self.answer is None:
             return {}
         given = {
@@ -276,7 +276,6 @@ class Distribution:
             "x_stage": self.answer.stage,
             "x_scored_by": None if self.answer.depth is None else "head",
             "x_depth": self.answer.depth,
-            "x_label_set": self.answer.label_set,
         }
         return {name: value for name, value in given.items() if value is not None}
 

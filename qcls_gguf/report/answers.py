@@ -178,9 +178,6 @@ def _other_labels(answer: PromptResult, n_top: int) -> Iterator[Text]:
     others = [f"{printable(each.label)} {percent(each.probability)}" for each in shown]
     if others:
         yield Text(("abstained: " if answer.abstained else "") + _GAP.join(others), "dim")
-    if answer.label_set is not None:
-        labels = {"empty": "no label", "full": "every label"}.get(answer.label_set_is or "")
-        yield Text(f"set: {labels or printable(', '.join(answer.label_set))}", "dim")
     if audit := answer.audit:
         picks = {JOINT: audit.joint_label, MEAN: audit.mean_label}
         agreeing = [name for name, label in picks.items() if label == answer.most_probable]

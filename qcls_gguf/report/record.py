@@ -86,10 +86,6 @@ class PromptRecord(Record):
     """only with an audit, or if the prompt's scoring is exact"""
     most_probable: str | None = left_out_if_none()
     """the most probable label, where the answer is the fallback"""
-    label_set: tuple[str, ...] | None = left_out_if_none()
-    """labels that hold a right one with the stated probability; only where the prompt has `sets`"""
-    label_set_is: Literal["empty", "full"] | None = left_out_if_none()
-    """where that set has no label, or all of them"""
 
 
 class RunRecord(Record):

@@ -1,4 +1,4 @@
-"""Raw label scores to means over the orders of labels, and to calibrated probabilities: pure numpy.
+"""Raw label scores to calibrated probabilities: pure numpy.
 
 With s (n_labels,) a prompt's scores in its scoring (natural logarithms, to which any constant may be added):
 
@@ -9,21 +9,16 @@ With s (n_labels,) a prompt's scores in its scoring (natural logarithms, to whic
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
-from ..config.calibration_file import Calibration, StatedSets
+from ..config.calibration_file import Calibration
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..errors import ConfigError, PlanError
-from ..prompts.compiled import Prompt
-from ..statistics import AnyFloats, BoolArray, log_softmax, log_sum_exp
-from ..statistics.stated import label_sets
+from ..statistics import AnyFloats, log_softmax, log_sum_exp
 
 RawScores = Callable[[str], Mapping[str, AnyFloats]]
 """A query's raw scores, (n_labels,) by prompt, each in its configured scoring."""
@@ -38,8 +33,6 @@ class Adjustment:
     """(n_labels,); none: 0"""
     bias: AnyFloats | None = None
     """(n_labels,); none: 0"""
-    sets: StatedSets | None = None
-    """the label sets beside its answers"""
 
     @property
     def is_neutral(self) -> bool:
@@ -78,19 +71,6 @@ def adjusted_scores(score: AnyFloats, adjustment: Adjustment) -> AnyFloats:
     own = score if adjustment.prior is None else score - adjustment.prior
     scaled = np.asarray(own / adjustment.temperature)
     return log_softmax(scaled if adjustment.bias is None else scaled + adjustment.bias)
-
-
-def sets_of(sets: StatedSets, p: AnyFloats, queries: Sequence[str]) -> BoolArray:
-    """(n_queries, n_labels) which labels are in the sets; p: (n_queries, n_labels) the probabilities of one prompt."""
-    u = drawn(queries) if sets.asked.randomised else None
-    thresholds = np.array(sets.thresholds) if len(sets.thresholds) > 1 else sets.thresholds[0]
-    return label_sets(np.asarray(p, np.float64), thresholds, sets.asked.method, u)
-
-
-def drawn(queries: Sequence[str]) -> npt.NDArray[np.float64]:
-    """(n_queries, 1) a number for each from [0, 1), by the sha256 of its text."""
-    digests = (hashlib.sha256(query.encode()).digest() for query in queries)
-    return np.array([int.from_bytes(each[:6], "big") / (1 << 48) for each in digests]).reshape(-1, 1)
 
 
 def log_prior(score: AnyFloats) -> AnyFloats:
@@ -141,37 +121,4 @@ def _adjustment(
         temperature=fit.temperature or prompt.temperature or 1.0,
         prior=prior,
         bias=None if fit.bias is None else np.array(fit.biases(prompt.labels)),
-        sets=fit.sets if prompt.sets else None,
     )
-
-
-class Averages:
-    """Joins what belongs to each listing of several prompts; the listings of a prompt lie side by side."""
-
-    def __init__(self, prompts: Sequence[Prompt]) -> None:
-        n_listings = [1 + len(prompt.others) for prompt in prompts]
-        n_labels = [len(prompt.labels) for prompt in prompts]
-        begins = accumulate((n * k for n, k in zip(n_labels, n_listings, strict=True)), initial=0)
-        # label by label its columns in all listings
-        columns = [
-            begin + np.arange(n * k).reshape(k, n).T.ravel()
-            for begin, n, k in zip(begins, n_labels, n_listings, strict=False)
-        ]
-        self._columns = np.concatenate(columns)
-        n_of_label = np.repeat(n_listings, n_labels)
-        self._label_start = np.cumsum(n_of_label) - n_of_label
-        self._n_of_label = n_of_label.astype(np.float32)
-        self.first = [0, *accumulate(n_listings)][:-1]
-        """the number of each prompt's first listing"""
-        self._n = sum(n_listings)
-
-    def mean(self, scores: AnyFloats) -> AnyFloats:
-        """(n_queries, n_labels) each label's mean; scores: (n_queries, n) the labels of all listings side by side."""
-        return np.asarray(np.add.reduceat(scores[:, self._columns], self._label_start, axis=1) / self._n_of_label)
-
-    def all(self, flags: Sequence[bool]) -> list[bool]:
-        """For each query, for each prompt, whether the flags of all its listings are set."""
-        found: list[bool] = (
-            np.logical_and.reduceat(np.reshape(flags, (-1, self._n)), self.first, axis=1).ravel().tolist()
-        )
-        return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ..config.words import JsonObject, shown
 
@@ -58,25 +58,16 @@ class PromptResult(NamedTuple):
     """the stage of a cascade that gave the answer; None without a cascade"""
     depth: int | None = None
     """the layers after which a learnt head read the hidden state; None where the labels' texts gave the answer"""
-    label_set: tuple[str, ...] | None = None
-    """labels that hold a right one with the stated probability; None where the prompt asks for no sets"""
 
     @property
     def most_probable(self) -> str:
         """The most probable label, also if the answer is the fallback; the first of equally probable ones."""
         return max(self.scores, key=lambda score: score.probability).label
 
-    @property
-    def label_set_is(self) -> Literal["empty", "full"] | None:
-        """Whether a label set has no label (nothing fits) or all labels (it says nothing); None for other sets."""
-        if self.label_set is None or 0 < len(self.label_set) < len(self.scores):
-            return None
-        return "full" if self.label_set else "empty"
-
     def to_dict(self) -> JsonObject:
-        """Plain values; `audit`, `stage` and `label_set` only if they are not None, `scored_by` and `depth` only if a
-        learnt head gave the answer, `most_probable` only if it abstained, and `label_set_is` if the set is empty or
-        full."""
+        """Plain values; `audit` and `stage` only if they are not None, `scored_by` and `depth` only if a learnt head
+        gave the answer, and `most_probable` only if it abstained.
+        """
         plain: JsonObject = {
             "prompt": self.prompt,
             "label": self.label,
@@ -96,10 +87,6 @@ class PromptResult(NamedTuple):
             plain["audit"] = asdict(self.audit)
         if self.abstained:
             plain["most_probable"] = self.most_probable
-        if self.label_set is not None:
-            plain["label_set"] = list(self.label_set)
-            if self.label_set_is is not None:
-                plain["label_set_is"] = self.label_set_is
         return plain
 
 

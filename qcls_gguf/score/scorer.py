@@ -14,9 +14,6 @@ over the vocabulary, as a context with label tokens returns them; an edge's log-
 - `mean`: joint divided by the number of edges.
 - The probability of both is the softmax of the scores over the prompt's labels. The label mass of a prompt is the sum
   of exp(joint) over its labels: the probability that the model gives to all labels together.
-
-Where labels are listed in several orders, each of these scores is its mean over the listings, and the probability the
-softmax of the mean, in every scoring.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from itertools import accumulate, chain, compress, pairwise, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from operator import getitem
 from typing import NamedTuple
 
@@ -36,7 +33,7 @@ from ..errors import ScoreError
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie, Pointer
 from ..statistics import Float32Array, Int32Array, IntArray, softmax
-from .adjustment import Adjustment, Adjustments, Averages, sets_of
+from .adjustment import Adjustment, Adjustments
 from .heads import HeadScorer, pointer_scores
 from .output import NOT_FINITE, Arithmetic, Output
 from .result import Audit, LabelScore, PromptResult
@@ -213,8 +210,7 @@ class Answers:
         """Heads of the prompts need `use_columns`."""
         self._scorer = scorer
         heads = [prompt.head for prompt in prompts]
-        self._averages = averages = Averages(prompts) if any(prompt.others for prompt in prompts) else None
-        self._ends = [scorer.first_edge[number] for number in averages.first] if averages else scorer.first_edge
+        self._ends = scorer.first_edge
         self._depths = [head.depth if isinstance(head, Head) else None for head in heads]
         self._pointers = [(prompt, head) for prompt, head in enumerate(heads) if isinstance(head, Pointer)]
         self._pointer_columns: dict[int, slice] = {}
@@ -245,19 +241,15 @@ class Answers:
         """Use these adjustments from now on, one for each prompt."""
         self.adjustments = adjustments
         """The calibration of each prompt's scores."""
-        self.sets = [(prompt, each.sets) for prompt, each in enumerate(adjustments) if each.sets]
-        """The label sets that prompts ask for, by the prompt's number."""
-        adjusted = [self._averages is not None or not each.is_neutral for each in adjustments]
+        adjusted = [not adjustment.is_neutral for adjustment in adjustments]
         self._adjusting = Adjustments(adjustments, self._first, adjusted) if any(adjusted) else None
 
     def of(self, hidden: Float32Array, row: IntArray, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
         """The answers to each query.
 
-        hidden, row: as Scorer.score takes them; fast_path: for each query, for each listing. Raises ScoreError.
+        hidden, row: as Scorer.score takes them; fast_path: for each query, for each prompt. Raises ScoreError.
         """
         scores = self._scorer.score(hidden, row)
-        if self._averages is not None:
-            scores, fast_path = self._averaged(scores, self._averages), self._averages.all(fast_path)
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
         found: list[tuple[slice | IntArray, Float32Array]] = []
@@ -273,22 +265,6 @@ class Answers:
                 raise ScoreError(NOT_FINITE)
             scores.score[:, labels], scores.probability[:, labels] = score, np.exp(score)
         return self._named(scores, fast_path)
-
-    def _averaged(self, scores: LabelScores, averages: Averages) -> LabelScores:
-        """The means over the listings, which `Adjustments` makes into probabilities."""
-        exact, score = scores.exact, averages.mean(scores.score)
-        if exact is not None:
-            exact = _exact(averages.mean(exact.joint), averages.mean(exact.mean), self._first)
-        return LabelScores(score, np.empty_like(score), exact)
-
-    def with_sets(self, answers: tuple[PromptResult, ...], query: str) -> tuple[PromptResult, ...]:
-        """One query's answers, with the label sets that its prompts ask for."""
-        found = list(answers)
-        for prompt, sets in self.sets:
-            p = np.array([[score.probability for score in found[prompt].scores]])
-            (is_in,) = sets_of(sets, p, [query]).tolist()
-            found[prompt] = found[prompt]._replace(label_set=tuple(compress(self._labels[prompt], is_in)))
-        return tuple(found)
 
     def _named(self, scores: LabelScores, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
         n = len(self._prompts)
@@ -308,7 +284,7 @@ class Answers:
             fast = fast_path[query * n : (query + 1) * n]
             own_scores = map(label_scores.__getitem__, self._slices)
             columns = zip(
-                *(self._prompts, label, top, abstained, fast, own_scores, audits, self._none, self._depths, self._none),
+                *(self._prompts, label, top, abstained, fast, own_scores, audits, self._none, self._depths),
                 strict=True,
             )
             answers.append(tuple(map(tuple.__new__, repeat(PromptResult), columns)))

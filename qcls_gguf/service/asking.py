@@ -14,10 +14,9 @@ from starlette.requests import ClientDisconnect
 from ..errors import QclsError
 from ..questions.asking import Pair
 from ..questions.question import TextQuestion
-from ..report.drift import alarm_text
 from ..score.result import PromptResult, Result
 from .dialect import Completions, Dialect, Inquiry, Questions, Texts
-from .exchange import Exchange, json_value, log
+from .exchange import Exchange, json_value
 from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .refusal import RefusedError, check_size, openai_words, parse, refusal_of
@@ -107,10 +106,6 @@ class Asker:
                 if is_list:
                     refusal.message = f"{param}: {refusal.message}"
                 raise refusal from None
-            if backend.drift is not None and asked.scoring is None:
-                for prompt, what in backend.drift.add(result):
-                    self.metrics.drift.labels(prompt, what).inc()
-                    log.warning("drift: %s", alarm_text(prompt, what))
             return result
 
         async def each() -> AsyncIterator[Coroutine[Any, Any, Result | RefusedError]]:

@@ -12,7 +12,6 @@ from ..errors import DeadlineError
 from ..questions.asking import QuestionAsker
 from ..questions.forms import FormSettings
 from ..questions.sets import Tasks
-from ..report.drift import DriftWatch
 from .dialect import ScoredToken
 from .refusal import RefusedError, check_size
 
@@ -34,8 +33,6 @@ class Backend:
         self.model = classifier.engine.model
         self.asker = QuestionAsker(classifier, forms)
         """asks questions, and has the prompt sets that requests made"""
-        self.drift = DriftWatch.of(classifier)
-        """compares answers with the calibration's rows"""
         self.created = int(time())
         self.window = classifier.config.runtime.max_batch
         """how many queries of one request may wait at once"""

@@ -42,8 +42,6 @@ class Metrics(Collector):
         self._new = prometheus.Counter("qcls_tokens_new", "Tokens fed to the model by queries.", **own)
         self._cached = prometheus.Counter("qcls_tokens_cached", "Tokens that queries took from the cache.", **own)
         self._stages = prometheus.Counter("qcls_stage_answers", "Answers to prompts, by stage.", ("stage",), **own)
-        what = "Windows of answers unlike the calibration's rows, by prompt and by what changed most."
-        self.drift = prometheus.Counter("qcls_drift_alarms", what, ("prompt", "what"), **own)
         prometheus.ProcessCollector(**own)
         self._lifecycle = lifecycle
         self._registry.register(self)

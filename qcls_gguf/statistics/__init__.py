@@ -56,15 +56,6 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
     return min(1.0, math.exp(n * math.log1p(-p) + log_sum_exp(np.append(terms, 0.0))))
 
 
-def beta_binomial_cdf(k: int, n: int, a: float, b: float) -> float:
-    """P(X <= k) of X ~ Bin(n, p) with p ~ Beta(a, b): Σ C(n, i) B(a + i, b + n - i) / B(a, b) over i <= k."""
-    if not 0 <= k < n:
-        return float(k >= n)
-    i, j = np.arange(1, k + 1), np.arange(n)
-    terms = np.cumsum(np.log((n - i + 1) / i * (a + i - 1) / (b + n - i)))
-    return min(1.0, math.exp(np.log((b + j) / (a + b + j)).sum() + log_sum_exp(np.append(terms, 0.0))))
-
-
 def upper_bound(n_seen: int, n: int, confidence: float) -> float:
     """The one-sided bound that a share of which n_seen in n were seen lies below with at least this confidence.
 

@@ -1,8 +1,7 @@
 """Statements about answers to unseen queries, from labelled rows that are exchangeable with them.
 
 These are an error rate among answered queries and an agreement with other answers, with a confidence over the draw of
-the rows; and sets of labels that contain a right one with a stated probability, over the draw of the rows and of the
-query.
+the rows.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import BoolArray, FloatArray, beta_binomial_cdf, binomial_cdf, upper_bound
+from . import BoolArray, FloatArray, binomial_cdf, upper_bound
 
 MOST_STEPS, ROWS_A_STEP = 10, 50
 """thresholds that are tried: one for so many rows, at most so many"""
@@ -125,54 +124,3 @@ def proposed_thresholds(sureness: FloatArray, differs: BoolArray, agreement: flo
     # rounded up: no row counts that the exact value would not let count
     steps = [math.ceil(sureness[order[index]] * 10**_DIGITS) / 10**_DIGITS for index in chosen]
     return list(dict.fromkeys(min(step, 1.0) for step in steps))
-
-
-def conformity_scores(p: FloatArray, method: str, u: FloatArray | float = 1.0) -> FloatArray:
-    """(n, n_labels) how little each label conforms; p: (n, n_labels) probabilities.
-
-    lac: 1 - p (Sadinle, Lei and Wasserman 2019). aps: the probability of all labels before it, the most probable
-    first, and u times its own (Romano, Sesia and Candès 2020); u: (n, 1) from [0, 1), or 1.
-    """
-    if method == "lac":
-        return np.asarray(1 - p)
-    order = np.argsort(-p, axis=1, kind="stable")
-    ranked = np.take_along_axis(p, order, 1)
-    found = np.empty_like(ranked)
-    np.put_along_axis(found, order, np.cumsum(ranked, axis=1) - ranked + u * ranked, 1)
-    return found
-
-
-def conformal_quantile(scores: FloatArray, coverage: float) -> float:
-    """The ⌈(n + 1) · coverage⌉th smallest of n scores, infinity if there are fewer (Vovk et al. 2005; Papadopoulos
-    et al. 2002): another score from where they come from is as large or smaller with at least this probability.
-    """
-    k = math.ceil((len(scores) + 1) * coverage - 1e-9)
-    return float(np.sort(scores)[k - 1]) if k <= len(scores) else math.inf
-
-
-def least_rows(coverage: float) -> int:
-    """Rows without which the quantile is infinite."""
-    return math.ceil(coverage / (1 - coverage) - 1e-9)
-
-
-def label_sets(
-    p: FloatArray, thresholds: FloatArray | float, method: str, u: FloatArray | float | None = None
-) -> BoolArray:
-    """(n, n_labels) the labels whose score is at most the threshold; thresholds: of all labels, or (n_labels,).
-
-    aps without u: with the most probable label in any case, so that no set is empty.
-    """
-    found = np.asarray(conformity_scores(p, method, 1.0 if u is None else u) <= thresholds)
-    if method == "aps" and u is None:
-        found[np.arange(len(p)), p.argmax(axis=1)] = True
-    return found
-
-
-def p_value_of_coverage(n_covered: int, n: int, coverage: float, n_rows: int) -> float:
-    """How likely so few of n new rows are covered, if they are exchangeable with the n_rows that gave the quantile.
-
-    The coverage given those rows is Beta(k, n_rows + 1 - k) with k = ⌈(n_rows + 1) · coverage⌉ (Vovk 2012), and larger
-    with ties: P(X <= n_covered) of the beta-binomial distribution.
-    """
-    k = math.ceil((n_rows + 1) * coverage - 1e-9)
-    return beta_binomial_cdf(n_covered, n, k, n_rows + 1 - k)

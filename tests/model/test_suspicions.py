@@ -11,7 +11,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier
 from qcls_gguf.config.prompt import CONTENT_FREE_QUERIES
-from qcls_gguf.report.drift import AnswerSample
+from qcls_gguf.report.suspicions import AnswerSample
 from qcls_gguf.score.result import Result
 
 WORDS = ["red", "blue", "dark", "light", "dress", "coat", "shirt", "jeans", "wool", "silk"]

@@ -1,7 +1,7 @@
 """`make real`: how well a small real model labels real texts, by cue and prior, as a record and as tables.
 
-In tests/, `python -m real WHAT`: `averages` averages over orders of the labels; `learning` what heads gain, and
-scorings; `statements` error rates and label sets, over redraws of three tasks.
+In tests/, `python -m real WHAT`: `learning` what heads gain, and scorings; `statements` error rates, over redraws of
+three tasks.
 """
 
 import json
@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from . import averages, learning, statements, sweep
+from . import learning, statements, sweep
 from .texts import CACHE, SMOLLM2, tasks
 
 RECORD = CACHE / "record.json"
@@ -19,11 +19,6 @@ RECORD = CACHE / "record.json"
 
 def main() -> None:
     found = tasks()
-    if sys.argv[1:2] == ["averages"]:
-        for name in averages.TASKS:
-            for after in (False, True):
-                Console(width=160).print(averages.averages_table(found[name], after=after))
-        return
     if sys.argv[1:2] == ["learning"]:
         for table in learning.tables(found):
             Console(width=160).print(table)

@@ -1,4 +1,4 @@
-"""Every statistic on a table small enough to be worked by hand; the same rows compared; orders of labels."""
+"""Every statistic on a table small enough to be worked by hand; the same rows compared."""
 
 import json
 import math
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from made_prompts import made_prompt
 
-from qcls_gguf import Config, PromptConfig
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.metrics import (
@@ -25,9 +24,7 @@ from qcls_gguf.evaluation.records import (
     ModeStatistics,
     PromptStatistics,
     ReliabilityBin,
-    ShuffledPrompt,
 )
-from qcls_gguf.evaluation.robustness import label_orders, shuffled_labels
 from qcls_gguf.statistics import wilson
 
 PROBABILITY = [
@@ -156,48 +153,3 @@ def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
     assert compared_prompts(("tree",), prompts) is None
     assert compared_prompts(("first_token", "tree"), prompts[:1]) is None  # nothing is left to compare with
     assert statistics("tree")[0].compared is None
-
-
-def shuffled(before: list[list[float]], *after: list[list[float]]) -> ShuffledPrompt:
-    """Of the probabilities with the labels as configured, and in each other order."""
-    texts = PromptConfig(name="p", prompt_template="{labels}: {query}", labels=("a", "b", "c"))
-    rows = [LabelledQuery(line=i + 1, query=f"query {i}", labels={"p": ("a",)}) for i in range(len(before))]
-    orders = iter(after)
-    found = shuffled_labels(
-        Config(prompts=(texts,)),
-        {"tree": {"p": np.array(before).reshape(-1, 3)}},
-        [truth_of(PROMPT, rows)],
-        k=len(after),
-        seed=0,
-        score=lambda config, part: [{"p": PromptScores(by_scoring={"tree": np.log(p).tolist()})} for p in next(orders)],
-    )
-    of_prompt = found.modes["tree"].prompts["p"]
-    assert isinstance(of_prompt, ShuffledPrompt)
-    return of_prompt
-
-
-def test_a_flip_is_another_winner_and_a_difference_the_largest_of_the_labels() -> None:
-    before = [[0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.2, 0.2, 0.6]]
-    prompt = shuffled(before, before, [[0.45, 0.25, 0.3], [0.3, 0.45, 0.25], [0.3, 0.3, 0.4]])
-    assert (prompt.n_rows, prompt.n_flips) == (3, 1)
-    assert prompt.flip_rate == pytest.approx(1 / 6)
-    assert prompt.largest_probability_difference == pytest.approx(0.2)
-    assert prompt.mean_probability_difference == pytest.approx(0.4 / 6)
-    assert list(dict(prompt.accuracy).values()) == pytest.approx([2 / 3, 1 / 2, 1 / 3, 2 / 3])
-    nothing = shuffled([], [])
-    assert (nothing.flip_rate, nothing.largest_probability_difference, nothing.accuracy.min) == (None, None, None)
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 18])
-def test_orders_of_labels_are_others_and_distinct_while_there_are_any(n: int) -> None:
-    labels = tuple(f"label {i}" for i in range(n))
-    orders = label_orders(labels, 8, "0 colour")
-    assert len(orders) == 8
-    assert labels not in orders
-    assert all(sorted(order) == sorted(labels) for order in orders)
-    n_others = math.factorial(n) - 1
-    assert len(set(orders[:n_others])) == min(8, n_others)
-    assert orders == label_orders(labels, 8, "0 colour")
-    assert orders[:3] == label_orders(labels, 3, "0 colour")
-    if n > 3:
-        assert orders != label_orders(labels, 8, "1 colour")

@@ -1,27 +1,15 @@
 """What is stated holds as often as it is stated: over redraws of rows from populations whose truth is known."""
 
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from scipy.stats import beta, betabinom, binom
-from sklearn.base import BaseEstimator, ClassifierMixin
+from scipy.stats import beta, binom
 
-from qcls_gguf.config.calibration_file import StatedSets
-from qcls_gguf.config.prompt import LabelSets
-from qcls_gguf.score.adjustment import drawn, sets_of
-from qcls_gguf.statistics import FloatArray, IntArray, beta_binomial_cdf, binomial_cdf, upper_bound
-from qcls_gguf.statistics.drift import FALSE_ALARMS, WINDOW, DriftTest, length_bin, probability_bin
+from qcls_gguf.statistics import FloatArray, binomial_cdf, upper_bound
 from qcls_gguf.statistics.stated import (
     agreement_threshold,
-    conformal_quantile,
-    conformity_scores,
     error_thresholds,
-    label_sets,
-    least_rows,
-    p_value_of_coverage,
     p_value_of_error,
     rows_for_agreement,
     rows_needed,
@@ -46,7 +34,6 @@ POPULATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
 )
 def test_the_distributions_are_scipys(n: int, k: int, p: float) -> None:
     assert binomial_cdf(k, n, p) == pytest.approx(binom.cdf(k, n, p), rel=1e-9)
-    assert beta_binomial_cdf(k, n, 90, 11) == pytest.approx(betabinom.cdf(k, n, 90, 11), rel=1e-9)
     expected = 1.0 if k == n else beta.ppf(0.95, k + 1, n - k)
     assert upper_bound(k, n, 0.95) == pytest.approx(expected, abs=1e-8)
 
@@ -141,123 +128,6 @@ def test_without_enough_rows_or_agreement_no_stage_answers() -> None:
     assert agreement_threshold(np.ones(n), same, 0.99, 0.95) == 1.0
 
 
-def drawn_rows(n: int, seed: int, n_labels: int = 6) -> tuple[FloatArray, npt.NDArray[np.intp]]:
-    """Probabilities that are too sure, and labels by other ones; the first label is true most often."""
-    random = RANDOM(seed)
-    score = random.normal(0, 1.5, (n, n_labels)) + np.linspace(2, 0, n_labels)
-    power = [np.exp(scale * score - (scale * score).max(axis=1, keepdims=True)) for scale in (1.0, 1.6)]
-    true, stated = (each / each.sum(axis=1, keepdims=True) for each in power)
-    label = (true.cumsum(axis=1) > random.random((n, 1))).argmax(axis=1)
-    return stated, label
-
-
-@pytest.mark.parametrize("method", ["lac", "aps", "aps randomised"])
-def test_sets_hold_the_label_as_often_as_stated(method: str) -> None:
-    """Over redraws of 99 rows; exactly so where no label more than needed is in the sets."""
-    name, _, randomised = method.partition(" ")
-    p, label = drawn_rows(300_000, 1)
-    u = RANDOM(2).random((len(p), 1)) if randomised else None
-    every = np.arange(len(p))
-    scores = conformity_scores(p, name, 1.0 if u is None else u)[every, label]
-    shares, seen = [], []
-    for rows in RANDOM(3).permutation(len(p))[: N_REDRAWS * 199].reshape(N_REDRAWS, 199):
-        own, new = rows[:99], rows[99:]
-        threshold = conformal_quantile(scores[own], 0.9)
-        sets = label_sets(p[new], threshold, name, None if u is None else u[new])
-        n_covered = int(sets[np.arange(100), label[new]].sum())
-        shares.append(n_covered / 100)
-        seen.append(p_value_of_coverage(n_covered, 100, 0.9, 99))
-        assert name != "aps" or randomised or sets.any(axis=1).all()
-    standard_error = np.std(shares) / np.sqrt(N_REDRAWS)
-    assert np.mean(shares) >= 0.9 - 3 * standard_error
-    assert np.mean(shares) <= (0.93 if method == "aps" else 0.91) + 3 * standard_error
-    assert np.mean(np.array(seen) < 0.05) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / N_REDRAWS)
-
-
-def test_sets_by_label_hold_each_label_as_often_as_stated() -> None:
-    """Where sets of one threshold do not: for the rare labels."""
-    p, label = drawn_rows(60_000, 4)
-    scores = conformity_scores(p, "lac")
-    own, new = np.arange(30_000), np.arange(30_000, 60_000)
-    by_label = np.array([conformal_quantile(scores[own[label[own] == i], i], 0.9) for i in range(6)])
-    together = conformal_quantile(scores[own, label[own]], 0.9)
-    shares = []
-    for threshold in (by_label, together):
-        sets = label_sets(p[new], threshold, "lac")
-        shares.append([sets[label[new] == i, i].mean() for i in range(6)])
-    assert min(shares[0]) > 0.87
-    assert min(shares[1]) < 0.8
-
-
-def test_two_labels_may_have_thresholds_of_their_own() -> None:
-    asked = LabelSets(coverage=0.9, by_label=True)
-    sets = StatedSets(asked=asked, thresholds=(0.3, 0.8), n_rows=9, n_empty=0, n_full=0, mean_size=1.0)
-    assert sets_of(sets, np.array([[0.6, 0.4]]), ["x"]).tolist() == [[False, True]]
-
-
-def test_scores_and_sets_are_those_of_their_definitions() -> None:
-    """Label by label, without arrays."""
-    p, _ = drawn_rows(50, 5)
-    u = drawn([str(i) for i in range(50)])
-    assert ((u >= 0) & (u < 1)).all()
-    assert np.array_equal(u, drawn([str(i) for i in range(50)]))
-    exact, mixed = conformity_scores(p, "aps"), conformity_scores(p, "aps", u)
-    sets, some = label_sets(p, 0.8, "aps"), label_sets(p, 0.8, "aps", u)
-    for row in range(50):
-        before = 0.0
-        for label in sorted(range(6), key=lambda each: -p[row, each]):
-            assert exact[row, label] == pytest.approx(before + p[row, label])
-            assert mixed[row, label] == pytest.approx(before + u[row, 0] * p[row, label])
-            assert sets[row, label] == (before + p[row, label] <= 0.8 or before == 0)
-            assert some[row, label] == (before + u[row, 0] * p[row, label] <= 0.8)
-            before += p[row, label]
-    assert np.array_equal(label_sets(p, 0.8, "lac"), 1 - p <= 0.8)
-
-
-class Given(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier whose probabilities are its input."""
-
-    classes_ = np.arange(6)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    def predict_proba(self, p: FloatArray) -> FloatArray:
-        return p
-
-    def predict(self, p: FloatArray) -> IntArray:
-        return np.asarray(p.argmax(axis=1))
-
-
-@pytest.mark.parametrize("method", ["lac", "aps"])
-def test_sets_are_those_of_mapie(method: str) -> None:
-    """Of 10,000 rows for 10,000 others: equal by `lac`, by randomised `aps`, where MAPIE draws numbers of its own, of
-    equal size and coverage."""
-    mapie = pytest.importorskip("mapie.classification")
-    p, label = drawn_rows(20_000, 8)
-    own, new, own_label, new_label = p[:10_000], p[10_000:], label[:10_000], label[10_000:]
-    own_u, new_u = RANDOM(9).random((2, 10_000, 1)) if method == "aps" else (None, None)
-    other = mapie.SplitConformalClassifier(Given(), 0.9, method, random_state=1).conformalize(own, own_label)
-    how = {"include_last_label": "randomized"} if method == "aps" else None
-    theirs = other.predict_set(new, conformity_score_params=how)[1][:, :, 0]
-    every = np.arange(10_000)
-    scores = conformity_scores(own, method, 1.0 if own_u is None else own_u)[every, own_label]
-    ours = label_sets(new, conformal_quantile(scores, 0.9), method, new_u)
-    if method == "lac":
-        np.testing.assert_array_equal(ours, theirs)
-    assert ours.sum(axis=1).mean() == pytest.approx(theirs.sum(axis=1).mean(), abs=0.06)
-    assert ours[every, new_label].mean() == pytest.approx(theirs[every, new_label].mean(), abs=0.01)
-
-
-def test_a_quantile_needs_rows_and_takes_ties() -> None:
-    assert least_rows(0.9) == 9
-    assert conformal_quantile(np.arange(8.0), 0.9) == np.inf
-    assert conformal_quantile(np.arange(9.0), 0.9) == 8
-    assert conformal_quantile(np.full(50, 0.3), 0.9) == 0.3
-    assert label_sets(np.full((1, 4), 0.25), 0.75, "lac").all()  # which is full
-    assert not label_sets(np.full((1, 4), 0.25), 0.7, "lac").any()  # and empty
-
-
 def test_a_check_fails_true_claims_as_rarely_as_stated_and_finds_false_ones() -> None:
     random = RANDOM(6)
     at_target = [p_value_of_error(k, 200, TARGET) < 0.05 for k in random.binomial(200, TARGET, N_REDRAWS)]
@@ -265,53 +135,3 @@ def test_a_check_fails_true_claims_as_rarely_as_stated_and_finds_false_ones() ->
     twice = [p_value_of_error(k, 200, TARGET) < 0.05 for k in random.binomial(200, 2 * TARGET, N_REDRAWS)]
     assert np.mean(twice) > 0.8
     assert p_value_of_error(0, 0, TARGET) == 1
-
-
-def stream(random: np.random.Generator, n: int, sure: float = 3.0, n_tokens: float = 15.0) -> list[dict[str, int]]:
-    """Values of n answers; sure: larger for more probable ones."""
-    p = 1 - random.beta(0.6, sure, n)
-    labels, lengths = random.choice(5, n, p=[0.4, 0.3, 0.15, 0.1, 0.05]), random.lognormal(np.log(n_tokens), 0.5, n)
-    columns = zip(p, labels.tolist(), lengths, strict=True)
-    return [
-        {"confidence": probability_bin(sure), "label": label, "length": length_bin(int(length))}
-        for sure, label, length in columns
-    ]
-
-
-def drift_test(random: np.random.Generator, n: int) -> DriftTest:
-    """A test against n values that are like the stream's."""
-    rows = stream(random, n)
-    return DriftTest({name: Counter(row[name] for row in rows) for name in rows[0]})
-
-
-@pytest.mark.parametrize("n_reference", [20, 400])
-def test_windows_like_the_reference_alarm_as_rarely_as_stated(n_reference: int) -> None:
-    """However few values the reference has."""
-    random, n_windows, n_alarms = RANDOM(8), 200, 0
-    for _ in range(n_windows):
-        test = drift_test(random, n_reference)
-        n_alarms += sum(test.add(values) is not None for values in stream(random, WINDOW))
-        assert (test.n_windows, len(test.alarms) <= 1) == (1, True)
-    assert n_alarms <= FALSE_ALARMS * n_windows + 3 * np.sqrt(FALSE_ALARMS * n_windows)
-
-
-@pytest.mark.parametrize(("change", "what"), [({"sure": 1.0}, "confidence"), ({"n_tokens": 30.0}, "length")])
-def test_a_change_is_found_soon_and_named(change: dict[str, float], what: str) -> None:
-    """Also after windows without one."""
-    random, delays = RANDOM(9), []
-    for _ in range(20):
-        test = drift_test(random, 400)
-        before = [test.add(values) for values in stream(random, 2 * WINDOW + 250)]
-        after = [test.add(values) for values in stream(random, 2 * WINDOW, **change)]
-        found = [place for place, alarm in enumerate(after) if alarm is not None]
-        assert sum(alarm is not None for alarm in before) <= 1
-        assert after[found[-1]] == what
-        delays.append(found[0])
-        assert len(test.alarms) <= test.n_windows == 5
-    assert np.median(delays) < 300
-
-
-def test_bins_take_what_there_is() -> None:
-    assert probability_bin(0.0) == probability_bin(1e-30) == 0
-    assert probability_bin(1.0) == probability_bin(1 - 1e-16) > probability_bin(0.9) > probability_bin(0.5)
-    assert length_bin(0) == 0 < length_bin(10) < length_bin(20)
