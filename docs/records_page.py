@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from qcls_gguf.advising.records import AdviceRecord
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.config.load import describe_settings
@@ -35,7 +34,6 @@ RECORDS: dict[str, type[Record]] = {
     "calibrate": CalibrationRecord,
     "calibrate --queries": BatchPriorRecord,
     "calibrate --target-error": StatementRecord,
-    "advise": AdviceRecord,
     "compare": ComparisonRecord,
     "bench": BenchmarkRecord,
     "models": ModelsRecord,

@@ -1,11 +1,10 @@
-"""A benchmark: requests to one or more classifiers in turns, then the roofline of each, then the record."""
+"""A benchmark: requests to one or more classifiers in turns, then the record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from itertools import count
 from statistics import fmean
 from time import perf_counter_ns
@@ -15,11 +14,12 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.schema import Config
 from ..errors import ConfigError, PlanError
+from ..model.header import GgufHeader, TensorInfo
 from ..opening import ClassifierOpener, without_kept_queries
+from ..prompts.prompt_set import read_depths
 from ..report.environment import environment, gpu_free_bytes, gpu_state, rss_bytes
 from ..statistics import quantiles, spread
 from . import records
-from .roofline import probe_device, roofline_of
 from .workloads import QuerySet, Workload, file_queries, least_tokens, made_queries, requests_of, send_in_turns
 
 
@@ -68,18 +68,16 @@ def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> records.
         gpu_before = gpu_state() if first.model.n_gpu_layers else None
         workloads = _measure(settings, classifiers, opener)
         where = environment(first.config)
-    probe = cache(probe_device)  # equal devices and types are probed once, now that no classifier holds memory
-    rooflines = {each.name: roofline_of(each.classifier, probe) for each in classifiers}
     return records.BenchmarkRecord(
         environment=where,
-        classifiers=tuple(_classifier_record(each, rooflines[each.name]) for each in classifiers),
+        classifiers=tuple(map(_classifier_record, classifiers)),
         method=records.MeasuringMethod(
             input=settings.input,
             n_requests=settings.n_requests,
             n_warm_up=settings.n_warm_up,
             n_repeats=settings.n_repeats,
         ),
-        workloads=tuple(_workload_record(each, rooflines[each.config], settings.n_repeats) for each in workloads),
+        workloads=tuple(_workload_record(workload, settings.n_repeats) for workload in workloads),
         gpu_before=gpu_before,
     )
 
@@ -183,7 +181,7 @@ def _workload(settings: BenchmarkSettings, measured: _Target, index: int, batch:
     )
 
 
-def _classifier_record(measured: _Target, roofline: records.RooflineRecord) -> records.ClassifierRecord:
+def _classifier_record(measured: _Target) -> records.ClassifierRecord:
     config = measured.classifier.config
     return records.ClassifierRecord(
         name=measured.name,
@@ -192,11 +190,43 @@ def _classifier_record(measured: _Target, roofline: records.RooflineRecord) -> r
         scoring=tuple(sorted({prompt.scoring for prompt in config.prompts})),
         runtime=config.runtime,
         model=measured.classifier.model,
+        weight_bytes=_weight_bytes(measured.classifier),
         startup_ms=measured.classifier.startup_ms,
         first_request_ms=measured.first_request_ms,
         memory=measured.memory,
-        roofline=roofline,
     )
+
+
+def _weight_bytes(classifier: Classifier) -> int:
+    """The bytes of the weights that a decode reads: those of its layers, and the head where logits are computed."""
+    model, compiled = classifier.engine.model, classifier.configured.compiled
+    return weight_bytes(
+        model.header,
+        model.file.tensors.values(),
+        head=compiled.exact,
+        depth=read_depths([compiled], model.facts.n_layer)[1],
+    )
+
+
+def weight_bytes(header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool = False, depth: int = 0) -> int:
+    """The bytes of a file's weights that a decode uses; tensors: of all parts of the file.
+
+    Experts count by the share of them that a token uses. head: whether the decode computes logits; without it neither
+    the head nor the token embeddings count, of which single rows are read. depth: the last layer computed; 0: all.
+    """
+    names = {tensor.name for tensor in tensors}
+    head_name = "output.weight" if "output.weight" in names else "token_embd.weight"
+    n_layer = int(header.scalars.get(f"{header.arch}.block_count", 0))
+    n_experts = int(header.scalars.get(f"{header.arch}.expert_count", 0)) or 1
+    expert_share = int(header.scalars.get(f"{header.arch}.expert_used_count", n_experts)) / n_experts
+    unread = tuple(f"blk.{layer}." for layer in range(depth or n_layer, n_layer))
+    unread += tuple({"output.weight", "token_embd.weight"} - {head_name if head else ""})
+    n_bytes = sum(
+        tensor.n_bytes * (expert_share if "_exps." in tensor.name else 1.0)
+        for tensor in tensors
+        if not tensor.name.startswith(unread)
+    )
+    return round(n_bytes)
 
 
 def _quantiles(values: Sequence[float]) -> records.Quantiles:
@@ -204,13 +234,10 @@ def _quantiles(values: Sequence[float]) -> records.Quantiles:
     return records.Quantiles(min=least, p50=p50, p90=p90, p99=p99)
 
 
-def _workload_record(workload: Workload, roofline: records.RooflineRecord, n_repeats: int) -> records.WorkloadRecord:
+def _workload_record(workload: Workload, n_repeats: int) -> records.WorkloadRecord:
     counts, n_reused, n_cuda_graphs = workload.counts, workload.n_reused, workload.n_cuda_graphs
-    n_rows = fmean(count.n_positions for count in counts)
-    roofline_ms = roofline.ms(n_tokens=workload.least_tokens, n_rows=n_rows)
     p50_runs: list[float] = np.median(np.reshape(workload.total_ms, (n_repeats, -1)), axis=1).tolist()
     n_decodes = sum(count.n_decodes for count in counts)
-    total_ms = _quantiles(workload.total_ms)
     return records.WorkloadRecord(
         name=f"{workload.config}, {workload.queries}, batch {workload.batch}",
         config=workload.config,
@@ -218,7 +245,7 @@ def _workload_record(workload: Workload, roofline: records.RooflineRecord, n_rep
         n_prompts=len(workload.classifier.prompts),
         batch=workload.batch,
         n_requests=len(counts),
-        total_ms=total_ms,
+        total_ms=_quantiles(workload.total_ms),
         p50_runs_ms=tuple(p50_runs),
         p50_spread=spread(p50_runs),
         stage_ms={stage: _quantiles(values) for stage, values in workload.stage_ms.items()},
@@ -227,11 +254,8 @@ def _workload_record(workload: Workload, roofline: records.RooflineRecord, n_rep
             cached=fmean(count.n_tokens_cached for count in counts),
             least=workload.least_tokens,
         ),
-        n_positions=n_rows,
+        n_positions=fmean(count.n_positions for count in counts),
         n_decodes=n_decodes / len(counts),
         graph_reuse_rate=n_reused / n_decodes,
         cuda_graphs_per_decode=None if n_cuda_graphs is None else n_cuda_graphs / n_decodes,
-        roofline_ms=roofline_ms,
-        roofline_ratio=None if roofline_ms is None else total_ms.p50 / roofline_ms,
-        stages={name: n / workload.stages.total() for name, n in workload.stages.items()} or None,
     )

@@ -1,18 +1,18 @@
-"""The record of a benchmark: what `qcls-gguf bench` prints as JSON."""
+"""The record of a benchmark, what `qcls-gguf bench` prints as JSON, and what is shown of it."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
-
 from ..config.schema import RuntimeConfig
-from ..errors import ConfigError, readable
+from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured, provenance
 from ..report.environment import Environment, GpuState
-from ..report.record import Record, left_out_if_none
+from ..report.record import Record
 from ..score.result import ModelInfo
+from ..system.timing import STAGES
+
+_MADE = (
+    "No queries were given: these are made of words about clothes, in the numbers of tokens that the names of the rows "
+    "say. Your queries may be longer, and the times then are others."
+)
 
 
 class Quantiles(Record):
@@ -26,63 +26,6 @@ class Quantiles(Record):
     """90 % quantile"""
     p99: float
     """99 % quantile"""
-
-
-class SampleTimes(Record):
-    """Times of the samples of a probe, in ms: five, of reads and multiplications fifty."""
-
-    best: float
-    """the shortest"""
-    median: float
-    """the middle one"""
-
-
-class ProbeMethod(Record):
-    """How a device was probed: a GPU by a copy and a product; a CPU by reads and by multiplications on registers."""
-
-    device: str
-    """its name"""
-    n_threads: int
-    """CPU threads"""
-    memory_bytes: int
-    """bytes that were read once, of a copy also written once"""
-    memory_ms: SampleTimes
-    weight_type: str
-    """of the product, or whose products use these multiplications, such as Q4_K"""
-    product_shape: tuple[int, int, int] | None
-    """inner dimension, rows and columns of the product; null: 10^9 operations on registers"""
-    operations_ms: SampleTimes
-    bytes_per_s_of_one: float | None
-    """what one thread of the CPU reads; null of GPUs, as is the next"""
-    operations_per_s_of_one: float | None
-    """of one thread; null also where it was a product"""
-
-
-class RooflineRecord(Record):
-    """The least time of a decode: its weights read once, or its multiplications, whichever takes longer."""
-
-    bytes_per_s: float | None = None
-    """bandwidth; null where the device could not be probed, as are the next and `method`"""
-    operations_per_s: float | None = None
-    """of multiplying by weights: a multiplication and an addition are two"""
-    weight_bytes: int
-    """weights that a decode reads"""
-    n_weights_per_token: int
-    """weights that every token is multiplied by; two operations each"""
-    n_weights_per_row: int
-    """weights that are multiplied only by tokens whose hidden state is read"""
-    weight_type: str
-    """the type that most weights have"""
-    method: ProbeMethod | None = None
-    error: str | None = None
-    """why the device could not be probed"""
-
-    def ms(self, *, n_tokens: float, n_rows: float) -> float | None:
-        """Milliseconds that a decode of n_tokens tokens takes at least, of which n_rows are read; None if not known."""
-        if self.bytes_per_s is None or self.operations_per_s is None:
-            return None
-        n_products = self.n_weights_per_token * n_tokens + self.n_weights_per_row * n_rows
-        return 1e3 * max(self.weight_bytes / self.bytes_per_s, 2 * n_products / self.operations_per_s)
 
 
 class Memory(Record):
@@ -99,7 +42,7 @@ class Memory(Record):
 
 
 class ClassifierRecord(Record):
-    """One configuration: its start, its memory, its first request and its roofline."""
+    """One configuration: its start, its memory and its first request."""
 
     name: str
     """the configuration's name, unique in the record"""
@@ -108,16 +51,17 @@ class ClassifierRecord(Record):
     n_prompts: int
     """prompts that a request answers"""
     scoring: tuple[str, ...]
-    """the scorings of its prompts, each once"""
+    """the scorings of its prompts, once"""
     runtime: RuntimeConfig
     """the configuration's, with the command's options"""
     model: ModelInfo
+    weight_bytes: int
+    """weights that a decode reads; of experts the share that a token uses"""
     startup_ms: dict[str, float]
     """by step of the start-up"""
     first_request_ms: float
     """time of the first request"""
     memory: Memory
-    roofline: RooflineRecord
 
 
 class MeasuringMethod(Record):
@@ -126,7 +70,7 @@ class MeasuringMethod(Record):
     input: str | None
     """the file of the queries; null where queries were made"""
     n_requests: int
-    """of each workload in each repetition"""
+    """of a workload in one repetition"""
     n_warm_up: int
     """requests before them that are not counted"""
     n_repeats: int
@@ -162,7 +106,7 @@ class WorkloadRecord(Record):
     total_ms: Quantiles
     """time of a request as its caller sees it"""
     p50_runs_ms: tuple[float, ...]
-    """the median of each repetition"""
+    """the medians of the repetitions"""
     p50_spread: float | None
     """(largest - smallest) / median of p50_runs_ms; null for one repetition"""
     stage_ms: dict[str, Quantiles]
@@ -176,16 +120,10 @@ class WorkloadRecord(Record):
     """share of the decodes that reused a graph, 0 to 1"""
     cuda_graphs_per_decode: float | None
     """CUDA graphs launched by a decode, on average; null in a build without CUDA"""
-    roofline_ms: float | None
-    """the least time of the decode by its roofline; null where the device could not be probed"""
-    roofline_ratio: float | None
-    """the median of the requests, divided by roofline_ms"""
-    stages: dict[str, float] | None = left_out_if_none()
-    """share of the answers to prompts by the stage that gave them; only of a cascade"""
 
 
 class BenchmarkRecord(Record):
-    """How long requests take, where the time goes, and what the device could do at best."""
+    """How long requests take, and where the time goes."""
 
     environment: Environment
     """when the last request was answered"""
@@ -196,28 +134,78 @@ class BenchmarkRecord(Record):
     """the GPU before the first request; null where it cannot be queried, or computed nothing"""
 
 
-def read_benchmarks(path: Path) -> dict[str, BenchmarkRecord]:
-    """The benchmarks of a file that `bench` printed as JSON or `make t4` wrote, by the names of their parts.
+def benchmark_document(record: BenchmarkRecord) -> Document:
+    """All that is shown of a record: where it was measured, then tables."""
+    times = dict.fromkeys(("min", "p50", "p90", "p99"), measured)
+    return Document(
+        title=f"Benchmark of {', '.join(classifier.name for classifier in record.classifiers)}",
+        parts=[
+            Facts(_facts(record)),
+            None if record.method.input else Paragraph(_MADE),
+            Table(
+                columns={"total ms": TEXT, **times, "spread": ".1%"},
+                rows=[
+                    [workload.name, ms.min, ms.p50, ms.p90, ms.p99, workload.p50_spread]
+                    for workload in record.workloads
+                    for ms in [workload.total_ms]
+                ],
+                note="Spread: the largest less the smallest p50 of the repetitions, by their median.",
+            ),
+            Table(
+                columns={"stages, p50 ms": TEXT, **dict.fromkeys(STAGES, measured)},
+                rows=[
+                    [workload.name, *(workload.stage_ms[stage].p50 for stage in STAGES)]
+                    for workload in record.workloads
+                ],
+            ),
+            Table(
+                columns={
+                    **{"tokens a request": TEXT, "new": ".1f", "least": ".1f", "cached": ".1f", "decodes": ".1f"},
+                    "graphs reused": ".0%",
+                },
+                rows=[
+                    [
+                        *(workload.name, workload.tokens.new, workload.tokens.least, workload.tokens.cached),
+                        *(workload.n_decodes, workload.graph_reuse_rate),
+                    ]
+                    for workload in record.workloads
+                ],
+                note="Least: what any plan must feed, the distinct token paths less those stored.",
+            ),
+            Table(
+                columns={
+                    **{"start": TEXT, "start-up ms": measured, "first request ms": measured, "weights MB": measured},
+                    **{"RSS MiB": ".0f", "GPU memory MiB": ".0f"},
+                },
+                rows=[_start_row(classifier) for classifier in record.classifiers],
+                note="Weights: what a decode reads of them.",
+            ),
+        ],
+    )
 
-    Raises ConfigError for a file without any, or with one that another version wrote.
-    """
-    try:
-        with readable(str(path)):
-            whole = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as e:
-        raise ConfigError(f"{path}: is not JSON: {e}") from None
-    parts: Any = whole.get("parts") if isinstance(whole, dict) else None
-    parts = parts if isinstance(parts, dict) else {"": {"printed": whole}}
-    found = {}
-    for name, part in parts.items():
-        value = part.get("printed") if isinstance(part, dict) else None
-        if isinstance(value, dict) and "workloads" in value:
-            try:
-                found[name] = BenchmarkRecord.model_validate(value)
-            except ValidationError as e:
-                place, what = ".".join(map(str, e.errors()[0]["loc"])), e.errors()[0]["msg"]
-                message = f"{path}: {place}: {what}: show it with the version of qcls-gguf that measured it"
-                raise ConfigError(message) from None
-    if not found:
-        raise ConfigError(f"{path}: has no benchmark: give what `qcls-gguf bench` printed as JSON, or `make t4` wrote")
-    return found
+
+def _start_row(classifier: ClassifierRecord) -> list[object]:
+    memory = classifier.memory
+    before, after = memory.vram_free_before_bytes, memory.vram_free_after_bytes
+    return [
+        *(classifier.name, sum(classifier.startup_ms.values()), classifier.first_request_ms),
+        *(classifier.weight_bytes / 1e6, memory.rss_after_bytes / 2**20),
+        None if before is None or after is None else (before - after) / 2**20,
+    ]
+
+
+def _facts(record: BenchmarkRecord) -> dict[str, str]:
+    """Where and how it was measured."""
+    method, model = record.method, record.classifiers[0].model
+    sent = f"{method.n_requests} × {method.n_repeats} of a kind, one when the last is answered, configurations in turns"
+    facts = {**provenance(model, record.environment), "requests": sent}
+    if model.n_gpu_layers:
+        facts["GPU"] = f"before: {_gpu_text(record.gpu_before)}; after: {_gpu_text(record.environment.gpu)}"
+    return facts
+
+
+def _gpu_text(gpu: GpuState | None) -> str:
+    if gpu is None:
+        return "not known (needs the extra `bench`)"
+    held = f", held down by {', '.join(gpu.throttle_reasons)}" if gpu.throttle_reasons else ""
+    return f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz{held}"

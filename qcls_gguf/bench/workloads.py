@@ -8,7 +8,6 @@ that the planner can be judged by it.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,8 +139,6 @@ class Workload:
     """decodes that found their graph built"""
     n_cuda_graphs: int | None = None
     """CUDA graphs that were launched; None in a build without CUDA"""
-    stages: Counter[str] = field(default_factory=Counter)
-    """answers to prompts by the stage of a cascade that gave them; none without a cascade"""
 
     @property
     def batch(self) -> int:
@@ -167,7 +164,6 @@ class Workload:
         for stage, ms in results[0].stage_ms.items():
             self.stage_ms[stage].append(ms)
         self.counts.append(results[0].counts)
-        self.stages.update(answer.stage for each in results for answer in each.results if answer.stage is not None)
 
 
 def send_in_turns(workloads: Sequence[Workload], n_requests: int, on_request: Callable[[], None]) -> None:

@@ -13,7 +13,6 @@ import typer
 
 from ..config.words import printable
 from ..version import __version__
-from .advise import advise_command
 from .bench import bench_command
 from .compare import compare_command
 from .evaluate import calibrate_command, eval_command
@@ -104,7 +103,7 @@ def schema_text() -> str:
 
 for _command in (
     *(run_command, label_command, init_command, inspect_command, eval_command, learn_command, calibrate_command),
-    *(advise_command, compare_command, bench_command, models_command, serve_command, schema_command),
+    *(compare_command, bench_command, models_command, serve_command, schema_command),
 ):
     _name = _command.__name__.removesuffix("_command")
     _about, _, _details = inspect.cleandoc(_command.__doc__ or "").partition("\n\n")  # the options stand between them

@@ -32,14 +32,11 @@ class BenchOptions(QueriesFile):
     n_requests: int = option("--requests -n N", "Requests of each kind.", 50, low=1, high=1_000_000)
     n_warm_up: int = option("--warm-up N", "Requests before the counted ones.", 5, low=0, high=1_000_000)
     n_repeats: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
-    imported: Path | None = option(
-        "--import FILE", "Measure nothing: show the tables of what --format json, or `make t4`, wrote elsewhere."
-    )
 
 
 @command
 def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Reporting) -> None:
-    """Measure how long requests take and where the time goes, beside the device's roofline.
+    """Measure how long requests take and where the time goes.
 
     Several configurations are measured in turns, request by request, so that a machine that becomes slower or faster
     affects all alike; they must fit into memory together. The next request is sent when the last is answered. Queries
@@ -49,31 +46,12 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1 --batch 4
     qcls-gguf bench --queries queries.txt --format json
     qcls-gguf bench -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -n 20 --html report.html
-    qcls-gguf bench --import t4.json
-
-    The roofline of a decode is the larger of two times: reading its weights once; and 2 operations for each weight and
-    each token of the smallest possible plan. The rates of a GPU are those of a copy and of a product of 4096 × 4096
-    weights of the model's type with 512 columns; those of a CPU what its threads read of memory, and what the
-    instructions of that type's products reach on registers alone. Utilisation is the roofline's part of p50. The token
-    embeddings do not count, nor the head if no logits are computed; of the last layer after its attention, and of the
-    head, only the rows that are read count. Both rates are measured after the requests, on the same device and threads.
-    Attention, norms, launches and the host's work are not included.
 
     JSON is one object; docs/records.md describes its fields. Exit codes are those of run.
     """
     from ..bench.benchmark import BenchmarkSettings, benchmark  # see app.py for why here
-    from ..bench.document import document
-    from ..bench.records import read_benchmarks
-    from ..report.document import Document, Section
+    from ..bench.records import benchmark_document
 
-    if chosen.imported is not None:
-        for name, given in {"config": model.config, "queries": chosen.queries, "batch": chosen.batch}.items():
-            only_one(**{"import": chosen.imported, name: given})
-        check_outputs({"--html": reporting.html}, {"--import": chosen.imported})
-        records = read_benchmarks(chosen.imported)
-        sections = [Section(title=name, parts=document(record).parts) for name, record in records.items()]
-        reporting.show(next(iter(records.values())), Document(title=f"Benchmarks of {chosen.imported}", parts=sections))
-        return
     only_one(queries=chosen.queries, query_tokens=chosen.query_tokens)
     benchmark_settings = settings_of(
         BenchmarkSettings,
@@ -88,4 +66,4 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     check_outputs({"--html": reporting.html}, inputs)
     with long_work(model.offline, reporting.quiet) as opener:
         record = benchmark(benchmark_settings, opener)
-    reporting.show(record, document(record))
+    reporting.show(record, benchmark_document(record))

@@ -39,6 +39,15 @@ def likely_option(argument: str, options: Iterable[str]) -> str | None:
     return next((option for option in wanted if option in options), None)
 
 
+def instead_of(command: str, name: str) -> str | None:
+    """What there is instead of a command's option, or of a command of qcls-gguf, that was removed; None: it was not."""
+    for line in _REMOVED.read_text(encoding="utf-8").splitlines():
+        commands, names, instead = line.split(": ", 2)
+        if command in commands.split() and name in names.split():
+            return f"{name} was removed: {instead}"
+    return None
+
+
 class Command(TyperCommand):
     """A command that says what to write instead of an argument that it does not take."""
 
@@ -52,11 +61,9 @@ class Command(TyperCommand):
             if isinstance(said := getattr(e, "message", None), str):
                 e.message = said.removeprefix("Value error, ")  # type: ignore[attr-defined]  # how pydantic begins
             given = str(getattr(e, "option_name", None))
-            for line in _REMOVED.read_text(encoding="utf-8").splitlines():
-                commands, options, instead = line.split(": ", 2)
-                if ctx.info_name in commands.split() and given in options.split():
-                    with exit_codes():
-                        raise ConfigError(f"{given} was removed: {instead}") from None
+            if instead := instead_of(str(ctx.info_name), given):
+                with exit_codes():
+                    raise ConfigError(instead) from None
             commands = ctx.parent.command.commands if ctx.parent else {}
             others = [name for name, each in commands.items() if any(given in param.opts for param in each.params)]
             if others and ctx.info_name not in others:
@@ -79,9 +86,7 @@ class Commands(TyperGroup):
             args = [*args[1:2], "--help"]
         elif args == ["version"]:
             args = ["--version"]
-        for line in _REMOVED.read_text(encoding="utf-8").splitlines():
-            name, options, instead = line.split(": ", 2)
-            if options == "all" and args[:1] == [name]:
-                with exit_codes():
-                    raise ConfigError(f"{name} was removed: {instead}")
+        elif args and (instead := instead_of(args[0], "all")):
+            with exit_codes():
+                raise ConfigError(instead)
         return super().parse_args(ctx, args)

@@ -32,7 +32,7 @@ MAX_SEQ = 4096
 _MAX_PROMPTS = 1000
 _MAX_STAGES = 4
 _N_SHOWN = 12
-AGAIN = "run `qcls-gguf advise` with `cascade` again"
+AGAIN = "make the cascade again"
 
 
 @settings
@@ -231,7 +231,7 @@ class ConfigFile(Settings):
     heads: File | None = None
     """the file that `qcls-gguf learn` wrote; a relative path starts from the configuration's folder"""
     cascade: CascadeConfig | None = None
-    """cheaper configurations that are asked first, as `qcls-gguf advise` writes them"""
+    """cheaper configurations that are asked first"""
     ignore_warnings: Annotated[tuple[IgnoredKind, ...], LISTED] = ()
     """kinds of likely mistakes in the prompts that are not reported, such as untrained; all suppresses every one"""
 

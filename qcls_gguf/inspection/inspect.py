@@ -17,6 +17,9 @@ from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..prompts.trie import Pointer
 from . import records
 
+COST_QUERY_TOKENS, CUE_TOKENS = 6, 2
+"""tokens of the query whose cost is computed, and of the words that name a prompt after a common text"""
+
 
 def inspect_classifier(classifier: Classifier) -> records.Inspection:
     """The record of a classifier that is ready for queries."""
@@ -28,6 +31,14 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
     templates = classifier.configured.templates
     inspected = [_inspect_prompt(prompt, prompts, tokenizer) for prompt in prompts]
     empty = classifier.plan_counts("")
+    request = records.Request(
+        n_decodes=empty.n_decodes,
+        n_tokens=empty.n_tokens_new,
+        n_tokens_unshared=sum(prompt.added.n_tokens + prompt.n_tokens_labels for prompt in inspected),
+        n_tokens_cached=empty.n_tokens_cached,
+        n_positions=empty.n_positions,
+        n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
+    )
     longest = templates.size_of_query(n_longest := config.runtime.max_query_tokens)
     return records.Inspection(
         config=None if config.path is None else str(config.path),
@@ -54,20 +65,32 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
             n_state_seqs=engine.context.n_state_seqs if tokenizer.has_states else 0,
             n_limit=MAX_SEQ,
         ),
-        request=records.Request(
-            n_decodes=empty.n_decodes,
-            n_tokens=empty.n_tokens_new,
-            n_tokens_unshared=sum(prompt.added.n_tokens + prompt.n_tokens_labels for prompt in inspected),
-            n_tokens_cached=empty.n_tokens_cached,
-            n_positions=empty.n_positions,
-            n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
-        ),
+        request=request,
+        costs=costs(request, inspected),
         longest=longest and records.LongestQuery(n_query_tokens=n_longest, n_tokens=longest[1], n_decodes=longest[0]),
         prompts=tuple(
             each.model_copy(update={"head": _head(head, tokenizer.facts.n_layer)})
             for each, head in zip(inspected, classifier.configured.compiled.heads, strict=True)
         ),
         warnings=classifier.warnings,
+    )
+
+
+def costs(request: records.Request, prompts: Sequence[records.PromptInspection]) -> tuple[records.Cost, ...]:
+    """What a usual query feeds, and what it would feed with other texts, in tokens; alternatives that are cheaper."""
+    n, labels = len(prompts), sum(prompt.n_tokens_labels for prompt in prompts)
+    n_query = COST_QUERY_TOKENS - max(len(prompt.added.fragment[:1]) for prompt in prompts)  # in place of a space
+    now = request.n_tokens + n_query * request.n_query_copies
+    heads = n_query + max(prompt.added.n_tokens for prompt in prompts)
+    other = {
+        "with one common text for all prompts": heads + CUE_TOKENS * n + labels if request.n_query_copies > 1 else now,
+        "with heads learned on one common text": heads,
+        "with labels that differ in their first tokens": now - labels,
+    }
+    cheaper = {what: n_tokens for what, n_tokens in other.items() if n_tokens < now}
+    return tuple(
+        records.Cost(what=what, n_tokens=n_tokens, share=n_tokens / now)
+        for what, n_tokens in {"as configured": now, **cheaper}.items()
     )
 
 

@@ -124,6 +124,17 @@ class Request(Record):
     """how many times each token of a query is fed"""
 
 
+class Cost(Record):
+    """What a request with a query of 6 tokens feeds, as configured or in another way; computed, not measured."""
+
+    what: str
+    """as configured, or what would be different"""
+    n_tokens: int
+    """that the request feeds"""
+    share: float
+    """of the tokens of the request as configured: about its share of the time where many tokens are fed"""
+
+
 class LongestQuery(Record):
     """What a request with the longest query takes."""
 
@@ -190,6 +201,8 @@ class Inspection(Record):
     context: ContextSizes
     sequences: Sequences
     request: Request
+    costs: tuple[Cost, ...]
+    """as configured first, then what would feed less: a common text for all prompts, learned heads, shorter labels"""
     longest: LongestQuery | None
     """null where prompts with one cached prefix have other texts around the query, so that lengths alone do not tell"""
     prompts: tuple[PromptInspection, ...]

@@ -63,11 +63,18 @@ def _facts(inspection: records.Inspection) -> dict[str, str]:
         f"{request.n_tokens_unshared} if prompts shared none; {request.n_tokens_cached} cached, "
         f"{request.n_positions} positions",
         "query token": f"fed {counted(request.n_query_copies, 'time')}",
+        "6 tokens": _costs(inspection.costs),
         "longest query": most,
         "memory": f"{_mib(context.cache_bytes)} MiB KV cache{of_states}; compute buffers: "
         f"{_mib(context.compute_bytes)} MiB for the largest decode, {_mib(context.graphs_bytes)} for graphs of the "
         "start-up",
     }
+
+
+def _costs(costs: tuple[records.Cost, ...]) -> str:
+    now, *others = costs
+    shown = [f"{cost.n_tokens} ({cost.share:.0%}) {cost.what}" for cost in others]
+    return f"{now.n_tokens} fed" + (f"; about {', '.join(shown)}" if shown else "")
 
 
 def _mib(n_bytes: int) -> str:

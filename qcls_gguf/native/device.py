@@ -1,4 +1,4 @@
-"""The devices that llama.cpp can compute on: instruction sets, peak rates, the first GPU as NVIDIA's driver shows it.
+"""The devices that llama.cpp can compute on: instruction sets, the first GPU as NVIDIA's driver shows it.
 
 A library holds machine code for some architectures, which runs on GPUs of the same generation, and PTX, which the
 driver compiles for newer ones: half a minute to two, at the first start, if its cache keeps what comes out.
@@ -17,11 +17,10 @@ from typing import Literal
 
 from . import abi
 from .abi import Error, Status, check
-from .library import build_info, call, library, library_folder
+from .library import build_info, library, library_folder
 
 _KINDS: tuple[Literal["CPU", "GPU", "iGPU", "other"], ...] = ("CPU", "GPU", "iGPU", "other")
 _CPU = -1  # index of the processor
-_OPERATIONS = ("copy", "product", "multiply", "read")  # qcls_operation_kind
 _NO_INSTRUCTIONS = {"ACCELERATE", "CPU_HBM", "KLEIDIAI", "LLAMAFILE", "OPENMP", "REPACK"}
 """Features that ggml lists but that are no instruction sets: libraries, threading, layouts of weights."""
 
@@ -39,14 +38,6 @@ class Device:
     def is_gpu(self) -> bool:
         """Whether it is a GPU, with memory of its own or the CPU's."""
         return self.kind in ("GPU", "iGPU")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
-    """Seconds of one operation on a device: of its samples the best and the median."""
-
-    best_s: float
-    median_s: float
 
 
 def devices() -> Iterator[Device]:
@@ -91,42 +82,6 @@ def _described(index: int) -> abi.Device | None:
         return None
     check(status, error)
     return device
-
-
-def probe(
-    operation: Literal["copy", "product", "multiply", "read"],
-    device: int,
-    *,
-    n_threads: int,
-    budget_s: float,
-    n_bytes: int = 0,
-    ggml_type: int = 0,
-    n_inner: int = 0,
-    n_rows: int = 0,
-    n_columns: int = 0,
-) -> Probed:
-    """The time of an operation on a device, by its index in `devices`; budget_s: about how long all samples take.
-
-    copy: of n_bytes, twice which are needed of its memory; product: of weights of a ggml type, (n_inner, n_rows), with
-    n_columns F32 columns. On a CPU also read: of n_bytes of memory, once; multiply: 10^9 operations on registers, by
-    the instructions of products of a ggml type, where a multiplication and an addition are two operations.
-    Raises PlanError for a number out of range, DecodeError where the device cannot do it, or the products of that type
-    are not this project's.
-    """
-    seconds = abi.Seconds()
-    asked = abi.Operation(
-        kind=_OPERATIONS.index(operation),
-        device=device,
-        n_threads=n_threads,
-        weight_type=ggml_type,
-        n_inner=n_inner,
-        n_rows=n_rows,
-        n_columns=n_columns,
-        n_bytes=n_bytes,
-        budget_s=budget_s,
-    )
-    call("qcls_device_measure", byref(asked), byref(seconds))
-    return Probed(best_s=seconds.best, median_s=seconds.median)
 
 
 _LIBRARY = "libcuda.so.1"

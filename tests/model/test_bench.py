@@ -1,16 +1,14 @@
 """`qcls-gguf bench`: its record, its requests against the planner, its clock, its refusals. No time is asserted."""
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import invoked, printed, refused
+from commands import invoked, refused
 from conftest import ROOT, MakeModel, OpenClassifier
 from oracle import COLOR, PromptSpec
-from typer.testing import Result
 
 from qcls_gguf import Classifier
 from qcls_gguf.bench.records import BenchmarkRecord
@@ -21,20 +19,28 @@ from qcls_gguf.system.timing import STAGES
 SEPARATE, JOINT = (str(ROOT / "configs" / name) for name in ("fashion-8.yaml", "fashion-8-joint.yaml"))
 
 
-def bench(*arguments: object) -> Result:
-    """The command in this process, with a light probe: a start of the interpreter takes longer than what is tested."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("COPY_BYTES", 1 << 20), ("PROBE_SIDE", 256), ("PROBE_COLUMNS", 32), ("BUDGET_S", 0.02)):
-            patch.setattr(f"qcls_gguf.bench.roofline.{name}", value)
-        return invoked("bench", *arguments)
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """The record and the page of one run of the command."""
     html = tmp_path_factory.mktemp("bench") / "report.html"
-    done = bench(
-        *("-c", SEPARATE, "-c", JOINT, "--query-tokens", 2, "--batch", 1, "--batch", 2, "-n", 3, "--warm-up", 1),
+    done = invoked(
+        *(
+            "bench",
+            "-c",
+            SEPARATE,
+            "-c",
+            JOINT,
+            "--query-tokens",
+            2,
+            "--batch",
+            1,
+            "--batch",
+            2,
+            "-n",
+            3,
+            "--warm-up",
+            1,
+        ),
         *("--repeat", 2, "--format", "json", "--html", html, "--quiet"),
     )
     assert done.exit_code == 0, done.stderr
@@ -50,13 +56,7 @@ def test_a_record_and_its_page_have_the_numbers(written: tuple[dict[str, Any], s
     assert [each["name"] for each in record["workloads"]] == [
         f"{name}, 2 tokens, batch {batch}" for batch in (1, 2) for name in ("fashion-8", "fashion-8-joint")
     ]
-    for each in record["classifiers"]:
-        for name in ("bytes_per_s", "operations_per_s", "weight_bytes", "n_weights_per_token", "n_weights_per_row"):
-            assert 0 < each["roofline"][name] < math.inf
-        method = each["roofline"]["method"]
-        assert method["weight_type"] == "Q8_0"
-        assert method["bytes_per_s_of_one"] > 0
-        assert (method["operations_per_s_of_one"] is None) == (method["product_shape"] is not None)
+    assert all(6e6 < classifier["weight_bytes"] < 7e6 for classifier in record["classifiers"])
     for each in record["workloads"]:
         assert each["name"] in page
         assert each["n_requests"] == 6
@@ -67,52 +67,6 @@ def test_a_record_and_its_page_have_the_numbers(written: tuple[dict[str, Any], s
         assert each["tokens"]["least"] == each["tokens"]["new"]
         assert len(each["p50_runs_ms"]) == 2
         assert 0 <= each["graph_reuse_rate"] <= 1
-        assert each["roofline_ratio"] == pytest.approx(each["total_ms"]["p50"] / each["roofline_ms"])
-
-
-def test_a_record_is_shown_elsewhere(written: tuple[dict[str, Any], str], tmp_path: Path) -> None:
-    record, _ = written
-    path, html = tmp_path / "t4.json", tmp_path / "page.html"
-    path.write_text(json.dumps(record))
-    alone = bench("--import", path, "--html", html)
-    assert alone.exit_code == 0, alone.stderr
-    assert "utilisation" in alone.stdout
-    assert all(each["name"] in html.read_text() for each in record["workloads"])
-    part = {"command": ["bench"], "returncode": 0, "printed": record, "errors": ""}
-    failed = {"command": ["pytest"], "returncode": 1, "printed": "workloads", "errors": ""}
-    path.write_text(json.dumps({"date": "", "parts": {"tests": failed, "Q8_0, requests": part}}))
-    among_others = bench("--import", path)
-    assert "Q8_0, requests" in among_others.stdout
-    assert alone.stdout.strip() in among_others.stdout
-    assert json.loads(bench("--import", path, "--format", "json").stdout) == record
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("{", [], "is not JSON"),
-        ("\udcff", [], "t4.json: is not JSON"),
-        ("[" * 100_000, [], "is not JSON"),
-        ('{"parts": {"tests": {"printed": "x"}}}', [], "has no benchmark"),
-        ('{"parts": []}', [], "has no benchmark"),
-        ('{"parts": {"tests": 3}}', [], "has no benchmark"),
-        ('{"workloads": []}', [], "environment: Field required: show it with the version"),
-        ("{}", ["--batch", "2"], "--import and --batch are both given"),
-    ],
-)
-def test_a_file_without_a_benchmark_is_refused(text: str, options: list[str], message: str, tmp_path: Path) -> None:
-    path = tmp_path / "t4.json"
-    path.write_text(text, errors="surrogateescape")
-    assert re.search(message, refused("bench", "--import", path, *options))
-
-
-def test_a_device_that_cannot_be_measured_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe refuses; what was measured before is shown without a roofline."""
-    monkeypatch.setattr("qcls_gguf.bench.roofline.COPY_BYTES", 1 << 37)
-    shown = " ".join(printed("bench", "--query-tokens", 1, "-n", 1, "--repeat", 1, "--quiet").split())
-    assert "not measured: probe: n_bytes is 137438953472: it must be between" in shown
-    for text in ("fashion-8, 1 token, batch 1", "stages, p50 ms", "graphs reused", "utilisation"):
-        assert text in shown
 
 
 @pytest.mark.parametrize(

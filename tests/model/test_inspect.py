@@ -110,11 +110,16 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
         # ` dress` takes the place of the space that an empty query leaves, and ` red` comes on top
         assert classifier.classify("dress").counts.n_tokens_new == n_empty
         assert classifier.classify("red dress").counts.n_tokens_new == n_empty + n_copies
+        counts_of_six = classifier.classify("red dress for girls with long").counts.n_tokens_new
         assert request.n_query_copies == n_copies
     sequences = found.sequences
     assert sequences.n_needed == sequences.n_holders + 9 * 4
     assert sequences.n_seq_max == sequences.n_needed + 16  # for questions at run time
     assert sequences.n_holders == len({prompt.prefix for prompt in classifier.prompts})
+    costs = {cost.what: cost.n_tokens for cost in found.costs}
+    assert costs["as configured"] == n_empty + 5 * n_copies == counts_of_six  # one takes the place of a space
+    assert costs["with heads learned on one common text"] == 13
+    assert ("with one common text for all prompts" in costs) == (n_copies > 1)
     assert all(prompt.fast_path for prompt in found.prompts)
     for prompt, config_prompt in zip(found.prompts, classifier.config.prompts, strict=True):
         assert tuple(label.label for label in prompt.labels) == config_prompt.labels

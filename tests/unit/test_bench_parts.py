@@ -1,4 +1,4 @@
-"""Which weights a decode reads, the roofline by made-up rates, and the least tokens by an obvious count."""
+"""Which weights a decode reads, and the least tokens by an obvious count."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_prompts import made_prompt
 
-from qcls_gguf.bench.records import RooflineRecord
-from qcls_gguf.bench.roofline import count_weights
+from qcls_gguf.bench.benchmark import weight_bytes
 from qcls_gguf.bench.workloads import least_tokens
 from qcls_gguf.model.header import GgufHeader, Scalar, TensorInfo
 from qcls_gguf.prompts.compiled import Prompt
@@ -29,7 +28,7 @@ TENSORS = {
 
 def weights(
     *without: str, head: bool = False, depth: int = 0, scalars: Mapping[str, Scalar] = MappingProxyType({})
-) -> RooflineRecord:
+) -> int:
     tensors = [
         TensorInfo(
             name=name, shape=(n,) if m is None else (n, m), ggml_type=kind, offset=0, n_bytes=n * (m or 1) * 2
@@ -43,50 +42,23 @@ def weights(
         scalars={"general.architecture": "a", "a.block_count": 2, **scalars},
         tensors={},
     )
-    return count_weights(header, tensors, head=head, depth=depth)
+    return weight_bytes(header, tensors, head=head, depth=depth)
 
 
-def test_without_a_head_the_layers_count() -> None:
-    found = weights()
-    assert found.weight_bytes == 2 * (10 + 100 + 200 + 100 + 200)
-    assert found.n_weights_per_token == 100 + 200 + 100
-    assert found.n_weights_per_row == 200  # of the last layer, after attention
-    assert found.weight_type == "Q8_0"
-
-
-def test_with_a_head_its_rows_count_too() -> None:
-    assert weights(head=True).n_weights_per_row == 200 + 1000
-    assert weights(head=True).weight_bytes == weights().weight_bytes + 2000
-    tied = weights("output.weight", head=True)
-    assert (tied.n_weights_per_row, tied.weight_bytes) == (1200, weights(head=True).weight_bytes)
-    assert weights("output.weight") == weights()
+def test_the_layers_count_and_the_head_where_logits_are_computed() -> None:
+    assert weights() == weights("output.weight") == 2 * (10 + 100 + 200 + 100 + 200)
+    assert weights(head=True) == weights("output.weight", head=True) == weights() + 2000
 
 
 def test_above_the_depth_of_all_heads_no_layer_counts() -> None:
-    found = weights(depth=1)
-    assert found.weight_bytes == 2 * (10 + 100 + 200)
-    assert (found.n_weights_per_token, found.n_weights_per_row) == (100, 200)  # the last layer that is computed
+    assert weights(depth=1) == 2 * (10 + 100 + 200)
     assert weights(depth=2) == weights()
 
 
 def test_of_experts_the_used_share_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = weights()
     monkeypatch.setitem(TENSORS, "blk.0.ffn_up_exps.weight", (10, 80, Q8_0))
-    found = weights(scalars={"a.expert_count": 8, "a.expert_used_count": 2})
-    assert found.n_weights_per_token == weights().n_weights_per_token - 800 + 200
-    assert found.weight_bytes == weights().weight_bytes - 1600 + 400
-
-
-def test_the_roofline_is_the_larger_of_the_two() -> None:
-    counts = {"weight_bytes": 1_000_000, "n_weights_per_token": 500_000, "n_weights_per_row": 100_000}
-    found = RooflineRecord.model_validate(
-        {**counts, "weight_type": "Q8_0", "bytes_per_s": 1e9, "operations_per_s": 1e10}
-    )
-    assert found.ms(n_tokens=20, n_rows=5) == pytest.approx(2.1)
-    assert found.ms(n_tokens=1, n_rows=1) == pytest.approx(1.0)
-
-
-def test_without_rates_there_is_no_least_time() -> None:
-    assert weights().ms(n_tokens=1, n_rows=1) is None
+    assert weights(scalars={"a.expert_count": 8, "a.expert_used_count": 2}) == without + 400
 
 
 LABELS = ((1,), (2,)), ((1, 2), (1, 3), (4,)), ((1, 2, 3), (1, 2, 4), (1, 5))

@@ -1,1 +1,0 @@
-"""Cheaper configurations that still answer alike: derived from one, tried on queries, and recommended."""
