@@ -8,7 +8,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py pa
            $(foreach suffix,c cpp h cu cuh cmake,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test fast t real kernels t4 hostile load sanitize wheel cpus qemu clean
+.PHONY: run test fast t real kernels t4 records hostile load sanitize wheel cpus qemu clean
 
 run: $(VENV)/.built
 	$(BIN)/qcls-gguf run --interactive \
@@ -58,6 +58,10 @@ T4_MODELS ?=
 t4: $(VENV)/.checked
 	$(LABORATORY) t4 --out $(abspath t4.json) $(foreach model,$(T4_MODELS),--model \
 	    $(if $(wildcard $(model)),$(abspath $(model)),$(model)))
+
+# What the commands print as JSON: build/records.md, a table of fields for each type, and build/records.schema.json.
+records: $(VENV)/.built
+	$(BIN)/python docs/records_page.py build
 
 # The large runs of tests/hostile; docs/security.md says how seed, counts and rows are chosen.
 hostile: $(VENV)/.checked

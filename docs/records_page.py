@@ -1,12 +1,13 @@
-"""Prints docs/records.md, which describes the record of every command: `python docs/records_page.py`."""
+"""The records of all commands, described from their types: `make records` writes build/records.md and their schema."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import models_json_schema
 
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.compare.records import ComparisonRecord
@@ -42,97 +43,60 @@ RECORDS: dict[str, type[Record]] = {
 _BEGINNING = """\
 # Records
 
-What the commands print with `--format json`, and `label` with `--summary json`. Each prints one object (`run` one for a
-single query, else a list of them, and with `--format jsonl` one on a line), whose fields are below.
-Counts are named `n_*`, times `*_ms` (milliseconds) or `*_s` (seconds), sizes `*_bytes`. A field without a value is
-`null`, unless its table says that it is left out. New fields may come with a new version.
+What the commands print with `--format json`, and `label` with `--summary json`: one object, of the type named here
+(`run` one for a single query, else a list of them, and with `--format jsonl` one on a line). Counts are named `n_*`,
+times `*_ms` or `*_s`, sizes `*_bytes`. A field without a value is `null`, unless it says that it is left out.
 
-This page is generated from the types by `python docs/records_page.py > docs/records.md`.
-
+| command | record |
+| --- | --- |
 """
 
 
+def records_schema() -> JsonObject:
+    """The JSON Schema of all records: a definition for each type."""
+    _, schema = models_json_schema([(record, "serialization") for record in RECORDS.values()])
+    describe_settings(schema["$defs"])
+    return schema
+
+
 def records_page() -> str:
-    """The text of docs/records.md."""
-    return _BEGINNING + records_markdown({f"`qcls-gguf {command}`": record for command, record in RECORDS.items()})
+    """The page: which command prints what, then the fields of every type."""
+    rows = [f"| `qcls-gguf {command}` | {_link(record.__name__)} |\n" for command, record in RECORDS.items()]
+    types = [_section(name, schema) for name, schema in records_schema()["$defs"].items() if "properties" in schema]
+    return _BEGINNING + "".join(rows) + "".join(types)
 
 
-class _WrittenSchema(GenerateJsonSchema):
-    """Without what a class takes when it is made and does not keep, which is not written."""
-
-    def field_is_present(self, field: Any) -> bool:
-        """For pydantic."""
-        return super().field_is_present(field) and not field.get("init_only")
-
-
-def records_markdown(records: Mapping[str, type[BaseModel]]) -> str:
-    """A section for each record by its heading, with a table of its fields, and one for each type that it has first."""
-    lines: list[str] = []
-    seen: set[str] = set()
-
-    def describe(heading: str, schema: JsonObject, types: Mapping[str, JsonObject]) -> None:
-        lines.extend([heading, "", *_table(schema, types)])
-        for name in _references(schema):
-            if name not in seen:
-                seen.add(name)
-                describe(f"### {name}", types[name], types)
-
-    for heading, record in records.items():
-        schema = record.model_json_schema(schema_generator=_WrittenSchema)
-        describe_settings(schema.get("$defs", {}))
-        describe(f"## {heading}", schema, schema.pop("$defs", {}))
-    return "\n".join(lines)
+def _section(name: str, schema: JsonObject) -> str:
+    lines = ["", f"## {name}", "", " ".join(schema["description"].split())]
+    lines += ["", "| field | type | meaning |", "| --- | --- | --- |"]
+    for field, about in schema["properties"].items():
+        kind, meaning = _type(about), " ".join(about.get("description", "").split()).replace("|", "\\|")
+        if about.get(LEFT_OUT):
+            kind, meaning = kind.removesuffix(" or null"), f"{meaning}; left out where there is none".lstrip("; ")
+        lines.append(f"| `{field}` | {kind} | {meaning} |")
+    return "\n".join(lines) + "\n"
 
 
-def _references(part: Any) -> Iterator[str]:
-    if isinstance(part, dict):
-        if "$ref" in part:
-            yield part["$ref"].rpartition("/")[2]
-        for value in part.values():
-            yield from _references(value)
-    elif isinstance(part, list):
-        for value in part:
-            yield from _references(value)
+def _link(name: str) -> str:
+    return f"[{name}](#{name.lower()})"
 
 
-def _table(schema: JsonObject, types: Mapping[str, JsonObject]) -> list[str]:
-    """A type's description and its fields, a row each; a field without a description has that of its type."""
-    lines = [_one_line(schema["description"]), "", "| field | type | meaning |", "| --- | --- | --- |"]
-    for name, field in schema["properties"].items():
-        described = [field, *(types[reference] for reference in _references(field))]
-        meaning = _one_line(next((each["description"] for each in described if "description" in each), ""))
-        kind = _type_text(field)
-        if field.get(LEFT_OUT):
-            kind, meaning = kind.removesuffix(" or null"), f"{meaning}; left out where there is none"
-        text = meaning.replace("|", "\\|")
-        lines.append(f"| `{name}` | {kind} | {text} |")
-    return [*lines, ""]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _type_text(field: JsonObject) -> str:
+def _type(field: Any) -> str:
     """A type in words: `list of number`, `object of number` for any keys, `[number, number]` for a pair."""
     if "$ref" in field:
-        name = field["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        return _link(field["$ref"].rpartition("/")[2])
     if "anyOf" in field:
-        return " or ".join(map(_type_text, field["anyOf"]))
-    if "enum" in field:
-        return " or ".join(f"`{value}`" for value in field["enum"])
-    if "const" in field:
-        return f"`{field['const']}`"
-    kind = str(field["type"])
-    if kind == "array":
-        if "prefixItems" in field:
-            return f"[{', '.join(map(_type_text, field['prefixItems']))}]"
-        return f"list of {_type_text(field['items'])}"
-    if kind == "object":
-        return f"object of {_type_text(field['additionalProperties'])}"
-    return kind
+        return " or ".join(map(_type, field["anyOf"]))
+    if "enum" in field or "const" in field:
+        return " or ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if field["type"] == "array":
+        pair = field.get("prefixItems")
+        return f"[{', '.join(map(_type, pair))}]" if pair else f"list of {_type(field['items'])}"
+    return f"object of {_type(field['additionalProperties'])}" if field["type"] == "object" else str(field["type"])
 
 
 if __name__ == "__main__":
-    print(records_page(), end="")
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "records.md").write_text(records_page(), encoding="utf-8")
+    (folder / "records.schema.json").write_text(json.dumps(records_schema(), indent=2), encoding="utf-8")

@@ -64,7 +64,7 @@ def models_command(printing: Printing) -> None:
     Give the names of packages and of Ollama's models as --model, those of the hub's cache as --hf-repo. Nothing is
     downloaded or changed. Ollama's store is at OLLAMA_MODELS, else in the user's or the service's folder.
 
-    JSON is one object; docs/records.md describes its fields.
+    JSON is one object; `make records` describes its fields.
 
     \b
     qcls-gguf models

@@ -47,7 +47,7 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     qcls-gguf bench --queries queries.txt --format json
     qcls-gguf bench -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -n 20 --html report.html
 
-    JSON is one object; docs/records.md describes its fields. Exit codes are those of run.
+    JSON is one object; `make records` describes its fields. Exit codes are those of run.
     """
     from ..bench.benchmark import BenchmarkSettings, benchmark  # see app.py for why here
     from ..bench.records import benchmark_document

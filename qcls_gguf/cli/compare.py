@@ -56,7 +56,7 @@ def compare_command(
     ollama        parallel raw HTTP requests              (--ollama and --ollama-model)
 
     Exit codes: 0; 1 if a method named with --method is absent, or one failed while it ran; 2 for usage and
-    configuration; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
+    configuration; 3 for a model that can't be loaded. JSON is one object; `make records` describes its fields.
 
     \b
     qcls-gguf compare

@@ -42,7 +42,7 @@ def eval_command(
     gives the scores of all modes. They are not calibrated. If the configuration has a prior, a temperature or a
     calibration, `calibrated` is one more mode: every prompt in its own scoring with these. If it is a cascade, all
     modes describe its last stage, and `cascade` is one more mode: all stages, as in a request. JSON is one object;
-    docs/records.md describes its fields. Exit codes: 0; 1 if scores are not finite, a decode failed or a
+    `make records` describes its fields. Exit codes: 0; 1 if scores are not finite, a decode failed or a
     statement does; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
     --check-error checks the error rates that the configured calibration states, and exits with 1 if one fails: with all
@@ -109,7 +109,7 @@ def calibrate_command(
     needed, and left out of the file. `eval --check-error` checks it later.
 
     Exit codes: 0; 1 if every fit or any statement was refused, or a decode failed; 2 for usage, configuration and data;
-    3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
+    3 for a model that can't be loaded. JSON is one object; `make records` describes its fields.
 
     \b
     qcls-gguf calibrate --data labelled.jsonl

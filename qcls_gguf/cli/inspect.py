@@ -39,7 +39,7 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
     --statement prints what `calibrate --target-error` found, as a paragraph that a person can sign: data,
     date, counts, error rate, coverage, and what is not promised.
 
-    JSON is one object; docs/records.md describes its fields.
+    JSON is one object; `make records` describes its fields.
 
     \b
     qcls-gguf inspect --config my.yaml

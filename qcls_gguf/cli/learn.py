@@ -39,7 +39,7 @@ def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions,
     file, add `heads: FILE` to the configuration: layers that no prompt reads are then not computed. See docs/learn.md.
 
     Exit codes: 0; 1 if no head was kept, so that nothing is written, or a decode failed; 2 for usage, configuration and
-    data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
+    data; 3 for a model that can't be loaded. JSON is one object; `make records` describes its fields.
 
     \b
     qcls-gguf learn --data labelled.csv --config own.yaml

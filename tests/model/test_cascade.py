@@ -1,7 +1,6 @@
 """Cascades: which stage answers what, what goes on and what that feeds, and what is refused."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from commands import ROOT, write_rows
 from evaluations import evaluated
 
 from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError, load_config
-from qcls_gguf.bench.workloads import Workload, send_in_turns
 from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.run import label_files
 from qcls_gguf.labelling.worker import LabelSettings
@@ -175,14 +173,3 @@ def test_an_evaluation_has_the_whole_cascade_and_who_answers(
         assert shares["agreement"] == found["modes"]["cascade"]["prompts"][name]["accuracy"] == same / len(QUERIES)
         first = sum(answer.stage == "cheap" for answer in answers)
         assert shares["stages"] == {"cheap": first / len(QUERIES), "both": 1 - first / len(QUERIES)}
-
-
-def test_a_benchmark_counts_the_answers_of_each_stage(folder: Path) -> None:
-    with Classifier.from_config(write(folder, joint(), {"category": 0.7, "audience": 0.6})) as both:
-        requests = [[query] for query in QUERIES]
-        workload = Workload(config="both", classifier=both, queries="q", requests=requests, least_tokens=1.0)
-        workload.warm_up(1)
-        send_in_turns([workload], len(QUERIES), lambda: None)
-        stages = Counter(answer.stage for query in QUERIES for answer in both.classify(query).results)
-    assert workload.stages == stages
-    assert set(stages) == {"cheap", "both"}  # else this shows nothing
