@@ -10,6 +10,7 @@ from pathlib import Path
 from qcls_gguf.native.library import library_folder
 
 NATIVE = Path(__file__).parents[1] / "qcls_gguf" / "native"
+INCLUDES = [f"-I{NATIVE / 'shared'}", f"-I{NATIVE.parents[1] / 'vendor/llama.cpp/ggml/src'}"]
 _CPUINFO = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16"}
 """Names of the compiler's, and other names of the same in /proc/cpuinfo."""
 
@@ -28,7 +29,7 @@ def compiled_kernel(name: str, folder: Path, flags: str) -> ctypes.CDLL:
     path = folder / f"{name}.so"
     sources = [Path(__file__).parent / f"{name}.cpp", *(NATIVE / "cpu").glob(f"*{name}.cpp")]
     options = shlex.split(f"-std=c++17 -O2 -shared -fPIC {flags} {os.environ.get('QCLS_TEST_CXXFLAGS', '')}")
-    subprocess.run(["g++", *options, f"-I{NATIVE / 'shared'}", *map(str, sources), "-o", str(path)], check=True)
+    subprocess.run(["g++", *options, *INCLUDES, *map(str, sources), "-o", str(path)], check=True)
     return ctypes.CDLL(str(path))
 
 

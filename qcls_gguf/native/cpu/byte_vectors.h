@@ -59,6 +59,7 @@ QCLS_INLINE floats load_floats(const float * p) { return _mm512_loadu_ps(p); }
 QCLS_INLINE void store_floats(float * p, floats a) { _mm512_storeu_ps(p, a); }
 QCLS_INLINE floats converted(bytes words) { return _mm512_cvtepi32_ps(words); }
 QCLS_INLINE floats same_bits(bytes words) { return _mm512_castsi512_ps(words); }
+template <int n> QCLS_INLINE bytes words_shifted_left(bytes a) { return _mm512_slli_epi32(a, n); }
 QCLS_INLINE floats halves_at(const uint8_t * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
 QCLS_INLINE bytes widened(const uint8_t * p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p)); }
 QCLS_INLINE bytes widened(const int8_t * p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) p)); }
@@ -101,6 +102,7 @@ QCLS_INLINE floats load_floats(const float * p) { return _mm256_loadu_ps(p); }
 QCLS_INLINE void store_floats(float * p, floats a) { _mm256_storeu_ps(p, a); }
 QCLS_INLINE floats converted(bytes words) { return _mm256_cvtepi32_ps(words); }
 QCLS_INLINE floats same_bits(bytes words) { return _mm256_castsi256_ps(words); }
+template <int n> QCLS_INLINE bytes words_shifted_left(bytes a) { return _mm256_slli_epi32(a, n); }
 QCLS_INLINE floats halves_at(const uint8_t * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
 QCLS_INLINE bytes widened(const uint8_t * p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) p)); }
 QCLS_INLINE bytes widened(const int8_t * p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) p)); }
@@ -139,6 +141,8 @@ QCLS_INLINE floats all_floats(float x) { return vdupq_n_f32(x); }
 QCLS_INLINE floats load_floats(const float * p) { return vld1q_f32(p); }
 QCLS_INLINE void store_floats(float * p, floats a) { vst1q_f32(p, a); }
 QCLS_INLINE floats converted(bytes words) { return vcvtq_f32_s32(words_of(words)); }
+QCLS_INLINE floats same_bits(bytes words) { return vreinterpretq_f32_u8(words); }
+template <int n> QCLS_INLINE bytes words_shifted_left(bytes a) { return of_words(vshlq_n_s32(words_of(a), n)); }
 QCLS_INLINE floats halves_at(const uint8_t * p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
 QCLS_INLINE bytes widened(const uint8_t * p) {
     return of_words((int32x4_t) {p[0], p[1], p[2], p[3]});

@@ -34,22 +34,26 @@ template <int n_bits> void pack(const uint8_t * codes, uint8_t * out) {
         memcpy(out, codes, 32);
         return;
     }
-    for (int i = 0; i < 16; ++i) {
-        out[i] = (codes[i] & 15) | codes[i + 16] << 4;
+    if constexpr (n_bits >= 4) {
+        for (int i = 0; i < 16; ++i) {
+            *out++ = (codes[i] & 15) | codes[i + 16] << 4;
+        }
     }
-    if constexpr (n_bits == 5) {
-        uint32_t fifth = 0;
+    constexpr int packed = n_bits >= 4 ? 4 : 0;  // bits of each code; the next two, then the next one
+    if constexpr (n_bits - packed >= 2) {
+        for (int i = 0; i < 8; ++i) {
+            const auto two = [&](int k) { return (codes[i + 8 * k] >> packed & 3) << 2 * k; };
+            *out++ = (uint8_t) (two(0) | two(1) | two(2) | two(3));
+        }
+    }
+    if constexpr (n_bits % 2 == 1) {
+        uint32_t last = 0;
         for (int j = 0; j < n_quads; ++j) {
             uint32_t quad;
             memcpy(&quad, codes + 4 * j, sizeof(quad));
-            fifth |= (quad >> 4 & 0x01010101) << j;
+            last |= (quad >> (n_bits - 1) & 0x01010101) << j;
         }
-        memcpy(out + 16, &fifth, sizeof(fifth));
-    }
-    if constexpr (n_bits == 6) {
-        for (int i = 0; i < 8; ++i) {
-            out[16 + i] = codes[i] >> 4 | codes[i + 8] >> 4 << 2 | codes[i + 16] >> 4 << 4 | codes[i + 24] >> 4 << 6;
-        }
+        memcpy(out, &last, sizeof(last));
     }
 }
 
@@ -243,6 +247,7 @@ template <typename T> constexpr qcls::product_kernels kernels_of() {
 constexpr qcls::product_kernels all_kernels[] = {
     kernels_of<q8_0>(), kernels_of<q4_0>(), kernels_of<q4_1>(), kernels_of<q5_0>(), kernels_of<q5_1>(),
     kernels_of<iq4_nl>(), kernels_of<iq4_xs>(), kernels_of<q4_k>(), kernels_of<q5_k>(), kernels_of<q6_k>(),
+    kernels_of<q3_k>(),   kernels_of<iq3_s>(),  kernels_of<mxfp4>(), kernels_of<nvfp4>(),
 };
 
 }  // namespace

@@ -6,16 +6,19 @@
 //   the vector of quad j, so that one vector of weights is multiplied with the same 4 activations of a column in every
 //   lane. Codes of 8 bits take a vector for each quad. For smaller codes, the low 4 bits of quads j and j + 4 share the
 //   bytes of a vector. After these come the upper bits: a vector for quads 0, 2, 4, 6 and one for 1, 3, 5, 7 if they
-//   are 2 bits, one vector for all quads if it is 1 bit.
-// - The scales of a block of the file are halves, one for each row. Blocks of 256 also have small scales, one byte for
+//   are 2 bits, one vector for all quads if it is 1 bit. Codes of 3 bits have 2 bits first, then 1, in the same way.
+// - The scales of a block of the file are halves, one for each row. Some types also have small scales, one byte for
 //   each row and each part of 32 (or 16) values. Q4_K and Q5_K store these in 6 bits; as bytes they take 3 and 2 % more
-//   memory.
+//   memory, those of Q3_K 4 %.
 #ifndef QCLS_WEIGHT_TYPES_H
 #define QCLS_WEIGHT_TYPES_H
 
 #include "byte_vectors.h"
 
 #ifdef QCLS_HAS_PRODUCTS
+#define GGML_COMMON_DECL_CPP
+#define GGML_COMMON_IMPL_CPP
+#include "ggml-common.h"  // iq3s_grid
 
 namespace {
 
@@ -38,26 +41,34 @@ QCLS_INLINE void unpack_nibbles(const uint8_t * values, bytes (&quads)[n_quads])
         quads[j + 4] = masked(shifted_right<4>(two), nibble);
     }
 }
-QCLS_INLINE void add_fifth_bits(const uint8_t * values, bytes (&quads)[n_quads]) {
-    const bytes high = load_bytes(values + 16 * n_lanes);
-    const bytes bit = all_bytes(16);
-    quads[0] = merged(quads[0], shifted_left<4>(high), bit);
-    quads[1] = merged(quads[1], shifted_left<3>(high), bit);
-    quads[2] = merged(quads[2], shifted_left<2>(high), bit);
-    quads[3] = merged(quads[3], shifted_left<1>(high), bit);
-    quads[4] = merged(quads[4], high, bit);
-    quads[5] = merged(quads[5], shifted_right<1>(high), bit);
-    quads[6] = merged(quads[6], shifted_right<2>(high), bit);
-    quads[7] = merged(quads[7], shifted_right<3>(high), bit);
+template <int n> QCLS_INLINE bytes shifted(bytes a) {
+    if constexpr (n > 0) {
+        return shifted_left<n>(a);
+    }
+    return shifted_right<n < 0 ? -n : 0>(a);
 }
-QCLS_INLINE void add_two_bits(const uint8_t * values, bytes (&quads)[n_quads]) {
-    const bytes bits = all_bytes(48);
+// Adds to each code, as its bit number `to`, the bit that the layout has in one vector for all quads.
+template <int to> QCLS_INLINE void add_bit(const uint8_t * values, bytes (&quads)[n_quads]) {
+    const bytes all = load_bytes(values);
+    const bytes bit = all_bytes(1 << to);
+    quads[0] = merged(quads[0], shifted<to>(all), bit);
+    quads[1] = merged(quads[1], shifted<to - 1>(all), bit);
+    quads[2] = merged(quads[2], shifted<to - 2>(all), bit);
+    quads[3] = merged(quads[3], shifted<to - 3>(all), bit);
+    quads[4] = merged(quads[4], shifted<to - 4>(all), bit);
+    quads[5] = merged(quads[5], shifted<to - 5>(all), bit);
+    quads[6] = merged(quads[6], shifted<to - 6>(all), bit);
+    quads[7] = merged(quads[7], shifted<to - 7>(all), bit);
+}
+// The same for two bits, which are in two vectors.
+template <int to> QCLS_INLINE void add_two_bits(const uint8_t * values, bytes (&quads)[n_quads]) {
+    const bytes bits = all_bytes(3 << to);
     for (int j = 0; j < 2; ++j) {
-        const bytes high = load_bytes(values + (16 + 4 * j) * n_lanes);
-        quads[j] = merged(quads[j], shifted_left<4>(high), bits);
-        quads[j + 2] = merged(quads[j + 2], shifted_left<2>(high), bits);
-        quads[j + 4] = merged(quads[j + 4], high, bits);
-        quads[j + 6] = merged(quads[j + 6], shifted_right<2>(high), bits);
+        const bytes all = load_bytes(values + 4 * j * n_lanes);
+        quads[j] = merged(quads[j], shifted<to>(all), bits);
+        quads[j + 2] = merged(quads[j + 2], shifted<to - 2>(all), bits);
+        quads[j + 4] = merged(quads[j + 4], shifted<to - 4>(all), bits);
+        quads[j + 6] = merged(quads[j + 6], shifted<to - 6>(all), bits);
     }
 }
 struct sixteen {
@@ -167,7 +178,7 @@ struct q5_0 : simple_type<5, false> {
     static constexpr const char * name = "q5_0";
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
         unpack_nibbles(values, to.quads);
-        add_fifth_bits(values, to.quads);
+        add_bit<4>(values + 16 * n_lanes, to.quads);
         add_to_all((uint8_t) (zero - 16), to.quads);
         unpack_scales(scales, to);
     }
@@ -177,7 +188,7 @@ struct q5_1 : simple_type<5, true> {
     static constexpr const char * name = "q5_1";
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
         unpack_nibbles(values, to.quads);
-        add_fifth_bits(values, to.quads);
+        add_bit<4>(values + 16 * n_lanes, to.quads);
         unpack_scales(scales, to);
     }
 };
@@ -214,7 +225,7 @@ template <int bits> struct k_type {
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
         unpack_nibbles(values, to.quads);
         if constexpr (bits == 5) {
-            add_fifth_bits(values, to.quads);
+            add_bit<4>(values + 16 * n_lanes, to.quads);
         }
         const uint8_t * small = scales + 4 * n_lanes + part * n_lanes;
         to.scale[0] = product(halves_at(scales), converted(widened(small)));
@@ -249,8 +260,11 @@ struct q6_k {
     }
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
         unpack_nibbles(values, to.quads);
-        add_two_bits(values, to.quads);
+        add_two_bits<4>(values + 16 * n_lanes, to.quads);
         add_to_all((uint8_t) (zero - 32), to.quads);
+        unpack_scales(scales, part, to);
+    }
+    static QCLS_INLINE void unpack_scales(const uint8_t * scales, int part, step & to) {
         const floats d = halves_at(scales);
         const int8_t * small = (const int8_t *) scales + 2 * n_lanes + 2 * part * n_lanes;
         to.scale[0] = product(d, converted(widened(small)));
@@ -288,6 +302,127 @@ struct iq4_xs {
         look_up(iq4_nl::table, to.quads);
         const int8_t * small = (const int8_t *) scales + 2 * n_lanes + part * n_lanes;
         to.scale[0] = product(halves_at(scales), converted(widened(small)));
+    }
+};
+
+// A block of 256 has the high bits of the codes, their low 2 bits, 16 small scales of 6 bits, and d.
+struct q3_k {
+    static constexpr const char * name = "q3_K";
+    static constexpr int block_values = 256;
+    static constexpr int block_bytes = 32 + 64 + 12 + 2;
+    static constexpr int n_bits = 3;
+    static constexpr bool has_minima = false;
+    static constexpr int n_scales = 2;
+    static constexpr int n_halves = 1;
+    static constexpr int n_small = 16;
+    static const uint8_t * halves(const uint8_t * block) { return block + 108; }
+    static void small_scales(const uint8_t * block, uint8_t * out) {
+        const uint8_t * packed = block + 96;
+        for (int i = 0; i < 16; ++i) {
+            out[i] = (uint8_t) (((packed[i % 8] >> i / 8 * 4 & 15) | (packed[8 + i % 4] >> i / 4 * 2 & 3) << 4) - 32);
+        }
+    }
+    static void codes(const uint8_t * block, int part, uint8_t * out) {
+        const uint8_t * low = block + 32 + part / 4 * 32;
+        for (int i = 0; i < 32; ++i) {
+            out[i] = (low[i] >> part % 4 * 2 & 3) | (block[i] >> part & 1) << 2;
+        }
+    }
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
+        for (bytes & quad : to.quads) {
+            quad = all_bytes(0);
+        }
+        add_two_bits<0>(values, to.quads);
+        add_bit<2>(values + 8 * n_lanes, to.quads);
+        add_to_all((uint8_t) (zero - 4), to.quads);
+        q6_k::unpack_scales(scales, part, to);
+    }
+};
+
+// A block of 256 has d, the low 8 bits and the high bits of numbers of the grid, each for 4 odd values up to 15, then
+// the values' signs and 8 small scales of 4 bits. A code in the layout is a value's number in the table.
+struct iq3_s {
+    static constexpr const char * name = "iq3_s";
+    static constexpr sixteen table = with_zero({1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15});
+    static constexpr int block_values = 256;
+    static constexpr int block_bytes = 2 + 64 + 8 + 32 + 4;
+    static constexpr int n_bits = 4;
+    static constexpr bool has_minima = false;
+    static constexpr int n_scales = 1;
+    static constexpr int n_halves = 1;
+    static constexpr int n_small = 8;
+    static const uint8_t * halves(const uint8_t * block) { return block; }
+    static void small_scales(const uint8_t * block, uint8_t * out) {
+        for (int i = 0; i < 8; ++i) {
+            out[i] = 1 + 2 * (block[106 + i / 2] >> i % 2 * 4 & 15);
+        }
+    }
+    static void codes(const uint8_t * block, int part, uint8_t * out) {
+        for (int j = 0; j < n_quads; ++j) {
+            const uint32_t four = iq3s_grid[block[2 + part * 8 + j] | (block[66 + part] >> j & 1) << 8];
+            const uint32_t signs = block[74 + part * 4 + j / 2] >> j % 2 * 4 & 15;
+            const uint32_t numbers = (four >> 1 & 0x07070707) | (signs * 0x00204081 & 0x01010101) << 3;
+            memcpy(out + 4 * j, &numbers, sizeof(numbers));
+        }
+    }
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
+        unpack_nibbles(values, to.quads);
+        look_up(table, to.quads);
+        const int8_t * small = (const int8_t *) scales + 2 * n_lanes + part * n_lanes;
+        to.scale[0] = product(halves_at(scales), converted(widened(small)));
+    }
+};
+
+// Codes are floats of 4 bits. A block has a scale of 8 bits for each scale_values of its values.
+template <int values, int scale_values> struct fp4_type {
+    static constexpr sixteen table = with_zero({0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12});  // twice
+    static constexpr int block_values = values;
+    static constexpr int n_bits = 4;
+    static constexpr bool has_minima = false;
+    static constexpr int n_scales = 32 / scale_values;
+    static constexpr int n_halves = 0;
+    static constexpr int n_small = values / scale_values;
+    static constexpr int block_bytes = n_small + values / 2;
+    static const uint8_t * halves(const uint8_t * block) { return block; }
+    static void codes(const uint8_t * block, int part, uint8_t * out) {
+        const uint8_t * low = block + n_small + part * 16;
+        for (int i = 0; i < 16; ++i) {
+            const int to = i / (scale_values / 2) * scale_values + i % (scale_values / 2);
+            out[to] = low[i] & 15;
+            out[to + scale_values / 2] = low[i] >> 4;
+        }
+    }
+    // exponent_bit: where the exponent begins in a small scale; what is above is a float's exponent, less `factor`.
+    template <int exponent_bit> static QCLS_INLINE void unpack_with(
+        const uint8_t * values_of, const uint8_t * scales, int part, floats factor, step & to) {
+        unpack_nibbles(values_of, to.quads);
+        look_up(table, to.quads);
+        for (int i = 0; i < n_scales; ++i) {
+            const uint8_t * small = scales + (part * n_scales + i) * n_lanes;
+            to.scale[i] = product(same_bits(words_shifted_left<23 - exponent_bit>(widened(small))), factor);
+        }
+    }
+};
+
+// Scales are powers of two: exponents of floats, the least two of which are taken for 0.
+struct mxfp4 : fp4_type<32, 32> {
+    static constexpr const char * name = "mxfp4";
+    static void small_scales(const uint8_t * block, uint8_t * out) { out[0] = block[0] ? block[0] - 1 : 0; }
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
+        unpack_with<0>(values, scales, part, all_floats(1), to);
+    }
+};
+
+// Scales have an exponent of 4 bits, above -7, and a fraction of 3.
+struct nvfp4 : fp4_type<64, 16> {
+    static constexpr const char * name = "nvfp4";
+    static void small_scales(const uint8_t * block, uint8_t * out) {
+        for (int i = 0; i < n_small; ++i) {
+            out[i] = block[i] == 127 ? 0 : block[i] & 127;  // as ggml has it
+        }
+    }
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
+        unpack_with<3>(values, scales, part, all_floats(0x1p119f), to);
     }
 };
 
