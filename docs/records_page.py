@@ -11,7 +11,6 @@ from pydantic.json_schema import models_json_schema
 
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.compare.records import ComparisonRecord
-from qcls_gguf.config.load import describe_settings
 from qcls_gguf.config.words import JsonObject
 from qcls_gguf.evaluation.records import EvaluationRecord
 from qcls_gguf.inspection.local_models import ModelsRecord
@@ -55,7 +54,6 @@ times `*_ms` or `*_s`, sizes `*_bytes`. A field without a value is `null`, unles
 def records_schema() -> JsonObject:
     """The JSON Schema of all records: a definition for each type."""
     _, schema = models_json_schema([(record, "serialization") for record in RECORDS.values()])
-    describe_settings(schema["$defs"])
     return schema
 
 

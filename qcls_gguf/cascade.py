@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from .config.calibration_file import prompt_hash
@@ -85,10 +85,9 @@ def stage_config(setting: CascadeStage, last: Config, place: str) -> Config:
     if why := why or other_prompts(last.prompts, config.prompts):
         raise ConfigError(f"{place}: {setting.config}: {why}")
     limits = {key: getattr(last.runtime, key) for key in ("max_query_tokens", "long_queries", "max_waiting")}
-    return replace(
-        config,
-        prompts=tuple(replace(prompt, min_confidence=None, fallback=None) for prompt in config.prompts),
-        runtime=replace(config.runtime, **limits),
+    return config.changed(
+        prompts=tuple(prompt.changed(min_confidence=None, fallback=None) for prompt in config.prompts),
+        runtime=config.runtime.changed(**limits),
         cascade=None,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -116,7 +115,7 @@ class Classifier(Labeller):
         model: Model | OpenModels | None = models
         own = config.model
         if own == ModelConfig() or find_model(own, offline=offline).resolve() == self.engine.model.path.resolve():
-            config = for_configured_prompts(replace(config, model=self.config.model, runtime=self.config.runtime))
+            config = for_configured_prompts(config.changed(model=self.config.model, runtime=self.config.runtime))
             if layers_needed(config) == 0:
                 return self.prompt_set(config)
             model = self.engine.model
@@ -174,7 +173,7 @@ class Classifier(Labeller):
         else:
             config = check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
         rendered = render_prompts(config.prompts, self.engine.model, self.config.model).prompts
-        config, calibration, heads = read_fitted(replace(config, prompts=rendered))
+        config, calibration, heads = read_fitted(config.changed(prompts=rendered))
         for fitted in (calibration, heads):
             if fitted is not None:
                 fitted.check_model(self.model.sha256)

@@ -10,6 +10,7 @@ Log-likelihoods of given texts are answered; tasks that let a model generate tex
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 try:
@@ -50,7 +51,7 @@ class QclsLM(TemplateLM):  # type: ignore[misc]
         for ignored in ("batch_size", "max_batch_size", "device"):
             settings.pop(ignored, None)
         runtime = RuntimeConfig(**{key: settings.pop(key) for key in _OF_RUNTIME if key in settings})
-        self._model = Model.open(ModelConfig(path=path or None, **settings), runtime)
+        self._model = Model.open(ModelConfig(path=Path(path) if path else None, **settings), runtime)
         self._scorer = ContinuationScorer(self._model, runtime, max_length)
         self.max_length = self._scorer.n_ctx
 

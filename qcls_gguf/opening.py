@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,7 +33,7 @@ def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Con
     config = load_config(config) if isinstance(config, str | Path) else check_config(config)
     found = [prompt for prompt in config.prompts if name in (prompt.name, None)]
     if len(found) == 1:
-        return replace(config, prompts=tuple(found))
+        return config.changed(prompts=tuple(found))
     names = ", ".join(prompt.name for prompt in config.prompts)
     if found:
         raise ConfigError(f"the configuration has {len(found)} prompts: name one of them: {names}")
@@ -43,7 +42,7 @@ def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Con
 
 def without_kept_queries(config: Config) -> Config:
     """The configuration for measurements that ask the same queries again: each is computed whole."""
-    return replace(config, runtime=replace(config.runtime, kept_queries=0))
+    return config.changed(runtime=config.runtime.changed(kept_queries=0))
 
 
 class ClassifierOpener(Closing):
@@ -105,7 +104,7 @@ class ClassifierOpener(Closing):
         if not is_chat(config.prompts):
             return config
         found = render_prompts(config.prompts, self.model_of(config), config.model)
-        return replace(config, prompts=found.prompts)
+        return config.changed(prompts=found.prompts)
 
     def each(self, part: str, items: Sequence[T]) -> Iterator[T]:
         """The items of a part of the work, one by one; on_progress is called when each is done."""

@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -162,7 +161,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             with TemporaryDirectory(prefix="qcls-learn-") as folder:
                 path = Path(folder, "heads.npz")
                 path.write_bytes(heads_content(base.model.sha256, facts.n_layer, facts.n_embd, heads))
-                config = replace(base.config, heads=path, calibration=None, cascade=None)
+                config = base.config.changed(heads=path, calibration=None, cascade=None)
                 self._headed = shared, Classifier.from_config(config, model=base.engine.model)
         return self._headed[1]
 

@@ -45,7 +45,7 @@ from qcls_gguf.native.device import cpu_variant
 
 config = load_config("fashion-8")
 runtime = RuntimeConfig(n_threads=1, try_model=False, state_cache=False)
-with Classifier.from_config(dataclasses.replace(config, runtime=runtime)) as classifier:
+with Classifier.from_config(config.changed(runtime=runtime)) as classifier:
     answers = [
         {each.prompt: {score.label: score.probability for score in each.scores} for each in result.results}
         for result in (classifier.classify(query) for query in json.loads(sys.argv[1]))

@@ -11,7 +11,6 @@ import random
 import string
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from qcls_gguf import Classifier, PromptConfig, load_config
@@ -49,7 +48,7 @@ def main() -> None:
     shuffled = random.Random(0)
     orders = [options, *(shuffled.sample(options, len(options)) for _ in range(N_ORDERS - 1))]
     answers: dict[str, list[list[str]]] = {"text": [], "letter": []}
-    with Classifier.from_config(replace(config, prompts=tuple(prompts(orders)))) as classifier:
+    with Classifier.from_config(config.changed(prompts=tuple(prompts(orders)))) as classifier:
         for row in rows:
             labels = classifier.classify(row["query"]).labels
             answers["text"].append([labels[f"text {n}"] for n in range(N_ORDERS)])

@@ -296,7 +296,7 @@ class ModelOptions:
         return config
 
 
-def _overridden(config: Any, key: str, value: str | Path | bool) -> Any:
+def _overridden(config: Config, key: str, value: str | Path | bool) -> Config:
     """The configuration with another value of a key, that of `prompts` for all of them."""
     from ..config.schema import ModelConfig
 
@@ -304,10 +304,11 @@ def _overridden(config: Any, key: str, value: str | Path | bool) -> Any:
     is_number = room == "runtime" and isinstance(value, str) and value.isascii() and value.isdecimal()
     change: JsonObject = {name: int(value) if is_number else value}  # type: ignore[arg-type]
     if room == "prompts":
-        prompts = tuple(dataclasses.replace(prompt, **change) for prompt in config.prompts)
-        return dataclasses.replace(config, prompts=prompts)
-    old: Any = ModelConfig() if room == "model" else config.runtime
-    return dataclasses.replace(config, **{room: dataclasses.replace(old, **change)})
+        return config.changed(prompts=tuple(prompt.changed(**change) for prompt in config.prompts))
+    if room == "model":  # how messages are rendered is the prompts' matter, and stays
+        kept = {key: getattr(config.model, key) for key in ("chat_template", "chat_variables")}
+        return config.changed(model=ModelConfig(**kept, **change))
+    return config.changed(runtime=config.runtime.changed(**change))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -21,7 +21,7 @@ from .prompt import PromptConfig, Temperature
 from .rules import Count, Share, Size, Text, VisibleText
 from .schema import Config, short, stage_hash
 from .scoring import Scoring
-from .settings import Mistake, Settings, config_error, settings, settings_in_file
+from .settings import Mistake, Settings, config_error, settings_in_file
 from .words import JsonObject, digest_of
 from .yaml_values import load_yaml, read_text
 
@@ -30,42 +30,28 @@ _LARGEST_BIAS = 1000.0
 _BiasNumber: TypeAlias = Annotated[float, Field(strict=True, ge=-_LARGEST_BIAS, le=_LARGEST_BIAS)]
 
 
-@settings
 class StatedError(Settings):
     """The error rate that a threshold keeps among answered queries."""
 
-    target: Share
-    """the error is at most this"""
-    confidence: Share
-    """with at least this probability over the draw of the rows"""
-    threshold: Share
-    """answers with at least this probability count"""
-    fallback: VisibleText
-    """the answer to all other queries"""
-    n_rows: Count
-    """rows by which the threshold was chosen"""
-    n_answered: Count
-    """how many of them it answers"""
-    n_wrong: Size
-    """of these, those with a wrong answer"""
+    target: Share = Field(description="the error is at most this")
+    confidence: Share = Field(description="with at least this probability over the draw of the rows")
+    threshold: Share = Field(description="answers with at least this probability count")
+    fallback: VisibleText = Field(description="the answer to all other queries")
+    n_rows: Count = Field(description="rows by which the threshold was chosen")
+    n_answered: Count = Field(description="how many of them it answers")
+    n_wrong: Size = Field(description="of these, those with a wrong answer")
 
 
-@settings
 class StatementSource(Settings):
     """The labelled rows that statements stand on."""
 
-    data: Text
-    """the file's name"""
+    data: Text = Field(description="the file's name")
     data_sha256: Text
-    date: Text
-    """when the statements were made"""
+    date: Text = Field(description="when the statements were made")
     package_version: Text
-    n_rows: Count
-    """rows that were used"""
-    n_duplicates: Size
-    """rows whose query came before"""
-    queries: Text
-    """digests of their queries"""
+    n_rows: Count = Field(description="rows that were used")
+    n_duplicates: Size = Field(description="rows whose query came before")
+    queries: Text = Field(description="digests of their queries")
 
 
 _DIGEST_BYTES = 6
@@ -80,20 +66,15 @@ def _digest(query: str) -> bytes:
     return hashlib.sha256(query.encode()).digest()[:_DIGEST_BYTES]
 
 
-@settings
 class PromptCalibration(Settings):
     """What a file says of one prompt."""
 
-    prompt_hash: Text
-    """of the prompt that it was fitted to; see `prompt_hash`"""
+    prompt_hash: Text = Field(description="of the prompt that it was fitted to; see `prompt_hash`")
     scoring: Scoring
     temperature: Temperature | None = None
-    bias: dict[str, _BiasNumber] | None = None
-    """by label"""
-    fit: Any = None
-    """how temperature and bias were fitted, for people"""
-    answers: Text | None = None
-    """hash of what gave the answers that are stated of"""
+    bias: dict[str, _BiasNumber] | None = Field(default=None, description="by label")
+    fit: Any = Field(default=None, description="how temperature and bias were fitted, for people")
+    answers: Text | None = Field(default=None, description="hash of what gave the answers that are stated of")
     error: StatedError | None = None
 
     @property
@@ -158,9 +139,9 @@ class Calibration(FittedFile):
                 if prompt.min_confidence not in (None, fit.error.threshold):
                     what = "has a threshold, and the configuration min_confidence: remove one"
                     raise ConfigError(f"{where}: {what}")
-                prompt = replace(prompt, min_confidence=fit.error.threshold, fallback=fit.error.fallback)
+                prompt = prompt.changed(min_confidence=fit.error.threshold, fallback=fit.error.fallback)
             prompts.append(prompt)
-        return replace(config, prompts=tuple(prompts))
+        return config.changed(prompts=tuple(prompts))
 
 
 def prompt_hash(prompt: PromptConfig) -> str:
@@ -183,7 +164,6 @@ def answers_hash(prompt: PromptConfig, fit: PromptCalibration | None, head_diges
     return stage_hash(head_digest or prompt_hash(prompt), temperature, fit.biases(prompt.labels) if fit else None)
 
 
-@settings
 class _File(Settings):
     """A calibration file."""
 
@@ -230,13 +210,11 @@ def calibration_text(
     model_sha256: str, prompts: Mapping[str, PromptCalibration], stated: StatementSource | None = None
 ) -> str:
     """The YAML text of a calibration; prompts: by name, in order."""
-    tree: JsonObject = {"model_sha256": model_sha256, "prompts": {name: _given(fit) for name, fit in prompts.items()}}
+    tree: JsonObject = {
+        "model_sha256": model_sha256,
+        "prompts": {name: fit.model_dump(exclude_none=True) for name, fit in prompts.items()},
+    }
     if stated is not None:
-        tree["stated"] = _given(stated)
+        tree["stated"] = stated.model_dump(exclude_none=True)
     head = "# Written by `qcls-gguf calibrate`; it holds for this model and these prompts only.\n"
     return head + yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
-
-
-def _given(values: PromptCalibration | StatementSource) -> JsonObject:
-    """The values without those that are None."""
-    return {key: value for key, value in asdict(values).items() if value is not None}

@@ -27,7 +27,7 @@ from .calibration_file import Calibration, FittedFile, read_calibration
 from .prompt import PromptConfig
 from .rules import LISTED, Count, Text
 from .schema import Config
-from .settings import Settings, check, config_error, mistakes, settings
+from .settings import Settings, config_error, mistakes
 from .template import SLOT
 from .words import digest_of, hint
 
@@ -96,7 +96,6 @@ class Heads(FittedFile):
             )
 
 
-@settings
 class _Entry(Settings):
     """What the file says of a head beside its arrays."""
 
@@ -109,12 +108,10 @@ class _Entry(Settings):
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-@settings
 class _About(Settings):
     """The JSON text of the file."""
 
-    format: Literal[1]
-    """others are refused"""
+    format: Literal[1] = Field(description="others are refused")
     package_version: Text
     model_sha256: Text
     n_layer: Count
@@ -224,7 +221,7 @@ def _content(path: Path, n_bytes: int, changed_ns: int) -> tuple[_About, dict[st
     arrays, values = _arrays(path), None
     try:
         values = json.loads(arrays[_ABOUT].tobytes())
-        about = check(_About, values)
+        about = _About.model_validate(values)
         return about, {
             name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
             for index, (name, entry) in enumerate(about.prompts.items())

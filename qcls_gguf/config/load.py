@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import inspect
-import textwrap
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from ..errors import ConfigError, prefixed
-from .calibration_file import StatedError
-from .prompt import TEXT_KEYS, PromptConfig
+from .prompt import TEXT_KEYS
 from .resources import config_path
-from .schema import CascadeConfig, CascadeStage, Config, ConfigFile, ModelConfig, RuntimeConfig, StagePrompt
-from .settings import Mistake, check, config_error, given, mistakes
+from .schema import Config, ConfigFile
+from .settings import Mistake, config_error, given, mistakes
 from .words import JsonObject, kind_of
 from .yaml_values import load_yaml, read_text, text_block
 
@@ -27,12 +21,6 @@ _SHARED = (
     *TEXT_KEYS, *_SCORING_KEYS, "label_end", "prior", "content_free_queries", "min_confidence", "fallback",
 )  # fmt: skip
 """Settings of prompts that the top level may give for all of them; a prompt's own setting wins."""
-
-
-_DESCRIBED = (
-    *(CascadeConfig, CascadeStage, Config, ModelConfig, PromptConfig, RuntimeConfig, StagePrompt),
-    StatedError,
-)
 
 
 def load_config(path: str | Path) -> Config:
@@ -59,11 +47,11 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     if isinstance(body.get("prompts"), list):
         body["prompts"] = [_prompt(prompt, shared) for prompt in body["prompts"]]
     try:
-        found = check(ConfigFile, body, folder=folder)
+        found = ConfigFile.model_validate(body, context={"folder": folder})
     except ValidationError as e:
         wrong = [_at_its_place(each, tree) for each in mistakes(e, ConfigFile, _SHARED)]
         raise config_error(dict.fromkeys(wrong), tree, file=file) from None
-    return Config(path=path, **{key.name: getattr(found, key.name) for key in dataclasses.fields(found)})
+    return Config(path=path, **dict(found))
 
 
 def _prompt(prompt: Any, shared: JsonObject) -> Any:
@@ -97,7 +85,7 @@ def _at_its_place(mistake: Mistake, tree: dict[Any, Any]) -> Mistake:
 def config_tree(config: Config) -> JsonObject:
     """The values of a configuration's file. The loader makes the same configuration of them; names of files are
     absolute."""
-    found: JsonObject = TypeAdapter(ConfigFile).dump_python(config, mode="json", exclude_defaults=True)
+    found: JsonObject = config.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
     prompts: list[JsonObject] = found.pop("prompts")
     tree = {key: value for key, value in found.items() if value}
     for prompt in prompts:
@@ -120,44 +108,9 @@ class _Schema(GenerateJsonSchema):
 
 def config_json_schema() -> JsonObject:
     """The schema, with the description and the limits of every key."""
-    schema: JsonObject = TypeAdapter(ConfigFile).json_schema(schema_generator=_Schema)
-    _describe(schema, ConfigFile)
-    describe_settings(schema["$defs"])
+    schema: JsonObject = ConfigFile.model_json_schema(schema_generator=_Schema)
     of_prompts = schema["$defs"]["PromptConfig"]["properties"]
     for key in _SHARED:
         text = f"for prompts without one of their own: {of_prompts[key]['description']}"
         schema["properties"][key] = {**of_prompts[key], "description": text}
     return {"$schema": _Schema.schema_dialect, **schema}
-
-
-def describe_settings(definitions: JsonObject) -> None:
-    """Give the fields of settings their descriptions, wherever these stand among the definitions of a JSON Schema.
-
-    definitions: schemas by the names of their types. pydantic reads no docstrings of types that are built late.
-    """
-    for cls in _DESCRIBED:
-        if cls.__name__ in definitions:
-            _describe(definitions[cls.__name__], cls)
-
-
-def _describe(schema: JsonObject, cls: type) -> None:
-    """Give keys the docstrings below their fields, which Python itself does not keep; a type has its own."""
-    parts = [part for part in cls.__mro__ if hasattr(part, "__pydantic_fields__")]
-    texts = {name: text for part in parts for name, text in _docstrings(part).items()}
-    for name, key in schema["properties"].items():
-        if name in texts:
-            key["description"] = texts[name]
-
-
-def _docstrings(cls: type) -> dict[str, str]:
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(node, ast.ClassDef)
-    return {
-        key.target.id: " ".join(text.value.value.split())
-        for key, text in pairwise(node.body)
-        if isinstance(key, ast.AnnAssign)
-        and isinstance(key.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
 from .rules import LISTED, FilledText, Text, Truth, VisibleText, distinct
 from .scoring import FIRST_TOKEN, TREE, Scoring
-from .settings import Settings, given, refusal, settings, shown_name
+from .settings import Settings, given, refusal
 from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
 from .words import JsonObject, kind_of, shown
 
@@ -43,14 +43,15 @@ Queries: TypeAlias = Annotated[
 
 
 def resolve_forced(values: JsonObject) -> JsonObject:
-    """The same settings with the scoring that `force_single_token_labels` means, which stays only to be told wrong."""
+    """The same settings with the scoring that `force_single_token_labels` means."""
     forced, scoring = values.get("force_single_token_labels"), values.get("scoring")
-    if forced is True and scoring not in (None, FIRST_TOKEN):
+    if not isinstance(forced, bool):  # which is told where values are checked
+        return values
+    values = {key: value for key, value in values.items() if key != "force_single_token_labels"}
+    if forced and scoring not in (None, FIRST_TOKEN):
         what = f"true contradicts scoring: {shown(scoring, quoted=False)}: remove one of the two"
         raise refusal(what, "force_single_token_labels")
-    if forced is True:
-        return {**values, "scoring": FIRST_TOKEN}
-    return {"scoring": TREE, **values} if forced is False else values
+    return {**values, "scoring": FIRST_TOKEN} if forced else {"scoring": TREE, **values}
 
 
 def refuse_other_texts(values: object) -> None:
@@ -62,9 +63,8 @@ def refuse_other_texts(values: object) -> None:
 
 def _labels_schema(schema: JsonObject) -> None:
     """A list of labels, or labels with descriptions."""
-    as_list = {**schema, "uniqueItems": True}
+    as_list = {key: schema.pop(key) for key in ("type", "items", "minItems", "maxItems")} | {"uniqueItems": True}
     texts = {"anyOf": [{"type": "string"}, {"type": "null"}]}
-    schema.clear()
     schema["anyOf"] = [
         as_list,
         {"type": "object", "additionalProperties": texts, "minProperties": 2, "maxProperties": _MAX_LABELS},
@@ -77,79 +77,74 @@ def _has_text(value: Any) -> Any:
     return value
 
 
-@settings
 class PromptConfig(Settings):
     """One prompt: a text with a slot for the query and perhaps others, and a closed label set."""
 
-    name: VisibleText
-    """the name of the prompt's answers; different for each prompt"""
-    prompt_template: Annotated[Text | None, BeforeValidator(_has_text)] = None
-    """the whole text before, around and after the query, with the model's control tokens and one {query}; it may have
-    {labels}, {labels_described}, {name}, {describe}, {all_labels} and {all_labels_described}"""
-    system: Text | None = None
-    """instead of prompt_template: the system message, for the model's chat template, with the same slots"""
-    user: Text | None = None
-    """the user message, likewise; default with a system message that has no {query}: the query alone"""
-    answer_cue: Text | None = None
-    """only with system or user: the beginning of the model's answer, before the label; default `{name}:`"""
-    describe: VisibleText | None = None
-    """what the prompt asks for, in words; fills the slot {describe}, and stands beside the name in {all_labels}"""
+    name: VisibleText = Field(description="the name of the prompt's answers; different for each prompt")
+    prompt_template: Annotated[Text | None, BeforeValidator(_has_text)] = Field(
+        default=None,
+        description="the whole text before, around and after the query, with the model's control tokens and one "
+        "{query}; it may have {labels}, {labels_described}, {name}, {describe}, {all_labels} and "
+        "{all_labels_described}",
+    )
+    system: Text | None = Field(
+        default=None,
+        description="instead of prompt_template: the system message, for the model's chat template, with the same "
+        "slots",
+    )
+    user: Text | None = Field(
+        default=None,
+        description="the user message, likewise; default with a system message that has no {query}: the query alone",
+    )
+    answer_cue: Text | None = Field(
+        default=None,
+        description="only with system or user: the beginning of the model's answer, before the label; default "
+        "`{name}:`",
+    )
+    describe: VisibleText | None = Field(
+        default=None,
+        description="what the prompt asks for, in words; fills the slot {describe}, and stands beside the name in "
+        "{all_labels}",
+    )
     labels: Annotated[
         tuple[VisibleText, ...],
         Field(min_length=2, max_length=_MAX_LABELS, json_schema_extra=_labels_schema),
         LISTED,
         distinct("label"),
-    ]
-    """the answers to choose from, as a list or each with a description for the slot {labels_described}"""
-    label_descriptions: Annotated[tuple[VisibleText | None, ...], LISTED] | None = None
-    """descriptions of the labels in their order, if labels is a list; null for a label without one"""
-    label_prefix: Text = " "
-    """the text between the template and a label"""
-    scoring: Scoring = TREE
-    """how a label's tokens become its score"""
-    force_single_token_labels: InitVar[Truth | None] = None
-    """true: the same as scoring first_token"""
-    label_end: FilledText | None = None
-    """the token that ends a label with which another begins; default: the file's end of turn, else end of sequence"""
-    prior: Prior = "none"
-    """content_free: subtract the log-probabilities that the labels get for queries without content"""
-    content_free_queries: Queries = CONTENT_FREE_QUERIES
-    """the queries from which such a prior is computed"""
-    temperature: Temperature | None = None
-    """divides the scores before the softmax; default: the calibration file's, else 1"""
-    min_confidence: Confidence | None = None
-    """answer the fallback if the best label is less probable; default: never"""
-    fallback: VisibleText | None = None
-    """the answer below min_confidence; need not be a label"""
-
-    if TYPE_CHECKING:  # what is accepted is more than what is kept
-
-        def __init__(
-            self,
-            *,
-            name: str,
-            labels: Sequence[str] | Mapping[str, str | None],
-            prompt_template: str | None = None,
-            system: str | None = None,
-            user: str | None = None,
-            answer_cue: str | None = None,
-            describe: str | None = None,
-            label_descriptions: Sequence[str | None] | None = None,
-            label_prefix: str = " ",
-            scoring: Scoring = TREE,
-            force_single_token_labels: bool | None = None,
-            label_end: str | None = None,
-            prior: Prior = "none",
-            content_free_queries: Sequence[str] = CONTENT_FREE_QUERIES,
-            temperature: float | None = None,
-            min_confidence: float | None = None,
-            fallback: str | None = None,
-        ) -> None: ...
-
-    @classmethod
-    def _place(cls, values: JsonObject) -> str:
-        name = shown_name(values.get("name"))
-        return "prompt" if name is None else f"prompts.{name}"
+    ] = Field(
+        description="the answers to choose from, as a list or each with a description for the slot {labels_described}"
+    )
+    label_descriptions: Annotated[tuple[VisibleText | None, ...], LISTED] | None = Field(
+        default=None,
+        description="descriptions of the labels in their order, if labels is a list; null for a label without one",
+    )
+    label_prefix: Text = Field(default=" ", description="the text between the template and a label")
+    scoring: Scoring = Field(default=TREE, description="how a label's tokens become its score")
+    force_single_token_labels: Truth | None = Field(
+        default=None, exclude=True, repr=False, description="true: the same as scoring first_token"
+    )
+    label_end: FilledText | None = Field(
+        default=None,
+        description="the token that ends a label with which another begins; default: the file's end of turn, else end "
+        "of sequence",
+    )
+    prior: Prior = Field(
+        default="none",
+        description="content_free: subtract the log-probabilities that the labels get for queries without content",
+    )
+    content_free_queries: Queries = Field(
+        default=CONTENT_FREE_QUERIES, description="the queries from which such a prior is computed"
+    )
+    temperature: Temperature | None = Field(
+        default=None, description="divides the scores before the softmax; default: the calibration file's, else 1"
+    )
+    min_confidence: Confidence | None = Field(
+        default=None, description="answer the fallback if the best label is less probable; default: never"
+    )
+    fallback: VisibleText | None = Field(
+        default=None, description="the answer below min_confidence; need not be a label"
+    )
+    place: ClassVar = ("prompts", 0)
 
     @property
     def is_chat(self) -> bool:

@@ -5,21 +5,20 @@ Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Pat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ..errors import ConfigError
 from .prompt import CONTENT_FREE_QUERIES, IgnoredKind, PromptConfig
 from .resources import EMBEDDED, OLLAMA, PACKAGE
 from .rules import LISTED, Count, File, FilledText, Share, Size, Truth, Variables, distinct
 from .scoring import Scoring
-from .settings import Settings, given, refusal, settings
+from .settings import Settings, given, refusal
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
-from .words import JsonObject, digest_of, hint
+from .words import digest_of, hint
 
 Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
@@ -35,46 +34,35 @@ _N_SHOWN = 12
 AGAIN = "make the cascade again"
 
 
-@settings
 class ModelConfig(Settings):
     """Which model: a file, one of Ollama's, of a Python package or of the Hugging Face hub; none: the embedded one."""
 
-    path: File | None = None
-    """a GGUF file, of a split model the first; a relative path starts from the configuration's folder. `ollama:NAME`
-    is short for the key `ollama`, `package:NAME` for `package`"""
-    ollama: FilledText | None = None
-    """`NAME[:TAG]` of a model in Ollama's store on this machine"""
-    package: FilledText | None = None
-    """`NAME` of an installed Python package with a GGUF file in it, or `NAME/FILE`"""
-    hf_repo: FilledText | None = None
-    """`user/repo`, which `@revision` and `:quantization` may follow: `user/repo@v2:Q4_K_M`"""
-    quantization: FilledText | None = None
-    """such as Q4_K_M; only with hf_repo"""
-    revision: FilledText | None = None
-    """branch, tag or commit; only with hf_repo"""
-    chat_template: FilledText | None = None
-    """the Jinja2 text that renders system and user of prompts; none: the file's own"""
-    chat_variables: Variables = field(default_factory=dict, hash=False)
-    """what that template may ask for, such as `enable_thinking: true`; not given, enable_thinking is false"""
+    path: File | None = Field(
+        default=None,
+        description="a GGUF file, of a split model the first; a relative path starts from the configuration's folder. "
+        "`ollama:NAME` is short for the key `ollama`, `package:NAME` for `package`",
+    )
+    ollama: FilledText | None = Field(
+        default=None, description="`NAME[:TAG]` of a model in Ollama's store on this machine"
+    )
+    package: FilledText | None = Field(
+        default=None, description="`NAME` of an installed Python package with a GGUF file in it, or `NAME/FILE`"
+    )
+    hf_repo: FilledText | None = Field(
+        default=None, description="`user/repo`, which `@revision` and `:quantization` may follow: `user/repo@v2:Q4_K_M`"
+    )
+    quantization: FilledText | None = Field(default=None, description="such as Q4_K_M; only with hf_repo")
+    revision: FilledText | None = Field(default=None, description="branch, tag or commit; only with hf_repo")
+    chat_template: FilledText | None = Field(
+        default=None, description="the Jinja2 text that renders system and user of prompts; none: the file's own"
+    )
+    chat_variables: Variables = Field(
+        default_factory=dict,
+        description="what that template may ask for, such as `enable_thinking: true`; not given, enable_thinking is "
+        "false",
+    )
 
-    if TYPE_CHECKING:  # what is accepted is more than what is kept
-
-        def __init__(
-            self,
-            *,
-            path: str | Path | None = None,
-            ollama: str | None = None,
-            package: str | None = None,
-            hf_repo: str | None = None,
-            quantization: str | None = None,
-            revision: str | None = None,
-            chat_template: str | None = None,
-            chat_variables: Mapping[str, str | bool | int | float] = ...,
-        ) -> None: ...
-
-    @classmethod
-    def _place(cls, values: JsonObject) -> str:
-        return "model"
+    place: ClassVar = ("model",)
 
     @model_validator(mode="before")
     @classmethod
@@ -103,71 +91,103 @@ class ModelConfig(Settings):
         return self
 
 
-@settings
 class RuntimeConfig(Settings):
     """How to run it."""
 
-    n_gpu_layers: Size | Literal["auto", "all"] = "auto"
-    """layers on the GPU; auto: as many as its free memory holds; 0: the GPU is not used"""
-    n_threads: Count | Auto = "auto"
-    """CPU threads; auto: the physical cores less one"""
-    n_ctx: Count | Auto = "auto"
-    """cells of the KV cache, a token each; auto: the prefixes, the largest request and question_cells"""
-    n_batch: Count | Auto = "auto"
-    """tokens of one decode; auto: one query of max_query_tokens over all prompts"""
-    n_seq_max: Annotated[Count, Field(le=MAX_SEQ)] | Auto = "auto"
-    """sequences of the context, up to 4,096: one for each stored prefix and for each label branch of a request; auto:
-    what the prompts of the configuration, max_batch and question_prefixes need"""
-    question_cells: Size | Auto = "auto"
-    """cells of the KV cache kept for prompt sets that come at run time, a token each; every cell in use makes all
-    requests a little slower; auto: 1,024, or what a given n_ctx leaves"""
-    question_prefixes: Annotated[Size, Field(le=MAX_SEQ - 1)] | Auto = "auto"
-    """prefixes of prompt sets that come at run time which are kept at once, each in a sequence of its own; auto: 16, or
-    as many as sequences are left, or, with a model of recurrent layers, as 256 MiB hold states"""
-    kept_queries: Annotated[Size, Field(le=MAX_SEQ - 1)] = 0
-    """the last queries whose keys and values stay in the cache, so that one that begins like another feeds only what
-    follows, as while somebody types; each takes a sequence and 64 cells for each prefix of the prompts; with a model of
-    recurrent layers a state, too, and then there is room for one query more"""
-    flash_attn: Truth | Auto = "auto"
-    """auto: on a GPU where it can, on a CPU only for a quantised cache"""
-    kv_type: KvType = "f16"
-    """the number type of the KV cache; q8_0 and q4_0 need flash attention"""
-    max_query_tokens: Count = 256
-    """most tokens of a query; a query may also have 32 bytes of UTF-8 for each of them"""
-    long_queries: LongQueries = "refuse"
-    """what is done with longer queries; refuse: an error; head: their beginning is labelled; tail: their end; middle:
-    their beginning and end, with ` … ` for the middle"""
-    query_tokens: QueryTokens = "plain"
-    """what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: a token, if it was added to
-    the vocabulary, such as </think>; control tokens stay text"""
-    max_batch: Count = 4
-    """queries that classify_batch puts into one decode, where the sequences suffice"""
-    cpu_activations: CpuActivations = "default"
-    """how finely activations are rounded for products with quantised weights on a CPU; fast: to 8 bits; default: to 16
-    where 8 leave most of the error; fine: to 16, at one and a half times the time"""
-    batch_invariant: Truth = False
-    """an answer does not depend, to the last bit, on who shares its decode; on NVIDIA GPUs, slower"""
-    state_cache: Truth = True
-    """keep the cells of prefixes that took long to compute in a file for the next start; on a CPU"""
-    try_model: Truth = True
-    """load a model that is not known to work in a process of its own first, so that a file on which llama.cpp ends the
-    process is an error"""
-    max_waiting: Size = 64
-    """callers of other threads that may wait for their turn; more are refused"""
-    warm_query_tokens: Size | Auto = "auto"
-    """up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 0 on a CPU"""
-    n_shapes: Size | Auto = "auto"
-    """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 at least; on a
-    CPU fewer where their buffers would exceed 128 MiB"""
+    n_gpu_layers: Size | Literal["auto", "all"] = Field(
+        default="auto", description="layers on the GPU; auto: as many as its free memory holds; 0: the GPU is not used"
+    )
+    n_threads: Count | Auto = Field(default="auto", description="CPU threads; auto: the physical cores less one")
+    n_ctx: Count | Auto = Field(
+        default="auto",
+        description="cells of the KV cache, a token each; auto: the prefixes, the largest request and question_cells",
+    )
+    n_batch: Count | Auto = Field(
+        default="auto", description="tokens of one decode; auto: one query of max_query_tokens over all prompts"
+    )
+    n_seq_max: Annotated[Count, Field(le=MAX_SEQ)] | Auto = Field(
+        default="auto",
+        description="sequences of the context, up to 4,096: one for each stored prefix and for each label branch of a "
+        "request; auto: what the prompts of the configuration, max_batch and question_prefixes need",
+    )
+    question_cells: Size | Auto = Field(
+        default="auto",
+        description="cells of the KV cache kept for prompt sets that come at run time, a token each; every cell in "
+        "use makes all requests a little slower; auto: 1,024, or what a given n_ctx leaves",
+    )
+    question_prefixes: Annotated[Size, Field(le=MAX_SEQ - 1)] | Auto = Field(
+        default="auto",
+        description="prefixes of prompt sets that come at run time which are kept at once, each in a sequence of its "
+        "own; auto: 16, or as many as sequences are left, or, with a model of recurrent layers, as 256 "
+        "MiB hold states",
+    )
+    kept_queries: Annotated[Size, Field(le=MAX_SEQ - 1)] = Field(
+        default=0,
+        description="the last queries whose keys and values stay in the cache, so that one that begins like another "
+        "feeds only what follows, as while somebody types; each takes a sequence and 64 cells for each "
+        "prefix of the prompts; with a model of recurrent layers a state, too, and then there is room for "
+        "one query more",
+    )
+    flash_attn: Truth | Auto = Field(
+        default="auto", description="auto: on a GPU where it can, on a CPU only for a quantised cache"
+    )
+    kv_type: KvType = Field(
+        default="f16", description="the number type of the KV cache; q8_0 and q4_0 need flash attention"
+    )
+    max_query_tokens: Count = Field(
+        default=256, description="most tokens of a query; a query may also have 32 bytes of UTF-8 for each of them"
+    )
+    long_queries: LongQueries = Field(
+        default="refuse",
+        description="what is done with longer queries; refuse: an error; head: their beginning is labelled; tail: "
+        "their end; middle: their beginning and end, with ` … ` for the middle",
+    )
+    query_tokens: QueryTokens = Field(
+        default="plain",
+        description="what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: a token, "
+        "if it was added to the vocabulary, such as </think>; control tokens stay text",
+    )
+    max_batch: Count = Field(
+        default=4, description="queries that classify_batch puts into one decode, where the sequences suffice"
+    )
+    cpu_activations: CpuActivations = Field(
+        default="default",
+        description="how finely activations are rounded for products with quantised weights on a CPU; fast: to 8 "
+        "bits; default: to 16 where 8 leave most of the error; fine: to 16, at one and a half times the "
+        "time",
+    )
+    batch_invariant: Truth = Field(
+        default=False,
+        description="an answer does not depend, to the last bit, on who shares its decode; on NVIDIA GPUs, slower",
+    )
+    state_cache: Truth = Field(
+        default=True,
+        description="keep the cells of prefixes that took long to compute in a file for the next start; on a CPU",
+    )
+    try_model: Truth = Field(
+        default=True,
+        description="load a model that is not known to work in a process of its own first, so that a file on which "
+        "llama.cpp ends the process is an error",
+    )
+    max_waiting: Size = Field(
+        default=64, description="callers of other threads that may wait for their turn; more are refused"
+    )
+    warm_query_tokens: Size | Auto = Field(
+        default="auto",
+        description="up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 0 on a CPU",
+    )
+    n_shapes: Size | Auto = Field(
+        default="auto",
+        description="graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 "
+        "at least; on a CPU fewer where their buffers would exceed 128 MiB",
+    )
 
     @property
     def of_model(self) -> tuple[QueryTokens, CpuActivations]:
         """The settings with which a model is opened: classifiers that share one have the same."""
         return self.query_tokens, self.cpu_activations
 
-    @classmethod
-    def _place(cls, values: JsonObject) -> str:
-        return "runtime"
+    place: ClassVar = ("runtime",)
 
     @model_validator(mode="after")
     def _check(self) -> RuntimeConfig:
@@ -177,41 +197,57 @@ class RuntimeConfig(Settings):
         return self
 
 
-@settings
 class StagePrompt(Settings):
     """The threshold of a stage for one prompt."""
 
-    threshold: Share
-    """the stage's answer counts if its probability is at least this; otherwise the next stage is asked"""
-    prompt_hash: FilledText
-    """hash of the stage's prompt to which the threshold was fitted"""
+    threshold: Share = Field(
+        description="the stage's answer counts if its probability is at least this; otherwise the next stage is asked"
+    )
+    prompt_hash: FilledText = Field(description="hash of the stage's prompt to which the threshold was fitted")
 
 
-@settings
 class CascadeStage(Settings):
     """A stage before the configuration itself."""
 
-    config: File
-    """its configuration, with prompts of the same names and labels; without a model of its own it uses this one's"""
-    model_sha256: FilledText
-    """sha256 of the model with which the thresholds were fitted"""
-    prompts: Annotated[dict[str, StagePrompt], Field(min_length=1)] = field(hash=False)
-    """the prompts that it is asked, by name; all others go to the next stage directly"""
+    config: File = Field(
+        description="its configuration, with prompts of the same names and labels; without a model of its own it uses "
+        "this one's",
+    )
+    model_sha256: FilledText = Field(description="sha256 of the model with which the thresholds were fitted")
+    prompts: Annotated[dict[str, StagePrompt], Field(min_length=1)] = Field(
+        description="the prompts that it is asked, by name; all others go to the next stage directly"
+    )
 
 
-@settings
 class CascadeConfig(Settings):
     """Stages that are asked before the configuration itself, which is the last one."""
 
-    stages: Annotated[tuple[CascadeStage, ...], Field(min_length=1, max_length=_MAX_STAGES), LISTED]
-    """in the order in which they are asked"""
-    model_sha256: FilledText
-    """sha256 of the last stage's model, with which the others were compared"""
-    prompt_hashes: Annotated[dict[str, FilledText], Field(min_length=1)] = field(hash=False)
-    """hashes of the last stage's prompts, by name"""
+    stages: Annotated[tuple[CascadeStage, ...], Field(min_length=1, max_length=_MAX_STAGES), LISTED] = Field(
+        description="in the order in which they are asked"
+    )
+    model_sha256: FilledText = Field(
+        description="sha256 of the last stage's model, with which the others were compared"
+    )
+    prompt_hashes: Annotated[dict[str, FilledText], Field(min_length=1)] = Field(
+        description="hashes of the last stage's prompts, by name"
+    )
 
 
-@settings
+def _filled(prompts: tuple[PromptConfig, ...]) -> tuple[PromptConfig, ...]:
+    """With the slots filled whose text depends on all prompts; after this, prompts do not depend on each other."""
+    if not any(slot in text for prompt in prompts for text in prompt.texts.values() for slot in ALL_SLOTS):
+        return prompts
+    fillings = all_texts([prompt.words for prompt in prompts])
+    for index, prompt in enumerate(prompts):
+        for slot in SLOTS:
+            if any(slot in text for text in all_texts([prompt.words]).values()):
+                what = f"a text of it makes another {slot} slot in place of {' or '.join(ALL_SLOTS)}: change it"
+                raise refusal(what, index)
+    return tuple(
+        prompt.changed(**{key: expand(text, fillings) for key, text in prompt.texts.items()}) for prompt in prompts
+    )
+
+
 class ConfigFile(Settings):
     """A configuration of qcls-gguf: prompts and their labels, the model, and how to run it."""
 
@@ -220,64 +256,33 @@ class ConfigFile(Settings):
         Field(min_length=1, max_length=_MAX_PROMPTS),
         LISTED,
         distinct("name", lambda prompt: str(prompt.name)),
-    ]
-    """the prompts, all of which every query is labelled by"""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    """the model: a file, Ollama's, or a repository on the Hugging Face hub; default: the embedded model"""
-    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    """how to run it"""
-    calibration: File | None = None
-    """the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder"""
-    heads: File | None = None
-    """the file that `qcls-gguf learn` wrote; a relative path starts from the configuration's folder"""
-    cascade: CascadeConfig | None = None
-    """cheaper configurations that are asked first"""
-    ignore_warnings: Annotated[tuple[IgnoredKind, ...], LISTED] = ()
-    """kinds of likely mistakes in the prompts that are not reported, such as untrained; all suppresses every one"""
+        AfterValidator(_filled),
+    ] = Field(description="the prompts, all of which every query is labelled by")
+    model: ModelConfig = Field(
+        default_factory=ModelConfig,
+        description="the model: a file, Ollama's, or a repository on the Hugging Face hub; default: the embedded model",
+    )
+    runtime: RuntimeConfig = Field(default_factory=RuntimeConfig, description="how to run it")
+    calibration: File | None = Field(
+        default=None,
+        description="the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder",
+    )
+    heads: File | None = Field(
+        default=None,
+        description="the file that `qcls-gguf learn` wrote; a relative path starts from the configuration's folder",
+    )
+    cascade: CascadeConfig | None = Field(default=None, description="cheaper configurations that are asked first")
+    ignore_warnings: Annotated[tuple[IgnoredKind, ...], LISTED] = Field(
+        default=(),
+        description="kinds of likely mistakes in the prompts that are not reported, such as untrained; all suppresses "
+        "every one",
+    )
 
-    @model_validator(mode="after")
-    def _fill(self) -> ConfigFile:
-        """Fill the slots whose text depends on all prompts; after this, prompts do not depend on each other."""
-        if any(slot in text for prompt in self.prompts for text in prompt.texts.values() for slot in ALL_SLOTS):
-            object.__setattr__(self, "prompts", _filled(self.prompts))
-        return self
 
-
-@settings
 class Config(ConfigFile):
     """Everything that a classifier is made from."""
 
-    path: Path | None = None
-    """the file it came from"""
-
-    if TYPE_CHECKING:  # what is accepted is more than what is kept
-
-        def __init__(
-            self,
-            *,
-            prompts: Sequence[PromptConfig],
-            model: ModelConfig = ...,
-            runtime: RuntimeConfig = ...,
-            calibration: str | Path | None = None,
-            heads: str | Path | None = None,
-            cascade: CascadeConfig | None = None,
-            ignore_warnings: Sequence[IgnoredKind] = (),
-            path: str | Path | None = None,
-        ) -> None: ...
-
-
-def _filled(prompts: tuple[PromptConfig, ...]) -> tuple[PromptConfig, ...]:
-    fillings = all_texts([prompt.words for prompt in prompts])
-    for index, prompt in enumerate(prompts):
-        for slot in SLOTS:
-            if any(slot in text for text in all_texts([prompt.words]).values()):
-                what = f"a text of it makes another {slot} slot in place of {' or '.join(ALL_SLOTS)}: change it"
-                raise refusal(what, "prompts", index)
-    filled: list[PromptConfig] = []
-    for prompt in prompts:
-        texts: JsonObject = {key: expand(text, fillings) for key, text in prompt.texts.items()}
-        filled.append(replace(prompt, **texts))
-    return tuple(filled)
+    path: Path | None = Field(default=None, description="the file it came from")
 
 
 def check_config(config: Config) -> Config:
@@ -294,8 +299,7 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
     names: the prompts to keep; None: all.
     """
     prompts = tuple(
-        replace(
-            prompt,
+        prompt.changed(
             scoring=scoring,
             prior="none",
             content_free_queries=CONTENT_FREE_QUERIES,
@@ -306,7 +310,7 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
         for prompt in config.prompts
         if names is None or prompt.name in names
     )
-    return replace(config, prompts=prompts, calibration=None, heads=None, cascade=None)
+    return config.changed(prompts=prompts, calibration=None, heads=None, cascade=None)
 
 
 def chosen_prompts(config: Config, names: Collection[str]) -> tuple[PromptConfig, ...]:
@@ -321,7 +325,7 @@ def for_configured_prompts(config: Config) -> Config:
     """The configuration for a command that asks no other prompts: layers above all heads are then not loaded."""
     if config.heads is None:
         return config
-    return replace(config, runtime=replace(config.runtime, question_cells=0, question_prefixes=0))
+    return config.changed(runtime=config.runtime.changed(question_cells=0, question_prefixes=0))
 
 
 def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:

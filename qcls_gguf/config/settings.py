@@ -1,33 +1,28 @@
-"""How settings are declared: as frozen keyword-only pydantic dataclasses that raise ConfigError for wrong values.
+"""What a user may write, as frozen pydantic models whose mistakes are told in words.
 
-A class with `@settings` checks its values whenever it is created, by Python code, by `dataclasses.replace` or from the
-values of a file. pydantic's errors become lines of "place: what is wrong and what to do".
+Values are checked whenever settings are made: by Python code, by `changed`, or from a file. pydantic's errors become
+lines of "place: what is wrong and what to do".
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import MISSING, Field, field
-from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, get_args
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
 from ..errors import ConfigError
-from .words import MAX_LISTED, JsonObject, hint, kind_of, shown
+from .words import MAX_LISTED, hint, kind_of, shown
 from .yaml_values import YamlText
 
-T = TypeVar("T")
+T = TypeVar("T", bound=BaseModel)
 Step = str | int
 
 _OURS = "refused"
-_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument", "invalid_key")
+_UNKNOWN = ("extra_forbidden", "invalid_key")
 _PLAIN_WORDS = {"a valid boolean": "true or false", "a valid integer": "a whole number", " after validation": ""}
 _LONGEST_NAME = 100
-# Built when first used, and all parts of a file's schema at once: half the time at start-up.
-_CHECKS = ConfigDict(extra="forbid", defer_build=True)
 
 
 class Mistake(NamedTuple):
@@ -42,50 +37,36 @@ def refusal(what: str, *where: Step) -> PydanticCustomError:
     return PydanticCustomError(_OURS, "{what}", {"what": what, "where": where})
 
 
-class _Checked(type):
-    """The metaclass of settings: errors of values from Python code read like those of a file."""
+class Settings(BaseModel):
+    """The base: frozen, without unknown keys. Making one from wrong values raises ConfigError."""
+
+    # Built when first used, and all parts of a file's schema at once: half the time at start-up.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    place: ClassVar[tuple[Step, ...]] = ()
+    """where values that Python code gives stand in a configuration"""
 
     if not TYPE_CHECKING:  # checkers of types know the fields
 
-        def __call__(cls, **values: Any) -> Any:
-            """The checked settings. Raises ConfigError."""
+        def __init__(self, **values: Any) -> None:
+            """Check the values. Raises ConfigError."""
             try:
-                return super().__call__(**values)
+                super().__init__(**values)
             except ValidationError as e:
-                raise config_error(mistakes(e, cls), values, cls._place(values)) from None
+                found = [Mistake((*self.place, *where), what) for where, what in mistakes(e, type(self))]
+                for step in reversed(self.place):
+                    values = {step: values}
+                raise config_error(found, values) from None
 
-        @property
-        def __signature__(cls) -> Signature:
-            """The fields with their types as they are written, for notebooks and `help`."""
-            return Signature([_parameter(each) for each in cls.__dataclass_fields__.values()])
+        __init__.__pydantic_base_init__ = True  # parts of a file are checked by pydantic, not by this
 
-        @__signature__.setter
-        def __signature__(cls, _: object) -> None:
-            """pydantic's own is not kept: it spells out every check."""
+    def changed(self, **values: Any) -> Self:
+        """The same with other values, all checked again. Raises ConfigError."""
+        return type(self)(**{**dict(self), **values})
 
-
-def _parameter(field: Field[Any]) -> Parameter:
-    """A field as a parameter; the default is an ellipsis if a factory makes it."""
-    default = Parameter.empty if field.default is MISSING else field.default
-    default = default if field.default_factory is MISSING else ...
-    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
-
-
-class Settings(metaclass=_Checked):
-    """The base of classes with `@settings`."""
-
-    __slots__ = ()
-
-    @classmethod
-    def _place(cls, values: JsonObject) -> str:
-        """The place in a configuration of values that Python code gives, such as `prompts.colour`."""
-        return ""
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def settings(cls: type[T]) -> type[T]:
-    """Make a subclass of Settings frozen, keyword-only and checked by pydantic."""
-    return dataclass(frozen=True, slots=True, kw_only=True, config=_CHECKS)(cls)  # type: ignore[return-value]
+    def __hash__(self) -> int:
+        """Of all but mappings."""
+        return hash(tuple(value for value in self.__dict__.values() if not isinstance(value, dict)))
 
 
 def given(values: Any, *, keep: Collection[str] = ()) -> Any:
@@ -94,15 +75,9 @@ def given(values: Any, *, keep: Collection[str] = ()) -> Any:
     keep: keys whose null is kept, to be reported as a wrong value. Returns a new dict; other values than mappings are
     returned unchanged.
     """
-    values = values.kwargs or {} if isinstance(values, ArgsKwargs) else values
     if not isinstance(values, dict):
         return values
     return {key: value for key, value in values.items() if value is not None or key in keep}
-
-
-def check(cls: type[T], values: Any, **context: Any) -> T:
-    """Settings of a class from the values of a file; context is for the checks. Raises pydantic's ValidationError."""
-    return TypeAdapter(cls).validate_python(values, context=context)
 
 
 def settings_in_file(cls: type[T], file: YamlText) -> T:
@@ -110,12 +85,12 @@ def settings_in_file(cls: type[T], file: YamlText) -> T:
     if not isinstance(file.values, dict):
         raise ConfigError(f"expected keys and values, got {kind_of(file.values)}")
     try:
-        return check(cls, file.values)
+        return cls.model_validate(file.values)
     except ValidationError as e:
         raise config_error(mistakes(e, cls), file.values, file=file) from None
 
 
-def mistakes(error: ValidationError, cls: type, more: Sequence[str] = ()) -> list[Mistake]:
+def mistakes(error: ValidationError, cls: type[BaseModel], more: Sequence[str] = ()) -> list[Mistake]:
     """All mistakes in the values for a class, in words; more: keys that stand beside those of the class."""
     found: list[Mistake] = []
     for each in error.errors(include_url=False):
@@ -135,7 +110,7 @@ _REMOVED = {
 """keys that there were, with what to do instead"""
 
 
-def _mistake(error: Any, cls: type, more: Sequence[str]) -> Mistake:
+def _mistake(error: Any, cls: type[BaseModel], more: Sequence[str]) -> Mistake:
     where: tuple[Step, ...] = error["loc"]
     kind = error["type"]
     if kind == _OURS:
@@ -150,7 +125,7 @@ def _mistake(error: Any, cls: type, more: Sequence[str]) -> Mistake:
         )
     if kind == "missing":
         return Mistake(where, "is missing")
-    if kind in ("dataclass_type", "dict_type"):
+    if kind in ("model_type", "dict_type"):
         return Mistake(where, f"expected keys and values, got {kind_of(error['input'])}")
     if kind == "string_type":
         return Mistake(where, why_no_text(error["input"]))
@@ -177,39 +152,38 @@ def why_no_text(value: Any) -> str:
     return f"{shown(value)} is {kind_of(value)}, not text: {remedy}"
 
 
-def _known_keys(cls: Any, where: Iterable[Step]) -> list[str]:
+def _known_keys(cls: type[BaseModel], where: Iterable[Step]) -> list[str]:
     """The keys of the settings at a place below cls."""
     for step in where:
-        hints = get_type_hints(cls)
-        if step in hints:
-            cls = next(_settings_in(hints[str(step)]), cls)
-    return sorted(cls.__pydantic_fields__)
+        if field := cls.model_fields.get(str(step)):
+            cls = next(_models_in(field.annotation), cls)
+    return sorted(cls.model_fields)
 
 
-def _settings_in(hint: Any) -> Iterator[Any]:
-    if hasattr(hint, "__pydantic_fields__"):
-        yield hint
-    for part in get_args(hint):
-        yield from _settings_in(part)
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
-def config_error(found: Iterable[Mistake], values: Any, place: str = "", file: YamlText | None = None) -> ConfigError:
-    """The error with a line for each mistake. values: the checked ones; place: theirs; file: that they stand in."""
+def config_error(found: Iterable[Mistake], values: Any, file: YamlText | None = None) -> ConfigError:
+    """The error with a line for each mistake. values: the checked ones; file: that they stand in."""
     lines = []
     if file is not None:
-        found = sorted(found, key=lambda each: file.line(each.where) or 0)
-    for each in found:
-        line = None if file is None else file.line(each.where)
+        found = sorted(found, key=lambda mistake: file.line(mistake.where) or 0)
+    for mistake in found:
+        line = None if file is None else file.line(mistake.where)
         number = "" if line is None else f"line {line}: "
-        lines.append(f"{number}{_path(place, each.where, values) or 'the configuration'}: {each.what}")
+        lines.append(f"{number}{_path(mistake.where, values) or 'the configuration'}: {mistake.what}")
     if (n_more := len(lines) - MAX_LISTED) > 0:
         lines[MAX_LISTED:] = [f"and {n_more} more mistakes"]
     return ConfigError("\n".join(lines))
 
 
-def _path(place: str, where: tuple[Step, ...], values: Any) -> str:
+def _path(where: tuple[Step, ...], values: Any) -> str:
     """A place in words, such as `prompts.colour.labels[3]`, with a prompt's name instead of its index if it has one."""
-    path = place
+    path = ""
     if len(where) > 2 and where[0] == "prompts" and where[2] != "name":
         name = shown_name(_at(values, *where[:2], "name"))
         if name is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -159,7 +159,7 @@ def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
     if found.folded:
         what += f"; it takes no system turn, so the system text begins the user's: {', '.join(found.folded)}"
     ledger.step("chat template", what)
-    return replace(config, prompts=found.prompts)
+    return config.changed(prompts=found.prompts)
 
 
 def _model_info(model: Model) -> ModelInfo:

@@ -101,7 +101,7 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
         is_name = path.startswith((OLLAMA, PACKAGE)) or path == EMBEDDED
         file = Path(path).expanduser().absolute()
         if is_name:
-            file = find_model(ModelConfig(path=path), offline=True)
+            file = find_model(ModelConfig(path=Path(path)), offline=True)
         if any("\ud800" <= character <= "\udfff" for character in str(file)):
             raise ConfigError(
                 f"{shown(str(file))}: has bytes that are no UTF-8, which YAML cannot hold: rename it or give a link"

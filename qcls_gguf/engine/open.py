@@ -117,7 +117,7 @@ def context_settings(config: Config, vocabulary: Vocabulary, *, audit: bool = Fa
     audit: as for `compile_prompts`. Raises what that, rendering the prompts and `open_engine` raise.
     """
     texts = render_prompts(config.prompts, vocabulary, config.model).prompts
-    heads = read_heads(replace(config, prompts=texts), None)
+    heads = read_heads(config.changed(prompts=texts), None)
     prompts = compile_prompts(texts, vocabulary, audit=audit, heads=heads)
     if config.runtime.batch_invariant:
         _check_invariant(vocabulary, prompts)

@@ -89,7 +89,7 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
 
     cascade = check = None
     if config.heads:
-        alone = replace(config, cascade=None)
+        alone = config.changed(cascade=None)
         answers = passes.score_tables(prompts, ask(alone, "score the heads", passes.answered_scores))
         modes[passes.HEADS] = passes.probabilities_of(TREE, prompts, answers)
     if config.cascade:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 
 from ..classifier import Classifier
@@ -36,8 +35,8 @@ def with_room(config: Config, n: int) -> Config:
     """The configuration with room for n queries in a decode; no queries are kept, because few begin like the one
     before.
     """
-    runtime = replace(config.runtime, max_batch=max(config.runtime.max_batch, n), kept_queries=0)
-    return for_configured_prompts(replace(config, runtime=runtime))
+    runtime = config.runtime.changed(max_batch=max(config.runtime.max_batch, n), kept_queries=0)
+    return for_configured_prompts(config.changed(runtime=runtime))
 
 
 def pays_to_pad(prompts: Labeller) -> bool:

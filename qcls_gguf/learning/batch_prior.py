@@ -96,10 +96,10 @@ def fit_batch_prior(settings: BatchPriorSettings, opener: ClassifierOpener) -> t
     lines = list(read_queries(settings.queries, query_column=settings.query_column))
     config = opener.rendered(settings.config)
     prompts = prompts_to_fit(config, settings.names)
-    plain = tuple(dataclasses.replace(prompt, min_confidence=None, fallback=None) for prompt in prompts)
+    plain = tuple(prompt.changed(min_confidence=None, fallback=None) for prompt in prompts)
     found: dict[str, list[list[float]]] = {prompt.name: [] for prompt in prompts}
     asked = [*lines, *map(Line, CONTENT_FREE_QUERIES)]
-    raw = dataclasses.replace(config, prompts=plain, calibration=None, heads=None, cascade=None)
+    raw = config.changed(prompts=plain, calibration=None, heads=None, cascade=None)
     with opener.open(raw) as classifier:
         for line in opener.each("label", asked):
             if line.error is None:

@@ -122,7 +122,7 @@ def calibrate(settings: CalibrationSettings, opener: ClassifierOpener) -> tuple[
     settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
     prompts = prompts_to_fit(settings.config, settings.names)
     evaluation = EvaluationSettings(
-        config=dataclasses.replace(settings.config, calibration=None),  # the one that this replaces
+        config=settings.config.changed(calibration=None),  # the one that this replaces
         path=settings.data,
         columns=settings.columns,
         modes=tuple(dict.fromkeys(prompt.scoring for prompt in prompts)),

@@ -94,7 +94,7 @@ def learn(settings: LearnSettings, opener: ClassifierOpener) -> tuple[LearnRecor
     config = opener.rendered(settings.config)
     data = read_labelled(settings.data, {prompt.name: prompt.labels for prompt in config.prompts}, settings.columns)
     usable_rows(data, skip_bad=settings.skip_bad)
-    config = replace(config, prompts=chosen_prompts(config, settings.names))
+    config = config.changed(prompts=chosen_prompts(config, settings.names))
     roomy = with_room(raw_config(config, TREE), MOST)
     with opener.open(roomy, audit=True) as classifier, _folder(settings) as folder:
         rows, bad = usable_rows(data, classifier, skip_bad=settings.skip_bad)

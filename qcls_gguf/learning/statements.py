@@ -97,8 +97,8 @@ def state(
             raise ConfigError(f"`data` {settings.data}: no row is labelled for prompt {prompt.name}: name others")
     fitted = _fits_alone(config)
     fits = fitted.prompts if fitted else {}
-    plain = tuple(replace(each, min_confidence=None, fallback=None) for each in config.prompts)
-    with opener.open(replace(config, prompts=plain, calibration=None)) as classifier:
+    plain = tuple(each.changed(min_confidence=None, fallback=None) for each in config.prompts)
+    with opener.open(config.changed(prompts=plain, calibration=None)) as classifier:
         if fitted:
             fitted.check_model(classifier.model.sha256)
             classifier.core.run(calibrate, classifier.core, classifier.configured, fitted)
@@ -116,8 +116,8 @@ def state(
         if stated.error is None:
             continue
         head, fit = handle.compiled.heads[number], fits.get(prompt.name)
-        in_file[prompt.name] = replace(
-            fit or PromptCalibration(prompt_hash=prompt_hash(prompt), scoring=prompt.scoring),
+        fit = fit or PromptCalibration(prompt_hash=prompt_hash(prompt), scoring=prompt.scoring)
+        in_file[prompt.name] = fit.changed(
             answers=answers_hash(prompt, fit, head.digest if head else None),
             error=stated.error,
         )
@@ -152,9 +152,7 @@ def _fits_alone(config: Config) -> Calibration | None:
     found = read_calibration(config) if config.calibration and config.calibration.exists() else None
     return found and replace(
         found,
-        prompts={
-            name: replace(fit, answers=None, error=None) for name, fit in found.prompts.items() if fit.fits_scores
-        },
+        prompts={name: fit.changed(answers=None, error=None) for name, fit in found.prompts.items() if fit.fits_scores},
     )
 
 

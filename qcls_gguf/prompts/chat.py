@@ -60,7 +60,7 @@ def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: 
             with prefixed(f"prompts.{prompt.name}"):
                 text, is_folded = _whole_text(prompt, model, settings)
             folded += [prompt.name] * is_folded
-            prompt = dataclasses.replace(prompt, prompt_template=text, system=None, user=None, answer_cue=None)
+            prompt = prompt.changed(prompt_template=text, system=None, user=None, answer_cue=None)
         found.append(prompt)
     n_rendered = sum(prompt.is_chat for prompt in prompts)
     return RenderedPrompts(prompts=tuple(found), n_rendered=n_rendered, folded=tuple(folded))

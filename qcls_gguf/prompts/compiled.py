@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -195,7 +195,7 @@ def compile_prompt(
         with prefixed(f"prompts.{name}"):
             trie = build_trie(labels, label_tokens, end, config.scoring, exact=exact, with_root=head is not None)
     return Prompt(
-        settings=replace(config, prior="none", temperature=None) if head else config,
+        settings=config.changed(prior="none", temperature=None) if head else config,
         head=head,
         label_tokens=tuple(label_tokens),
         trie=trie,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeAlias
 
@@ -83,8 +83,8 @@ class QuestionAsker:
 
         def make() -> LoadedPrompts:
             if scoring and others:
-                prompts = tuple(replace(self.prompts[name], scoring=scoring) for name in asked)
-                other = replace(config, prompts=prompts, calibration=None, heads=None)
+                prompts = tuple(self.prompts[name].changed(scoring=scoring) for name in asked)
+                other = config.changed(prompts=prompts, calibration=None, heads=None)
                 return classifier.prompt_set(other, audit=audit)
             if not audit:
                 return classifier.some(asked)

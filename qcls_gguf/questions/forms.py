@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from ..config.prompt import PromptConfig
 from ..config.rules import Text
 from ..config.schema import ModelConfig
-from ..config.settings import Settings, settings, settings_in_file
+from ..config.settings import Settings, settings_in_file
 from ..config.template import SLOT, SLOTS
 from ..config.yaml_values import load_yaml, read_text
 from ..errors import ConfigError, prefixed
@@ -22,29 +23,24 @@ KINDS: tuple[Kind, ...] = ("choice", "predicate", "score")
 INSTRUCTIONS, OPTIONS = "{instructions}", "{options}"
 
 
-@settings
 class Form(Settings):
     """The texts around a question of one kind; `{instructions}`, `{options}` and `{query}` are its slots."""
 
-    system: Text
-    """what comes first and is cached: the question"""
-    user: Text = SLOT
-    """what changes: the text that it is asked about"""
-    answer_cue: Text = "answer:"
-    """how the answer begins"""
+    system: Text = Field(description="what comes first and is cached: the question")
+    user: Text = Field(default=SLOT, description="what changes: the text that it is asked about")
+    answer_cue: Text = Field(default="answer:", description="how the answer begins")
 
 
-@settings
 class FormSettings(Settings):
     """The form of each kind of question."""
 
-    choice: Form = dataclasses.field(
+    choice: Form = Field(
         default_factory=lambda: Form(system=f"{INSTRUCTIONS}\nOptions:\n{OPTIONS}\nAnswer with exactly one option.")
     )
-    predicate: Form = dataclasses.field(
+    predicate: Form = Field(
         default_factory=lambda: Form(system=f"{INSTRUCTIONS}\n{OPTIONS}\nAnswer with exactly yes or no.")
     )
-    score: Form = dataclasses.field(
+    score: Form = Field(
         default_factory=lambda: Form(
             system=f"{INSTRUCTIONS}\nLevels, the lowest first:\n{OPTIONS}\nAnswer with exactly one level."
         )

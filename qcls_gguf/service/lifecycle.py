@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 from typing import Literal
@@ -146,7 +146,7 @@ class Lifecycle:
     def _open(self, config: Config) -> Backend:
         """A classifier on the open model, if it is that of the configuration, or on a newly opened one."""
         # what may wait is limited at the door, before anything of a request is computed
-        config = replace(config, runtime=replace(config.runtime, max_waiting=_UNBOUNDED))
+        config = config.changed(runtime=config.runtime.changed(max_waiting=_UNBOUNDED))
         old, ledger, scores = self.loaded, Ledger(self._step), self.settings.completions
         with ExitStack() as undo:
             if old is not None and self._is_open(old, config):

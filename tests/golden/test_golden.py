@@ -1,6 +1,5 @@
 """The embedded model against Hugging Face transformers' logits of the same weights (README.md here says how)."""
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator
@@ -68,7 +67,7 @@ def test_the_whole_path_feeds_the_golden_tokens_and_gives_their_probabilities(st
     cases = [(index, case) for index, case in enumerate(CASES) if case["style"] == style]
     assert len(cases) == 48
     config = load_config(config_path(f"{name}"))
-    config = dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, n_gpu_layers=0))
+    config = config.changed(runtime=config.runtime.changed(n_gpu_layers=0))
     with Classifier.from_config(config) as classifier:
         prompts = {prompt.name: prompt for prompt in classifier.prompts}
         for index, case in cases:

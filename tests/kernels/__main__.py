@@ -12,7 +12,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,9 @@ def variants(arguments: argparse.Namespace) -> Found:
 def with_model(config: Config, model: str) -> Config:
     """The configuration with another model."""
     if Path(model).is_file():
-        return replace(config, model=ModelConfig(path=Path(model)))
+        return config.changed(model=ModelConfig(path=Path(model)))
     repository, _, quantization = model.partition(":")
-    return replace(config, model=ModelConfig(hf_repo=repository, quantization=quantization or None))
+    return config.changed(model=ModelConfig(hf_repo=repository, quantization=quantization or None))
 
 
 def t4(arguments: argparse.Namespace) -> Found:

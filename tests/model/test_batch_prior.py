@@ -38,7 +38,7 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
     config = load_config("mission")
     with Classifier.from_config(config) as classifier:
         before, without_content = map(classifier.classify_batch, (QUERIES, ["", "N/A", "[MASK]"]))
-    with Classifier.from_config(replace(config, calibration=out)) as classifier:
+    with Classifier.from_config(config.changed(calibration=out)) as classifier:
         after = classifier.classify_batch(QUERIES)
     for number, prompt in enumerate(config.prompts):
         p, q = (

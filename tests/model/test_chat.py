@@ -1,6 +1,5 @@
 """System and user texts with a model's own chat template, on small files: tokens, answers, run time, eval, errors."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,8 +68,7 @@ def test_a_model_that_wants_a_beginning_gets_it_where_the_template_writes_none(m
 def as_chat(prompt: PromptConfig) -> PromptConfig:
     """A prompt that is written in ChatML, as its system and user texts."""
     system, user, cue = (part.partition("\n")[2] for part in prompt.template.split("<|im_start|>")[1:])
-    return dataclasses.replace(
-        prompt,
+    return prompt.changed(
         prompt_template=None,
         system=system.removesuffix("<|im_end|>\n"),
         user=user.removesuffix("<|im_end|>\n"),
@@ -84,10 +82,10 @@ def test_chatml_and_system_and_user_are_the_same_prompts(name: str) -> None:
     config = load_config(config_path(name))
     chats = tuple(map(as_chat, config.prompts))
     assert all(prompt.is_chat for prompt in chats)
-    model = dataclasses.replace(config.model, chat_template=CHATML)
+    model = config.model.changed(chat_template=CHATML)
     with (
         Classifier.from_config(config) as one,
-        Classifier.from_config(dataclasses.replace(config, prompts=chats, model=model)) as other,
+        Classifier.from_config(config.changed(prompts=chats, model=model)) as other,
     ):
         assert other.configured.compiled == one.configured.compiled
         assert other.prompts == one.prompts
@@ -109,7 +107,7 @@ def classifier(chat_model: Path) -> Iterator[Classifier]:
 
 
 def test_prompts_that_come_at_run_time_are_rendered_too(classifier: Classifier, tmp_path: Path) -> None:
-    question = dataclasses.replace(CHAT, name="season", labels=("summer", "winter"))
+    question = CHAT.changed(name="season", labels=("summer", "winter"))
     with classifier.prompt_set([question]) as other:
         assert other.classify("red").results[0].prompt == "season"
         whole = classifier.config.prompts[0].template

@@ -170,7 +170,7 @@ def test_a_method_that_fails_is_listed_and_the_others_go_on(
 
 def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(write_config: WriteConfig) -> None:
     config = load_config(write_config("qwen3", PROMPTS))
-    sure = replace(config, prompts=tuple(replace(p, min_confidence=1.0, fallback="unsure") for p in config.prompts))
+    sure = config.changed(prompts=tuple(p.changed(min_confidence=1.0, fallback="unsure") for p in config.prompts))
     methods = by_name(compared(sure, "batched"))
     assert methods["qcls"]["agreement"]["joint"] > 0.5
     assert methods["batched"]["agreement"]["scoring"] == 1.0

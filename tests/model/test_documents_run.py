@@ -3,7 +3,6 @@
 Whether the commands that are not run here are valid is checked in tests/unit/test_documents.py.
 """
 
-import dataclasses
 import json
 import os
 import re
@@ -176,7 +175,7 @@ def test_configurations_label_or_are_refused_as_shown(block: Block, folder: Path
     try:
         config = load_config(path)
         model = ModelConfig(chat_template=config.model.chat_template)
-        config = dataclasses.replace(config, calibration=None, heads=None, model=model)
+        config = config.changed(calibration=None, heads=None, model=model)
         with Classifier.from_config(config, model=models) as classifier:
             labels = list(classifier.classify("blue jeans").labels)
     except ConfigError as error:

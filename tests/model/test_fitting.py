@@ -3,7 +3,6 @@ has little memory left: it is made up and says how much it has free, and llama.c
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,7 +96,7 @@ def config(write_config: WriteConfig) -> Config:
 def test_a_context_too_small_is_refused_before_weights_are_loaded(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = replace(config, runtime=replace(config.runtime, n_ctx=10))
+    small = config.changed(runtime=config.runtime.changed(n_ctx=10))
     monkeypatch.setattr(placement, "_PLENTY", GIB)
     seen: list[float] = []
     for module in (model_open, engine_open):
@@ -114,8 +113,8 @@ def test_kept_graphs_leave_memory_on_a_gpu(
     """What is free does not change with the graphs here, so as few as possible are kept where it is too little."""
     for module in (placement, model_open):
         monkeypatch.setattr(module, "gpus", lambda: gpu_of(free_mib))
-    runtime = replace(config.runtime, n_gpu_layers="all", n_shapes=n_shapes)
-    with Classifier.from_config(replace(config, runtime=runtime)) as classifier:
+    runtime = config.runtime.changed(n_gpu_layers="all", n_shapes=n_shapes)
+    with Classifier.from_config(config.changed(runtime=runtime)) as classifier:
         assert classifier.engine.model.n_gpu_layers == 3
         assert classifier.engine.context.counters().n_shapes == wanted
         assert classifier.classify("red").labels
@@ -185,7 +184,7 @@ def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_a_context_that_leaves_too_little_is_refused(config: Config, leave: Callable[[int], None]) -> None:
     """Where layers were fitted to another context; the measured sizes are those that this one would take."""
     leave(2048)
-    larger = replace(config, runtime=replace(config.runtime, n_ctx=1 << 14))
+    larger = config.changed(runtime=config.runtime.changed(n_ctx=1 << 14))
     with OpenModels() as models:
         model = open_model(config, models)
         Classifier.from_config(config, model=model).close()
@@ -204,7 +203,7 @@ def test_a_context_that_leaves_too_little_is_refused(config: Config, leave: Call
 def test_what_answers_goes_on_where_another_is_refused(config: Config, leave: Callable[[int], None]) -> None:
     """On the same model, and on another one, as where a service reloads and the configuration has changed."""
     leave(100)
-    config = replace(config, runtime=replace(config.runtime, n_gpu_layers="all"))
+    config = config.changed(runtime=config.runtime.changed(n_gpu_layers="all"))
     with Model.open(config.model, config.runtime) as model, Model.open(config.model, config.runtime) as other:
         with Classifier.from_config(config, model=model) as first:
             wanted = first.classify("red").labels
@@ -234,7 +233,7 @@ with Model.open(config.model, config.runtime) as model, Classifier.from_config(c
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), resource.RLIM_INFINITY))
     try:
-        Classifier.from_config(replace(config, runtime=replace(config.runtime, n_ctx=1 << 20)), model=model)
+        Classifier.from_config(config.changed(runtime=config.runtime.changed(n_ctx=1 << 20)), model=model)
     except ModelError as e:
         print(e)
     print(first.classify("red").labels)

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +197,7 @@ def test_a_service_that_scores_texts_loads_all_layers(opened: Opened) -> None:
 def test_models_of_fewer_layers_are_shared_if_they_suffice(opened: Opened) -> None:
     few = load_config(opened.config(["shape"], ["shape"], question_prefixes=0))
     with OpenModels() as models:
-        for config, n_models, n_left_out in ((few, 1, 2), (few, 1, 2), (replace(few, heads=None), 2, 0), (few, 2, 0)):
+        for config, n_models, n_left_out in ((few, 1, 2), (few, 1, 2), (few.changed(heads=None), 2, 0), (few, 2, 0)):
             with Classifier.from_config(config, model=models) as classifier:
                 assert (len(models), classifier.engine.model.facts.n_left_out) == (n_models, n_left_out)
                 classifier.classify("red")

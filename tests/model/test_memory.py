@@ -60,11 +60,10 @@ needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="abou
 
 RELOADS = """
 import threading
-from dataclasses import replace
 from qcls_gguf import Classifier, load_config
 
 config = load_config("mission")
-config = replace(config, runtime=replace(config.runtime, n_gpu_layers=0))
+config = config.changed(runtime=config.runtime.changed(n_gpu_layers=0))
 
 def reload():
     with Classifier.from_config(config) as classifier:

@@ -9,7 +9,6 @@ It has no end-of-label token: here a label that another one begins with is a com
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -32,7 +31,7 @@ AGGREGATIONS: dict[Scoring, Callable[[list[float]], float]] = {"joint": sum, "me
 def config(request: pytest.FixtureRequest) -> Config:
     """A shipped configuration with an F32 cache and without flash attention."""
     config = load_config(ROOT / "configs" / request.param)
-    return replace(config, runtime=replace(config.runtime, n_threads=1, flash_attn=False, kv_type="f32"))
+    return config.changed(runtime=config.runtime.changed(n_threads=1, flash_attn=False, kv_type="f32"))
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +56,8 @@ def test_joint_and_mean_are_the_probabilities_of_cappr(
     monkeypatch.setenv("QCLS_VISIBLE_CELLS", "0")
     answers: dict[Scoring, list[tuple[PromptResult, ...]]] = {}
     for scoring in AGGREGATIONS:
-        prompts = tuple(replace(prompt, scoring=scoring) for prompt in config.prompts)
-        with Classifier.from_config(replace(config, prompts=prompts)) as classifier:
+        prompts = tuple(prompt.changed(scoring=scoring) for prompt in config.prompts)
+        with Classifier.from_config(config.changed(prompts=prompts)) as classifier:
             answers[scoring] = [classifier.classify(query).results for query in QUERIES]
     lengths = set()
     for i, query in enumerate(QUERIES):

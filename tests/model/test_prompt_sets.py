@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import product
 from random import Random
 from time import sleep
@@ -59,7 +58,7 @@ def classifier(open_classifier: OpenClassifier) -> Classifier:
 
 def fresh_answers(prompts: Sequence[PromptConfig], write_config: WriteConfig, queries: Sequence[str]) -> list[Result]:
     config = load_config(write_config("qwen3", CONFIGURED))
-    with Classifier.from_config(replace(config, prompts=tuple(prompts))) as own:
+    with Classifier.from_config(config.changed(prompts=tuple(prompts))) as own:
         return [own.classify(query) for query in queries]
 
 
@@ -269,8 +268,8 @@ def test_a_file_is_opened_once_however_it_is_named(write_config: WriteConfig) ->
     link.symlink_to(elsewhere)
     with OpenModels() as models:
         one = open_model(config, models)
-        assert open_model(replace(config, model=ModelConfig(path=link)), models) is one
-        assert open_model(replace(config, runtime=RuntimeConfig(n_gpu_layers=1)), models) is not one
+        assert open_model(config.changed(model=ModelConfig(path=link)), models) is one
+        assert open_model(config.changed(runtime=RuntimeConfig(n_gpu_layers=1)), models) is not one
         assert len(models) == 2
 
 

@@ -68,7 +68,7 @@ class Tokens:
     def words(self, tokens: Sequence[int]) -> list[bytes]:
         return [self.model.piece(token)[0] for token in tokens]
 
-    def compile(self, template: str, labels: Sequence[str] = ("dress", "tee"), **options: Any) -> Prompt:
+    def compile(self, template: str, labels: Any = ("dress", "tee"), **options: Any) -> Prompt:
         how = {name: options.pop(name) for name in ("end", "exact", "has_state", "codes") if name in options}
         config = PromptConfig(name="category", prompt_template=template, labels=labels, **options)
         return compile_prompt(self.model, config, template, bos=self.bos, **how)

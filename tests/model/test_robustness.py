@@ -1,7 +1,5 @@
 """What the embedded model must keep in any company: its winners."""
 
-from dataclasses import replace
-
 import pytest
 from commands import ROOT, tiny_rows
 
@@ -13,7 +11,7 @@ from qcls_gguf import Classifier, ModelConfig, load_config
 def test_no_other_request_changes_a_winner_of_the_embedded_model(quantization: str, name: str) -> None:
     """In a new classifier, in a batch, after it, with prefixes computed anew; docs/measurements.md has all figures."""
     model = ModelConfig(path=ROOT / "models" / f"fashion-tiny-{quantization}.gguf")
-    config = replace(load_config(name), model=model)
+    config = load_config(name).changed(model=model)
     queries = [row["query"] for row in tiny_rows("heldout")[::40]]
     with Classifier.from_config(config) as classifier:
         first = [classifier.classify(query) for query in queries]

@@ -96,7 +96,7 @@ def test_each_gpu_takes_no_more_than_it_has_free(
     """
     path = make_model(name, n_layer=12, n_embd=1024, n_ff=4096, weight_type="F16")
     config = load_config(write_config(path, PROMPTS, n_gpu_layers=given_layers, n_threads=4))
-    on_cpu = replace(config, runtime=replace(config.runtime, n_gpu_layers=0))
+    on_cpu = config.changed(runtime=config.runtime.changed(n_gpu_layers=0))
     with Classifier.from_config(on_cpu) as classifier:
         wanted = [probabilities(classifier.classify(query)) for query in QUERIES]
         context = measured(classifier.engine.model, config)

@@ -116,12 +116,11 @@ def test_a_classifier_keeps_the_shapes_that_it_is_told_to(open_classifier: OpenC
 
 WHILE_DECODING = """
 import threading
-from dataclasses import replace
 from qcls_gguf import Classifier, load_config
 
 config = load_config("mission")
-config = replace(config, runtime=replace(config.runtime, n_threads=1, n_gpu_layers=0, n_shapes=8))
-exact = replace(config, prompts=tuple(replace(prompt, scoring="joint") for prompt in config.prompts))
+config = config.changed(runtime=config.runtime.changed(n_threads=1, n_gpu_layers=0, n_shapes=8))
+exact = config.changed(prompts=tuple(prompt.changed(scoring="joint") for prompt in config.prompts))
 is_over, seen = threading.Event(), set()
 
 def ask(classifier):

@@ -80,7 +80,7 @@ class Draw(NamedTuple):
 
 def read(task: Task, on_row: Callable[[], None]) -> Read:
     """All of the task's texts by the prompt that `init` writes, and by the common text."""
-    own = replace(prompts(task, "list")[0], name=task.ask)
+    own = prompts(task, "list")[0].changed(name=task.ask)
     config = config_of([own], max_query_tokens=400)
     pairs = (*task.rows, *task.others)
     rows = [LabelledQuery(line=0, query=text, labels={task.ask: (label,)}) for text, label in pairs]

@@ -5,7 +5,6 @@ A task's texts are answered once; then half of them, drawn at random, state, and
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ def answered(task: Task) -> Answered:
     kept = CACHE / f"{task.name} answered.npz".replace(" ", "-")
     pairs = (*task.rows, *task.others)[:N_TEXTS]
     if not kept.exists():
-        prompt = replace(prompts(task, "list")[0], name=task.ask, prior="content_free")
+        prompt = prompts(task, "list")[0].changed(name=task.ask, prior="content_free")
         with Classifier.from_config(config_of([prompt])) as classifier:
             found = [classifier.classify(text).results[0] for text, _ in track(pairs, task.name)]
         np.savez(kept, p=np.array([[score.probability for score in each.scores] for each in found]))

@@ -1,7 +1,6 @@
 """Real weights: label log-probabilities against stock llama.cpp and F32 arithmetic."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -75,8 +74,8 @@ def expected(name: str) -> tuple[FloatArray, FloatArray]:
 def config(name: str, *, n_prompts: int = 1, floats: bool = False, **runtime: Any) -> Config:
     """Prompts that differ in their last words only; the first is compared."""
     prompts = sweep.prompts(real_tasks()[name], "list")[:n_prompts]
-    found = config_of((replace(prompt, scoring="joint") for prompt in prompts), **runtime)
-    return replace(found, model=ModelConfig(path=in_floats(model_file()))) if floats else found
+    found = config_of((prompt.changed(scoring="joint") for prompt in prompts), **runtime)
+    return found.changed(model=ModelConfig(path=in_floats(model_file()))) if floats else found
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu, fine", "gpu", "gpu, floats"])

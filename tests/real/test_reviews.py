@@ -6,7 +6,6 @@ reason is shown at the end. `make test QCLS_REAL=0` fetches nothing, and neither
 
 import os
 import subprocess
-from dataclasses import replace
 
 import pytest
 
@@ -32,7 +31,7 @@ def test_reviews_are_labelled_far_above_chance(task: Task) -> None:
 
     The answer `positive` is right for 57.0 %.
     """
-    prompts = [replace(sweep.prompts(task, each)[0], name=each, prior="content_free") for each in sweep.WORDINGS]
+    prompts = [sweep.prompts(task, each)[0].changed(name=each, prior="content_free") for each in sweep.WORDINGS]
     rows = task.rows[: sweep.N_ROWS]
     with Classifier.from_config(config_of(prompts)) as classifier:
         results = [classifier.classify(text) for text, _ in rows]

@@ -14,7 +14,6 @@ from documents import Block, blocks, contains, matches, text_of
 from prometheus_client.parser import text_string_to_metric_families
 from served import ROOT, Server
 
-from qcls_gguf.config.settings import check
 from qcls_gguf.questions.forms import FormSettings
 
 PAGE = "docs/serving.md"
@@ -52,7 +51,7 @@ def test_every_route_is_documented(server: Server) -> None:
 
 def test_the_forms_of_questions_are_those_shown() -> None:
     shown = text_of(PAGE).partition("These are the usual forms")[2].partition("```text\n")[2].partition("```")[0]
-    assert check(FormSettings, yaml.safe_load(shown)) == FormSettings()
+    assert FormSettings.model_validate(yaml.safe_load(shown)) == FormSettings()
 
 
 CONFIG = """<View>

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -218,7 +217,7 @@ def test_the_end_waits_for_a_reload_whose_caller_has_gone() -> None:
 
 def test_a_reload_keeps_the_open_model_unless_it_has_to_be_opened_otherwise() -> None:
     usual = load_config(ROOT / "configs/mission.yaml")
-    other = replace(usual, runtime=replace(usual.runtime, cpu_activations="fast"))
+    other = usual.changed(runtime=usual.runtime.changed(cpu_activations="fast"))
     configs = iter([usual, usual, other, other])
 
     async def models() -> list[Any]:

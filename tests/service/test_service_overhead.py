@@ -7,7 +7,6 @@ changes both: CPU time of the process that computes.
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -52,7 +51,7 @@ def block(pid: int, ask: Callable[[], object]) -> tuple[float, float]:
 
 @pytest.mark.parametrize("route", BODIES)
 def test_what_http_costs(route: str) -> None:
-    config = replace(CONFIG, prompts=CONFIG.prompts[:1], runtime=replace(CONFIG.runtime, n_threads=1))
+    config = CONFIG.changed(prompts=CONFIG.prompts[:1], runtime=CONFIG.runtime.changed(n_threads=1))
     data = raw(json.dumps(BODIES[route]).encode(), path=route)
     with Server("--quiet") as server, server.connect() as client, Classifier.from_config(config) as classifier:
 

@@ -1,7 +1,6 @@
 """What a configuration says of calibration, and the file that it may name: what loads, and every refusal's words."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def test_a_wrong_setting_is_refused(line: str, message: str) -> None:
 )
 def test_the_hash_of_a_prompt_is_of_what_its_scores_depend_on(change: dict[str, Any], same: bool) -> None:
     prompt = parse(PROMPT).prompts[0]
-    assert (prompt_hash(replace(prompt, **change)) == prompt_hash(prompt)) is same
+    assert (prompt_hash(prompt.changed(**change)) == prompt_hash(prompt)) is same
 
 
 def entry(prompt: PromptConfig, **more: Any) -> PromptCalibration:
@@ -102,7 +101,7 @@ def test_what_is_written_is_read(config: Config) -> None:
     found.check_model(SHA256)
     with pytest.raises(ConfigError, match=r"c\.yaml .* sha256 abababababab…, this one is cdcd.*calibrate"):
         found.check_model("cd" * 32)
-    assert read_calibration(replace(config, calibration=None)) is None
+    assert read_calibration(config.changed(calibration=None)) is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_a_wrong_calibration_is_refused(config: Config, change: str | dict[str, 
 
 def test_a_fit_and_a_temperature_of_ones_own_are_a_contradiction(config: Config) -> None:
     first, second = config.prompts
-    own = replace(config, prompts=(replace(first, temperature=1.0), second))
+    own = config.changed(prompts=(first.changed(temperature=1.0), second))
     with pytest.raises(ConfigError, match=r"prompts\.category: the configuration gives this prompt temperature 1"):
         written(own, {"category": entry(first)})
     assert written(own, {"audience": entry(second)}) is not None

@@ -1,6 +1,6 @@
 """System and user texts become a prompt by the model's chat template; what a template may not do is refused."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -26,8 +26,8 @@ PROMPT = PromptConfig(name="colour", system="One of [{labels}].", user="query: {
 def text(template: str | None, prompt: PromptConfig = PROMPT, **settings: Any) -> str:
     (rendered,) = render_prompts([prompt], File(template), ModelConfig(**settings)).prompts
     assert not rendered.is_chat
-    assert replace(rendered, prompt_template=None, user="{query}") == replace(
-        prompt, system=None, user="{query}", answer_cue=None
+    assert rendered.changed(prompt_template=None, user="{query}") == prompt.changed(
+        system=None, user="{query}", answer_cue=None
     )
     return rendered.template
 
@@ -41,7 +41,7 @@ def refused(template: str | None, prompt: PromptConfig = PROMPT, **settings: Any
 
 
 def test_slots_are_filled_in_what_was_rendered() -> None:
-    prompt = replace(PROMPT, system="{name}?", user="{labels}: {query}", answer_cue="{name}:")
+    prompt = PROMPT.changed(system="{name}?", user="{labels}: {query}", answer_cue="{name}:")
     (rendered,) = render_prompts([prompt], File(CHATML), ModelConfig()).prompts
     assert "{name}?" in rendered.template
     assert rendered.expanded_template == (
@@ -51,14 +51,14 @@ def test_slots_are_filled_in_what_was_rendered() -> None:
 
 
 def test_the_user_says_the_query_where_only_the_system_text_is_given() -> None:
-    prompt = replace(PROMPT, user=None)
+    prompt = PROMPT.changed(user=None)
     assert "<|im_start|>user\n{query}<|im_end|>" in text(CHATML, prompt)
-    only = replace(PROMPT, system=None, user="{query}", answer_cue="")
+    only = PROMPT.changed(system=None, user="{query}", answer_cue="")
     assert text(CHATML, only) == "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_query_may_stand_in_the_system_text() -> None:
-    prompt = replace(PROMPT, system="Label {query}", user=None)
+    prompt = PROMPT.changed(system="Label {query}", user=None)
     assert text(CHATML, prompt) == "<|im_start|>system\nLabel {query}<|im_end|>\n<|im_start|>assistant\n{name}:"
 
 
@@ -87,7 +87,7 @@ def test_a_template_of_the_configuration_goes_before_the_files() -> None:
 
 
 def test_a_system_text_that_is_refused_begins_the_users_turn() -> None:
-    rendered = render_prompts([PROMPT, replace(PROMPT, name="b", system=None)], File(GEMMA), ModelConfig())
+    rendered = render_prompts([PROMPT, PROMPT.changed(name="b", system=None)], File(GEMMA), ModelConfig())
     assert rendered.folded == ("colour",)
     assert rendered.n_rendered == 2
     assert "user\nOne of [{labels}].\n\nquery: {query} end<end_of_turn>" in rendered.prompts[0].template
@@ -95,7 +95,7 @@ def test_a_system_text_that_is_refused_begins_the_users_turn() -> None:
 
 
 def test_what_a_prompts_own_text_spells_is_no_code() -> None:
-    prompt = replace(PROMPT, system="{{ messages }} {% raw %} {# x #}")
+    prompt = PROMPT.changed(system="{{ messages }} {% raw %} {# x #}")
     assert "{{ messages }} {% raw %} {# x #}" in text(CHATML, prompt)
 
 
@@ -195,7 +195,7 @@ def test_what_templates_ask_for_is_as_in_python(expression: str, value: str) -> 
 )
 def test_texts_that_make_no_prompt_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        replace(PROMPT, **change)
+        PROMPT.changed(**change)
     assert str(refusal.value).startswith(f"prompts.colour.{message}")
 
 

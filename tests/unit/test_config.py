@@ -207,14 +207,14 @@ def test_a_value_that_is_no_choice_is_refused(line: str, message: str) -> None:
 
 
 def test_python_code_may_give_what_a_file_may() -> None:
-    labels = {"dress": "worn by itself", "tee": None}
-    prompts = [
-        PromptConfig(
-            name="a", prompt_template="{query} a", labels=["dress", "tee"], label_descriptions=[None, "a shirt"]
-        ),
-        PromptConfig(name="b", prompt_template="{query} b", labels=labels, content_free_queries=["", "x"]),
+    labels: Any = {"dress": "worn by itself", "tee": None}
+    as_lists: dict[str, Any] = {"labels": ["dress", "tee"], "label_descriptions": [None, "a shirt"]}
+    prompts: Any = [
+        PromptConfig(name="a", prompt_template="{query} a", **as_lists),
+        PromptConfig(name="b", prompt_template="{query} b", labels=labels, content_free_queries=("", "x")),
     ]
-    config = Config(prompts=prompts, model=ModelConfig(path="m.gguf"), ignore_warnings=["untrained"])
+    model: Any = {"path": "m.gguf"}
+    config = Config(prompts=prompts, model=model, ignore_warnings=("untrained",))
     assert config.model.path == Path("m.gguf").resolve()
     assert [prompt.labels for prompt in config.prompts] == [("dress", "tee")] * 2
     assert prompts[1].label_descriptions == ("worn by itself", None)

@@ -4,7 +4,6 @@ import json
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +79,12 @@ def test_a_configuration_made_in_python_is_checked_as_a_file_is() -> None:
     config = parse(MISSION)
     first: Any = config.prompts[0]
     # only a file's template ends in a line break that nobody means
-    assert replace(first, prompt_template="{query}\n\n").prompt_template == "{query}\n\n"
+    assert first.changed(prompt_template="{query}\n\n").prompt_template == "{query}\n\n"
     wrong: list[tuple[Callable[[], object], str]] = [
-        (lambda: replace(config, prompts=()), "prompts: () should have at least 1 item, not 0"),
-        (lambda: replace(config, prompts=(first, first)), "prompts[1]: name 'category' is given twice"),
-        (lambda: replace(config, runtime=3), "runtime: expected keys and values, got a number"),  # type: ignore[arg-type]
-        (lambda: replace(first, lable_prefix=" "), "prompts.category.lable_prefix: unknown key, did you mean label_"),
+        (lambda: config.changed(prompts=()), "prompts: () should have at least 1 item, not 0"),
+        (lambda: config.changed(prompts=(first, first)), "prompts[1]: name 'category' is given twice"),
+        (lambda: config.changed(runtime=3), "runtime: expected keys and values, got a number"),
+        (lambda: first.changed(lable_prefix=" "), "prompts.category.lable_prefix: unknown key, did you mean label_"),
         (lambda: PromptConfig(name="a"), "prompts.a.prompt_template: is missing"),  # type: ignore[call-arg]
         (
             lambda: RuntimeConfig(n_ctx=10**5000),
@@ -99,8 +98,8 @@ def test_a_configuration_made_in_python_is_checked_as_a_file_is() -> None:
 
 def test_a_configuration_is_unchangeable_and_its_parts_are_given_by_name() -> None:
     config = parse(MISSION)
-    with pytest.raises(AttributeError):
-        config.runtime.n_ctx = 3  # type: ignore[misc]
+    with pytest.raises(ValueError, match="frozen"):
+        config.runtime.n_ctx = 3
     with pytest.raises(TypeError):
         RuntimeConfig(3)  # type: ignore[call-arg]
     assert hash(config) == hash(parse(MISSION))
@@ -109,7 +108,7 @@ def test_a_configuration_is_unchangeable_and_its_parts_are_given_by_name() -> No
 def test_settings_are_values() -> None:
     """They go to other processes, are keys of dictionaries, and are told apart by their repr."""
     config, again = parse(PROMPT), parse(PROMPT)
-    other = replace(config.prompts[0], label_prefix="")
+    other = config.prompts[0].changed(label_prefix="")
     assert pickle.loads(pickle.dumps(config)) == config
     for part, equal in ((config, again), (config.prompts[0], again.prompts[0]), (ModelConfig(), ModelConfig())):
         assert {part: 1}[equal] == 1
@@ -178,8 +177,8 @@ def _some(keys: list[str]) -> st.SearchStrategy[dict[str, Any]]:
     return st.dictionaries(st.sampled_from([*keys, "unknown"]), _VALUES, max_size=3)
 
 
-_PROMPT_KEYS = [f.name for f in fields(PromptConfig)]
-_RUNTIME_KEYS = [f.name for f in fields(RuntimeConfig)]
+_PROMPT_KEYS = list(PromptConfig.model_fields)
+_RUNTIME_KEYS = list(RuntimeConfig.model_fields)
 
 
 _SCHEMA = Draft202012Validator(config_json_schema())
@@ -205,8 +204,7 @@ def test_files_and_python_objects_are_judged_alike(
         try:
             make()
         except ConfigError as e:
-            # a prompt without a usable name goes by its place in the file
-            return re.sub(r"(?m)^line \d+: ", "", str(e)).replace("prompts[0]", "prompt").splitlines()
+            return re.sub(r"(?m)^line \d+: ", "", str(e)).splitlines()
         return []
 
     assert bool(wrong(made)) == bool(wrong(from_file))

@@ -131,16 +131,16 @@ def test_nothing_is_unpacked_to_more_than_is_read(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_heads_of_other_prompts_are_refused(prompt: dict[str, Any], message: str, tmp_path: Path) -> None:
-    config = replace(written(tmp_path), prompts=(replace(PROMPT, **prompt),))
+    config = written(tmp_path).changed(prompts=(PROMPT.changed(**prompt),))
     with pytest.raises(ConfigError, match=message):
         read_heads(config, None)
 
 
 def test_the_scoring_counts_beside_the_labels_texts_only(tmp_path: Path) -> None:
-    other = (replace(PROMPT, scoring="joint"),)
-    assert read_heads(replace(written(tmp_path), prompts=other), None)
+    other = (PROMPT.changed(scoring="joint"),)
+    assert read_heads(written(tmp_path).changed(prompts=other), None)
     with pytest.raises(ConfigError, match="other labels"):
-        read_heads(replace(written(tmp_path, replace(HEAD, depth=N_LAYER, scale=0.5)), prompts=other), None)
+        read_heads(written(tmp_path, replace(HEAD, depth=N_LAYER, scale=0.5)).changed(prompts=other), None)
 
 
 def test_a_calibration_of_the_same_prompt_is_refused(tmp_path: Path) -> None:

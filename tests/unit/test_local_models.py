@@ -146,7 +146,7 @@ def test_the_models_of_the_machine_are_listed(store: Path, tmp_path: Path) -> No
     rows = [row[0] for row in table.rows]
     assert rows == ["(embedded)", "ollama:fashion:8m"]
     for name in rows:
-        assert find_model(ModelConfig(path=str(name)), offline=True).read_bytes() == embedded_model().read_bytes()
+        assert find_model(ModelConfig(path=Path(str(name))), offline=True).read_bytes() == embedded_model().read_bytes()
 
 
 def test_the_users_store_is_looked_for_without_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """One text for many prompts, labels with descriptions: what the slots stand for, whose text is used, refusals."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,7 @@ def test_the_slot_is_the_labels_in_their_order() -> None:
     prompt = parse("one of [{labels}]: {query}", ["dress", "light blue", "none"])
     assert prompt.expanded_template == "one of [dress, light blue, none]: {query}"
     assert prompt.prompt_template == "one of [{labels}]: {query}"
-    swapped = replace(prompt, labels=("none", "dress"))
+    swapped = prompt.changed(labels=("none", "dress"))
     assert swapped.expanded_template == "one of [none, dress]: {query}"
     assert check_config(Config(prompts=(swapped,))).prompts == (swapped,)
 
