@@ -30,7 +30,7 @@ from ..plan.templates import Fragments, Templates
 from ..prompts.prompt_set import read_depths
 from ..score.result import Counts, ModelInfo, PromptResult, Result
 from ..statistics import Float32Array, Int32Array, IntArray
-from .long_queries import LongQuery
+from .long_queries import LongQuery, LongText
 from .queue import Executor, Job
 from .sharing import TurnCost, measured_turn_cost
 
@@ -142,7 +142,8 @@ class Core:
         """
         if not prompts.is_open:
             raise DecodeError("this prompt set is closed: ask the classifier for it again")
-        how, most = self._runtime.long_queries, self._runtime.max_query_tokens
+        how = query.how if isinstance(query, LongText) else self._runtime.long_queries
+        most = self._runtime.max_query_tokens
         known = {} if known is None else known
         n_more = 1  # a text of any size is cut before it is tokenised
         if how == "refuse" or len(query) <= self._most_bytes:
@@ -185,8 +186,9 @@ class Core:
             raise PlanError(
                 f"{len(items)} queries in one call, at most {MAX_QUERIES} are answered: ask in several calls"
             )
-        most = self._most_bytes if self._runtime.long_queries == "refuse" else sys.maxsize
         for _, query in items:
+            how = query.how if isinstance(query, LongText) else self._runtime.long_queries
+            most = self._most_bytes if how == "refuse" else sys.maxsize
             if not isinstance(query, str):
                 if _is_missing(query):
                     raise PlanError(f"the query is missing: {shown(query)} is no text; leave it out")

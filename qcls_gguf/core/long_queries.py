@@ -11,6 +11,18 @@ GAP = " … "
 """takes the place of the middle of a query that was left out"""
 
 
+class LongText(str):
+    """A query that says itself what is done if it is too long, in place of runtime.long_queries."""
+
+    how: LongQueries
+
+    def __new__(cls, text: str, how: LongQueries) -> LongText:
+        """A text; how: what is done."""
+        self = super().__new__(cls, text)
+        self.how = how
+        return self
+
+
 class LongQuery:
     """A query, cut at the borders of its own tokens.
 

@@ -14,6 +14,7 @@ from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
 from ..core.handle import LoadedPrompts, n_tokens_of
 from ..core.loading import some_of
+from ..core.long_queries import LongText
 from ..errors import CapacityError, ConfigError, PlanError, ScoreError
 from ..prompts.prompt_set import PromptSet
 from ..score.result import Result
@@ -117,7 +118,7 @@ class QuestionAsker:
         prepared = dict(zip(own, self._decision.prepared(list(own)), strict=True))
         state_text = cache(self._decision.state_text)
         return [
-            TextQuestion(prepared[named], state_text(each.text), each.param) if named in prepared else each
+            TextQuestion(prepared[named], state_text(each.text), each.param, each.long) if named in prepared else each
             for named, each in zip(asked, questions, strict=True)
         ]
 
@@ -134,7 +135,8 @@ class QuestionAsker:
                     continue
                 loaded = self._loaded(each, 0.0 if pairs else seconds_left(), usage)
                 try:
-                    pairs[place] = await stack.enter_async_context(loaded), each.text
+                    text = each.text if each.long is None else LongText(each.text, each.long)
+                    pairs[place] = await stack.enter_async_context(loaded), text
                 except RoomError as e:
                     if pairs:
                         break

@@ -1,25 +1,68 @@
-"""JSON schemas that allow only closed lists of values: a list, or an object each of whose fields has one."""
+"""JSON schemas that allow only closed lists of values: a list, or an object each of whose fields has one.
+
+Every key of a schema is honoured, or says nothing about values (`title`), or is refused by its name.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
 from math import inf
-from typing import Any, NamedTuple
+from operator import ge, gt, le, lt
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from ..config.words import shown
 from .question import PlaceError
 
-_MOST_STEPS = 100_000
+_MOST_STEPS = 50_000
 """values, references and alternatives of one schema; other requests wait while they are read"""
 _MOST_LEVELS = 16
 """objects within each other"""
+_MOST_ALTERNATIVES = 100
+"""within each other"""
+_MOST_NUMBERS = 255
+"""between two bounds"""
+_LARGEST_BOUND = 1 << 64
 _LONGEST_PARAM = 200
 """characters of a place in a message"""
 
-Names = tuple[str, ...]
+_BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
+    "minimum": ge,
+    "exclusiveMinimum": gt,
+    "maximum": le,
+    "exclusiveMaximum": lt,
+    "multipleOf": lambda number, step: number % step == 0,
+}
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": lambda value: _KINDS["number"](value) and value == int(value),
+    "object": lambda _: False,
+    "array": lambda _: False,
+}
+"""which values are of each type"""
+_SILENT_KEYS = {
+    *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"),
+    *("$schema", "$id", "$comment", "$defs", "definitions", "components"),
+}
+"""They say nothing about which values are allowed; a default never applies, because every field is answered."""
+_COMMON_KEYS = _SILENT_KEYS | {"type", "nullable", "allOf", "$ref"}
+_OBJECT_KEYS = _COMMON_KEYS | {"properties", "required", "additionalProperties"}
+_VALUE_KEYS = _COMMON_KEYS | {"enum", "const", "anyOf", "oneOf", *_BOUNDS}
+_NUMBER_FORMATS = ("int32", "int64")
+
+Names: TypeAlias = tuple[str, ...]
 """the fields that lead to a value, the outermost first"""
+_Bound: TypeAlias = tuple[str, int | Fraction]
+"""one of _BOUNDS, and its number"""
+_Parts: TypeAlias = list[dict[str, Any]]
+"""schemas, all of which a value has to fit, the outermost first"""
+_Values: TypeAlias = dict[tuple[type, Any], str]
+"""the descriptions of values, which are told apart by their types, too: True == 1"""
 
 
 class ClosedList(NamedTuple):
@@ -28,6 +71,13 @@ class ClosedList(NamedTuple):
     values: tuple[Any, ...]
     """texts, numbers, truth values, null"""
     description: str = ""
+    of_values: tuple[str, ...] = ()
+    """the description of every value; empty for one without"""
+
+    @property
+    def options(self) -> list[tuple[str, str | None]]:
+        """The label and the description of every value."""
+        return [(label, told or None) for label, told in zip(self.labels, self.of_values, strict=True)]
 
     @property
     def labels(self) -> list[str]:
@@ -40,15 +90,15 @@ class OpenAnswerError(PlaceError):
 
 
 def closed_lists(schema: Any, param: str) -> dict[Names, ClosedList]:
-    """The closed list of each field of an object and of the objects in it; under no name that of a schema that is one.
+    """The closed list of every field of an object and of the objects in it; under no name that of a schema that is one.
 
-    Raises OpenAnswerError for a field that may be anything else.
+    Raises OpenAnswerError for a field that may be anything else, and for a key that is not known.
     """
     return dict(_Reader(schema, param).lists(schema, ()))
 
 
 def chosen(lists: Mapping[Names, ClosedList], best: Iterable[int]) -> Any:
-    """The value that has one value of each list; best: which one."""
+    """The value that has one value of every list; best: which one."""
     whole: Any = {}
     for (names, field), index in zip(lists.items(), best, strict=True):
         if not names:  # the schema is itself the only list
@@ -65,65 +115,164 @@ class _Reader:
         self._root = root
         self._param = param
         self._names: Names = ()
-        self._n_steps = 0
+        self._description = ""
+        self._n_steps = self._n_inside = 0
 
-    def lists(self, field: Any, names: Names) -> Iterator[tuple[Names, ClosedList]]:
+    def lists(self, schema: Any, names: Names) -> Iterator[tuple[Names, ClosedList]]:
         """The fields below a schema, or the schema itself."""
         self._names = names
-        whole = self._resolved(field)
-        fields = whole.get("properties")
-        if not isinstance(fields, dict):
-            description = whole.get("description")
-            yield names, ClosedList(tuple(self._values(whole)), description if isinstance(description, str) else "")
-        elif not fields:
-            raise self._refusal("an object without fields")
-        elif len(names) == _MOST_LEVELS:
-            raise self._refusal(f"one of more than {_MOST_LEVELS} objects within each other")
-        else:
-            for name, each in fields.items():
-                yield from self.lists(each, (*names, name))
+        parts = self._parts(schema)
+        if not any("properties" in part for part in parts):
+            self._description = _description(parts)
+            values = self._values(parts)
+            yield names, ClosedList(tuple([v for _, v in values]), self._description, tuple(values.values()))
+            return
+        if len(names) == _MOST_LEVELS:
+            raise self._open(f"one of more than {_MOST_LEVELS} objects within each other")
+        for name, field in self._fields(parts).items():
+            yield from self.lists(field, (*names, name))
 
-    def _values(self, field: Any) -> list[Any]:
-        """The values that a schema allows, each once, alternatives one after the other."""
-        values: list[Any] = []
-        waiting = [field]
+    def _parts(self, schema: Any) -> _Parts:
+        """A schema, what it refers to within the whole one, and the parts of `allOf`."""
+        parts: _Parts = []
+        waiting = [schema]
         while waiting:
-            match self._resolved(waiting.pop()):
-                case {"enum": [*some]} if some and all(map(_is_value, some)):
-                    self._step(len(some))
-                    values += some
-                case {"const": value} if _is_value(value):
-                    values.append(value)
-                case {"type": "boolean"}:
-                    values += [True, False]
-                case {"type": "null"}:
-                    values.append(None)
-                case {"type": [_, *_] as kinds}:
-                    waiting += [{"type": kind} for kind in reversed(kinds)]
-                case {"anyOf": [_, *_] as some} | {"oneOf": [_, *_] as some}:
-                    self._step(len(some))
-                    waiting += reversed(some)
-                case other:
-                    raise self._refusal(shown(other))
-        return list({(type(value), value): value for value in values}.values())  # True == 1
+            part = waiting.pop()
+            if not isinstance(part, dict):
+                raise self._open(shown(part))
+            self._step(1 + len(part))
+            parts.append(part)
+            waiting += reversed(self._listed(part, "allOf"))
+            if "$ref" in part:
+                waiting.append(self._at(part["$ref"]))
+        return parts
 
-    def _resolved(self, field: Any) -> dict[str, Any]:
-        """A schema, or what it refers to within the whole one, with what stands beside the reference."""
-        while isinstance(field, dict):
-            self._step(1 + len(field))
-            match field:
-                case {"$ref": str() as reference, **beside}:
-                    field = self._at(reference)
-                case {"allOf": [one], **beside}:
-                    field = one
-                case _:
-                    return field
-            field = field | beside if isinstance(field, dict) else field
-        raise self._refusal(shown(field))
+    def _fields(self, parts: _Parts) -> dict[str, Any]:
+        """The schemas of an object's fields."""
+        self._check_keys(parts, _OBJECT_KEYS)
+        fields: dict[str, Any] = {}
+        for part in parts:
+            if part.get("nullable") or part.get("type", "object") not in ("object", ["object"]):
+                raise self._open("an object that may be something else, such as null,")
+            own = part.get("properties", {})
+            if not isinstance(own, dict):
+                raise self._open(f"`properties` {shown(own)}")
+            for name, field in own.items():
+                fields[name] = {"allOf": [fields[name], field]} if name in fields else field
+        for name in [name for part in parts for name in self._listed(part, "required")]:
+            if not isinstance(name, str) or name not in fields:
+                raise self._open(f"an object that requires {shown(name)}, which has no schema,")
+        if not fields:
+            raise self._open("an object without fields")
+        return fields
 
-    def _at(self, reference: str) -> Any:
+    def _values(self, parts: _Parts) -> _Values:
+        """The values that fit all parts, in the order of the first list."""
+        if any("properties" in part for part in parts):
+            raise self._open("an object that may be something else, such as null,")
+        self._check_keys(parts, _VALUE_KEYS)
+        bounds = [bound for part in parts for bound in self._bounds(part)]
+        kinds = [self._kinds(part) for part in parts if part.get("type") is not None]
+        lists = [values for part in parts for values in self._lists_of(part)]
+        if not lists:
+            whole = {key: value for part in reversed(parts) for key, value in part.items()}
+            all_of = [value for kind in (kinds or [[""]])[0] for value in self._all_of(kind, bounds, whole)]
+            lists = [dict.fromkeys(map(_typed, all_of), "")]
+        fitting = {
+            key: next((values[key] for values in lists if values.get(key)), "")
+            for key in lists[0]
+            if all(key in values for values in lists)
+            and all(any(_KINDS[kind](key[1]) for kind in names) for names in kinds)
+            and (not _KINDS["number"](key[1]) or all(_BOUNDS[name](_exact(key[1]), bound) for name, bound in bounds))
+        }
+        if any(part.get("nullable") for part in parts):
+            fitting.setdefault(_typed(None), "")
+        if not fitting:
+            raise self._open(f"{shown(parts[0])}, which no value fits,")
+        return fitting
+
+    def _lists_of(self, part: dict[str, Any]) -> Iterator[_Values]:
+        """The values that a part allows, for each of its keys that list some."""
+        for key in ("enum", "const", "anyOf", "oneOf"):
+            if key in part:
+                values = [part[key]] if key == "const" else self._listed(part, key)
+                is_plain = key in ("enum", "const")
+                self._step(len(values))
+                if not values or (is_plain and any(isinstance(v, list | dict) or v in (inf, -inf) for v in values)):
+                    raise self._open(shown(part))
+                yield dict.fromkeys(map(_typed, values), "") if is_plain else self._any_of(values)
+
+    def _any_of(self, alternatives: list[Any]) -> _Values:
+        """The values of alternatives.
+
+        What is said of an alternative is said of its values, but of the field if all others are null.
+        """
+        self._n_inside += 1
+        read = [(self._values(parts), _description(parts)) for parts in map(self._parts, alternatives)]
+        self._n_inside -= 1
+        n_others = sum(list(values) != [_typed(None)] for values, _ in read)
+        union: _Values = {}
+        for values, description in read:
+            if n_others == 1 and len(values) > 1:
+                self._description, description = self._description or description, ""
+            for key, told in values.items():
+                union[key] = "; ".join(dict.fromkeys(filter(None, (union.get(key), told or description))))
+        return union
+
+    def _kinds(self, part: dict[str, Any]) -> list[str]:
+        """The types that a part allows."""
+        kinds: list[str] = part["type"] if isinstance(part["type"], list) else [part["type"]]
+        if wrong := [kind for kind in kinds if kind not in list(_KINDS)]:
+            raise self._refused(f"the type {shown(wrong[0])} is not known")
+        return kinds
+
+    def _all_of(self, kind: str, bounds: list[_Bound], schema: dict[str, Any]) -> list[Any]:
+        """All values of a type within bounds, of which numbers may lack some ends. Raises OpenAnswerError."""
+        if kind in ("boolean", "null"):
+            return [True, False] if kind == "boolean" else [None]
+        lows = [bound for key, bound in bounds if key in ("minimum", "exclusiveMinimum")]
+        highs = [bound for key, bound in bounds if key in ("maximum", "exclusiveMaximum")]
+        steps = [bound for key, bound in bounds if key == "multipleOf"]
+        if kind == "integer":
+            steps = [1, *(step.numerator for step in steps)]
+        if kind not in ("integer", "number") or not (lows and highs and steps):
+            raise self._open(shown(schema))
+        step = max(steps)
+        numbers = [index * step for index in range(-(-max(lows) // step), min(highs) // step + 1)[: _MOST_NUMBERS + 3]]
+        self._step(len(numbers))
+        numbers = [number for number in numbers if all(_BOUNDS[key](number, bound) for key, bound in bounds)]
+        if len(numbers) > _MOST_NUMBERS:
+            raise self._open(f"{shown(schema)}, which has more than {_MOST_NUMBERS} values,")
+        return [int(number) if number.denominator == 1 else float(number) for number in numbers]
+
+    def _bounds(self, part: dict[str, Any]) -> Iterator[_Bound]:
+        """The bounds of numbers in a part; an exclusive one may say whether the other one is exclusive."""
+        for key in _BOUNDS:
+            bound = part.get(key)
+            end = key.removeprefix("exclusive").lower()
+            if bound is None or (isinstance(bound, bool) and key != end):
+                continue
+            if not _KINDS["number"](bound) or abs(bound) > _LARGEST_BOUND or (key == "multipleOf" and bound <= 0):
+                raise self._refused(f"{key} {shown(bound)} is not a number that this can be")
+            is_exclusive = part.get(f"exclusive{key.title()}") is True
+            yield f"exclusive{key.title()}" if is_exclusive else key, _exact(bound)
+
+    def _listed(self, part: dict[str, Any], key: str) -> list[Any]:
+        """A list in a schema, empty where there is none."""
+        values = part.get(key, [])
+        if not isinstance(values, list):
+            raise self._open(f"`{key}` {shown(values)}")
+        return values
+
+    def _check_keys(self, parts: _Parts, known: set[str]) -> None:
+        for part in parts:
+            for key, value in part.items():
+                if key not in known and value is not None and not (key == "format" and value in _NUMBER_FORMATS):
+                    raise self._refused(f"the key {shown(key)} of a schema is not supported")
+
+    def _at(self, reference: Any) -> Any:
         """What a JSON pointer leads to; None where it leads nowhere."""
-        start, *steps = unquote(reference).split("/")
+        start, *steps = unquote(reference).split("/") if isinstance(reference, str) else [""]
         self._step(len(steps))
         value: Any = self._root if start == "#" else None
         for step in steps:
@@ -136,18 +285,28 @@ class _Reader:
 
     def _step(self, n: int) -> None:
         self._n_steps += n
-        if self._n_steps > _MOST_STEPS:
-            raise self._refusal(f"a schema without end, or of more than {_MOST_STEPS:,} values and references,")
+        if self._n_steps > _MOST_STEPS or self._n_inside > _MOST_ALTERNATIVES:
+            raise self._open(f"a schema without end, or of more than {_MOST_STEPS:,} values and references,")
 
-    def _refusal(self, what: str) -> OpenAnswerError:
+    def _open(self, what: str) -> OpenAnswerError:
+        return self._refused(f"{what} is not a closed list")
+
+    def _refused(self, what: str) -> OpenAnswerError:
         param = ".".join([self._param, *self._names])[:_LONGEST_PARAM]
         message = (
-            f"{param}: {what} is not a closed list: this service chooses one of given values and writes no text, so "
-            "give `enum`, `const` or `boolean`, or an object of such fields"
+            f"{param}: {what}: this service chooses one of given values and writes no text, so give `enum`, `const` or "
+            f"`boolean`, at most {_MOST_NUMBERS} whole numbers by `minimum` and `maximum`, or an object of such fields"
         )
         return OpenAnswerError(message, param)
 
 
-def _is_value(value: Any) -> bool:
-    """Whether it is neither of several values, nor a number too large for JSON."""
-    return not isinstance(value, list | dict) and value not in (inf, -inf)
+def _description(parts: _Parts) -> str:
+    return next((text for part in parts if isinstance(text := part.get("description"), str) and text), "")
+
+
+def _typed(value: Any) -> tuple[type, Any]:
+    return type(value), value
+
+
+def _exact(number: int | float) -> int | Fraction:
+    return Fraction(repr(number)) if isinstance(number, float) else number

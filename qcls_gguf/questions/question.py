@@ -16,6 +16,7 @@ import numpy as np
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
+from ..config.schema import LongQueries
 from ..config.template import SLOT
 from ..config.words import listed
 from ..errors import CapacityError, ConfigError
@@ -114,6 +115,8 @@ class TextQuestion:
     question: Question
     text: str
     param: str
+    long: LongQueries | None = None
+    """what is done if the text is too long; None: as configured"""
 
 
 class PlaceError(ConfigError):

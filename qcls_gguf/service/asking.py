@@ -11,15 +11,16 @@ from typing import Any, TypeVar
 import orjson
 from starlette.requests import ClientDisconnect
 
+from ..core.long_queries import LongText
 from ..errors import QclsError
 from ..questions.asking import Pair
 from ..questions.question import TextQuestion
 from ..score.result import PromptResult, Result
 from .dialect import Completions, Dialect, Inquiry, Questions, Texts
-from .exchange import Exchange, json_value
+from .exchange import Exchange
 from .lifecycle import Lifecycle
 from .metrics import Metrics
-from .refusal import RefusedError, check_size, openai_words, parse, refusal_of
+from .refusal import RefusedError, check_size, json_value, openai_words, parse, refusal_of
 
 T = TypeVar("T")
 
@@ -97,8 +98,9 @@ class Asker:
 
         async def one(index: int, text: str) -> Result | RefusedError:
             param = f"{asked.param}[{index}]" if is_list else asked.param
+            query = text if asked.long is None else LongText(text, asked.long)
             try:
-                (result,) = await self._results([(loaded, text)], exchange)
+                (result,) = await self._results([(loaded, query)], exchange)
             except QclsError as e:
                 refusal = refusal_of(e, param)
                 if asked.is_partial and refusal.status in (422, 504):

@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, get_type_hints
+from typing import Any, Literal, TypeAlias, get_type_hints
 
 from pydantic import BaseModel
 
 from ..config.prompt import PromptConfig
+from ..config.schema import LongQueries
 from ..config.scoring import Scoring
 from ..questions.asking import Usage
 from ..questions.question import TextQuestion, UnknownPromptError
@@ -32,7 +33,31 @@ class Strict(Lenient, extra="forbid", strict=True):
     """A part of a body that has the fields that it names and no others."""
 
 
-class QuestionsRequest(Lenient, strict=True):
+_Truncate: TypeAlias = bool | Literal["auto", "disabled", "only_first", "longest_first", "do_not_truncate"] | None
+
+
+class LongTexts(BaseModel, use_attribute_docstrings=True):
+    """What a request says about texts that are too long."""
+
+    truncate: _Truncate = None
+    """whether a part of them is labelled; none: as the service is configured"""
+    truncation: _Truncate = None
+    """the same"""
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+    """which end is left out, the right one if none is named"""
+
+    @property
+    def long(self) -> LongQueries | None:
+        """The same in the words of runtime.long_queries; None: as configured."""
+        wanted = self.truncation if self.truncate is None else self.truncate
+        if wanted is None:
+            return None
+        if wanted in (False, "disabled", "do_not_truncate"):
+            return "refuse"
+        return "tail" if self.truncation_direction in ("left", "Left") else "head"
+
+
+class QuestionsRequest(LongTexts, strict=True):
     """The common fields of all requests with questions."""
 
     audit: bool = False
@@ -81,6 +106,8 @@ class Texts:
     """names; None: all"""
     scoring: Scoring | None = None
     audit: bool = False
+    long: LongQueries | None = None
+    """what is done with a text that is too long; None: as configured"""
     is_partial: bool = False
     """whether the others are answered where one cannot be"""
 

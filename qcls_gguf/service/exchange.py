@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import itertools
 import logging
 import os
@@ -13,7 +12,6 @@ from time import perf_counter_ns
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
@@ -22,7 +20,7 @@ from ..score.result import Result
 from ..system.timing import STAGES
 from .backend import Backend
 from .dialect import Context
-from .refusal import RefusedError, check_size
+from .refusal import RefusedError, check_size, json_value
 from .settings import RequestLimits
 
 log = logging.getLogger("qcls_gguf.service")
@@ -235,13 +233,3 @@ class Exchange(Request):
         if self.reason:
             fields["reason"] = self.reason
         log.info("", extra={"fields": fields})
-
-
-def json_value(data: bytes | bytearray) -> object:
-    """The value of a JSON text. Raises RefusedError (400)."""
-    try:
-        return from_json(data, allow_inf_nan=False)
-    except ValueError as e:
-        has_mark = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        hint = "; it begins with a byte order mark: send UTF-8 without one" if has_mark else ""
-        raise RefusedError(400, "malformed", f"the body is not valid JSON in UTF-8: {e}{hint}") from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from ..config.words import MAX_LISTED, close_to, counted, hint, shown
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
@@ -125,6 +127,16 @@ def openai_words(refusal: RefusedError) -> dict[str, object]:
 
 
 # --- mistakes in a body -----------------------------------------------------------------------------------------------
+
+
+def json_value(data: bytes | bytearray, param: str = "the body") -> object:
+    """The value of a JSON text. Raises RefusedError (400)."""
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError as e:
+        has_mark = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        hint = "; it begins with a byte order mark: send UTF-8 without one" if has_mark else ""
+        raise RefusedError(400, "malformed", f"{param} is not valid JSON in UTF-8: {e}{hint}") from None
 
 
 def parse(model: type[M], value: object) -> M:

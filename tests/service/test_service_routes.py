@@ -163,9 +163,54 @@ def test_labels_at_call_time(server: Server) -> None:
     )
     right = decided("wool coat", type="predicate", instructions="Is it red?")["probability"]
     assert {each["label"]: each["score"] for each in each_alone[1]}["red"] == pytest.approx(right, abs=0.01)
+    assert [len(each) for each in predict(["red dress", "wool coat"], candidate_labels=labels)] == [3, 3]
     assert predict("x", candidate_labels=[]) == 422
     assert predict("x", candidate_labels=["a", "a"]) == 422
     assert predict("x", candidate_labels=labels, hypothesis_template="no place") == 422
+
+
+LONG = "red dress " * 300
+QUESTION = {"type": "choice", "instructions": "Which?", "choices": [{"value": "red"}, {"value": "blue"}]}
+CHAT = {"messages": [{"role": "user", "content": LONG}], "guided_choice": ["red", "blue"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/classify", {"query": LONG}),
+        ("/predict?prompt=category", {"inputs": LONG}),
+        ("/predict", {"inputs": LONG, "parameters": {"candidate_labels": ["red", "blue"]}}),
+        ("/v1/decisions", {"model": "m", "input": LONG, "questions": [QUESTION]}),
+        (
+            "/v1/systemone",
+            {"state": LONG, "questions": {"q": {"type": "choice", "criteria": {"red": None, "b": None}}}},
+        ),
+        ("/v1/chat/completions", CHAT),
+    ],
+)
+def test_a_request_says_what_is_done_with_a_text_that_is_too_long(server: Server, path: str, body: Any) -> None:
+    for more, status in (
+        ({}, 422),
+        ({"truncate": False}, 422),
+        ({"truncation": "disabled"}, 422),
+        ({"truncate": "no"}, 422),
+        ({"truncate": True}, 200),
+        ({"truncation": "auto", "truncation_direction": "Left"}, 200),
+    ):
+        answer = server.http.post(path, json=body | more)
+        assert answer.status_code == status, (more, answer.text)
+        assert ("x-queries-cut" in answer.headers) == (status == 200)
+
+
+def test_either_end_of_a_text_is_labelled(server: Server) -> None:
+    text = "red dress " * 200 + "blue jeans " * 200
+    for direction, label in (("Right", "dress"), ("Left", "jeans")):
+        said: Any = {"truncate": True, "truncation_direction": direction}
+        answer = server.classify(query=text, prompts=["category"], **said).json()
+        assert (answer["query"], answer["results"][0]["label"], answer["n_chars_cut"] > 2000) == (text, label, True)
+        found = predict(server, [["wool coat"], [text]], parameters={"top_k": 1, **said}).json()
+        assert [len(each) for each in found] == [1, 1]
+        assert found[1][0]["label"] == label
 
 
 def test_one_of_several_prompts_has_to_be_named(server: Server) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf.questions.closed_lists import OpenAnswerError, closed_lists
 from qcls_gguf.service.dialects.classify import ClassifyRequest
 from qcls_gguf.service.dialects.openai_decisions import DecisionsRequest
 from qcls_gguf.service.dialects.predict import PredictRequest
@@ -76,39 +75,6 @@ def test_of_many_mistakes_the_first_ones_are_told() -> None:
         parse(ClassifyRequest, {"queries": [3] * 25})
     with pytest.raises(RefusedError, match="the body has 2000 mistakes"):
         parse(ClassifyRequest, {"queries": [3] * 2000})
-
-
-ENDLESS = {"$ref": "#/$defs/a~1b/anyOf/1", "$defs": {"a/b": {"anyOf": [1, {"$ref": "#"}]}}}
-
-
-@pytest.mark.parametrize(
-    ("schema", "values"),
-    [
-        ({"$ref": "#/$defs/a~1b%20c~0", "$defs": {"a/b c~": {"const": 1}}}, (1,)),
-        ({"$ref": "#/anyOf/1", "anyOf": [{}, {"const": 1}]}, (1,)),
-        ({"type": ["boolean", "null"]}, (True, False, None)),
-        ({"type": ["string", "null"], "enum": ["a", None]}, ("a", None)),
-        ({"type": ["string", "null"]}, "string"),
-        ({"$ref": "#/anyOf/2", "anyOf": [{"const": 1}]}, "None is not"),
-        ({"$ref": "#/anyOf/x", "anyOf": [{"const": 1}]}, "None is not"),
-        ({"$ref": "other.json#/a", "a": {"const": 1}}, "None is not"),
-        ({"$ref": "#a", "const": 1}, "None is not"),
-        (ENDLESS, "without end"),
-    ],
-)
-def test_what_a_schema_allows(schema: Any, values: tuple[Any, ...] | str) -> None:
-    if isinstance(values, tuple):
-        assert closed_lists(schema, "schema") == {(): (values, "")}
-        return
-    with pytest.raises(OpenAnswerError, match=values):
-        closed_lists(schema, "schema")
-
-
-def test_names_of_fields_are_cut_in_messages() -> None:
-    with pytest.raises(OpenAnswerError) as raised:
-        closed_lists({"properties": {"a" * 100_000: {"type": "string"}}}, "schema")
-    assert raised.value.param == "schema." + "a" * 193
-    assert len(str(raised.value)) < 500
 
 
 def test_more_requests_than_are_admitted_are_told_when_half_of_the_queries_will_be_done() -> None:

@@ -1,8 +1,8 @@
 """`/v1/chat/completions` as OpenAI has it, for requests whose answer is one of a closed list.
 
 The list is that of a JSON schema (`response_format`, or a function that has to be called) each of whose fields has one
-of some values, or vLLM's `guided_choice` and `structured_outputs.choice`. A field is a question; all are answered
-together, and nothing is generated.
+of some values, or, as vLLM's clients write it, in `structured_outputs`, `guided_choice` or `guided_json`. A field is a
+question; all are answered together, and nothing is generated.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from ...questions.asking import Usage
 from ...questions.closed_lists import ClosedList, Names, chosen, closed_lists
 from ...questions.question import Distribution, Question, TextQuestion
 from ..dialect import Context, Events, Lenient, Questions, QuestionsRequest, token_counts
-from ..refusal import RefusedError, no_images
+from ..refusal import RefusedError, json_value, no_images
 
+_GUIDES = ("guided_choice", "guided_json", "guided_regex", "guided_grammar", "truncate_prompt_tokens")
+_HARMLESS = tuple(
+    f"structured_outputs.disable_{name}" for name in ("fallback", "any_whitespace", "additional_properties")
+)
 _INSTRUCTING = ("system", "developer")
 _LEAST_LOG = -9999.0
 """OpenAI's log-probability of what is impossible"""
@@ -69,8 +73,13 @@ class ChatRequest(QuestionsRequest):
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
     tool_choice: str | Tool | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: list[Any] | None = None
+    guided_json: JsonObject | str | None = None
     structured_outputs: JsonObject | None = None
+    guided_regex: Any = None
+    """refused, as what follows"""
+    guided_grammar: Any = None
+    truncate_prompt_tokens: Any = None
     n: Literal[1] | None = 1
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
@@ -98,18 +107,35 @@ def _wanted(request: ChatRequest) -> _AnswerForm:
             raise RefusedError(400, "open answer", what, param="tool_choice")
         param = "tools.parameters"
         return _AnswerForm(closed_lists(functions[0].parameters, param), param, functions[0])
-    given = (request.structured_outputs or {}).get("choice", request.guided_choice)
-    if given is not None:
-        param = "guided_choice" if given is request.guided_choice else "structured_outputs.choice"
-        return _AnswerForm(closed_lists({"enum": given}, param), param, is_json=False)
+    outputs = {key: value for key, value in (request.structured_outputs or {}).items() if value not in (None, False)}
+    given: dict[str, Any] = {f"structured_outputs.{key}": value for key, value in outputs.items()}
+    given |= {key: value for key in _GUIDES if (value := getattr(request, key)) is not None}
     if form is not None and form.type == "json_schema":
-        param = "response_format.json_schema.schema"
-        return _AnswerForm(closed_lists(form.json_schema.get("schema"), param), param)
+        given["response_format.json_schema.schema"] = form.json_schema.get("schema")
+    forms = [_form(param, value) for param, value in given.items() if param not in _HARMLESS]
+    if any(other.lists != forms[0].lists for other in forms):
+        what = f"{forms[0].param} and {forms[1].param} ask for different answers: give one of them"
+        raise RefusedError(400, "open answer", what, param=forms[1].param)
+    if forms:
+        return forms[0]
     what = (
         "this service chooses one of given answers and writes no text: give response_format with a json_schema of "
         "enums, a tool_choice of a function whose parameters are enums, or guided_choice"
     )
     raise RefusedError(400, "open answer", what, param="response_format")
+
+
+def _form(param: str, value: Any) -> _AnswerForm:
+    """An answer as one field asks for it. Raises RefusedError (400) for a field that is not answered."""
+    if param in ("structured_outputs.choice", "guided_choice"):
+        return _AnswerForm(closed_lists({"enum": value}, param), param, is_json=False)
+    if param not in ("structured_outputs.json", "guided_json", "response_format.json_schema.schema"):
+        what = (
+            f"{param}: is not answered here: this service chooses one of given answers, as `choice` or `json` has them"
+        )
+        raise RefusedError(400, "open answer", what, param=param)
+    schema = json_value(value.encode(), param) if isinstance(value, str) else value
+    return _AnswerForm(closed_lists(schema, param), param)
 
 
 def ask(request: ChatRequest, context: Context) -> Questions:
@@ -126,8 +152,8 @@ def ask(request: ChatRequest, context: Context) -> Questions:
         for names, field in wanted.lists.items():
             own = ": ".join(filter(None, [".".join(names), field.description]))
             whole = "\n\n".join(filter(None, [*instructions, own]))
-            question = Question.of("choice", whole, [(label, None) for label in field.labels], audit=request.audit)
-            yield TextQuestion(question, text, ".".join([wanted.param, *names]))
+            question = Question.of("choice", whole, field.options, audit=request.audit)
+            yield TextQuestion(question, text, ".".join([wanted.param, *names]), request.long)
 
     return Questions(questions=questions(), answer=lambda found, usage: _answer(request, context, wanted, found, usage))
 

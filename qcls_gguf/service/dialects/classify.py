@@ -12,13 +12,13 @@ from ...config.scoring import Scoring
 from ...questions.asking import Usage
 from ...report.record import RunRecord
 from ...score.result import Result
-from ..dialect import Context, Strict, Texts
+from ..dialect import Context, LongTexts, Strict, Texts
 from ..refusal import RefusedError
 
 _FIELDS = tuple(each.name for each in fields(Result))
 
 
-class _Classify(Strict):
+class _Classify(LongTexts, Strict):
     prompts: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     """names of the prompts to ask; none: all"""
     scoring: Scoring | None = None
@@ -71,7 +71,7 @@ def _record(result: Result) -> dict[str, object]:
 
 def ask(request: ClassifyRequest, _: Context) -> Texts:
     """The texts of a request."""
-    texts = partial(Texts, prompts=request.prompts, scoring=request.scoring, audit=request.audit)
+    texts = partial(Texts, prompts=request.prompts, scoring=request.scoring, audit=request.audit, long=request.long)
     if (queries := request.queries) is None:
         return texts(texts=[request.query or ""], param="query", answer=lambda results, _: _record(results[0]))
 

@@ -137,7 +137,9 @@ def ask(request: DecisionsRequest, _: object) -> Questions:
     """The questions of a request. Raises RefusedError."""
     text = _text_of_input(request.input)
     questions = [
-        TextQuestion(_question(each, f"questions[{n}].instructions", request.audit), text, f"questions[{n}]")
+        TextQuestion(
+            _question(each, f"questions[{n}].instructions", request.audit), text, f"questions[{n}]", request.long
+        )
         for n, each in enumerate(request.questions)
     ]
 

@@ -7,10 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ...config.schema import LongQueries
 from ...questions.asking import Usage
 from ...questions.question import Distribution, Question, TextQuestion
 from ...score.result import Result
-from ..dialect import Context, Lenient, Questions, Texts
+from ..dialect import Context, LongTexts, Questions, Texts
 from ..refusal import RefusedError
 
 Inputs = str | list[str | list[str]]
@@ -19,7 +20,7 @@ _SLOT = "{}"
 _USUAL_HYPOTHESIS = "Is the text about {}?"
 
 
-class PredictParameters(Lenient):
+class PredictParameters(LongTexts):
     """Hugging Face's parameters; others are ignored."""
 
     top_k: Annotated[int, Field(ge=1)] | None = None
@@ -32,11 +33,11 @@ class PredictParameters(Lenient):
     """whether each of candidate_labels is judged by itself, so that they do not add up to 1"""
 
 
-class PredictRequest(Lenient):
-    """A text, `[[text], …]` or a list of three texts and more; other fields are ignored."""
+class PredictRequest(LongTexts):
+    """A text, `[[text], …]` or a list of texts; other fields are ignored."""
 
     inputs: Inputs
-    """a list of exactly two texts is a pair to text-embeddings-inference, and is refused"""
+    """a list of exactly two texts is a pair to text-embeddings-inference, and is refused without candidate_labels"""
     raw_scores: bool = False
     """whether the answer has raw scores instead of probabilities"""
     model: str | None = None
@@ -47,10 +48,11 @@ class PredictRequest(Lenient):
 
 def ask(request: PredictRequest, context: Context) -> Texts | Questions:
     """The texts of a request, or questions with its own labels. Raises RefusedError."""
-    texts = _texts(request.inputs)
     is_single, parameters = isinstance(request.inputs, str), request.parameters or PredictParameters()
+    texts = _texts(request.inputs, may_pair=parameters.candidate_labels is None)
+    long = request.long or parameters.long
     if parameters.candidate_labels is not None:
-        return _zero_shot(texts, parameters, parameters.candidate_labels, is_single=is_single)
+        return _zero_shot(texts, parameters, parameters.candidate_labels, long, is_single=is_single)
     named = context.parameters.get("prompt")
     name = context.prompt(named, "prompt") if named is not None else context.prompt(request.model, "model")
 
@@ -63,14 +65,14 @@ def ask(request: PredictRequest, context: Context) -> Texts | Questions:
         # Clients of Hugging Face send parameters, empty ones too, and want a list of lists from a classification.
         return found[0] if is_single and request.parameters is None else found
 
-    return Texts(texts=texts, param="inputs", answer=answer, prompts=(name,))
+    return Texts(texts=texts, param="inputs", answer=answer, prompts=(name,), long=long)
 
 
-def _texts(inputs: Inputs) -> list[str]:
+def _texts(inputs: Inputs, *, may_pair: bool) -> list[str]:
     """The texts. Raises RefusedError for pairs, and for no text at all."""
     if isinstance(inputs, str):
         return [inputs]
-    if len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
+    if may_pair and len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
         what = "a list of two texts is a pair to text-embeddings-inference, and pairs are not labelled: "
         raise RefusedError(422, "invalid", f'{what}send [["one"], ["two"]] for two texts', param="inputs")
     for index, each in enumerate(inputs):
@@ -81,7 +83,9 @@ def _texts(inputs: Inputs) -> list[str]:
     return [each if isinstance(each, str) else each[0] for each in inputs]
 
 
-def _zero_shot(texts: list[str], parameters: PredictParameters, labels: list[str], *, is_single: bool) -> Questions:
+def _zero_shot(
+    texts: list[str], parameters: PredictParameters, labels: list[str], long: LongQueries | None, *, is_single: bool
+) -> Questions:
     """One question with all labels as options, or one for each that stands by itself. Raises RefusedError."""
     hypothesis = parameters.hypothesis_template
     if hypothesis is not None and (n := hypothesis.count(_SLOT)) != 1:
@@ -103,7 +107,9 @@ def _zero_shot(texts: list[str], parameters: PredictParameters, labels: list[str
             ranked.append(_ranked(zip(labels, probabilities, strict=True), parameters.top_k))
         return ranked[0] if is_single else ranked
 
-    return Questions(questions=[TextQuestion(each, text, _LABELS) for text in texts for each in asked], answer=answer)
+    return Questions(
+        questions=[TextQuestion(each, text, _LABELS, long) for text in texts for each in asked], answer=answer
+    )
 
 
 def _ranked(labelled: Iterable[tuple[str, float]], top_k: int | None) -> list[dict[str, object]]:

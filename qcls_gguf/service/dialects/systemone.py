@@ -85,7 +85,7 @@ def ask(request: SystemOneRequest, _: object) -> Questions:
         raise no_images("state")
     text = _text(request.state) or ""
     questions = [
-        TextQuestion(_question(each, f"questions.{name}", request.audit), text, f"questions.{name}")
+        TextQuestion(_question(each, f"questions.{name}", request.audit), text, f"questions.{name}", request.long)
         for name, each in request.questions.items()
     ]
 
