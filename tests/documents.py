@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (
-        ROOT / "README.md",
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
         *ROOT.glob("docs/*.md"),
         *(ROOT / folder / "README.md" for folder in ("models", "patches", "qcls_gguf/native/cuda", "tests/golden")),
     )

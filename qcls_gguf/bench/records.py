@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..config.schema import RuntimeConfig
-from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured, provenance
+from ..report.document import TEXT, Document, Paragraph, Table, facts, measured, provenance
 from ..report.environment import Environment, GpuState
 from ..report.record import Record
 from ..score.result import ModelInfo
@@ -140,7 +140,7 @@ def benchmark_document(record: BenchmarkRecord) -> Document:
     return Document(
         title=f"Benchmark of {', '.join(classifier.name for classifier in record.classifiers)}",
         parts=[
-            Facts(_facts(record)),
+            facts(_facts(record)),
             None if record.method.input else Paragraph(_MADE),
             Table(
                 columns={"total ms": TEXT, **times, "spread": ".1%"},
@@ -198,10 +198,10 @@ def _facts(record: BenchmarkRecord) -> dict[str, str]:
     """Where and how it was measured."""
     method, model = record.method, record.classifiers[0].model
     sent = f"{method.n_requests} × {method.n_repeats} of a kind, one when the last is answered, configurations in turns"
-    facts = {**provenance(model, record.environment), "requests": sent}
+    texts = {**provenance(model, record.environment), "requests": sent}
     if model.n_gpu_layers:
-        facts["GPU"] = f"before: {_gpu_text(record.gpu_before)}; after: {_gpu_text(record.environment.gpu)}"
-    return facts
+        texts["GPU"] = f"before: {_gpu_text(record.gpu_before)}; after: {_gpu_text(record.environment.gpu)}"
+    return texts
 
 
 def _gpu_text(gpu: GpuState | None) -> str:

@@ -19,7 +19,7 @@ from .options import (
     option,
     settings_of,
 )
-from .terminal import EXIT_OTHER, check_outputs, long_work
+from .terminal import EXIT_OTHER, check_outputs, long_work, needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,8 @@ def eval_command(
 
     modes = tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in chosen.scoring or SCORINGS))
     evaluation = settings_of(EvaluationSettings, rows, chosen, config=model.settings(), path=rows.data, modes=modes)
+    if reporting.html:
+        needs("--html", "matplotlib", "report")
     check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config})
     with long_work(model.offline, reporting.quiet) as opener:
         record = evaluate(evaluation, opener)

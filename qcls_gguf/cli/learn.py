@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .options import LabelledRows, ModelOptions, Reporting, command, option, settings_of
-from .terminal import check_outputs, long_work
+from .options import LabelledRows, ModelOptions, Printing, command, option, settings_of
+from .terminal import long_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class LearnOptions:
 
 
 @command
-def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions, printing: Reporting) -> int | None:
+def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> int | None:
     """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
 
     The data has the format of eval's; 100 to 300 rows a prompt are usual. One pass over the rows reads hidden states at
@@ -45,7 +45,6 @@ def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions,
     qcls-gguf learn --data labelled.csv --config own.yaml
     qcls-gguf learn --data labelled.jsonl --text common --out heads.npz --force
     """
-    check_outputs({"--html": printing.html}, {"--data": rows.data, "--config": model.config, "--out": chosen.out})
     from ..learning.learn import HeadChoices, LearnSettings, learn  # see app.py for why here
     from ..learning.report import learn_document
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.words import counted
-from ..report.document import TEXT, Document, Facts, Paragraph, Section, Table, provenance
+from ..report.document import TEXT, Document, Paragraph, Section, Table, facts, provenance
 from ..report.environment import Environment
 from ..report.record import Record
 from ..score.result import ModelInfo
@@ -121,7 +121,7 @@ def document(comparison: ComparisonRecord) -> Document:
     if comparison.queries == QUERIES:
         notes.append("No queries were given: these are about fashion and short. With longer ones times are others.")
     notes += [f"{each.name} {each.state}: {each.reason}" for each in comparison.absent]
-    facts = {
+    conditions = {
         **provenance(comparison.model, comparison.environment),
         "rounds": f"{comparison.rounds}, after {comparison.warm_up} that were not timed",
         "queries": " | ".join(comparison.queries),
@@ -133,7 +133,7 @@ def document(comparison: ComparisonRecord) -> Document:
             table,
             Paragraph(_LEGEND, "faint"),
             *map(Paragraph, notes),
-            Section(title="Conditions", parts=[Facts(facts)], on_terminal=False),
+            Section(title="Conditions", parts=[facts(conditions)], on_terminal=False),
         ],
     )
 

@@ -13,13 +13,13 @@ from ..config.words import counted, shown
 from ..report.document import (
     TEXT,
     Document,
-    Facts,
     Figure,
     Format,
     Paragraph,
     Part,
     Section,
     Table,
+    facts,
     percent,
     provenance,
 )
@@ -47,7 +47,7 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
     modes, data = evaluation.modes, evaluation.data
     first = next(iter(modes))
     names = list(modes[first].prompts)
-    facts = Facts(
+    conditions = facts(
         {
             "data": f"{data.path}: {counted(data.n_rows, 'row')}, {data.n_bad} left out",
             "data sha256": data.sha256,
@@ -59,7 +59,7 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
     return Document(
         title=f"Evaluation of {counted(len(names), 'prompt')}",
         parts=[
-            Section(title="Conditions", parts=[facts, *told], on_terminal=False),
+            Section(title="Conditions", parts=[conditions, *told], on_terminal=False),
             *(check_parts(evaluation.check) if evaluation.check else ()),
             *_modes_tables(evaluation),
             Section(title="Reliability", parts=[_reliability(modes), _coverage(modes)], on_terminal=False),
@@ -167,7 +167,7 @@ def _prompt_parts(modes: Mapping[str, PromptStatistics | NotApplicable]) -> list
         rows = [
             [label, of.support, of.n_predicted, of.precision, of.recall, of.f1] for label, of in each.labels.items()
         ]
-        parts.append(Section(title=f"{mode} by label", parts=[Table(columns=_LABELS, rows=rows)], folded=True))
+        parts.append(Section(title=f"{mode} by label", parts=[Table(columns=_LABELS, rows=rows)]))
     return parts
 
 

@@ -12,7 +12,7 @@ from rich.tree import Tree
 from ..config.prompt import LikelyMistake
 from ..config.words import MAX_LISTED, counted, listed, printable, printable_lines, shown
 from ..model.placement import weights_text
-from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured, percent
+from ..report.document import TEXT, Document, Paragraph, Table, facts, measured, percent
 from . import records
 
 _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
@@ -21,7 +21,7 @@ _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
 def inspection_view(inspection: records.Inspection) -> Group:
     """The whole, a row for each prompt, the label tries and warnings."""
     return Group(
-        Document(title="", parts=[Facts(_facts(inspection)), _prompts(inspection)]),
+        Document(title="", parts=[facts(_facts(inspection)), _prompts(inspection)]),
         *map(_prompt_tree, inspection.prompts[:MAX_LISTED]),
         Text(_more(len(inspection.prompts), "prompt")),
         _warnings(inspection.warnings),

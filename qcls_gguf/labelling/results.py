@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
-
 from ..config.words import counted
-from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table, measured, percent, provenance
-from .records import N_BINS, LabellingRecord, PromptCounts
+from ..report.document import TEXT, Document, Paragraph, Section, Table, facts, measured, percent, provenance
+from .records import LabellingRecord, PromptCounts
 from .worker import duration
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _N_TOP = 5
-_MOST_BARS = 30
 _MIB = 1 << 20
 
 
@@ -25,11 +18,11 @@ def labelling_document(record: LabellingRecord) -> Document:
     return Document(
         title="Labelled rows",
         parts=[
-            Facts(_facts(record)),
-            Section(title="Conditions", parts=[Facts(conditions)], on_terminal=False),
+            facts(_facts(record)),
+            Section(title="Conditions", parts=[facts(conditions)], on_terminal=False),
             _prompts(record),
             _speeds(record),
-            *(_prompt(prompt) for prompt in record.prompts),
+            *map(_labels, record.prompts),
             *(Paragraph(f"{each.path}: {each.reason}", "warning") for each in record.bad),
             Paragraph(f"and {n_more:,} more rows without labels", "warning") if n_more > 0 else None,
         ],
@@ -91,26 +84,6 @@ def _speeds(record: LabellingRecord) -> Table:
     )
 
 
-def _prompt(prompt: PromptCounts) -> Section:
-    rows_by_label = Table(columns={"label": TEXT, "rows": ",", "share": ".1%"}, rows=_ranked(prompt))
-    n_bars = min(len(prompt.labels), _MOST_BARS)
-    return Section(
-        title=prompt.prompt,
-        parts=[
-            Figure(f"{prompt.prompt}: rows by label", (5.2, 0.9 + 0.2 * n_bars), partial(_draw_labels, prompt)),
-            Figure(f"{prompt.prompt}: rows by probability", (5.2, 2.6), partial(_draw_confidence, prompt)),
-            Section(title="rows by label", parts=[rows_by_label], folded=True),
-        ],
-        on_terminal=False,
-    )
-
-
-def _draw_labels(prompt: PromptCounts, axes: Axes) -> None:
-    ranked = _ranked(prompt)[:_MOST_BARS][::-1]
-    axes.barh([label for label, *_ in ranked], [n for _, n, _ in ranked], color="#558")
-    axes.set(xlabel="rows")
-
-
-def _draw_confidence(prompt: PromptCounts, axes: Axes) -> None:
-    axes.bar([i / N_BINS for i in range(N_BINS)], prompt.histogram, width=1 / N_BINS, align="edge", color="#855")
-    axes.set(xlabel="probability of the most probable label", ylabel="rows", xlim=(0, 1))
+def _labels(prompt: PromptCounts) -> Section:
+    table = Table(columns={"label": TEXT, "rows": ",", "share": ".1%"}, rows=_ranked(prompt))
+    return Section(title=prompt.prompt, parts=[table], on_terminal=False)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING
 
 from ..config.prompt import Prior
 from ..config.scoring import Scoring
 from ..config.words import counted, listed, shown
 from ..evaluation.records import Confusion, FittedRecord
-from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Table
+from ..report.document import TEXT, Document, Paragraph, Table, facts
 from ..report.record import Record
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _WORTH_POINTS = 1.0
 """More rows are worth it where the second half of them brought so much accuracy."""
@@ -106,12 +101,11 @@ def learn_document(record: LearnRecord) -> Document:
         columns={"confused by heads": TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
         rows=[[name, c.label, c.answer, c.n] for name, each in record.prompts.items() for c in each.confusions],
     )
-    drawn = Figure("learning curve", (5.2, 3.2), partial(_draw_curves, record))
     twice = record.n_contradictions
     notes = [Paragraph(f"{counted(twice, 'query', 'queries')} with different labels in several rows", "warning")]
     return Document(
         title="Heads",
-        parts=[Table(columns=columns, rows=rows), Facts(verdicts), curve, drawn, confused, *(notes if twice else [])],
+        parts=[Table(columns=columns, rows=rows), facts(verdicts), curve, confused, *(notes if twice else [])],
     )
 
 
@@ -121,16 +115,6 @@ def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
     gain = 100 * (accuracies[-1] - accuracies[-2])
     verdict = f"{'worth it' if gain >= _WORTH_POINTS else 'hardly'}: the second half brought {gain:+.1f} points"
     return " ".join(map(str, curve)), " ".join(f"{each:.1%}" for each in accuracies), verdict
-
-
-def _draw_curves(record: LearnRecord, axes: Axes) -> None:
-    """Accuracy by rows; dashed: the labels' texts."""
-    for name, each in record.prompts.items():
-        if each.curve and each.zero_shot:
-            (line,) = axes.plot(list(each.curve), list(each.curve.values()), marker="o", label=name)
-            axes.axhline(each.zero_shot.accuracy, color=line.get_color(), linewidth=0.8, linestyle="--")
-    axes.set(xlabel="rows learnt from", ylabel="accuracy", title="Learning curve (dashed: the labels' texts)")
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _accuracy(measured: AnswerQuality) -> str:

@@ -1,6 +1,6 @@
-"""What a command shows, as a value: tables, facts, paragraphs, figures and sections.
+"""What a command shows, as a value: tables, paragraphs, figures and sections of them.
 
-`console().print(document)` shows it on a terminal, `html.page` makes it one HTML page. Both leave out tables without
+`console().print(document)` shows it on a terminal, `html.document_page` as an HTML page. Both leave out tables without
 rows, and sections with nothing in them.
 """
 
@@ -38,12 +38,12 @@ _LEAST_TEXT = 16
 """columns of the terminal that a text keeps beside numbers, if it has so many; it is folded then"""
 _GAP = 2
 """columns between two columns of a table"""
-_STYLES = {"plain": "", "strong": "bold", "faint": "dim", "warning": "yellow", "code": ""}
+_STYLES = {"plain": "", "strong": "bold", "faint": "dim", "warning": "yellow"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of values, and how each column is headed and formatted.
+    """Rows of values, and how the columns are headed and formatted.
 
     A value of None is shown as a dash, a string as it is, whatever the column's format.
     """
@@ -51,7 +51,7 @@ class Table:
     columns: Mapping[str, Format]
     """headings with their formats"""
     rows: Sequence[Sequence[object]]
-    """for each row the values of all columns"""
+    """the values of all columns, by row"""
     title: str = ""
     note: str = ""
     """explains the columns; only on a page"""
@@ -59,30 +59,30 @@ class Table:
     """indices of the rows that stand out"""
     n_terminal: int | None = None
     """the number of rows that a terminal shows, from the first; None: all"""
+    has_header: bool = True
 
     def cells(self) -> list[list[str]]:
         """The rows as text."""
-        formats = list(self.columns.values())
-        return [[_cell(value, form) for value, form in zip(row, formats, strict=True)] for row in self.rows]
+        return [
+            [_cell(value, form) for value, form in zip(row, self.columns.values(), strict=True)] for row in self.rows
+        ]
 
     def is_text(self) -> list[bool]:
-        """For each column whether it stands to the left."""
+        """Whether a column stands to the left, by column."""
         return [form == TEXT for form in self.columns.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Texts by their names, a line each."""
-
-    texts: Mapping[str, str]
+def facts(texts: Mapping[str, str]) -> Table:
+    """A table of texts by their names, a line a fact."""
+    return Table(columns={"name": TEXT, "fact": TEXT}, rows=list(texts.items()), has_header=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A text. `code` keeps its line breaks."""
+    """A text."""
 
     text: str
-    style: Literal["plain", "strong", "faint", "warning", "code"] = "plain"
+    style: Literal["plain", "strong", "faint", "warning"] = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,9 @@ class Section:
     parts: Sequence[Part | None]
     """None is left out"""
     on_terminal: bool = True
-    folded: bool = False
-    """a page shows only the title until the reader opens it"""
 
 
-Part = Table | Facts | Paragraph | Figure | Section
+Part = Table | Paragraph | Figure | Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +139,12 @@ def console() -> Console:
 def provenance(model: ModelInfo, environment: Environment) -> dict[str, str]:
     """Facts of the model, the machine and the software, as every page has them."""
     driver = environment.gpu and environment.gpu.driver
+    weights = f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""
     return {
         "model": f"{model.path}: {model.description}",
         "model sha256": model.sha256,
         "device": f"{model.device}, driver {driver or 'none'}, {model.backend}, "
-        f"{counted(model.n_gpu_layers, 'layer')} on the GPU"
-        + (f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""),
+        f"{counted(model.n_gpu_layers, 'layer')} on the GPU{weights}",
         "machine": f"{environment.cpu}, {counted(environment.n_cores, 'core')}, "
         f"{counted(environment.n_threads, 'thread')}, {environment.os}",
         "CPU code": " ".join(environment.instruction_sets) or "no special instruction set",
@@ -158,13 +156,11 @@ def provenance(model: ModelInfo, environment: Environment) -> dict[str, str]:
 
 def shown_parts(parts: Sequence[Part | None]) -> list[Part]:
     """The parts that have something in them."""
-    return [part for part in parts if part is not None and not _is_empty(part)]
 
+    def has_content(part: Part) -> bool:
+        return bool(part.rows if isinstance(part, Table) else not isinstance(part, Section) or shown_parts(part.parts))
 
-def _is_empty(part: Part) -> bool:
-    if isinstance(part, Table):
-        return not part.rows
-    return isinstance(part, Section) and not shown_parts(part.parts)
+    return [part for part in parts if part is not None and has_content(part)]
 
 
 def _cell(value: object, form: Format) -> str:
@@ -184,30 +180,17 @@ def _renderables(parts: Sequence[Part | None], width: int) -> Iterator[Renderabl
                     yield Text(printable(part.title), style="bold")
                 yield from _rich_tables(part, width)
                 yield Text()
-            case Facts():
-                yield _rich_facts(part)
-                yield Text()
             case Paragraph():
-                text = part.text if part.style == "code" else printable(part.text)
-                yield Text(text, style=_STYLES[part.style])
-            case Section() if part.on_terminal:
+                yield Text(printable(part.text), style=_STYLES[part.style])
+            case Section(on_terminal=True):
                 yield Text(printable(part.title), style="bold")
                 yield from _renderables(part.parts, width)
-
-
-def _rich_facts(facts: Facts) -> rich.table.Table:
-    shown = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    shown.add_column(style="bold", no_wrap=True)
-    shown.add_column(overflow="fold")
-    for name, text in facts.texts.items():
-        shown.add_row(Text(printable(name)), Text(printable(text)))
-    return shown
 
 
 def _rich_tables(table: Table, width: int) -> Iterator[RenderableType]:
     """The table without its title. Numbers are never cut.
 
-    Where not all columns fit the width, the numbers stand in several tables below each other, each with the texts.
+    Where not all columns fit the width, the numbers stand in several tables below one another, with the texts in all.
     """
     headings, is_text = [printable(heading) for heading in table.columns], table.is_text()
     rows = [[printable(cell) for cell in row] for row in table.cells()[: table.n_terminal]]
@@ -215,12 +198,19 @@ def _rich_tables(table: Table, width: int) -> Iterator[RenderableType]:
     for index, numbers in enumerate(_split(widths, is_text, width)):
         if index:
             yield Text()
-        shown = rich.table.Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+        shown = rich.table.Table(
+            box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_header=table.has_header
+        )
         columns = [column for column in range(len(widths)) if is_text[column] or column in numbers]
         for column in columns:
-            text = is_text[column]
-            justify: Literal["left", "right"] = "left" if text else "right"
-            shown.add_column(Text(headings[column]), justify=justify, overflow="fold", no_wrap=not text)
+            is_name = not table.has_header and column == 0
+            shown.add_column(
+                Text(headings[column]),
+                justify="left" if is_text[column] else "right",
+                overflow="fold",
+                no_wrap=is_name or not is_text[column],
+                style="bold" if is_name else None,
+            )
         for number, row in enumerate(rows):
             shown.add_row(*(Text(row[column]) for column in columns), style="bold" if number in table.bold else None)
         yield shown
@@ -228,17 +218,15 @@ def _rich_tables(table: Table, width: int) -> Iterator[RenderableType]:
 
 def _split(widths: Sequence[int], is_text: Sequence[bool], width: int) -> list[list[int]]:
     """The indices of the columns of numbers, in as many groups as the width asks for beside the texts."""
-    texts = sum(min(each, _LEAST_TEXT) + _GAP for each, text in zip(widths, is_text, strict=True) if text)
+    texts = sum(min(n, _LEAST_TEXT) + _GAP for n, text in zip(widths, is_text, strict=True) if text)
     groups: list[list[int]] = [[]]
-    room = width - texts
-    for index, text in enumerate(is_text):
-        if text:
-            continue
-        if groups[-1] and room < widths[index]:
+    left = width - texts
+    for index in (index for index, text in enumerate(is_text) if not text):
+        if groups[-1] and left < widths[index]:
             groups.append([])
-            room = width - texts
+            left = width - texts
         groups[-1].append(index)
-        room -= widths[index] + _GAP
+        left -= widths[index] + _GAP
     return groups
 
 

@@ -24,7 +24,7 @@ def test_the_command_measures_batches_prints_a_summary_and_draws(
     assert record.speed.measured[0].size == 1
     assert record.speed.batch in [each.size for each in record.speed.measured]
     assert 0 < record.speed.measuring_s < record.speed.seconds
-    assert "rows by probability" in (tmp_path / "look.html").read_text()
+    assert '<th class="text">label</th>' in (tmp_path / "look.html").read_text()
     done = invoked(*line)
     assert "1 of 1 shard done already" in done.stderr
     assert "12 labelled" in done.stdout

@@ -1,6 +1,5 @@
 """The pages agree with the project: commands, options, settings, files, links. What they show is run in tests/model."""
 
-import dataclasses
 import re
 import tomllib
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 from documents import PAGES, ROOT, Command, anchors, commands, contains, matches, prose_of, text_of
+from pydantic import BaseModel
 
 import qcls_gguf
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
@@ -46,8 +46,8 @@ def test_links_resolve(page: str) -> None:
             assert anchor in anchors(str(file.relative_to(ROOT))), f"{page}: {target}: no such heading"
 
 
-def test_every_page_of_docs_is_linked_from_the_readme_or_a_page_that_is() -> None:
-    reached, waiting = set(), ["README.md"]
+def test_every_page_of_docs_is_linked_from_a_page_that_readers_start_at() -> None:
+    reached, waiting = set(), ["README.md", "CONTRIBUTING.md"]
     while waiting:
         page = waiting.pop()
         if page in PAGES and page not in reached:
@@ -210,20 +210,18 @@ def test_every_key_is_documented(heading: str, before: str, indent: int, tmp_pat
 @pytest.mark.parametrize(
     ("heading", "settings"), [("model", ModelConfig), ("runtime", RuntimeConfig), ("prompts", PromptConfig)]
 )
-def test_documented_defaults_are_the_defaults(heading: str, settings: type) -> None:
+def test_documented_defaults_are_the_defaults(heading: str, settings: type[BaseModel]) -> None:
     table = documented(heading)
-    for field in dataclasses.fields(settings):
-        default = field.default
-        if default is dataclasses.MISSING or default is None:
+    for name, field in settings.model_fields.items():
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        if default is None or default == {}:
             shown = ""
         elif isinstance(default, tuple):
-            quoted = ", ".join(f'"{each}"' for each in default)
+            quoted = ", ".join(f'"{value}"' for value in default)
             shown = f"`{quoted}`"
-        elif default == " ":
-            shown = '`" "`'
         else:
-            shown = str(default).lower()
-        assert table[field.name] == shown, field.name
+            shown = '`" "`' if default == " " else str(default).lower()
+        assert table[name] == shown, name
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
@@ -236,7 +234,7 @@ def test_public_names_are_documented() -> None:
 
 
 def test_rooms_are_those_of_the_import_contract() -> None:
-    (contract,) = (each for each in PYPROJECT["tool"]["importlinter"]["contracts"] if each["type"] == "layers")
+    (contract,) = (row for row in PYPROJECT["tool"]["importlinter"]["contracts"] if row["type"] == "layers")
     layers = [room for layer in reversed(contract["layers"]) for room in layer.split(" | ")]
     section = text_of("docs/architecture.md").partition("\n## Rooms\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", section, re.MULTILINE)

@@ -56,7 +56,7 @@ def test_help_has_several_names(arguments: list[str]) -> None:
 
 def test_an_option_of_another_command_is_named_with_that() -> None:
     said = refused("calibrate", "--html", "x.html")
-    assert "calibrate has no --html, which is an option of label, eval, learn, compare" in said
+    assert "calibrate has no --html, which is an option of label, eval, compare" in said
     assert "requires an argument" in refused("eval", "--html")
 
 

@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 
 from qcls_gguf.data.queries import Line
 from qcls_gguf.report.answers import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables, result_table
-from qcls_gguf.report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table
+from qcls_gguf.report.document import TEXT, Document, Figure, Paragraph, Section, Table, facts
 from qcls_gguf.report.html import document_page
 from qcls_gguf.report.record import Record, RunRecord, left_out_if_none
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
@@ -92,10 +92,10 @@ EMPTY = Table(columns={"nothing": TEXT}, rows=[])
 DOCUMENT = Document(
     title="A report",
     parts=[
-        Facts({"model": "tiny"}),
+        facts({"model": "tiny"}),
         Section(title="Numbers", parts=[TABLE, None, EMPTY]),
         Section(title="Not measured", parts=[EMPTY]),
-        Section(title="More", parts=[Paragraph("a: 1\nb: 2", "code")], folded=True, on_terminal=False),
+        Section(title="More", parts=[Paragraph("b: 2")], on_terminal=False),
         Figure("a line", (2, 1), lambda axes: axes.plot([0, 1], [0, 1])),
         Paragraph("a & b", "warning"),
     ],
@@ -131,7 +131,7 @@ def test_a_page_shows_all_of_them_escaped() -> None:
     for shown in ("<title>A report", "<h2>Numbers", "<h3>Modes", "squared error", "&lt;long&gt; name", "a &amp; b"):
         assert shown in page
     assert '<tr class="strong"><td class="text">another' in page
-    assert "<summary>More</summary>\n<pre>a: 1\nb: 2</pre>" in page
+    assert '<h2>More</h2>\n<p class="plain">b: 2</p>' in page
     assert '<img alt="a line" src="data:image/svg' in page
     assert page.count("<table>") == 2
     assert "Not measured" not in page
