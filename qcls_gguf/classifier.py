@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from .cascade import Cascade, Stage, check_stamps, open_stage, stage_config
 from .config.calibration_file import Calibration
-from .config.heads_file import layers_needed, read_fitted
+from .config.heads_file import read_fitted
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import CascadeConfig, Config, ModelConfig, check_config, for_configured_prompts
-from .config.words import counted, shown
+from .config.schema import Config, check_config
+from .config.words import shown
 from .core.core import Core
 from .core.handle import Labeller, LoadedPrompts
 from .core.loading import load_prompts, some_of
@@ -22,7 +21,7 @@ from .core.startup import ClassifierParts, start
 from .engine.capacity import check_capacity
 from .engine.engine import Engine
 from .errors import ConfigError
-from .model import Model, OpenModels, find_model
+from .model import Model, OpenModels
 from .prompts.chat import render_prompts
 from .prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from .score.result import Counts, ModelInfo, Result
@@ -44,12 +43,10 @@ class Classifier(Labeller):
             raise ConfigError(f"a Classifier is made by Classifier.from_config, not by Classifier({shown(started)})")
         self._started = started
         self._owns_model = owns_model
-        self._cascade: Cascade | None = None
-        self._others: list[Classifier] = []  # the classifiers of stages that need another engine
         self.core: Core = started.core
         """How requests reach the engine."""
         self.configured = started.prompts
-        """The prompt set of the configuration; of a cascade, the last stage alone."""
+        """The prompt set of the configuration."""
 
     @classmethod
     def from_config(
@@ -74,57 +71,11 @@ class Classifier(Labeller):
         """
         config = load_config(config) if isinstance(config, str | Path) else check_config(config)
         started = start(config, model, offline=offline, on_step=on_step, on_load=on_load, audit=audit)
-        classifier = cls(started, owns_model=model is None)
-        try:
-            if config.cascade is not None:
-                classifier._start_stages(config.cascade, model if isinstance(model, OpenModels) else None, offline)
-        except BaseException:
-            classifier.close()
-            raise
-        return classifier
-
-    def _start_stages(self, cascade: CascadeConfig, models: OpenModels | None, offline: bool) -> None:
-        """Open the stages of the cascade, with the configured prompts as the last one.
-
-        Raises ModelError, and ConfigError also for stages to which the thresholds were not fitted.
-        """
-        check_stamps("cascade", cascade.prompt_hashes, cascade.model_sha256, self.configured, self.model)
-        stages: list[Stage] = []
-        for index, setting in enumerate(cascade.stages):
-            config = stage_config(setting, self.config, f"cascade.stages[{index}]")
-            loaded = self._stage_prompts(config, models, offline)
-            hashes = {name: prompt.prompt_hash for name, prompt in setting.prompts.items()}
-            check_stamps(f"cascade.stages[{index}]", hashes, setting.model_sha256, loaded, loaded.core.info)
-            name = setting.config.stem
-            stages.append(open_stage(name, loaded, setting))
-            if stages[-1].together is not loaded:
-                loaded.close()  # the stage's own sets hold what they need of it
-            self._started.ledger.step(f"stage {name}", f"{counted(len(hashes), 'prompt')}, {loaded.core.info.path}")
-        last = self.config.path.stem if self.config.path else "last"
-        stages.append(open_stage(last, self.configured, None))
-        for query in (" a", " a b", " a b c"):
-            for stage in stages:  # all prompts together and each alone, as the cascade asks them
-                stage.core.ask([(stage.together, query)])
-                stage.core.ask([(prompt, query) for prompt in stage.alone.values()])
-        self._cascade = Cascade(stages)
-
-    def _stage_prompts(self, config: Config, models: OpenModels | None, offline: bool) -> LoadedPrompts:
-        """The prompts of a stage: on this engine, or on another classifier's if the stage has another model or, so that
-        its decodes end there, heads on lower layers.
-        """
-        model: Model | OpenModels | None = models
-        own = config.model
-        if own == ModelConfig() or find_model(own, offline=offline).resolve() == self.engine.model.path.resolve():
-            config = for_configured_prompts(config.changed(model=self.config.model, runtime=self.config.runtime))
-            if layers_needed(config) == 0:
-                return self.prompt_set(config)
-            model = self.engine.model
-        self._others.append(Classifier.from_config(config, model=model, offline=offline))
-        return self._others[-1].configured
+        return cls(started, owns_model=model is None)
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query; see `classify_batch`."""
-        return (self._cascade or self.core).ask([(self.configured, query)], deadline_s)[0]
+        return self.core.ask([(self.configured, query)], deadline_s)[0]
 
     @property
     def handle(self) -> LoadedPrompts:
@@ -180,7 +131,7 @@ class Classifier(Labeller):
         return compile_prompts(config.prompts, self.engine.model, audit=audit, heads=heads), calibration
 
     def some(self, names: Sequence[str]) -> LoadedPrompts:
-        """Some of the configured prompts as a set for `classify_pairs`, which asks all stages of a cascade for them."""
+        """Some of the configured prompts as a set of their own, with the same calibration."""
         return some_of(self.configured, names)
 
     def measure_turns(self) -> TurnCost:
@@ -189,11 +140,6 @@ class Classifier(Labeller):
         Takes a second at most, during which no request is answered. Raises DecodeError and ScoreError.
         """
         return self.core.measure_turns(self.configured)
-
-    @property
-    def is_cascade(self) -> bool:
-        """Whether queries go through the stages of a cascade."""
-        return self._cascade is not None
 
     @property
     def config(self) -> Config:
@@ -222,20 +168,14 @@ class Classifier(Labeller):
     def classify_pairs(
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
     ) -> list[Result]:
-        """Answer each pair of a prompt set and a query, all in one decode if they fit; see `classify_batch`.
-
-        A cascade is asked those of the configured prompts, all or `some`; other prompts are asked with its last stage.
-        """
-        return self._asked(pairs).ask(pairs, deadline_s)
+        """Answer each pair of a prompt set and a query, all in one decode if they fit; see `classify_batch`."""
+        return self.core.ask(pairs, deadline_s)
 
     async def aclassify_pairs(
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
     ) -> list[Result]:
         """`classify_pairs` without blocking the event loop; see `aclassify`."""
-        return await self._asked(pairs).ask_async(pairs, deadline_s)
-
-    def _asked(self, pairs: Sequence[tuple[LoadedPrompts, str]]) -> Core | Cascade:
-        return self._cascade if self._cascade and any(prompts.is_staged for prompts, _ in pairs) else self.core
+        return await self.core.ask_async(pairs, deadline_s)
 
     def close(self) -> None:
         """Answer waiting requests, refuse new ones, then free the context, and the model if it was opened for this.
@@ -248,7 +188,5 @@ class Classifier(Labeller):
 
     def _free(self) -> None:
         self.engine.close()
-        for other in self._others:
-            other.close()
         if self._owns_model:
             self.engine.model.close()

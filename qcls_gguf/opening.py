@@ -40,11 +40,6 @@ def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Con
     raise ConfigError(f"{shown(name)}: the configuration has no such prompt: it has {names}")
 
 
-def without_kept_queries(config: Config) -> Config:
-    """The configuration for measurements that ask the same queries again: each is computed whole."""
-    return config.changed(runtime=config.runtime.changed(kept_queries=0))
-
-
 class ClassifierOpener(Closing):
     """Opens classifiers with a command's options, and tells the command how far the work has come.
 

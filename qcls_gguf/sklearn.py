@@ -161,7 +161,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             with TemporaryDirectory(prefix="qcls-learn-") as folder:
                 path = Path(folder, "heads.npz")
                 path.write_bytes(heads_content(base.model.sha256, facts.n_layer, facts.n_embd, heads))
-                config = base.config.changed(heads=path, calibration=None, cascade=None)
+                config = base.config.changed(heads=path, calibration=None)
                 self._headed = shared, Classifier.from_config(config, model=base.engine.model)
         return self._headed[1]
 

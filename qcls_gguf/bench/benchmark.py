@@ -15,7 +15,7 @@ from ..classifier import Classifier
 from ..config.schema import Config
 from ..errors import ConfigError, PlanError
 from ..model.header import GgufHeader, TensorInfo
-from ..opening import ClassifierOpener, without_kept_queries
+from ..opening import ClassifierOpener
 from ..prompts.prompt_set import read_depths
 from ..report.environment import environment, gpu_free_bytes, gpu_state, rss_bytes
 from ..statistics import quantiles, spread
@@ -112,7 +112,7 @@ def _started(
 ) -> Iterator[_Target]:
     """A classifier after its first request, its queries checked; closed in the end. Raises what Classifier raises."""
     free_before, rss_before = gpu_free_bytes(), rss_bytes()
-    with opener.open(without_kept_queries(config)) as classifier:
+    with opener.open(config) as classifier:
         made = [made_queries(classifier.engine.model, lengths) for lengths in settings.query_tokens]
         query_sets = (queries,) if queries else tuple(made)
         for each in query_sets:

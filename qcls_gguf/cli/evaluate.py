@@ -40,8 +40,7 @@ def eval_command(
     (or --query-column) and one for each prompt's name, with accepted labels separated by |; --ignore-columns names
     other columns. A mode is a scoring. Modes are compared on the prompts that all of them can score. One decode a query
     gives the scores of all modes. They are not calibrated. If the configuration has a prior, a temperature or a
-    calibration, `calibrated` is one more mode: every prompt in its own scoring with these. If it is a cascade, all
-    modes describe its last stage, and `cascade` is one more mode: all stages, as in a request. JSON is one object;
+    calibration, `calibrated` is one more mode: every prompt in its own scoring with these. JSON is one object;
     `make records` describes its fields. Exit codes: 0; 1 if scores are not finite, a decode failed or a
     statement does; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 

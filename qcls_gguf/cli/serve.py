@@ -27,11 +27,6 @@ class ServiceOptions:
         "--api-key KEY", f"A key that clients must send; repeatable. Also those of {_KEY_VARIABLE}, between spaces."
     )
     questions: Path | None = option("--questions FILE", "How questions become prompts: a YAML file.")
-    completions: bool = option(
-        "--completions",
-        "Also answer /v1/completions, which scores given texts by a context of its own.",
-        False,
-    )
     grace_s: float = option("--grace SECONDS", "Time to finish requests when told to stop.", 30.0, low=0)
     quiet: bool = option("--quiet", "Print neither the start-up nor a line for each request.", False)
 

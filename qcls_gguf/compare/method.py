@@ -227,21 +227,20 @@ class Stock(Method):
     def _decode(self, indices: Sequence[int], inputs: Sequence[tuple[int, list[int]]], exact: bool) -> list[Answer]:
         """The answers for some prompts, which share no tokens, by one decode."""
         tree = TokenTree()
-        roots, read = [], []
+        read = []
         for index in indices:
             prompt, (n_cached, tokens) = self._prompts[index], inputs[index]
-            nodes = [tree.add_path(tree.add_root(n_cached), tokens)]
+            root = Root(self._holders[prompt.compiled.prefix] if n_cached else -1, n_cached)
+            nodes = [tree.add_path(tree.add_root(root), tokens)]
             for parent, token in prompt.trie.fed:
                 nodes.append(tree.add_path(nodes[parent], (token,)))
             read.append([nodes[node] for node in prompt.trie.read])
             for node in read[-1]:
                 tree.read(node)
-            holder = self._holders[prompt.compiled.prefix] if n_cached else -1
-            roots += [Root(holder=holder, n_cached=n_cached)] * prompt.trie.n_leaves
-        plan = tree.finish(range(len(roots)))
-        rows = self._engine.decode(plan, roots).hidden
+        planned = tree.finish(edges=[node for nodes in read for node in nodes])
+        hidden, rows = self._engine.decode(planned).hidden, iter(planned.rows)
         return [
-            self._prompts[index].answer_of_rows([rows[plan.node_row[node]] for node in nodes], exact=exact)
+            self._prompts[index].answer_of_rows([hidden[next(rows)] for _ in nodes], exact=exact)
             for index, nodes in zip(indices, read, strict=True)
         ]
 

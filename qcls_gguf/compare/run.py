@@ -18,7 +18,7 @@ from ..errors import ConfigError, PlanError
 from ..model.placement import gpus
 from ..native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STOCK
 from ..native.kernel_steps import environment as set_environment
-from ..opening import ClassifierOpener, without_kept_queries
+from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..statistics import FloatArray, mean, quantiles
 from .method import Answer, Method, PeerError, Peers, Qcls, Stock, Workload, WorkloadPrompt
@@ -80,7 +80,7 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
         settings = replace(settings, config=opener.rendered(settings.config))
         prompts, references = _references(settings, opener)
         with (
-            opener.open(without_kept_queries(settings.config), quiet=True) as classifier,
+            opener.open(settings.config, quiet=True) as classifier,
             ClassifierOpener(offline=True) as stock_opener,
         ):
             stock_model = classifier.engine.model
@@ -142,7 +142,7 @@ def _references(
 ) -> tuple[tuple[WorkloadPrompt, ...], list[Answer]]:
     """The prompts, and our exact answers to every query, with the winners of `joint`, by a classifier that audits."""
     config = raw_config(settings.config, TREE)
-    with opener.open(without_kept_queries(config), audit=True) as classifier:
+    with opener.open(config, audit=True) as classifier:
         for query in settings.queries:
             try:
                 classifier.check(query)

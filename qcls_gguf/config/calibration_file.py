@@ -133,8 +133,6 @@ class Calibration(FittedFile):
             if fit and fit.answers not in (None, answers_hash(prompt, fit, head_digests.get(prompt.name))):
                 what = "was stated of other answers (template, labels, scoring, prior, temperature, bias, head)"
                 raise ConfigError(f"{where}: {what}: {_AGAIN}")
-            if fit and fit.answers and config.cascade:
-                raise ConfigError(f"{where}: states what a cascade's answers do not keep: remove cascade, or this")
             if fit and fit.error and fit.error.threshold:
                 if prompt.min_confidence not in (None, fit.error.threshold):
                     what = "has a threshold, and the configuration min_confidence: remove one"

@@ -197,7 +197,7 @@ def layers_needed(config: Config) -> int:
     Not all are needed where every prompt has a head on a lower layer, and no prompt set may come later, as
     `question_prefixes` 0 says.
     """
-    if config.heads is None or config.cascade is not None or config.runtime.question_prefixes != 0:
+    if config.heads is None or config.runtime.question_prefixes != 0:
         return 0
     about, heads = _read(config.heads)
     names = [prompt.name for prompt in config.prompts]

@@ -5,7 +5,7 @@ Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Pat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 from ..errors import ConfigError
 from .prompt import CONTENT_FREE_QUERIES, IgnoredKind, PromptConfig
 from .resources import EMBEDDED, OLLAMA, PACKAGE
-from .rules import LISTED, Count, File, FilledText, Share, Size, Truth, Variables, distinct
+from .rules import LISTED, Count, File, FilledText, Size, Truth, Variables, distinct
 from .scoring import Scoring
 from .settings import Settings, given, refusal
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
@@ -29,9 +29,7 @@ LongQueries = Literal["refuse", "head", "tail", "middle"]
 MAX_SEQ = 4096
 """The most sequences of one context (LLAMAMAX_SEQ in llama.cpp's src/llama-cparams.h, which patches/0009 raises)."""
 _MAX_PROMPTS = 1000
-_MAX_STAGES = 4
 _N_SHOWN = 12
-AGAIN = "make the cascade again"
 
 
 class ModelConfig(Settings):
@@ -121,13 +119,6 @@ class RuntimeConfig(Settings):
         "own; auto: 16, or as many as sequences are left, or, with a model of recurrent layers, as 256 "
         "MiB hold states",
     )
-    kept_queries: Annotated[Size, Field(le=MAX_SEQ - 1)] = Field(
-        default=0,
-        description="the last queries whose keys and values stay in the cache, so that one that begins like another "
-        "feeds only what follows, as while somebody types; each takes a sequence and 64 cells for each "
-        "prefix of the prompts; with a model of recurrent layers a state, too, and then there is room for "
-        "one query more",
-    )
     flash_attn: Truth | Auto = Field(
         default="auto", description="auto: on a GPU where it can, on a CPU only for a quantised cache"
     )
@@ -197,42 +188,6 @@ class RuntimeConfig(Settings):
         return self
 
 
-class StagePrompt(Settings):
-    """The threshold of a stage for one prompt."""
-
-    threshold: Share = Field(
-        description="the stage's answer counts if its probability is at least this; otherwise the next stage is asked"
-    )
-    prompt_hash: FilledText = Field(description="hash of the stage's prompt to which the threshold was fitted")
-
-
-class CascadeStage(Settings):
-    """A stage before the configuration itself."""
-
-    config: File = Field(
-        description="its configuration, with prompts of the same names and labels; without a model of its own it uses "
-        "this one's",
-    )
-    model_sha256: FilledText = Field(description="sha256 of the model with which the thresholds were fitted")
-    prompts: Annotated[dict[str, StagePrompt], Field(min_length=1)] = Field(
-        description="the prompts that it is asked, by name; all others go to the next stage directly"
-    )
-
-
-class CascadeConfig(Settings):
-    """Stages that are asked before the configuration itself, which is the last one."""
-
-    stages: Annotated[tuple[CascadeStage, ...], Field(min_length=1, max_length=_MAX_STAGES), LISTED] = Field(
-        description="in the order in which they are asked"
-    )
-    model_sha256: FilledText = Field(
-        description="sha256 of the last stage's model, with which the others were compared"
-    )
-    prompt_hashes: Annotated[dict[str, FilledText], Field(min_length=1)] = Field(
-        description="hashes of the last stage's prompts, by name"
-    )
-
-
 def _filled(prompts: tuple[PromptConfig, ...]) -> tuple[PromptConfig, ...]:
     """With the slots filled whose text depends on all prompts; after this, prompts do not depend on each other."""
     if not any(slot in text for prompt in prompts for text in prompt.texts.values() for slot in ALL_SLOTS):
@@ -271,7 +226,6 @@ class ConfigFile(Settings):
         default=None,
         description="the file that `qcls-gguf learn` wrote; a relative path starts from the configuration's folder",
     )
-    cascade: CascadeConfig | None = Field(default=None, description="cheaper configurations that are asked first")
     ignore_warnings: Annotated[tuple[IgnoredKind, ...], LISTED] = Field(
         default=(),
         description="kinds of likely mistakes in the prompts that are not reported, such as untrained; all suppresses "
@@ -293,8 +247,7 @@ def check_config(config: Config) -> Config:
 
 
 def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None = None) -> Config:
-    """The configuration with one scoring for all prompts; no prior, temperature, calibration, heads, fallback or
-    cascade.
+    """The configuration with one scoring for all prompts; no prior, temperature, calibration, heads or fallback.
 
     names: the prompts to keep; None: all.
     """
@@ -310,7 +263,7 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
         for prompt in config.prompts
         if names is None or prompt.name in names
     )
-    return config.changed(prompts=prompts, calibration=None, heads=None, cascade=None)
+    return config.changed(prompts=prompts, calibration=None, heads=None)
 
 
 def chosen_prompts(config: Config, names: Collection[str]) -> tuple[PromptConfig, ...]:
@@ -329,21 +282,10 @@ def for_configured_prompts(config: Config) -> Config:
 
 
 def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:
-    """A digest of everything but the model that a stage's probabilities depend on: the prompt and its calibration."""
+    """A digest of everything but the model that a prompt's probabilities depend on: the prompt and its calibration."""
     return digest_of([prompt_hash, round(temperature, 6), bias and [round(each, 6) for each in bias]])
 
 
 def short(digest: str) -> str:
     """The beginning of a digest, for a message."""
     return f"{digest[:_N_SHOWN]}…"
-
-
-def other_prompts(last: Sequence[PromptConfig], stage: Sequence[PromptConfig]) -> str | None:
-    """Why a stage's prompts cannot replace those of the last stage; None if names and labels are the same."""
-    labels = {prompt.name: prompt.labels for prompt in stage}
-    for prompt in last:
-        if prompt.name not in labels:
-            return f"has no prompt {prompt.name}"
-        if labels[prompt.name] != prompt.labels:
-            return f"prompts.{prompt.name} has other labels than the configuration, or in another order"
-    return None

@@ -105,6 +105,8 @@ def mistakes(error: ValidationError, cls: type[BaseModel], more: Sequence[str] =
 _REMOVED = {
     "label_orders": "compare orders of the labels with `qcls-gguf eval`, and write the best one",
     "sets": "`qcls-gguf calibrate` with `target_error` states the error among answered queries",
+    "kept_queries": "leave it out, every query is computed whole",
+    "cascade": "leave it out; heads that `qcls-gguf learn` writes make a configuration cheaper",
     "reference": "run `qcls-gguf calibrate` again",
 }
 """keys that there were, with what to do instead"""

@@ -25,8 +25,9 @@ from ..config.words import shown
 from ..engine.capacity import pays_to_share
 from ..engine.engine import Engine
 from ..errors import DecodeError, PlanError, ScoreError
-from ..plan.planner import Planner, RequestPlan
-from ..plan.templates import Fragments, Templates
+from ..plan.decodes import padded
+from ..plan.planner import Fragments, plan_request
+from ..plan.tree import DecodeInput
 from ..prompts.prompt_set import read_depths
 from ..score.result import Counts, ModelInfo, PromptResult, Result
 from ..statistics import Float32Array, Int32Array, IntArray
@@ -62,7 +63,6 @@ class TokenizedItem(NamedTuple):
 
     prompts: LoadedPrompts
     query: str
-    templates: Templates
     fragments: Fragments
     n_chars_cut: int = 0
     """characters of the query that the fragments lack"""
@@ -83,7 +83,6 @@ class Core:
         self.config = config
         self._runtime = config.runtime
         self._most_bytes = config.runtime.max_query_tokens * _BYTES_A_TOKEN
-        self._planner = Planner(engine.capacity, engine.model.facts.n_ctx_train, engine.kept_queries)
         self._tokenize = engine.model.native.tokenize
         self._turn_cost: TurnCost | None = None
         self._label_tokens = label_tokens
@@ -120,15 +119,18 @@ class Core:
         assert job.future is not None
         return _woken(job, await job.future)
 
-    def plan(self, tokenized: Sequence[TokenizedItem], *, padded: bool = False) -> RequestPlan:
-        """The decodes of some items, for `submit`, in any thread; no kept query is continued. Raises PlanError.
+    def plan(self, tokenized: Sequence[TokenizedItem], *, pads: bool = False) -> tuple[DecodeInput, ...]:
+        """The decodes of some items, for `submit`, in any thread. Raises PlanError.
 
-        padded: with tokens whose results are not read, so that shapes repeat.
+        pads: with tokens whose results are not read, so that shapes repeat.
         """
-        plan = self._planner.plan(tokenized, keep=False)
-        return self._planner.padded(plan) if padded else plan
+        decodes = _planned(tokenized)
+        if not pads:
+            return decodes
+        most, n_positions = self.engine.capacity.n_tokens, self.engine.model.facts.n_ctx_train
+        return tuple([padded(decode, most_tokens=most, n_positions=n_positions) for decode in decodes])
 
-    def submit(self, tokenized: Sequence[TokenizedItem], plan: RequestPlan) -> Job[list[Result]]:
+    def submit(self, tokenized: Sequence[TokenizedItem], plan: tuple[DecodeInput, ...]) -> Job[list[Result]]:
         """Ask planned items; the job's `result` waits for theirs. Raises as Classifier.classify_batch does."""
         job: Job[list[Result]] = Job(tokenized, plan=plan)
         self.executor.put(job)
@@ -149,7 +151,7 @@ class Core:
         if how == "refuse" or len(query) <= self._most_bytes:
             fragments, n_more = self._fragments(prompts, query, known)
             if n_more <= 0:
-                return TokenizedItem(prompts, query, prompts.templates, fragments)
+                return TokenizedItem(prompts, query, fragments)
         if how == "refuse":
             raise PlanError(
                 f"the query has {most + n_more} tokens ({len(query)} characters), more than runtime.max_query_tokens: "
@@ -160,7 +162,7 @@ class Core:
             text, n_kept = long.kept(n)
             fragments, n_more = self._fragments(prompts, text, known)
             n = max(0, n - n_more)
-        return TokenizedItem(prompts, query, prompts.templates, fragments, len(query) - n_kept)
+        return TokenizedItem(prompts, query, fragments, len(query) - n_kept)
 
     def _fragments(
         self, prompts: LoadedPrompts, query: str, known: dict[str, Int32Array]
@@ -176,7 +178,7 @@ class Core:
         return found, n_more
 
     def counts(self, prompts: LoadedPrompts, query: str) -> Counts:
-        """The counts of `ask` for a query that continues no kept one; computes nothing. Raises PlanError."""
+        """The counts of `ask` for a query; computes nothing. Raises PlanError."""
         self.check([(prompts, query)])
         return self.run(lambda: _counts(1, self.plan([self.tokenize(prompts, query)])))
 
@@ -219,7 +221,7 @@ class Core:
         """Measure the fixed cost of a decode; from then on jobs share one only if that saves time."""
 
         def ask(queries: Sequence[str]) -> int:
-            return self.answer([(prompts, query) for query in queries], keep=False)[0].counts.n_tokens_new
+            return self.answer([(prompts, query) for query in queries])[0].counts.n_tokens_new
 
         self._turn_cost = self.run(measured_turn_cost, ask, self._runtime.max_batch)
         return self._turn_cost
@@ -239,11 +241,10 @@ class Core:
         results = iter(self.answer([item for job in turn for item in job.items], arrived_ns=first.arrived_ns))
         return [[next(results) for _ in job.items] for job in turn]
 
-    def answer(self, items: Sequence[Item], *, keep: bool = True, arrived_ns: int | None = None) -> list[Result]:
+    def answer(self, items: Sequence[Item], *, arrived_ns: int | None = None) -> list[Result]:
         """A result for each item, with the time of every stage.
 
-        keep: a query that begins like a kept one feeds only its other tokens, and is kept itself; arrived_ns: when the
-        items began to wait. Raises PlanError before anything is computed, DecodeError, ScoreError.
+        arrived_ns: when the items began to wait. Raises PlanError before anything is computed, DecodeError, ScoreError.
         """
         start_ns = perf_counter_ns()
         tokenized: list[TokenizedItem] = []
@@ -251,10 +252,8 @@ class Core:
         for prompts, query in items:
             tokenized.append(self.tokenize(prompts, query, known))
         tokenized_ns = perf_counter_ns()
-        if not self.engine.is_clean:  # before planning, because `restore` may forget kept queries
-            self.engine.restore()
         asked = self._joined(tokenized) if len(tokenized) > 1 else tokenized
-        plan = self._planner.plan(asked, keep=keep)
+        plan = _planned(asked)
         return self._computed(tokenized, plan, (start_ns, tokenized_ns, perf_counter_ns()), arrived_ns, asked)
 
     def _joined(self, items: Sequence[TokenizedItem]) -> list[TokenizedItem]:
@@ -273,7 +272,7 @@ class Core:
             fragments: dict[tuple[str, str], Int32Array] = {}
             for item in own:
                 fragments.update(zip(item.prompts.compiled.fragments, item.fragments, strict=True))
-            asked.append(TokenizedItem(prompts, query, prompts.templates, list(fragments.values())))
+            asked.append(TokenizedItem(prompts, query, list(fragments.values())))
         return asked
 
     def _joint(self, sets: tuple[LoadedPrompts, ...]) -> LoadedPrompts | None:
@@ -288,7 +287,7 @@ class Core:
     def _computed(
         self,
         tokenized: Sequence[TokenizedItem],
-        plan: RequestPlan,
+        plan: tuple[DecodeInput, ...],
         began_ns: tuple[int, int, int],
         arrived_ns: int | None,
         asked: Sequence[TokenizedItem],
@@ -297,14 +296,14 @@ class Core:
         computing began. Raises as `answer`.
         """
         start_ns, tokenized_ns, planned_ns = began_ns
-        hidden, rows, batch_us, trim_us = self._decode(plan)
+        hidden, rows, fast_path, batch_us, trim_us = self._decode(plan)
         decoded_ns = perf_counter_ns()
         first = asked[0].prompts
         try:
             if len(asked) == 1 or all(each.prompts is first for each in asked):
-                answers = first.answers.of(hidden, rows.reshape(len(asked), -1), plan.fast_path)
+                answers = first.answers.of(hidden, rows.reshape(len(asked), -1), fast_path)
             else:
-                answers = _answers_of_sets(asked, hidden, rows, plan.fast_path)
+                answers = _answers_of_sets(asked, hidden, rows, fast_path)
             if len(asked) < len(tokenized):
                 every = chain.from_iterable(answers)
                 answers = [tuple(islice(every, len(each.prompts.compiled.prompts))) for each in tokenized]
@@ -338,22 +337,25 @@ class Core:
             results.append(result)
         return results
 
-    def _decode(self, plan: RequestPlan) -> tuple[Float32Array, IntArray, int, int]:
-        """Run the decodes of a plan.
+    def _decode(self, plan: tuple[DecodeInput, ...]) -> tuple[Float32Array, IntArray, list[bool], int, int]:
+        """Run the decodes of a request.
 
         Returns the hidden states (n_rows, row size) of all decodes; (n_edges,) for each edge of the label tries the row
-        with the hidden state that it reads; and the microseconds that filling batches and trimming sequences took.
+        with the hidden state that it reads; (n_prompts,) whether a prompt took its fast path; and the microseconds that
+        filling batches and trimming sequences took.
         """
-        hidden, rows, n_rows, batch_us, trim_us = [], [], 0, 0, 0
-        for decode in plan.decodes:
-            decoded = self.engine.decode(decode.plan.plan, decode.plan.leaf_roots, decode.token, decode.kept)
-            if len(plan.decodes) == 1:
-                return decoded.hidden, decode.plan.rows, decoded.batch_us, decoded.trim_us
+        if len(plan) == 1:
+            hidden, batch_us, trim_us = self.engine.decode(plan[0])
+            return hidden, plan[0].rows, plan[0].fast_path, batch_us, trim_us
+        states, rows, n_rows, batch_us, trim_us = [], [], 0, 0, 0
+        for decode in plan:
+            decoded = self.engine.decode(decode)
             batch_us, trim_us = batch_us + decoded.batch_us, trim_us + decoded.trim_us
-            hidden.append(decoded.hidden.copy())  # the next decode overwrites it
-            rows.append(decode.plan.rows + n_rows)
-            n_rows += len(decoded.hidden)
-        return np.concatenate(hidden), np.concatenate(rows), batch_us, trim_us
+            states.append(decoded.hidden.copy())  # the next decode overwrites it
+            rows.append(decode.rows + n_rows)
+            n_rows += decode.n_rows
+        fast_path = [is_fast for decode in plan for is_fast in decode.fast_path]
+        return np.concatenate(states), np.concatenate(rows), fast_path, batch_us, trim_us
 
     def _joins(self, turn: Sequence[Job[Any]], job: Job[Any], n_waiting: int) -> bool:
         """Whether a job may join a turn of others, while n_waiting jobs wait, including this one."""
@@ -402,13 +404,12 @@ class Core:
         """
         self.engine.set_depths(depths)
         items = [self.tokenize(prompts, query) for query in queries]
-        plan = self._planner.plan(items, keep=False)
-        hidden, rows, _, _ = self._decode(plan)
+        hidden, rows, fast_path, _, _ = self._decode(_planned(items))
         by_item = rows.reshape(len(items), -1)
         ends = by_item[:, prompts.scorer.first_edge]
         columns = map(self.engine.columns, (*depths, self.engine.model.facts.n_layer))
         states = np.stack([hidden[:, each][ends] for each in columns], axis=2)
-        return prompts.answers.of(hidden, by_item, plan.fast_path), states
+        return prompts.answers.of(hidden, by_item, fast_path), states
 
     @property
     def label_tokens(self) -> Int32Array:
@@ -467,15 +468,15 @@ def _woken(job: Job[list[Result]], results: list[Result]) -> list[Result]:
     return results
 
 
-def _counts(n_queries: int, plan: RequestPlan) -> Counts:
-    n_tokens = n_positions = 0
-    for decode in plan.decodes:
-        n_tokens += len(decode.token)
-        n_positions += decode.plan.plan.n_outputs
+def _planned(items: Sequence[TokenizedItem]) -> tuple[DecodeInput, ...]:
+    return plan_request([(item.prompts.templates, item.fragments) for item in items])
+
+
+def _counts(n_queries: int, plan: tuple[DecodeInput, ...]) -> Counts:
     return Counts(
         n_queries=n_queries,
-        n_decodes=len(plan.decodes),
-        n_tokens_new=n_tokens,
-        n_tokens_cached=plan.n_cached,
-        n_positions=n_positions,
+        n_decodes=len(plan),
+        n_tokens_new=sum([len(decode.token) for decode in plan]),
+        n_tokens_cached=sum([decode.n_cached for decode in plan]),
+        n_positions=sum([decode.n_rows for decode in plan]),
     )

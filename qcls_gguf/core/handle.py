@@ -11,7 +11,7 @@ from ..config.words import listed
 from ..engine.prefix_cache import Prefix
 from ..errors import PlanError
 from ..native.trie import trie_rooms
-from ..plan.templates import Templates
+from ..plan.planner import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
 from ..score.adjustment import Adjustment
@@ -41,7 +41,7 @@ class Labeller(Closing):
 
     @property
     def handle(self) -> LoadedPrompts:
-        """The prompt set that is asked; of a cascade, that of its last stage alone."""
+        """The prompt set that is asked."""
         raise NotImplementedError
 
     def _ask(self, queries: Sequence[str], deadline_s: float | None) -> list[Result]:
@@ -129,8 +129,8 @@ class LoadedPrompts(Labeller):
         self.compiled = compiled
         self.held = held
         self.is_open = True
-        self.is_staged = sources is not None
-        """whether its classifier asks all stages of a cascade for it: the configured set, and sets of some of it"""
+        self.is_configured = sources is not None
+        """whether it is the configured set, or a set of some of it"""
         self.core = core
         self._sources = sources
         self.templates = Templates(
@@ -155,7 +155,7 @@ class LoadedPrompts(Labeller):
     @property
     def stands_alone(self) -> bool:
         """Whether it is never `joined`: its answers take more than its tokens and the rows of its labels."""
-        return self.is_staged or self.compiled.exact
+        return self.is_configured or self.compiled.exact
 
     def joined(self, sets: Sequence[LoadedPrompts]) -> LoadedPrompts:
         """This set and others as one, for as long as all of them are open and rows hold what they do now."""

@@ -82,7 +82,7 @@ def some_of(loaded: LoadedPrompts, names: Sequence[str]) -> LoadedPrompts:
 
     def load() -> LoadedPrompts:
         added = add(core, prompts, core.engine.hold(prompts.prefixes))
-        added.is_staged = loaded.is_staged
+        added.is_configured = loaded.is_configured
         added.answers.adjust(adjustments)
         return added
 

@@ -135,8 +135,6 @@ def _start(
         label_tokens = prompts.label_tokens if prompts.exact else np.empty(0, np.int32)
         core = Core(engine, _model_info(model), config, label_tokens)
         loaded = add(core, prompts, held, sources)
-        if engine.kept_queries:
-            engine.kept_queries.use_layout(loaded.templates.layout)
         _warm_up(core, loaded, config.runtime, prefix_file)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
@@ -201,7 +199,7 @@ def _run_decodes(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig) -> 
 
     def request(*queries: str) -> None:
         with suppress(PlanError):  # in some vocabularies a query of few letters has too many tokens
-            core.answer([(prompts, query) for query in queries], keep=False)
+            core.answer([(prompts, query) for query in queries])
         _leave_memory(engine, runtime)
 
     if on_gpu:
@@ -213,7 +211,7 @@ def _run_decodes(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig) -> 
     def build(n: int) -> int | None:
         if template := templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
-                engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
+                engine.decode(template.any_tokens())
         return _leave_memory(engine, runtime)
 
     lengths = range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else range(0)  # the last ones are kept longest
@@ -225,7 +223,7 @@ def _run_decodes(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig) -> 
     n_planned = 0
     for n in range(_WARM_TOKENS):
         template = templates.of_query(n)
-        n_planned += template.decode.plan.n_tokens if template else 0
+        n_planned += template.decode.n_tokens if template else 0
         if n_planned > _MOST_PLANNED or (n and template is None):  # this query takes several decodes, as longer ones do
             break
     request("a")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from ..config.schema import MAX_SEQ, RuntimeConfig
 from ..config.words import counted
 from ..errors import CapacityError, ConfigError
-from ..plan.growth import Capacity
-from ..plan.kept_queries import cells_of, slots_of
+from ..plan.decodes import Capacity
 from ..prompts.prompt_set import PromptSet
 
 N_UNTIL_CAPTURED = 3
@@ -45,8 +44,6 @@ class Limits:
     n_outputs_max: int
     n_leaf_seqs: int
     """sequences for the leaves of token trees; the others hold prefixes"""
-    n_kept_seqs: int = 0
-    """sequences that hold kept queries"""
     n_state_seqs: int = 0
     """sequences that keep states of recurrent layers, where the model has such"""
 
@@ -145,9 +142,8 @@ def limits(
     whole = n_whole_tokens(prompts, runtime.max_query_tokens, n_ctx_train)
     prefixes = set(prompts.prefixes)
     n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
-    n_kept_seqs = slots_of(runtime.kept_queries, have_states=state_bytes > 0) * len(prefixes)
-    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved, n_kept_seqs)
-    n_others = len(prefixes) + n_reserved + n_kept_seqs
+    n_others = len(prefixes) + n_reserved
+    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, n_others)
     if decides:
         n_leaf_seqs = max(n_leaf_seqs, min(_DECISION_LEAVES, _most_seqs(runtime) - n_others))
     n_seqs = n_others + n_leaf_seqs
@@ -158,8 +154,7 @@ def limits(
             n_least = max(n_least, min(runtime.max_query_tokens + _QUESTION_TOKENS, n_ctx_train))
     n_batch = _n_batch(runtime, prompts, n_least, max(whole), max(n_seqs, n_outputs))
     n_prefix = sum(map(len, prefixes))
-    n_kept = cells_of(n_kept_seqs)
-    n_needed = n_prefix + n_kept + n_batch
+    n_needed = n_prefix + n_batch
     if runtime.n_ctx == "auto":
         n_question = _QUESTION_CELLS if runtime.question_cells == "auto" else runtime.question_cells
         n_ctx = whole_cells(n_needed + n_question)
@@ -167,9 +162,8 @@ def limits(
             n_ctx = max(whole_cells(n_needed), min(n_ctx, n_ctx_short))
     elif runtime.n_ctx < n_needed:
         raise ConfigError(
-            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that the prefixes ({n_prefix}), kept "
-            f"queries ({n_kept}) and a batch ({n_batch}) need: raise it, or lower n_batch, "
-            "max_query_tokens or kept_queries"
+            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that the prefixes ({n_prefix}) and a "
+            f"batch ({n_batch}) need: raise it, or lower n_batch or max_query_tokens"
         )
     else:
         n_ctx = runtime.n_ctx
@@ -186,7 +180,6 @@ def limits(
         n_seq_max=n_seqs,
         n_outputs_max=max(n_seqs, n_outputs, min(n_batch, _DECISION_TOKENS) if decides else 0),
         n_leaf_seqs=n_leaf_seqs,
-        n_kept_seqs=n_kept_seqs,
         n_state_seqs=n_seqs - n_leaf_seqs if walks_trees else n_seqs,
     )
 
@@ -200,19 +193,18 @@ def _most_seqs(runtime: RuntimeConfig) -> int:
     return MAX_SEQ if runtime.n_seq_max == "auto" else runtime.n_seq_max
 
 
-def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int, n_kept_seqs: int) -> tuple[int, int]:
+def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> tuple[int, int]:
     """(sequences for leaves, hidden states of one decode), for max_batch queries or as many as sequences allow."""
-    n_others = n_prefixes + n_kept_seqs
     n_most = _most_seqs(runtime)
     n_leaves = [prompt.trie.n_leaves for prompt in prompts.prompts]
     for prompt, n in zip(prompts.prompts, n_leaves, strict=True):
-        if n_others + n > n_most:
+        if n_prefixes + n > n_most:
             raise ConfigError(
-                f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')}, the prefixes {n_prefixes} and kept "
-                f"queries {n_kept_seqs}, more than runtime.n_seq_max ({n_most} of at most {MAX_SEQ}): raise it, lower "
-                "kept_queries, or use fewer prompts, fewer labels that share first tokens, or scoring: first_token"
+                f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')} and the prefixes {n_prefixes}, more "
+                f"than runtime.n_seq_max ({n_most} of at most {MAX_SEQ}): raise it, or use fewer prompts, fewer labels "
+                "that share first tokens, or scoring: first_token"
             )
-    n_free = n_most - n_others
+    n_free = n_most - n_prefixes
     # queries of one decode; some leaves of the last one may be in the next decode
     n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
@@ -235,6 +227,6 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
         raise ConfigError(
             f"runtime.n_batch: {runtime.n_batch} is less than the {n_least} that the longest prompt ({n_longest} "
             f"tokens) and the sequences and rows of max_batch queries ({n_outputs}) need: raise it, or lower "
-            "max_query_tokens, kept_queries or max_batch"
+            "max_query_tokens or max_batch"
         )
     return runtime.n_batch

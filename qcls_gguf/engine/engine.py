@@ -3,13 +3,12 @@
 The context's sequences are of two kinds. Leaf sequences 0, 1, … are what plans decode in: they share the cells of a
 prefix, the plan's tokens are appended to them and trimmed away again. Which prefix a leaf sequence shares is
 remembered, so that requests of the usual shape move no cells. Each cached prefix has a holder sequence after the leaf
-sequences, which is never decoded into once the prefix is stored. The last sequences keep queries; see
-plan/kept_queries.py.
+sequences, which is never decoded into once the prefix is stored.
 
 A model with recurrent layers also keeps a state of each sequence, the one after its last token, which cannot be
-trimmed back. Decodes in leaf sequences write no states, except those of kept queries (native/llama/tree_walk.h). Leaf
-sequences that go on from a kept query are emptied by the decode. Where QCLS_TREE_WALK is 0, all are, because they have
-states of their own, and they share their prefix anew, with its state, before the next one.
+trimmed back. Decodes in leaf sequences write no states (native/llama/tree_walk.h). Where QCLS_TREE_WALK is 0, leaf
+sequences have states of their own: a decode empties them, and they share their prefix anew, with its state, before the
+next one.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ import numpy as np
 from ..errors import ConfigError, PlanError, QclsError
 from ..model import Model
 from ..native import NativeContext
-from ..plan.growth import Capacity
-from ..plan.kept_queries import KeptQueries, SlotUpdate
-from ..plan.tree import KeptRoot, Plan, Root
+from ..plan.decodes import Capacity
+from ..plan.tree import DecodeInput, Root
 from ..statistics import Float32Array, Int32Array
 from ..system.closing import Closing
 from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens, store_prefixes
 
-_NOTHING = Root(holder=-1, n_cached=0)
+_NOTHING = Root(-1, 0)
 
 
 class DecodeResult(NamedTuple):
@@ -53,11 +51,10 @@ class Engine(Closing):
         context: NativeContext,
         *,
         n_leaf_seqs: int,
-        kept_queries: KeptQueries | None = None,
         why_no_logits: str | None = None,
     ) -> None:
-        """Take over the context. Of its sequences the first n_leaf_seqs are for the leaves of plans, the last are
-        those of kept_queries, and the others are for prefixes.
+        """Take over the context. Of its sequences the first n_leaf_seqs are for the leaves of decodes, and the
+        others are for prefixes.
 
         why_no_logits: the message for callers that want logits in the rows; None: rows may hold them.
         """
@@ -70,11 +67,10 @@ class Engine(Closing):
         )
         """What one decode holds."""
         self._leaves_last = not model.has_states or model.facts.walks_trees
-        self.kept_queries = kept_queries
-        self.n_prefix_cells = context.n_ctx - context.n_batch - (kept_queries.n_cells if kept_queries else 0)
-        """Cells that prefixes may occupy: the others are a decode's, or hold kept queries."""
+        self.n_prefix_cells = context.n_ctx - context.n_batch
+        """Cells that prefixes may occupy: the others are a decode's."""
         self._why_no_logits = why_no_logits
-        self._holders = range(n_leaf_seqs, context.n_seq_max - (kept_queries.n_seqs if kept_queries else 0))
+        self._holders = range(n_leaf_seqs, context.n_seq_max)
         self.n_found = self.n_stored = self.n_evicted = 0
         """Prefixes that `hold` found in the cache, that it stored, and that it evicted to make room."""
         self._cache_kind = RecurrentPrefixCache if model.has_states else PrefixCache
@@ -187,8 +183,6 @@ class Engine(Closing):
         self._unstored = sorted([*self._unstored, *in_use], key=lambda prefix: prefix.group)
         self.context.clear()
         self._forget_shares()
-        if self.kept_queries:
-            self.kept_queries.forget()
         taken = {prefix.holder for prefix in self._unstored}
         self.cache = self._cache_kind([seq for seq in self._holders if seq not in taken])
         for _, group in groupby(self._unstored, key=lambda prefix: prefix.group):  # as they were first decoded
@@ -244,60 +238,42 @@ class Engine(Closing):
     def _make_rows(self) -> None:
         self._rows = np.zeros((self.context.n_outputs_max, self.context.row_size), np.float32)
 
-    def decode(
-        self,
-        plan: Plan,
-        leaf_roots: Sequence[Root],
-        token: Int32Array | None = None,
-        kept: Sequence[SlotUpdate] = (),
-    ) -> DecodeResult:
-        """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
+    def decode(self, wanted: DecodeInput) -> DecodeResult:
+        """One llama_decode, whose leaf l is in sequence l and grows from wanted.roots[l], which is cached.
 
-        token: (n_tokens,) instead of the plan's; kept: what slots keep of it. Afterwards the leaf sequences are
-        trimmed back to the cells that they share with their prefixes; if a DecodeError leaves cells in an unknown
-        state, the next decode first stores the prefixes again. Raises PlanError, before anything is decoded, and
-        DecodeError.
+        Afterwards the leaf sequences are trimmed back to the cells that they share with their prefixes; if a
+        DecodeError leaves cells in an unknown state, the next decode first stores the prefixes again. Raises PlanError,
+        before anything is decoded, and DecodeError.
         """
-        n = len(leaf_roots)
+        n = len(wanted.roots)
         if n > self.capacity.n_seqs:
-            raise PlanError(f"a plan of {n} leaves, and there are {self.capacity.n_seqs} sequences for them")
+            raise PlanError(f"a decode of {n} leaves, and there are {self.capacity.n_seqs} sequences for them")
         if not self.is_clean:
             self.restore()
         self.is_clean = False
-        for leaf, root in enumerate(leaf_roots):
+        for leaf, root in enumerate(wanted.roots):
             if self._shared[leaf] is not root and self._shared[leaf] != root:
                 self._share(leaf, root)
-        rows = self._rows[: plan.n_outputs]
+        rows = self._rows[: wanted.n_rows]
         try:
             batch_us, trim_us = self.context.decode(
-                plan.token if token is None else token,
-                plan.pos,
-                plan.seq_offset,
-                plan.seq_id,
-                plan.output,
+                wanted.token,
+                wanted.pos,
+                wanted.seq_offset,
+                wanted.seq_id,
+                wanted.output,
                 rows,
                 self._leaf_seq[:n],
                 self._leaf_start[:n],
-                keep=np.array([cells for each in kept for cells in each.cells], np.int32) if kept else None,
                 queued=self._queued,
             )
         except PlanError:  # nothing was computed
-            self.is_clean = self.kept_queries is None  # leaves that share a kept query's cells are still untrimmed
+            self.is_clean = True
             raise
-        for each in kept:
-            each.slot.fragments, each.slot.n_tokens = each.fragments, each.n_tokens
         self.is_clean = True
         return DecodeResult(rows, batch_us, trim_us)
 
     def _share(self, leaf: int, root: Root) -> None:
-        if isinstance(root, KeptRoot):
-            if self._shared[leaf] != root.prefix:
-                self._share(leaf, root.prefix)
-            self.context.share(root.seq, leaf, root.prefix.n_cached, root.n_cached)
-            if self.model.has_states:  # the leaf has another state now, so the decode empties it
-                self._shared[leaf] = _NOTHING
-                self._leaf_start[leaf] = 0
-            return
         self._unshare(leaf)
         if root.n_cached > 0:
             self.context.share(root.holder, leaf, 0, root.n_cached)

@@ -90,8 +90,8 @@ def shortage_on_gpus(
     return (
         f"it takes {taken}, and {_gib(min(free_bytes, default=0))} are free on {where} beside "
         f"{counted(n_gpu_layers, 'layer')}{' that n_gpu_layers auto put there' * is_auto}{others}: set "
-        f"runtime.n_gpu_layers to less than {n_gpu_layers}, or lower runtime.max_query_tokens, question_cells or "
-        f"kept_queries{', or close the other contexts, as a service does that is started again' * (n_others > 0)}"
+        f"runtime.n_gpu_layers to less than {n_gpu_layers}, or lower runtime.max_query_tokens or question_cells"
+        f"{', or close the other contexts, as a service does that is started again' * (n_others > 0)}"
     )
 
 

@@ -20,7 +20,6 @@ from ..model.header import TensorInfo
 from ..model.open import context_memory, open_vocabulary
 from ..model.placement import ON_CPU, fitted, flash_attention, gpus, is_scarce, used_gpus
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
-from ..plan.kept_queries import KeptQueries
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.timing import Ledger
@@ -68,14 +67,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         f"{counted(context.n_seq_max, 'sequence')}, {computing}"
         f"{many_states(state_bytes, size.n_state_seqs) if in_part else ''}",
     )
-    kept_seqs, n_roots = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max), len(set(prompts.prefixes))
-    engine = Engine(
-        model,
-        context,
-        n_leaf_seqs=size.n_leaf_seqs,
-        kept_queries=KeptQueries(kept_seqs, n_roots, have_states=model.has_states) if kept_seqs else None,
-        why_no_logits=why_no_logits,
-    )
+    engine = Engine(model, context, n_leaf_seqs=size.n_leaf_seqs, why_no_logits=why_no_logits)
     try:
         engine.set_depths(*read_depths([prompts], model.facts.n_layer))
     except BaseException:
@@ -84,16 +76,14 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     return engine
 
 
-def open_model(
-    config: Config, models: OpenModels, *, audit: bool = False, whole: bool = False, ledger: Ledger | None = None
-) -> Model:
-    """The model of a configuration, with as many layers on GPUs as make room for the context of `open_engine`.
+def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledger: Ledger | None = None) -> Model:
+    """The model of a configuration, with as many layers on GPUs as leave memory for the context of `open_engine`.
 
-    audit: as for `compile_prompts`; whole: load all layers, also where no prompt needs them. Raises ConfigError or
+    audit: as for `compile_prompts`. Raises ConfigError or
     ModelError, also for what `open_engine` would refuse.
     """
     ledger, runtime, placed = ledger or Ledger(), config.runtime, None
-    n_first = 0 if audit or whole else layers_needed(config)
+    n_first = 0 if audit else layers_needed(config)
     if model := models.get(config, n_first):
         ledger.step("find model", str(model.path))
         ledger.step("load model", "open already")
@@ -158,8 +148,6 @@ def _why_too_little(model: Model, runtime: RuntimeConfig, settings: ContextSetti
 
 
 def _size(model: Vocabulary, runtime: RuntimeConfig, prompts: PromptSet) -> Limits:
-    if runtime.kept_queries:
-        _check_kept_queries(runtime.kept_queries, model, prompts)
     facts, decides = model.facts, model.header.decision_kind is not None
     walks_trees = bool(facts.walks_trees)
     return limits(runtime, prompts, facts.n_ctx_train, model.n_ctx_short, facts.state_bytes, decides, walks_trees)
@@ -193,19 +181,6 @@ def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:
     if why_no_logits and prompts.exact:
         raise ConfigError(why_no_logits)
     return why_no_logits
-
-
-def _check_kept_queries(n: int, model: Vocabulary, prompts: PromptSet) -> None:
-    if model.has_states and not model.facts.walks_trees:
-        raise ConfigError(
-            f"runtime.kept_queries: {n}, and {model.path} has recurrent layers that compute a request in passes, which "
-            "write no states of kept queries: set it to 0, or leave QCLS_TREE_WALK out of the environment"
-        )
-    if not prompts.has_one_text_a_prefix:
-        raise ConfigError(
-            f"runtime.kept_queries: {n}, and prompts with the same tokens before the query have different text right "
-            "before or after it: give these the same text there, or set it to 0"
-        )
 
 
 def check_tensors(tensors: Mapping[str, TensorInfo]) -> str | None:

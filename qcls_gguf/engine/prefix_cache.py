@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..native import NativeContext
-from ..plan.tree import Plan, TokenTree
+from ..plan.tree import DecodeInput, Root, TokenTree
 from ..prompts.compiled import common_prefix
 
 Tokens = tuple[int, ...]
@@ -158,7 +158,7 @@ def _store_alone(context: NativeContext, cache: PrefixCache, prefix: Prefix) -> 
     if match is not None and n > 0:
         context.share(match.holder, prefix.holder, 0, n)
     tree = TokenTree()
-    tree.add_path(tree.add_root(n), prefix.tokens[n:])
+    tree.add_path(tree.add_root(Root(prefix.holder, n)), prefix.tokens[n:])
     _decode(context, tree.finish([prefix.holder]))
     cache.put(prefix)
 
@@ -171,7 +171,7 @@ def _store_together(context: NativeContext, cache: PrefixCache, prefixes: Sequen
     ends = []
     for prefix, (match, n) in zip(prefixes, matches, strict=True):
         if prefix.tokens[:n] not in roots:
-            roots[prefix.tokens[:n]] = tree.add_root(n)
+            roots[prefix.tokens[:n]] = tree.add_root(Root(prefix.holder, n))
         ends.append(tree.add_path(roots[prefix.tokens[:n]], prefix.tokens[n:]))
         if match is not None:
             context.share(match.holder, prefix.holder, 0, n)
@@ -186,7 +186,11 @@ def _store_together(context: NativeContext, cache: PrefixCache, prefixes: Sequen
         cache.put(prefix)
 
 
-def _decode(context: NativeContext, plan: Plan) -> None:
+def _decode(context: NativeContext, wanted: DecodeInput) -> None:
+    """Decode it in pieces of at most a batch. Raises DecodeError."""
+    token, pos, seq_offset, seq_id, output, *_ = wanted
     no_rows = np.zeros((0, context.row_size), np.float32)
-    for start in range(0, plan.n_tokens, context.n_batch):
-        context.decode(*plan.part(start, min(start + context.n_batch, plan.n_tokens)), no_rows)
+    for start in range(0, wanted.n_tokens, context.n_batch):
+        end = start + context.n_batch
+        part = token[start:end], pos[start:end], seq_offset[start : end + 1], seq_id, output[start:end]
+        context.decode(*part, no_rows)

@@ -21,7 +21,7 @@ from ..score.result import ModelInfo, Result
 from ..statistics import AnyFloats
 from . import passes
 from .checks import check_statements, stated_calibration
-from .metrics import cascade_record, compared_prompts, mode_statistics, worst_rows
+from .metrics import compared_prompts, mode_statistics, worst_rows
 from .records import DataRecord, EvaluationRecord, data_record
 
 T = TypeVar("T")
@@ -45,8 +45,7 @@ class EvaluationSettings:
     @property
     def exact(self) -> bool:
         """Whether the pass computes the exact scores: for a mode, or for what the configuration adds to the modes."""
-        adds = calibrates(self.config) or self.config.cascade is not None
-        configured = [prompt.scoring for prompt in self.config.prompts] if adds else []
+        configured = [prompt.scoring for prompt in self.config.prompts] if calibrates(self.config) else []
         return any(mode in EXACT_SCORINGS for mode in (*self.modes, *configured))
 
 
@@ -87,16 +86,10 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
         with opener.open(asked, quiet=True) as classifier:
             return [read(classifier.classify(row.query)) for row in opener.each(part, rows)]
 
-    cascade = check = None
+    check = None
     if config.heads:
-        alone = config.changed(cascade=None)
-        answers = passes.score_tables(prompts, ask(alone, "score the heads", passes.answered_scores))
+        answers = passes.score_tables(prompts, ask(config, "score the heads", passes.answered_scores))
         modes[passes.HEADS] = passes.probabilities_of(TREE, prompts, answers)
-    if config.cascade:
-        answers = passes.score_tables(prompts, ask(config, "score the cascade", passes.answered_scores))
-        modes[passes.CASCADE] = passes.probabilities_of(TREE, prompts, answers)
-        last = modes.get(passes.HEADS) or passes.calibrated_probabilities(config.prompts, tables, scored.adjustments)
-        cascade = cascade_record(answers, modes[passes.CASCADE], last)
     if stated is not None:
         check = check_statements(stated, rows, ask(config, "check", attrgetter("results")), truths)
     common = compared_prompts(settings.modes, prompts)
@@ -108,7 +101,6 @@ def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> Evaluati
         environment=environment(config),
         compared_prompts=common,
         modes={mode: mode_statistics(mode, found, truths, tables, common) for mode, found in modes.items()},
-        cascade=cascade,
         worst=tuple(worst_rows(scorings, truths, rows)),
         non_finite=tuple(scored.non_finite),
         check=check,

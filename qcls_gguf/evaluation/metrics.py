@@ -17,7 +17,7 @@ from ..data.labelled import LabelledQuery
 from ..prompts.compiled import Prompt
 from ..statistics import BoolArray, FloatArray
 from . import records
-from .passes import CASCADE, HEADS, Probabilities, ScoreTable, Truth, not_applicable
+from .passes import HEADS, Probabilities, ScoreTable, Truth, not_applicable
 from .records import ModeStatistics, NotApplicable, PromptStatistics, Statistics
 
 N_WORST = 10
@@ -158,7 +158,7 @@ def mode_statistics(
         if reason := not_applicable(truth.prompt, mode):
             by_prompt[name] = NotApplicable(not_applicable=reason)
             continue
-        if mode in (CASCADE, HEADS) or table.label_mass is None:
+        if mode == HEADS or table.label_mass is None:
             applicable[name] = prompt_statistics(truth, found[name])
         else:
             applicable[name] = prompt_statistics(truth, found[name], table.probability(JOINT), table.label_mass)
@@ -203,25 +203,3 @@ def worst_rows(
                 answer=truth.prompt.labels[int(of_row.argmax())],
                 probability=float(of_row.max()),
             )
-
-
-def cascade_record(
-    tables: Mapping[str, ScoreTable], cascade: Probabilities, last: Probabilities
-) -> records.CascadeRecord:
-    """Which stages answer, and how often as the last one would.
-
-    tables: the cascade's answers; cascade, last: the probabilities of all stages together, and of the last one alone.
-    """
-    stages = {name: np.array(table.stages, object) for name, table in tables.items()}
-    same = {name: cascade[name].argmax(axis=1) == last[name].argmax(axis=1) for name in tables}
-    every = np.concatenate(list(stages.values()))
-    names = list(dict.fromkeys(every.tolist()))
-
-    def shares(stages: npt.NDArray[np.object_], same: BoolArray) -> records.StageShares:
-        found = {name: float((stages == name).mean()) for name in names}
-        return records.StageShares(n=len(same), stages=found, agreement=stats.mean(same))
-
-    return records.CascadeRecord(
-        **dict(shares(every, np.concatenate(list(same.values())))),
-        prompts={name: shares(stages[name], same[name]) for name in tables},
-    )

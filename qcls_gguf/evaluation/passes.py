@@ -1,6 +1,6 @@
 """Passes over labelled queries: from one decode a query to arrays of its scores in every mode.
 
-A mode is a scoring, or one of CALIBRATED, HEADS and CASCADE. Arrays have a row for each query.
+A mode is a scoring, or CALIBRATED or HEADS. Arrays have a row for each query.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ CALIBRATED = "calibrated"
 """The name of the mode in which every prompt has its configured scoring, calibrated as configured."""
 HEADS = "heads"
 """The name of the mode in which learnt heads answer the prompts that have one, as configured."""
-CASCADE = "cascade"
-"""The name of the mode in which a cascade answers, with all its stages."""
 
 Probabilities = Mapping[str, FloatArray]
 """one mode's probabilities, (n_rows, n_labels) each, by the prompts that can have the mode"""
@@ -43,8 +41,6 @@ class PromptScores:
     """those of `tree`; after an exact pass also those of the exact scorings"""
     label_mass: float | None = None
     """the probability of all labels together; None if the pass was not exact"""
-    stage: str | None = None
-    """of a cascade, which stage answered"""
 
 
 RowScores: TypeAlias = Mapping[str, PromptScores]
@@ -60,8 +56,6 @@ class ScoreTable:
     both are softmaxes over the same logits, which differ by a constant. The exact ones only after an exact pass."""
     label_mass: FloatArray | None
     """(n_rows,) the probability that lies on the labels at all; None where the pass was not exact"""
-    stages: Sequence[str | None]
-    """of a cascade, which stage answered each row"""
 
     def probability(self, scoring: Scoring) -> FloatArray:
         """(n_rows, n_labels) the probabilities of the labels."""
@@ -106,7 +100,6 @@ def score_tables(prompts: Sequence[Prompt], rows: Sequence[RowScores]) -> dict[s
         tables[prompt.name] = ScoreTable(
             by_scoring={**by_scoring, FIRST_TOKEN: by_scoring[TREE]},
             label_mass=None if None in masses else np.array(masses, np.float64),
-            stages=[each.stage for each in scores],
         )
     return tables
 
@@ -183,5 +176,5 @@ def answered_scores(result: Result) -> RowScores:
     found = {}
     for answer in result.results:
         logarithms = np.log(np.maximum([score.probability for score in answer.scores], _TINY)).tolist()
-        found[answer.prompt] = PromptScores(by_scoring={TREE: logarithms}, stage=answer.stage)
+        found[answer.prompt] = PromptScores(by_scoring={TREE: logarithms})
     return found

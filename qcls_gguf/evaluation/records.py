@@ -192,24 +192,6 @@ class WorstRow(Record):
     """of the answer"""
 
 
-class StageShares(Record):
-    """Who answers in a cascade."""
-
-    n: int
-    """answers"""
-    stages: dict[str, float]
-    """share of the answers by the stage that gave them, in the order in which stages are asked"""
-    agreement: float | None
-    """share of the answers that are the last stage's own; null without answers"""
-
-
-class CascadeRecord(StageShares):
-    """The answers of a cascade, over all prompts and by prompt."""
-
-    prompts: dict[str, StageShares]
-    """by prompt"""
-
-
 class EvaluationRecord(Record):
     """How well every scoring mode labels."""
 
@@ -222,10 +204,7 @@ class EvaluationRecord(Record):
     compared_prompts: tuple[str, ...] | None = left_out_if_none()
     """the prompts that every mode can score, where one cannot score them all"""
     modes: dict[str, ModeStatistics]
-    """by scoring; `calibrated` where the configuration calibrates, `cascade` where it is one: of the last stage the
-    others"""
-    cascade: CascadeRecord | None = left_out_if_none()
-    """the stages of a cascade that answer; only for a cascade"""
+    """by scoring; `calibrated` where the configuration calibrates"""
     worst: tuple[WorstRow, ...]
     """for each mode ten rows, lowest probability first"""
     non_finite: tuple[BadRow, ...]

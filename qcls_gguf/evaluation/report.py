@@ -24,7 +24,7 @@ from ..report.document import (
     provenance,
 )
 from .checks import check_parts
-from .records import CascadeRecord, EvaluationRecord, NotApplicable, PromptStatistics, Statistics
+from .records import EvaluationRecord, NotApplicable, PromptStatistics, Statistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,8 +89,6 @@ def _modes_tables(evaluation: EvaluationRecord) -> Iterator[Part]:
         "configuration answers."
     )
     yield _table(named, title, note)
-    if evaluation.cascade:
-        yield _stages(evaluation.cascade)
 
 
 def _table(modes: Mapping[str, Statistics | NotApplicable], title: str = "", note: str = "") -> Table:
@@ -111,18 +109,6 @@ def _row(name: str, found: Statistics | NotApplicable) -> list[object]:
 
 def _with_interval(accuracy: float | None, interval: tuple[float, float] | None) -> str:
     return percent(accuracy) + (f" ({interval[0]:.1%}–{interval[1]:.1%})" if interval else "")
-
-
-def _stages(cascade: CascadeRecord) -> Table:
-    """Which stage answers how many of each prompt's rows, and how often as the last stage."""
-    return Table(
-        title="The cascade's answers",
-        columns={"answered by": TEXT, **dict.fromkeys((*cascade.stages, "as the last stage"), ".1%")},
-        rows=[
-            [name, *(shares.stages.get(stage) for stage in cascade.stages), shares.agreement]
-            for name, shares in {**cascade.prompts, "all": cascade}.items()
-        ],
-    )
 
 
 def _accuracies(evaluation: EvaluationRecord, names: Sequence[str]) -> Table:

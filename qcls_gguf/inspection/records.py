@@ -160,7 +160,7 @@ class Sequences(Record):
     n_seq_max: int
     """sequences that the context has"""
     n_state_seqs: int
-    """of them those that keep states of recurrent layers, for prefixes and kept queries; 0 where the model has none"""
+    """of them those that keep states of recurrent layers, for prefixes; 0 where the model has none"""
     n_limit: int
     """the largest number that llama.cpp supports"""
 

@@ -9,7 +9,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from time import perf_counter, perf_counter_ns
 
-from ..classifier import Classifier
 from ..config.schema import Config, for_configured_prompts
 from ..core.core import TokenizedItem
 from ..core.handle import Labeller
@@ -32,10 +31,8 @@ _GAIN = 0.97
 
 
 def with_room(config: Config, n: int) -> Config:
-    """The configuration with room for n queries in a decode; no queries are kept, because few begin like the one
-    before.
-    """
-    runtime = config.runtime.changed(max_batch=max(config.runtime.max_batch, n), kept_queries=0)
+    """The configuration with room for n queries in a decode."""
+    runtime = config.runtime.changed(max_batch=max(config.runtime.max_batch, n))
     return for_configured_prompts(config.changed(runtime=runtime))
 
 
@@ -53,7 +50,6 @@ class BatchLabeller:
         time, but never one by one, where results must equal those of `classify`.
         """
         self._prompts, self._handle = prompts, prompts.handle
-        self._is_cascade = isinstance(prompts, Classifier) and prompts.is_cascade
         self._size = size
         self._padded = size > 1 and pays_to_pad(prompts) if padded is None else padded
 
@@ -61,7 +57,7 @@ class BatchLabeller:
         """Yields the results with the queries' places, or the reasons why queries have none, decode by decode, in any
         order.
         """
-        running: deque[tuple[Batch, Job[list[Result]] | None]] = deque()
+        running: deque[tuple[Batch, Job[list[Result]]]] = deque()
         refused: list[tuple[int, Result | str]] = []
         try:
             for batch in self._batches(queries, refused):
@@ -73,8 +69,7 @@ class BatchLabeller:
                 yield self._results(*running.popleft())
         finally:
             for _, job in running:
-                if job is not None:
-                    job.is_given_up = True
+                job.is_given_up = True
         if refused:
             yield refused
 
@@ -100,30 +95,25 @@ class BatchLabeller:
         if batch:
             yield batch
 
-    def _asked(self, batch: Batch) -> Iterator[tuple[Batch, Job[list[Result]] | None]]:
+    def _asked(self, batch: Batch) -> Iterator[tuple[Batch, Job[list[Result]]]]:
         """Submit a batch as one decode or, if it does not fit, as its halves, quarters, …
 
-        Halves rather than as many queries as fit, because their number is part of a decode's shape. A cascade, which
-        asks its stages one after the other, is asked later.
+        Halves rather than as many queries as fit, because their number is part of a decode's shape.
         """
-        if self._is_cascade:
-            yield batch, None
-            return
         tokenized = [each for _, each in batch]
-        plan = self._handle.core.plan(tokenized, padded=self._padded)
-        if len(batch) > 1 and len(plan.decodes) > 1:
+        plan = self._handle.core.plan(tokenized, pads=self._padded)
+        if len(batch) > 1 and len(plan) > 1:
             middle = len(batch) // 2
             yield from self._asked(batch[:middle])
             yield from self._asked(batch[middle:])
         else:
             yield batch, self._handle.core.submit(tokenized, plan)
 
-    def _results(self, batch: Batch, job: Job[list[Result]] | None) -> list[tuple[int, Result | str]]:
+    def _results(self, batch: Batch, job: Job[list[Result]]) -> list[tuple[int, Result | str]]:
         places = [place for place, _ in batch]
         queries = [each.query for _, each in batch]
         try:
-            results = self._prompts.classify_batch(queries) if job is None else job.result()
-            return list(zip(places, results, strict=True))
+            return list(zip(places, job.result(), strict=True))
         except (PlanError, ScoreError):  # it does not say of which query
             return list(zip(places, map(self._one, queries), strict=True))
 

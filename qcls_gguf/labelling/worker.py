@@ -240,9 +240,7 @@ class Worker(Closing):
 
 
 def _answers_digest(prompts: Labeller, config: Config) -> str:
-    """A sha256 of everything that answers depend on except the model: prompts, calibration, limits of queries, and the
-    stages of a cascade with their models.
-    """
+    """A sha256 of everything that answers depend on except the model: prompts, calibration, and limits of queries."""
     names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type", "cpu_activations")
     settings = [[name, getattr(config.runtime, name)] for name in names]
-    return digest_of([prompts.handle.compiled.digest, repr(prompts.adjustments), settings, repr(config.cascade)])
+    return digest_of([prompts.handle.compiled.digest, repr(prompts.adjustments), settings])

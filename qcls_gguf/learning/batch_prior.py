@@ -99,7 +99,7 @@ def fit_batch_prior(settings: BatchPriorSettings, opener: ClassifierOpener) -> t
     plain = tuple(prompt.changed(min_confidence=None, fallback=None) for prompt in prompts)
     found: dict[str, list[list[float]]] = {prompt.name: [] for prompt in prompts}
     asked = [*lines, *map(Line, CONTENT_FREE_QUERIES)]
-    raw = config.changed(prompts=plain, calibration=None, heads=None, cascade=None)
+    raw = config.changed(prompts=plain, calibration=None, heads=None)
     with opener.open(raw) as classifier:
         for line in opener.each("label", asked):
             if line.error is None:

@@ -114,5 +114,5 @@ def _tables(prompts: Sequence[Prompt], scores: FloatArray) -> dict[str, ScoreTab
     for prompt in prompts:
         begin, end = end, end + len(prompt.labels)
         found = {scoring: scores[:, place, begin:end] for place, scoring in enumerate(_SCORINGS)}
-        tables[prompt.name] = ScoreTable(by_scoring={**found, FIRST_TOKEN: found[TREE]}, label_mass=None, stages=())
+        tables[prompt.name] = ScoreTable(by_scoring={**found, FIRST_TOKEN: found[TREE]}, label_mass=None)
     return tables

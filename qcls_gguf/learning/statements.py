@@ -87,8 +87,6 @@ def state(
     cannot be asked, before anything is computed; and what Classifier raises.
     """
     settings.check()
-    if settings.config.cascade:
-        raise ConfigError("cascade: nothing is stated of a cascade's answers: remove it from the configuration")
     config = opener.rendered(settings.config)
     prompts = chosen_prompts(config, settings.names)
     data = read_labelled(settings.data, {each.name: each.labels for each in config.prompts}, settings.columns)

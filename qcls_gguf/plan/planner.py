@@ -2,217 +2,182 @@
 
 Where every prompt takes its fast path, the token tree of one query depends on the lengths of its fragments alone, not
 on their tokens, as long as prompts that grow from one cached prefix have one fragment text: their tokens are the same,
-and what follows is fixed. So a plan is made once for each length, as a template, and a request only fills in its
+and what follows is fixed. So a decode is made once for each length, as a template, and a request only fills in its
 tokens; the templates of several queries that share no token are put side by side. Other requests are planned by growing
-their token tree. Single queries, several and continuations of kept queries differ in what is planned, not in how.
+their token tree.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..statistics import Int32Array
-from .growth import Addition, Capacity, DecodePlan, plan_decodes
-from .kept_queries import Continuation, KeptQueries, SlotUpdate
-from .shapes import joined, padded
-from .templates import Fragments, Templates
-from .tree import KeptRoot, Root
+from ..errors import PlanError
+from ..prompts.prompt_set import PromptSet
+from ..statistics import Int32Array, IntArray
+from .decodes import Addition, Capacity, additions_of, plan_decodes, side_by_side
+from .tree import DecodeInput
+
+Fragments: TypeAlias = Sequence[Int32Array]
+"""the tokens of each distinct fragment of a prompt set with the query in it, in the order of `PromptSet.fragments`"""
+
+_MOST_BYTES = 32 << 20
+"""Most bytes of all templates: those of queries of up to 256 tokens take 10.5 MiB for the 8 prompts of fashion-8."""
+_OBJECTS_BYTES = 2048
+"""about what the objects around the arrays of a template take"""
 
 
-class Decode(NamedTuple):
-    """One decode of a request."""
+class Template(NamedTuple):
+    """A decode of one query that lacks the query's tokens."""
 
-    plan: DecodePlan
-    token: Int32Array
-    """(n_tokens,)"""
-    kept: Sequence[SlotUpdate] = ()
-    """what slots keep of it"""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestPlan:
-    """The decodes that answer some queries."""
-
-    decodes: Sequence[Decode]
-    n_cached: int
-    """tokens of the rendered prompts that come from the cache"""
-    fast_path: Sequence[bool]
-    """query by query, prompt by prompt"""
+    decode: DecodeInput
+    node: IntArray
+    """(n_filled,) the nodes that are filled in"""
+    source: IntArray
+    """(n_filled,) the token that fills each node: its place among the varying tokens of all fragments, joined"""
 
     @property
-    def n_tokens(self) -> int:
-        """Tokens that the decodes feed."""
-        return sum(decode.plan.plan.n_tokens for decode in self.decodes)
+    def n_bytes(self) -> int:
+        """Bytes of its arrays."""
+        arrays = (*self.decode, self.node, self.source)
+        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+    def any_tokens(self) -> DecodeInput:
+        """The decode with some tokens, for a result that is not read."""
+        token = self.decode.token.copy()
+        token[self.node] = 0
+        return self.decode._replace(token=token)
+
+    def filled(self, varying: Fragments) -> DecodeInput:
+        """The decode with a query filled in; varying: its tokens in each distinct fragment."""
+        token = self.decode.token.copy()
+        token[self.node] = (varying[0] if len(varying) == 1 else np.concatenate(varying))[self.source]
+        return self.decode._replace(token=token)
 
 
-class TokenizedQuery(Protocol):
-    """A query with its tokens, as it is asked of a prompt set."""
+class Templates:
+    """The templates of one prompt set, each made when its length is first asked for. Any thread may use them."""
 
-    @property
-    def templates(self) -> Templates:
-        """The templates of the prompt set."""
+    def __init__(self, prompts: PromptSet, holders: Sequence[int], capacity: Capacity, n_vocab: int) -> None:
+        """holders[i]: the sequence that holds the prefix of prompt i, for as long as these templates are used."""
+        self.capacity = capacity
+        self._set = prompts
+        self._holders = holders
+        self._n_vocab = n_vocab
+        fragments = list(prompts.fragments)
+        self._fragment_of = [fragments.index(prompt.fragment) for prompt in prompts.prompts]
+        stable = {prompt.fragment: prompt.stable for prompt in prompts.prompts}
+        self._stable = [np.array(stable[fragment], np.int32) for fragment in fragments]
+        self._possible = prompts.has_one_text_a_prefix
+        self._roots = dict(zip(holders, self._fragment_of, strict=True))  # the fragment after each prefix
+        self._made: dict[tuple[int, ...], Template | None] = {}
+        self._n_bytes = 0
 
-    @property
-    def fragments(self) -> Fragments:
-        """The query's tokens."""
-
-
-class Planner:
-    """Plans requests to one engine. One thread at a time where queries are kept; otherwise any thread."""
-
-    def __init__(self, capacity: Capacity, n_positions: int, kept_queries: KeptQueries | None = None) -> None:
-        """capacity: of one decode; n_positions: how many the model was trained for, <= 0 if that is not known;
-        kept_queries: the slots whose queries may be continued.
-        """
-        self._capacity = capacity
-        self._n_positions = n_positions
-        self._kept_queries = kept_queries
-
-    def plan(self, asked: Sequence[TokenizedQuery], *, keep: bool = True) -> RequestPlan:
-        """The decodes for some queries, each with its prompt set. Raises PlanError if there is nothing to feed.
-
-        keep: queries that begin like a kept one continue it, and are kept themselves; the engine must then run these
-        decodes next.
-        """
-        varying: list[Fragments | None] = []
-        for query in asked:
-            varying.append(query.templates.varying(query.fragments))
-        continuations: Sequence[Continuation | None] = [None] * len(asked)
-        if keep and self._kept_queries:
-            continuations = self._kept_queries.find(
-                [(asked[i].templates.layout, tokens) for i, tokens in enumerate(varying)]
-            )
-        if len(asked) == 1:
-            made = _by_template(asked[0].templates, varying[0], continuations[0])
-        elif _are_apart(asked, varying, continuations):
-            made = self._side_by_side(
-                [_by_template(asked[i].templates, tokens, continuations[i]) for i, tokens in enumerate(varying)]
-            )
-        else:
-            made = None
-        return made or self._grown(asked, continuations)
-
-    def padded(self, request: RequestPlan) -> RequestPlan:
-        """The same decodes, padded with tokens whose rows are not read, so that shapes repeat."""
-        most, n_positions = self._capacity.n_tokens, self._n_positions
-        longer = [
-            padded(decode.plan, decode.token, most_tokens=most, n_positions=n_positions) for decode in request.decodes
-        ]
-        return replace(request, decodes=[Decode(plan, token) for plan, token in longer])
-
-    def _side_by_side(self, parts: Sequence[RequestPlan | None]) -> RequestPlan | None:
-        """One decode of queries that were planned one by one; None if it would be too large, or if a part is None."""
-        made = [part for part in parts if part]
-        decodes = [part.decodes[0] for part in made]
-        plans = [decode.plan.plan for decode in decodes]
-        if len(made) < len(parts) or not self._capacity.holds(
-            sum([plan.n_leaves for plan in plans]),
-            sum([plan.n_tokens for plan in plans]),
-            sum([plan.n_outputs for plan in plans]),
-        ):
+    def varying(self, fragments: Fragments) -> list[Int32Array] | None:
+        """The tokens of each distinct fragment after its stable ones; None for a query off the fast path."""
+        if not self._possible:
             return None
-        kept: list[SlotUpdate] = []
-        first_leaf = 0
-        for decode in decodes:
-            for each in decode.kept:
-                cells = [(leaf + first_leaf, seq, start, end) for leaf, seq, start, end in each.cells]
-                kept.append(replace(each, cells=cells))
-            first_leaf += decode.plan.plan.n_leaves
-        together = joined([decode.plan for decode in decodes], [decode.token for decode in decodes])
-        return RequestPlan(
-            [Decode(together, together.plan.token, kept)],
-            sum([part.n_cached for part in made]),
-            [fast for part in made for fast in part.fast_path],
-        )
+        varying = []
+        for tokens, stable in zip(fragments, self._stable, strict=True):
+            if tokens[: len(stable)].tobytes() != stable.tobytes():
+                return None
+            varying.append(tokens[len(stable) :])
+        return varying
 
-    def _grown(self, asked: Sequence[TokenizedQuery], continuations: Sequence[Continuation | None]) -> RequestPlan:
-        """The decodes of the token tree of some queries."""
-        by_query = [
-            query.templates.additions(query.fragments, continuation)
-            for query, continuation in zip(asked, continuations, strict=True)
+    def additions(self, fragments: Fragments) -> list[Addition]:
+        """What each prompt adds for a query. Raises PlanError where there is nothing to feed."""
+        tokens = [tokens.tolist() for tokens in fragments]
+        return additions_of(self._set.prompts, self._holders, [tokens[index] for index in self._fragment_of])
+
+    def first_tokens(self, varying: Fragments) -> list[tuple[int, int]] | None:
+        """For each cached prefix (its sequence, the first token that a query adds to it); None if a query adds none."""
+        if not all(map(len, varying)):
+            return None
+        return [(holder, int(varying[fragment][0])) for holder, fragment in self._roots.items()]
+
+    def of_lengths(self, lengths: tuple[int, ...]) -> Template | None:
+        """The template for distinct fragments with these numbers of varying tokens; None if such a query takes several
+        decodes, or not the fast path.
+        """
+        try:
+            return self._made[lengths]
+        except KeyError:
+            made = self._make(lengths)
+        n_bytes = _OBJECTS_BYTES + (made.n_bytes if made else 0)
+        self._n_bytes += n_bytes  # of two threads that make one at the same time, one may go uncounted
+        if self._n_bytes > _MOST_BYTES:
+            self._made.clear()
+            self._n_bytes = n_bytes
+        self._made[lengths] = made
+        return made
+
+    def of_query(self, n_tokens: int) -> Template | None:
+        """The template for a query of n_tokens tokens; None as for `of_lengths`. n_tokens is -1 for a query that merges
+        with the text around it, so that the fragment has one token less than without a query.
+        """
+        lengths = self._lengths(n_tokens)
+        return self.of_lengths(lengths) if self._possible and min(lengths) >= 0 else None
+
+    def size_of_query(self, n_tokens: int) -> tuple[int, int] | None:
+        """(decodes, tokens fed) of a request with a query of n_tokens tokens; None if it is off the fast path.
+
+        It is planned anew at each call.
+        """
+        if not self._possible or (decodes := self._plan(self._lengths(n_tokens))) is None:
+            return None
+        return len(decodes), sum(decode.n_tokens for decode in decodes)
+
+    def _lengths(self, n_tokens: int) -> tuple[int, ...]:
+        n_empty = self._set.fragments.values()
+        return tuple(n + n_tokens - len(stable) for n, stable in zip(n_empty, self._stable, strict=True))
+
+    def _make(self, lengths: tuple[int, ...]) -> Template | None:
+        decodes = self._plan(lengths)
+        if decodes is None or len(decodes) > 1:
+            return None
+        token = decodes[0].token
+        node: IntArray = np.flatnonzero(token >= self._n_vocab)
+        return Template(decodes[0], node, (token[node] - self._n_vocab).astype(np.intp))
+
+    def _plan(self, lengths: tuple[int, ...]) -> tuple[DecodeInput, ...] | None:
+        """The decodes of a query; None unless every prompt takes its fast path."""
+        # A number past the vocabulary marks a token to fill in: n_vocab + i is the i-th varying token.
+        start = np.cumsum([self._n_vocab, *lengths])
+        fragments = [
+            np.concatenate([stable, np.arange(first, first + n, dtype=np.int32)])
+            for stable, first, n in zip(self._stable, start, lengths, strict=False)
         ]
-        additions = [addition for each in by_query for addition in each]
-        plans = plan_decodes(additions, self._capacity)
-        updates = _slot_updates(continuations, plans, by_query) if any(continuations) else [[] for _ in plans]
-        return RequestPlan(
-            [Decode(plan, plan.plan.token, kept) for plan, kept in zip(plans, updates, strict=True)],
-            sum(addition.root.n_cached for addition in additions),
-            [addition.fast_path for addition in additions],
-        )
+        try:
+            additions = self.additions(fragments)
+        except PlanError:  # which the request itself will raise
+            return None
+        if not all(addition.fast_path for addition in additions):
+            return None
+        return plan_decodes(additions, self.capacity)
 
 
-def _by_template(
-    templates: Templates, varying: Fragments | None, continuation: Continuation | None
-) -> RequestPlan | None:
-    """The decode of one query by a template for the tokens that are not kept; None if there is no such template."""
-    if not varying:
-        return None
-    n_kept = continuation.n_kept if continuation else 0
-    rest = [tokens[n_kept:] for tokens in varying] if n_kept else varying
-    template = templates.of_lengths(tuple(map(len, rest)))
-    if template is None:
-        return None
-    plan = template.continued(n_kept, continuation.roots) if continuation and n_kept else template.decode
-    kept: Sequence[SlotUpdate] = ()
-    if continuation:
-        (kept,) = continuation.slot_updates([{root.holder: leaf for leaf, root in enumerate(plan.leaf_roots)}])
-    return RequestPlan(
-        (Decode(plan, template.fill(rest), kept),),
-        template.n_cached + n_kept * template.n_prompts,
-        [True] * template.n_prompts,
-    )
+def plan_request(asked: Sequence[tuple[Templates, Fragments]]) -> tuple[DecodeInput, ...]:
+    """The decodes for some queries, each given by its prompt set's templates and its tokens.
 
-
-def _are_apart(
-    asked: Sequence[TokenizedQuery],
-    varying: Sequence[Fragments | None],
-    continuations: Sequence[Continuation | None],
-) -> bool:
-    """Whether no two queries share new tokens: where two grow from the same cells, their next tokens differ."""
-    begins = []
-    for query, tokens, continuation in zip(asked, varying, continuations, strict=True):
-        if not tokens:  # off the fast path
-            return False
-        layout, n_kept = query.templates.layout, continuation.n_kept if continuation else 0
-        roots: Sequence[Root] = continuation.roots if continuation and n_kept else layout.roots
-        for root, fragment in zip(roots, layout.fragment_of, strict=True):
-            if len(tokens[fragment]) == n_kept:  # the next token is one of the text after the query
-                return False
-            seq = root.seq if isinstance(root, KeptRoot) else root.holder
-            begins.append((seq, root.n_cached, int(tokens[fragment][n_kept])))
-    return len(set(begins)) == len(begins)
-
-
-def _slot_updates(
-    continuations: Sequence[Continuation | None], plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]]
-) -> list[list[SlotUpdate]]:
-    """For each decode what slots keep of it. Never overwrites a slot that a later decode reads."""
-    n_readers = Counter(each.read_slot for each in continuations if each)
-    updates: list[list[SlotUpdate]] = [[] for _ in plans]
-    for each, leaves in zip(continuations, _leaves(plans, by_query), strict=True):
-        # With several decodes, a slot is written only if no other query reads it.
-        if each and (len(plans) == 1 or n_readers[each.write_slot] <= (each.read_slot is each.write_slot)):
-            for of_decode, more in zip(updates, each.slot_updates(leaves), strict=True):
-                of_decode += more
-    return updates
-
-
-def _leaves(plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]]) -> list[list[dict[int, int]]]:
-    """For each query and decode, one leaf of the query for each of its roots in that decode, by the root's holder."""
-    leaf_of: list[list[dict[int, int]]] = [[{} for _ in plans] for _ in by_query]
-    additions = iter([(query, addition) for query, of_query in enumerate(by_query) for addition in of_query])
-    for decode, plan in enumerate(plans):
-        edges = [0]
-        of_decode = []
-        while edges[-1] < len(plan.rows):
-            query, addition = next(additions)
-            of_decode.append((query, addition.root.holder))
-            edges.append(edges[-1] + len(addition.trie.edges))
-        for (query, holder), leaf in zip(of_decode, plan.leaves_of(np.array(edges[:-1])).tolist(), strict=True):
-            leaf_of[query][decode][holder] = leaf
-    return leaf_of
+    Raises PlanError if there is nothing to feed.
+    """
+    made: list[DecodeInput] = []
+    begins: list[tuple[int, int]] = []  # where two queries grow from the same cells, their next tokens must differ
+    for templates, fragments in asked:
+        varying = templates.varying(fragments)
+        template = templates.of_lengths(tuple(map(len, varying))) if varying else None
+        first = () if len(asked) == 1 else templates.first_tokens(varying) if varying else None
+        if template is None or varying is None or first is None:
+            break
+        made.append(template.filled(varying))
+        begins += first
+    capacity = asked[0][0].capacity
+    if len(made) == len(asked) and len(set(begins)) == len(begins):
+        if len(made) == 1:
+            return (made[0],)
+        n_leaves, n_tokens, n_rows = zip(*[(len(one.roots), one.n_tokens, one.n_rows) for one in made], strict=True)
+        if capacity.holds(sum(n_leaves), sum(n_tokens), sum(n_rows)):
+            return (side_by_side(made),)
+    return plan_decodes([addition for query in asked for addition in query[0].additions(query[1])], capacity)

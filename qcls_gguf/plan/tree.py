@@ -1,4 +1,4 @@
-"""The token tree of a request: which tokens are fed, where, for which sequences, and which rows come back.
+"""The input of a decode, and the token tree that it is made from: which tokens are fed, where, for which sequences.
 
 Pure Python and numpy: no model, no ctypes.
 """
@@ -6,7 +6,7 @@ Pure Python and numpy: no model, no ctypes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,32 +14,19 @@ from ..errors import PlanError
 from ..statistics import BoolArray, Int32Array, IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Root:
-    """Where a plan branches off: the first n_cached positions of a cached prefix, whose cells `holder` holds."""
+class Root(NamedTuple):
+    """Where a tree branches off: the first n_cached positions of a cached prefix, whose cells `holder` holds."""
 
     holder: int
     """the sequence that holds the prefix"""
     n_cached: int
 
-    def kept(self, seq: int, n_kept: int) -> KeptRoot:
-        """The root that is n_kept tokens after this one; sequence seq has the cells of these tokens."""
-        return KeptRoot(holder=self.holder, n_cached=self.n_cached + n_kept, prefix=self, seq=seq)
 
+class DecodeInput(NamedTuple):
+    """The input of one llama_decode, as flat arrays over the nodes of a token tree, and where its scores are read.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptRoot(Root):
-    """Where a plan branches off after the first tokens of a kept query, which n_cached includes."""
-
-    prefix: Root
-    """the cached prefix, which these tokens follow"""
-    seq: int
-    """the sequence that has their cells"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The input of one llama_decode, as flat arrays over the nodes of a token tree. A token comes after its parent."""
+    A token comes after its parent. A request is a tuple of such decodes. A tuple, because a request makes them.
+    """
 
     token: Int32Array
     """(n_tokens,)"""
@@ -51,27 +38,21 @@ class Plan:
     """(n_pairs,)"""
     output: BoolArray
     """(n_tokens,) whether the token's hidden state is read"""
-    leaf_root: tuple[int, ...]
-    """(n_leaves,) the number of the root that each leaf grows from"""
-    n_outputs: int
+    n_rows: int
+    """tokens whose hidden state is read; row r is that of the r-th of them"""
+    roots: tuple[Root, ...]
+    """(n_leaves,) where each leaf grows from; leaf l decodes in sequence l"""
+    rows: IntArray
+    """(n_edges,) the row that each edge of the label tries reads, prompt by prompt, in the order of a trie's edges"""
+    n_cached: int
+    """tokens of the rendered prompts that come from the cache"""
+    fast_path: list[bool]
+    """(n_prompts,) whether the whole prefix of a prompt comes from the cache"""
 
     @property
     def n_tokens(self) -> int:
+        """Tokens that are fed."""
         return len(self.token)
-
-    @property
-    def n_leaves(self) -> int:
-        return len(self.leaf_root)
-
-    def part(self, start: int, end: int) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array, BoolArray]:
-        """The arrays of the tokens [start, end), as a decode takes them; those before them are decoded already."""
-        offset = self.seq_offset[start : end + 1]
-        return self.token[start:end], self.pos[start:end], offset, self.seq_id, self.output[start:end]
-
-    @property
-    def node_row(self) -> IntArray:
-        """(n_tokens,) the output row of a node, -1 where it is not read."""
-        return np.where(self.output, np.cumsum(self.output) - 1, -1)
 
 
 class TokenTree:
@@ -88,15 +69,15 @@ class TokenTree:
         self._child: dict[tuple[int, int], int] = {}
         self._inner: set[int] = set()  # nodes with children
         self._read: set[int] = set()
-        self._root_pos: list[int] = []  # the first position after each root
+        self._roots: list[Root] = []
 
     def __len__(self) -> int:
         return len(self._token)
 
-    def add_root(self, n_cached: int) -> int:
-        """A new root whose first n_cached positions are cached; returns its handle, a parent for `add_path`."""
-        self._root_pos.append(n_cached)
-        return ~(len(self._root_pos) - 1)
+    def add_root(self, root: Root) -> int:
+        """The handle of another root, a parent for `add_path`; paths below two roots share no node."""
+        self._roots.append(root)
+        return ~(len(self._roots) - 1)
 
     def add_path(self, parent: int, tokens: Iterable[int]) -> int:
         """Add a path below a node or a root and return its last node, or the parent if the path is empty.
@@ -109,7 +90,7 @@ class TokenTree:
                 node = len(self._token)
                 self._child[parent, token] = node
                 self._token.append(token)
-                self._pos.append(self._pos[parent] + 1 if parent >= 0 else self._root_pos[~parent])
+                self._pos.append(self._pos[parent] + 1 if parent >= 0 else self._roots[~parent].n_cached)
                 self._parent.append(parent)
                 if parent >= 0:
                     self._inner.add(parent)
@@ -117,7 +98,7 @@ class TokenTree:
         return parent
 
     def read(self, node: int) -> None:
-        """Make the plan return the hidden state of a node. Raises PlanError for a root."""
+        """Let the decode return the hidden state of a node. Raises PlanError for a root."""
         if node < 0:
             raise PlanError("the hidden state of a cached prefix was asked for: feed at least its last token")
         self._read.add(node)
@@ -126,37 +107,54 @@ class TokenTree:
         """Whether nothing grows below a node."""
         return node >= 0 and node not in self._inner
 
+    @property
     def n_leaves(self) -> int:
-        """How many sequences the tree needs."""
+        """Sequences that the tree needs."""
         return len(self._token) - len(self._inner)
 
-    def finish(self, leaf_seqs: Sequence[int]) -> Plan:
-        """The tree as arrays; leaf l, in the order of its node, decodes in sequence leaf_seqs[l].
+    @property
+    def n_rows(self) -> int:
+        """Hidden states that are read."""
+        return len(self._read)
 
-        Raises PlanError where there are fewer sequences than leaves.
+    def finish(
+        self,
+        leaf_seqs: Sequence[int] | None = None,
+        *,
+        edges: Sequence[int] = (),
+        n_cached: int = 0,
+        fast_path: Sequence[bool] = (),
+    ) -> DecodeInput:
+        """The tree as arrays.
+
+        leaf_seqs: the sequence of each leaf, in the order of its node; None: 0, 1, …; edges: the node that each edge of
+        the label tries reads; n_cached, fast_path: as in the input. Raises PlanError for fewer sequences than leaves.
         """
         n = len(self._token)
         seqs: list[list[int]] = [[] for _ in range(n)]
         leaves = [node for node in range(n) if node not in self._inner]
+        leaf_seqs = range(len(leaves)) if leaf_seqs is None else leaf_seqs
         if len(leaves) > len(leaf_seqs):
             raise PlanError(f"{len(leaves)} leaves need {len(leaves)} sequences, and there are {len(leaf_seqs)}")
         for leaf, seq in zip(leaves, leaf_seqs, strict=False):
             seqs[leaf].append(seq)
-        root = [0] * n  # the number of each node's root
-        for node in range(n):
-            parent = self._parent[node]
-            root[node] = root[parent] if parent >= 0 else ~parent
+        root_of = [0] * n  # the number of each node's root
+        for node, parent in enumerate(self._parent):
+            root_of[node] = root_of[parent] if parent >= 0 else ~parent
         for node in range(n - 1, -1, -1):  # children come after their parent
             if self._parent[node] >= 0:
                 seqs[self._parent[node]] += seqs[node]
         output = np.zeros(n, np.bool_)
         output[list(self._read)] = True
-        return Plan(
+        return DecodeInput(
             token=np.array(self._token, np.int32),
             pos=np.array(self._pos, np.int32),
             seq_offset=np.cumsum([0, *map(len, seqs)], dtype=np.int32),
             seq_id=np.array([seq for node_seqs in seqs for seq in node_seqs], np.int32),
             output=output,
-            leaf_root=tuple(root[leaf] for leaf in leaves),
-            n_outputs=len(self._read),
+            n_rows=len(self._read),
+            roots=tuple([self._roots[root_of[leaf]] for leaf in leaves]),
+            rows=(np.cumsum(output) - 1)[list(edges)],
+            n_cached=n_cached,
+            fast_path=list(fast_path),
         )

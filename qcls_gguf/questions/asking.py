@@ -70,7 +70,7 @@ class QuestionAsker:
     ) -> AbstractAsyncContextManager[LoadedPrompts]:
         """The configured prompts, or a set of some of them, perhaps with another scoring or with exact scores.
 
-        Of a cascade these two are the last stage's. Another scoring is that of the labels' texts, without calibration
+        Another scoring is that of the labels' texts, without calibration
         and heads. names: None for all. Raises UnknownPromptError for a name that is not configured.
         """
         for index, name in enumerate(names or ()):

@@ -271,12 +271,11 @@ class Distribution:
 
     @property
     def extra(self) -> dict[str, object]:
-        """Fields of an answer that its API does not define: label mass, stage, head."""
+        """Fields of an answer that its API does not define: label mass, head."""
         if self.answer is None:
             return {}
         given = {
             "x_label_mass": self.label_mass,
-            "x_stage": self.answer.stage,
             "x_scored_by": None if self.answer.depth is None else "head",
             "x_depth": self.answer.depth,
         }

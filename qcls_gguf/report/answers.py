@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import heapq
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
@@ -136,12 +135,10 @@ def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
     """
     title = Text.assemble((printable(result.query) or "(empty query)", "bold"), f"  {result.total_ms:.2f} ms")
     counts = result.counts
-    by_stage = Counter(answer.stage for answer in result.results if answer.stage is not None)
     numbers = [
         *(counted(counts.n_decodes, "decode"), f"{counts.n_tokens_new} tokens new"),
         *(f"{counts.n_tokens_cached} cached", counted(counts.n_positions, "position")),
         *([f"{counted(result.n_chars_cut, 'character')} of a long query left out"] if result.n_chars_cut else []),
-        *(f"{counted(n, 'answer')} by {printable(stage)}" for stage, n in by_stage.items()),
     ]
     times = _GAP.join(f"{stage} {ms:.2f}" for stage, ms in result.stage_ms.items())
     return Group(

@@ -76,8 +76,6 @@ class PromptRecord(Record):
     """false if the query changed tokens of the cached prefix, which were then computed again"""
     scores: tuple[LabelRecord, ...]
     """all labels, in the order of the configuration; if fewer were asked for, the most probable ones first"""
-    stage: str | None = left_out_if_none()
-    """the stage of a cascade that gave the answer; only with a cascade"""
     scored_by: Literal["head"] | None = left_out_if_none()
     """only where a learnt head gave the answer instead of the labels' texts"""
     depth: int | None = left_out_if_none()

@@ -51,7 +51,7 @@ class AnswerSample:
             if most >= _ALIKE * n and label.lower() not in NO_CONTENT:
                 what = f"{most / n:.0%} of {n} answers are {shown(label)}: if that cannot be, try another answer_cue"
                 found.append(f"{prompt.name}: {what}, `prior: content_free`, or a larger model")
-            elif head is None and adjustment.is_neutral and answers[0].stage is None and not is_none:
+            elif head is None and adjustment.is_neutral and not is_none:
                 p, q = (
                     np.array([[score.probability for score in each.scores] for each in several])
                     for several in (answers, [result.results[number] for result in empty])

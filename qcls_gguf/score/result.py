@@ -54,8 +54,6 @@ class PromptResult(NamedTuple):
     scores: tuple[LabelScore, ...]
     audit: Audit | None = None
     """only with audit, or if the prompt's scoring is exact"""
-    stage: str | None = None
-    """the stage of a cascade that gave the answer; None without a cascade"""
     depth: int | None = None
     """the layers after which a learnt head read the hidden state; None where the labels' texts gave the answer"""
 
@@ -65,7 +63,7 @@ class PromptResult(NamedTuple):
         return max(self.scores, key=lambda score: score.probability).label
 
     def to_dict(self) -> JsonObject:
-        """Plain values; `audit` and `stage` only if they are not None, `scored_by` and `depth` only if a learnt head
+        """Plain values; `audit` only if it is not None, `scored_by` and `depth` only if a learnt head
         gave the answer, and `most_probable` only if it abstained.
         """
         plain: JsonObject = {
@@ -79,8 +77,6 @@ class PromptResult(NamedTuple):
                 for label, score, probability, n_tokens in self.scores
             ],
         }
-        if self.stage is not None:
-            plain["stage"] = self.stage
         if self.depth is not None:
             plain |= {"scored_by": "head", "depth": self.depth}
         if self.audit is not None:
@@ -184,8 +180,8 @@ class Result:
     def to_dict(self) -> JsonObject:
         """Plain values, as `qcls-gguf run` prints them as JSON.
 
-        `n_chars_cut` is there only if a part of the query was left out. A prompt has `audit` and `stage` only if they
-        are not None, and `most_probable` only if it abstained.
+        `n_chars_cut` is there only if a part of the query was left out. A prompt has `audit` only if it is
+        not None, and `most_probable` only if it abstained.
         """
         answer = asdict(replace(self, results=()))
         if not self.n_chars_cut:

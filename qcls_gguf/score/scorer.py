@@ -284,7 +284,7 @@ class Answers:
             fast = fast_path[query * n : (query + 1) * n]
             own_scores = map(label_scores.__getitem__, self._slices)
             columns = zip(
-                *(self._prompts, label, top, abstained, fast, own_scores, audits, self._none, self._depths),
+                *(self._prompts, label, top, abstained, fast, own_scores, audits, self._depths),
                 strict=True,
             )
             answers.append(tuple(map(tuple.__new__, repeat(PromptResult), columns)))

@@ -16,7 +16,7 @@ from ..errors import QclsError
 from ..questions.asking import Pair
 from ..questions.question import TextQuestion
 from ..score.result import PromptResult, Result
-from .dialect import Completions, Dialect, Inquiry, Questions, Texts
+from .dialect import Dialect, Inquiry, Questions, Texts
 from .exchange import Exchange
 from .lifecycle import Lifecycle
 from .metrics import Metrics
@@ -52,11 +52,6 @@ class Asker:
                 check_size(n, limits.queries, "texts", param)
                 if not texts and not asked.is_partial:
                     raise RefusedError(400, "invalid", f"{param} is empty: send at least one text", param=param)
-            case Completions(prompts=prompts):
-                n = len(prompts)
-                check_size(n, limits.queries, "prompts", "prompt")
-                scored = exchange.backend.scored
-                found = partial(scored, prompts, exchange.seconds_left, from_start=asked.from_start)
         with self.lifecycle.admission.admitted(n), exchange.backend:
             return asked.answer(await found(), exchange.usage)
 

@@ -1,6 +1,6 @@
 """Dialects: how an API writes its requests, answers and errors, as functions of plain values.
 
-A dialect reads a body and says what it asks: `Texts`, `Questions` or `Completions`. These carry the function that turns
+A dialect reads a body and says what it asks: `Texts` or `Questions`. These carry the function that turns
 the model's answers into the answer's body. It knows no engine, no queue and no HTTP.
 """
 
@@ -122,30 +122,7 @@ class Questions:
     is_partial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredToken:
-    """A token of a given text, and what would have been the most probable one in its place."""
-
-    piece: bytes
-    """its part of the text, which may begin or end within a character"""
-    log_probability: float | None
-    """after the tokens before it; None where that is not known"""
-    best_piece: bytes = b""
-    best_log_probability: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completions:
-    """Given texts whose tokens are scored; an answer is a list of them, the most probable next one last."""
-
-    prompts: Sequence[str | list[int]]
-    """texts, or token ids"""
-    from_start: bool
-    """whether all tokens are scored, or only the most probable next one"""
-    answer: Answer
-
-
-Inquiry: TypeAlias = Texts | Questions | Completions
+Inquiry: TypeAlias = Texts | Questions
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import re
 from collections.abc import AsyncIterator, Coroutine
 from time import perf_counter_ns
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
@@ -67,8 +66,6 @@ class Exchange(Request):
         """queries of which a part was answered"""
         self.times: dict[str, float] = {}
         """milliseconds of each stage of its only query, or of its last one"""
-        self.stages: dict[str, None] = {}
-        """those of a cascade that gave its answers"""
         self.timeout_ms = limits.timeout_ms
         """after which a query that has not begun is not computed"""
         self.is_read = False
@@ -201,7 +198,6 @@ class Exchange(Request):
         self.n_tokens += counts.n_tokens_new
         self.n_cut += result.n_chars_cut > 0
         self.times = {"queue": result.wait_ms, **result.stage_ms, "inference": result.total_ms}
-        self.stages.update({answer.stage: None for answer in result.results if answer.stage is not None})
 
     def answer_headers(self) -> list[tuple[bytes, bytes]]:
         """Request id, and the times of the stages in milliseconds, as Server-Timing and as TEI names them."""
@@ -218,8 +214,6 @@ class Exchange(Request):
             }
         if self.n_cut:
             headers["x-queries-cut"] = str(self.n_cut)
-        if self.stages:
-            headers["x-stage"] = quote(", ".join(self.stages), safe=", ")
         return [(name.encode(), value.encode()) for name, value in headers.items()]
 
     def log(self, status: int) -> None:

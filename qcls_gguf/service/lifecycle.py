@@ -14,7 +14,6 @@ from typing import Literal
 from ..classifier import Classifier
 from ..config.heads_file import layers_needed
 from ..config.schema import Config
-from ..engine.continuations import ContinuationScorer
 from ..engine.open import open_model
 from ..errors import QclsError
 from ..model import OpenModels, find_model
@@ -147,20 +146,19 @@ class Lifecycle:
         """A classifier on the open model, if it is that of the configuration, or on a newly opened one."""
         # what may wait is limited at the door, before anything of a request is computed
         config = config.changed(runtime=config.runtime.changed(max_waiting=_UNBOUNDED))
-        old, ledger, scores = self.loaded, Ledger(self._step), self.settings.completions
+        old, ledger = self.loaded, Ledger(self._step)
         with ExitStack() as undo:
             if old is not None and self._is_open(old, config):
                 model = old.model
             else:
                 models = OpenModels(offline=self.offline, on_load=self.on_load)
-                model = open_model(config, models, whole=scores, ledger=ledger)
+                model = open_model(config, models, ledger=ledger)
                 undo.callback(model.close)
             classifier = undo.enter_context(Classifier.from_config(config, model=model, on_step=self._step))
             ledger = Ledger(self._step)
             cost = classifier.measure_turns()
             ledger.step("measure turns", f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more")
-            scorer = undo.enter_context(ContinuationScorer(model, config.runtime)) if scores else None
-            backend = Backend(classifier, self.settings.forms, scorer)
+            backend = Backend(classifier, self.settings.forms)
             undo.pop_all()
         for mistake in classifier.warnings:
             log.warning("%s", mistake)
@@ -169,7 +167,7 @@ class Lifecycle:
     def _is_open(self, old: Backend, config: Config) -> bool:
         """Whether the open model is that of a configuration: the same file, opened alike, with all layers needed."""
         model, runtime = old.model, config.runtime
-        n_needed = 0 if self.settings.completions else layers_needed(config)
+        n_needed = layers_needed(config)
         with suppress(OSError):  # else opening it tells what is wrong
             return (
                 stamps_of([find_model(config.model, offline=self.offline)]) == [model.header.stamp]

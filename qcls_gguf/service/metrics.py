@@ -41,7 +41,6 @@ class Metrics(Collector):
         self._batch = prometheus.Histogram("qcls_batch_queries", what, buckets=_SIZES, **own)
         self._new = prometheus.Counter("qcls_tokens_new", "Tokens fed to the model by queries.", **own)
         self._cached = prometheus.Counter("qcls_tokens_cached", "Tokens that queries took from the cache.", **own)
-        self._stages = prometheus.Counter("qcls_stage_answers", "Answers to prompts, by stage.", ("stage",), **own)
         prometheus.ProcessCollector(**own)
         self._lifecycle = lifecycle
         self._registry.register(self)
@@ -62,9 +61,6 @@ class Metrics(Collector):
         self._batch.observe(counts.n_queries)
         self._new.inc(counts.n_tokens_new / counts.n_queries)
         self._cached.inc(counts.n_tokens_cached / counts.n_queries)
-        for answer in result.results:
-            if answer.stage is not None:  # only with a cascade
-                self._stages.labels(answer.stage).inc()
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
@@ -97,8 +93,5 @@ class Metrics(Collector):
                 (_COUNTER, "sets_made", "Prompt sets made for requests.", sets.n_made),
                 (_COUNTER, "sets_evicted", "Prompt sets that made room for others.", sets.n_evicted),
             ]
-            if kept := engine.kept_queries:
-                what = "Tokens that were not fed, as an earlier query begins with them."
-                rows.append((_COUNTER, "kept_query_tokens", what, kept.n_found))
         for family, name, what, value in rows:
             yield family(f"qcls_{name}", what, value=float(value))

@@ -42,8 +42,6 @@ class ServiceSettings:
     """how long accepted requests may take after the service was told to stop"""
     logs_requests: bool = True
     """whether the log has a line for each request"""
-    completions: bool = False
-    """whether given texts are scored, by a context of their own"""
     forms: FormSettings = field(default_factory=FormSettings)
     """how questions become prompts"""
     limits: RequestLimits = field(default_factory=RequestLimits)

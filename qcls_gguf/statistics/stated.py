@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import BoolArray, FloatArray, binomial_cdf, upper_bound
+from . import BoolArray, FloatArray, binomial_cdf
 
 MOST_STEPS, ROWS_A_STEP = 10, 50
 """thresholds that are tried: one for so many rows, at most so many"""
@@ -85,42 +85,3 @@ def rows_needed(n: int, steps: Sequence[Step], target: float, confidence: float)
 def p_value_of_error(n_wrong: int, n_answered: int, target: float) -> float:
     """P(X >= n_wrong), X ~ Bin(n_answered, target): how likely so many errors are if the error is the target."""
     return 1.0 - binomial_cdf(n_wrong - 1, n_answered, target)
-
-
-def rows_for_agreement(agreement: float, confidence: float) -> int:
-    """Rows without which `agreement_threshold` accepts no threshold, whatever the answers are."""
-    return 2 * math.ceil(math.log(1 - confidence) / math.log(agreement))
-
-
-def agreement_threshold(sureness: FloatArray, differs: BoolArray, agreement: float, confidence: float) -> float | None:
-    """The lowest accepted probability from which on a cascade's stage may answer; None where none is accepted.
-
-    sureness: (n,) the probability of the stage's answers; differs: (n,) whether these are not the last stage's; answers
-    of at least a threshold count. The first half of the rows only proposes thresholds. The second half decides: one
-    after the other is accepted while the upper Clopper-Pearson bound of the share of rows that would be answered
-    otherwise is at most 1 - agreement; the first that fails ends it. Since the order does not depend on the second
-    half, the chance that the accepted threshold has a lower true agreement is at most 1 - confidence (a fixed sequence
-    of tests).
-    """
-    half = len(sureness) // 2
-    found = None
-    for threshold in proposed_thresholds(sureness[:half], differs[:half], agreement):
-        n_other = int((differs[half:] & (sureness[half:] >= threshold)).sum())
-        if upper_bound(n_other, len(sureness) - half, confidence) > 1 - agreement:
-            break
-        found = threshold
-    return found
-
-
-def proposed_thresholds(sureness: FloatArray, differs: BoolArray, agreement: float) -> list[float]:
-    """Probabilities of answers, the highest first, as long as these rows themselves keep the agreement.
-
-    sureness, differs: (n,) as above.
-    """
-    order = np.argsort(-sureness, kind="stable")
-    n_other = np.cumsum(differs[order])
-    n_kept = int((n_other <= (1 - agreement) * len(order)).sum())
-    chosen = np.unique(np.linspace(0, n_kept - 1, _MOST_PROPOSED).astype(int)).tolist() if n_kept else []
-    # rounded up: no row counts that the exact value would not let count
-    steps = [math.ceil(sureness[order[index]] * 10**_DIGITS) / 10**_DIGITS for index in chosen]
-    return list(dict.fromkeys(min(step, 1.0) for step in steps))

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from qcls_gguf import Classifier
 from qcls_gguf.engine.engine import DecodeResult, Engine
-from qcls_gguf.plan.tree import Plan, Root, TokenTree
+from qcls_gguf.plan.tree import DecodeInput, Root, TokenTree
 
 Float32Array = npt.NDArray[np.float32]
 N_OUTPUTS = 2
@@ -17,32 +17,32 @@ N_OUTPUTS = 2
 def hidden_states(classifier: Classifier, n_tokens: int, n_other: int = 0, *, prompt: int = 0) -> Float32Array:
     """(N_OUTPUTS, n_embd) after a prompt's prefix and n_tokens new tokens; n_other as in sequence_plan."""
     held = classifier.configured.held[prompt]
-    root = Root(holder=held.holder, n_cached=len(held.tokens))
+    root = Root(held.holder, len(held.tokens))
     plan = sequence_plan(classifier.engine, root, n_tokens, n_other)
-    return timed_decode(classifier.engine, plan, root)[0].hidden.copy()
+    return timed_decode(classifier.engine, plan)[0].hidden.copy()
 
 
-def sequence_plan(engine: Engine, root: Root, n_tokens: int, n_other: int = 0) -> Plan:
+def sequence_plan(engine: Engine, root: Root, n_tokens: int, n_other: int = 0) -> DecodeInput:
     """One sequence of n_tokens new tokens, the last few of which are read.
 
     n_other: tokens of a second sequence in the same decode, none of which is read.
     """
     text = engine.model.tokenize(" red dress for girls in summer", parse_special=False).tolist()
     tree = TokenTree()
-    start = node = tree.add_root(root.n_cached)
+    start = node = tree.add_root(root)
     for i in range(n_tokens):
         node = tree.add_path(node, [text[i % len(text)]])
         if i >= n_tokens - min(N_OUTPUTS, engine.context.n_outputs_max):
             tree.read(node)
     if n_other:
         tree.add_path(start, [text[-1 - i % len(text)] for i in range(n_other)])
-    return tree.finish(range(2 if n_other else 1))
+    return tree.finish()
 
 
-def timed_decode(engine: Engine, plan: Plan, root: Root) -> tuple[DecodeResult, float]:
-    """Decode a plan all of whose leaves begin at root; its milliseconds do not include the trimming after it."""
+def timed_decode(engine: Engine, plan: DecodeInput) -> tuple[DecodeResult, float]:
+    """Run a decode; its milliseconds do not include the trimming after it."""
     begun = perf_counter_ns()
-    decoded = engine.decode(plan, [root] * plan.n_leaves)
+    decoded = engine.decode(plan)
     return decoded, (perf_counter_ns() - begun) / 1e6 - decoded.trim_us / 1e3
 
 

@@ -21,7 +21,7 @@ from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import NativeContext, NativeModel, build_info
 from qcls_gguf.native.device import first_cuda_device, running_code
 from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS, STOCK, environment
-from qcls_gguf.plan.tree import Plan, Root
+from qcls_gguf.plan.tree import DecodeInput, Root
 from qcls_gguf.report.document import TEXT, Paragraph, Part, Table
 
 from .decodes import N_OUTPUTS, Float32Array, largest_difference, sequence_plan, timed_decode
@@ -100,7 +100,7 @@ def compare_variants(
     cannot be loaded once more without it.
     """
     model, n_most = classifier.engine.model, max(tokens)
-    root = Root(holder=_N_LEAVES, n_cached=len(classifier.prompts[0].prefix))
+    root = Root(_N_LEAVES, len(classifier.prompts[0].prefix))
     with ExitStack() as stack:
         engines: dict[str, Engine] = {}
 
@@ -126,15 +126,15 @@ def compare_variants(
         plans = {n: sequence_plan(stock, root, n) for n in tokens}
         sizes = []
         for n, plan in plans.items():
-            alone = timed_decode(stock, plan, root)[0].hidden.copy()
-            beside_other = timed_decode(stock, sequence_plan(stock, root, n, n_other=_N_OTHER), root)[0].hidden
+            alone = timed_decode(stock, plan)[0].hidden.copy()
+            beside_other = timed_decode(stock, sequence_plan(stock, root, n, n_other=_N_OTHER))[0].hidden
             rounding = largest_difference(beside_other, alone)
             sizes.append(
                 SizeSamples(n_tokens=n, rounding=rounding, variants={name: VariantSamples() for name in engines})
             )
         for _ in range(n_rounds):
             for size in sizes:
-                _round(engines, plans[size.n_tokens], root, size)
+                _round(engines, plans[size.n_tokens], size)
                 on_turn()
     return Comparison(sizes=sizes, left_out=left_out)
 
@@ -154,14 +154,14 @@ def _loaded(model: Model, *, is_lanes: bool) -> AbstractContextManager[NativeMod
         return NativeModel(model.path, n_gpu_layers=model.n_gpu_layers, share=model.placement.gpu_layers)
 
 
-def _round(engines: Mapping[str, Engine], plan: Plan, root: Root, size: SizeSamples) -> None:
+def _round(engines: Mapping[str, Engine], plan: DecodeInput, size: SizeSamples) -> None:
     """One round of decodes in turns."""
     times: dict[str, list[float]] = {name: [] for name in engines}
     rows: dict[str, Float32Array] = {}
     for turn in range(_N_DISCARDED + _N_COUNTED):
         for name, engine in engines.items():
             before = engine.context.counters().n_cuda_graphs
-            decoded, ms = timed_decode(engine, plan, root)
+            decoded, ms = timed_decode(engine, plan)
             rows[name] = decoded.hidden  # a view of a buffer that the next turn overwrites; the last turn's stay
             if turn >= _N_DISCARDED:
                 times[name].append(ms)

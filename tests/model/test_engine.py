@@ -43,21 +43,19 @@ def engine_of(model: Model, context: NativeContext, prefixes: Sequence[tuple[int
 def root_of(engine: Engine, prefix: tuple[int, ...], n_cached: int) -> Root:
     held = engine.cache.get(prefix)
     assert held is not None
-    return Root(holder=held.holder, n_cached=n_cached)
+    return Root(held.holder, n_cached)
 
 
 def branch(engine: Engine, prefix: tuple[int, ...], paths: Sequence[Sequence[int]], n_cached: int = -1) -> Float32Array:
     """Hidden states at the ends of paths after a stored prefix, in their order."""
     n_cached = len(prefix) if n_cached < 0 else n_cached
     tree = TokenTree()
-    root = tree.add_root(n_cached)
+    root = tree.add_root(root_of(engine, prefix, n_cached))
     ends = [tree.add_path(root, path) for path in paths]
     for end in ends:
         tree.read(end)
-    plan = tree.finish(range(tree.n_leaves()))
-    branch_point = root_of(engine, prefix, n_cached)
-    decoded = engine.decode(plan, [branch_point] * plan.n_leaves)
-    return decoded.hidden[plan.node_row[ends]].copy()
+    decode = tree.finish(edges=ends)
+    return engine.decode(decode).hidden[decode.rows].copy()
 
 
 def long_prefix(n: int, seed: int = 0) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ def most_taken(classifier: Classifier) -> ContextMemory:
         ("qwen3", MANY, {}),
         ("qwen3", JOINT, {"max_query_tokens": 400, "max_batch": 9}),
         ("qwen3", [COLOUR, EXACT], {}),
-        ("qwen3", [COLOUR, KIND], {"kept_queries": 5, "kv_type": "f32", "flash_attn": True}),
+        ("qwen3", [COLOUR, KIND], {"kv_type": "f32", "flash_attn": True}),
         ("qwen3", [COLOUR, KIND], {"kv_type": "q4_0", "max_query_tokens": 300}),
         ("gemma3", [COLOUR, KIND], {}),
         ("qwen35", MANY, {"max_batch": 1}),
@@ -158,11 +158,11 @@ def test_what_is_said_where_memory_is_lacking() -> None:
     assert text == (
         "it takes 1.00 GiB of cache and states, 0.50 GiB of compute buffers, and 1.2 GiB are free on the GPU beside "
         "30 layers that n_gpu_layers auto put there: set runtime.n_gpu_layers to less than 30, or lower "
-        "runtime.max_query_tokens, question_cells or kept_queries"
+        "runtime.max_query_tokens or question_cells"
     )
     text = shortage_on_gpus(RuntimeConfig(n_gpu_layers=20), 20, TAKEN, [7 << 28, 5 << 28], 2)
     assert "1.2 GiB are free on the fullest of 2 GPUs beside 20 layers and 2 other open contexts: set" in text
-    assert "kept_queries, or close the other contexts" in text
+    assert "question_cells, or close the other contexts" in text
     assert "auto" not in text
     assert many_states(1 << 19, 100) == ""
     assert "the states of 1,400 sequences take 0.7 GiB: if memory is lacking, lower runtime.max" in many_states(

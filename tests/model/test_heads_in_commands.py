@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from cascades import PROMPTS, QUERIES, tree, write
-from commands import change, printed, refused, write_rows
+from commands import change, printed, refused, tiny_rows, write_rows
 from evaluations import evaluated
 from learnt_heads import random_head
 from served import Server
@@ -21,6 +20,22 @@ from served import Server
 from qcls_gguf import Classifier, Config, load_config
 from qcls_gguf.config.heads_file import heads_content
 
+QUERIES = [row["query"] for row in tiny_rows("heldout")[:8]]
+FORM = (
+    "<|im_start|>system\nAnalyze the {what}. Output exactly one label from [none, {labels}]. Use 'none' if no {what}."
+    "<|im_end|>\n<|im_start|>user\nquery: {{query}}<|im_end|>\n<|im_start|>assistant\nlabel:"
+)
+LABELS = {"category": "dress, jeans, shirt, skirt", "audience": "boy, girl, man, woman"}
+TREE = {
+    "prompts": [
+        {
+            "name": name,
+            "prompt_template": FORM.format(what=f"{name} intent", labels=labels),
+            "labels": [*labels.split(", "), "none"],
+        }
+        for name, labels in LABELS.items()
+    ]
+}
 DEPTHS = {"category": 3, "audience": 2}
 COMMON = "Text: {query}"
 N_ROWS, ACCURACY = 120, 0.75
@@ -58,10 +73,10 @@ def heads_file(config: Config) -> bytes:
 @pytest.fixture(scope="module")
 def headed(tmp_path_factory: pytest.TempPathFactory) -> Headed:
     folder = tmp_path_factory.mktemp("headed")
-    (folder / "texts.yaml").write_text(yaml.safe_dump(tree()))
+    (folder / "texts.yaml").write_text(yaml.safe_dump(TREE))
     (folder / "heads.npz").write_bytes(heads_file(load_config(folder / "texts.yaml")))
     config = folder / "headed.yaml"
-    config.write_text(yaml.safe_dump({**tree(), "heads": "heads.npz"}))
+    config.write_text(yaml.safe_dump({**TREE, "heads": "heads.npz"}))
     (folder / "queries.txt").write_text("\n".join(QUERIES))
     with Classifier.from_config(config) as classifier:
         assert classifier.engine.end_depth == 3
@@ -96,16 +111,6 @@ def by_asyncio(headed: Headed) -> Answers:
         return asyncio.run(ask(classifier))
 
 
-def by_kept_queries(headed: Headed) -> Answers:
-    """Every query is asked with its beginning in the cache."""
-    with Classifier.from_config(headed.changed("kept", kept_queries=2)) as classifier:
-        found = []
-        for query in QUERIES:
-            classifier.classify(query[: len(query) // 2])
-            found.append(classifier.classify(query))
-        return answers_of(found)
-
-
 def by_label(headed: Headed) -> Answers:
     out = headed.folder / "labelled.csv"
     printed("label", headed.folder / "queries.txt", "-c", headed.config, "--out", out, "--quiet")
@@ -129,25 +134,7 @@ def by_http(headed: Headed) -> Answers:
     return answers_of(found)
 
 
-def by_the_first_stage(headed: Headed) -> Answers:
-    """Of a cascade with the labels' texts behind it, whose layers the first stage does not compute."""
-    first = {**tree(), "heads": str(headed.folder / "heads.npz")}
-    with Classifier.from_config(write(headed.folder, first, dict.fromkeys(PROMPTS, 0.0))) as classifier:
-        (stage,) = classifier._others
-        assert (stage.engine.end_depth, classifier.engine.end_depth) == (3, 0)
-        assert stage.engine.model is classifier.engine.model
-        return answers_of(map(classifier.classify, QUERIES))
-
-
-def by_the_last_stage(headed: Headed) -> Answers:
-    last = {**tree(), "heads": str(headed.folder / "heads.npz")}
-    with Classifier.from_config(write(headed.folder, tree(), {"category": 1.0}, last)) as classifier:
-        return answers_of(map(classifier.classify, QUERIES))
-
-
-WAYS: list[Callable[[Headed], Answers]] = [
-    *(by_run, by_batch, by_asyncio, by_kept_queries, by_label, by_http, by_the_first_stage, by_the_last_stage)
-]
+WAYS: list[Callable[[Headed], Answers]] = [*(by_run, by_batch, by_asyncio, by_label, by_http)]
 
 
 @pytest.mark.parametrize("way", WAYS)

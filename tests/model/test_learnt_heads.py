@@ -1,6 +1,5 @@
 """Classifiers with a file of heads: answers against the mirror, and no layer computed that nobody reads."""
 
-import asyncio
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +18,7 @@ from oracle_prompts import EXACT
 from qcls_gguf import Classifier, ConfigError, OpenModels
 from qcls_gguf.config.heads_file import Head
 from qcls_gguf.config.load import load_config
-from qcls_gguf.engine.continuations import ContinuationScorer
 from qcls_gguf.native import NativeModel
-from qcls_gguf.service.dialect import ScoredToken
-from qcls_gguf.service.lifecycle import Lifecycle
-from qcls_gguf.service.settings import ServiceSettings
 
 N_LAYER = 4
 LABELS = ("red", "light blue", "light pink", "none")
@@ -174,24 +169,6 @@ def test_all_layers_are_loaded_where_something_can_ask_for_them(
     with Classifier.from_config(opened.config(names, headed, **runtime), audit=audit) as classifier:
         assert classifier.engine.model.facts.n_left_out == 0
         classifier.classify("red")
-
-
-def test_a_service_that_scores_texts_loads_all_layers(opened: Opened) -> None:
-    config = load_config(opened.config(["shape"], ["shape"], question_prefixes=0))
-    lifecycle = Lifecycle(lambda: config, ServiceSettings(completions=True))
-
-    async def ask() -> list[list[ScoredToken]]:
-        await lifecycle.load()
-        scored = await lifecycle.backend.scored(["red"], 10, from_start=False)
-        await lifecycle.close()
-        return scored
-
-    (tokens,) = asyncio.run(ask())
-    assert tokens[-1].log_probability is not None
-    with Classifier.from_config(config) as classifier:
-        model = classifier.engine.model
-        with pytest.raises(ConfigError, match=r"2 of the model's 4 layers are loaded.*question_prefixes"):
-            ContinuationScorer(model, config.runtime)
 
 
 def test_models_of_fewer_layers_are_shared_if_they_suffice(opened: Opened) -> None:

@@ -96,15 +96,6 @@ def test_every_way_in_says_what_was_left_out(how: str, classifiers: tuple[Classi
         refusing.classify(long)
 
 
-def test_a_query_that_grows_is_answered_by_what_is_kept_of_it(open_classifier: OpenClassifier) -> None:
-    classifier = open_classifier("qwen3", PROMPTS, max_query_tokens=MOST, long_queries="tail", kept_queries=2)
-    plain = open_classifier("qwen3", PROMPTS, max_query_tokens=MOST, long_queries="tail")
-    text = "red dress for girls and boys in summer or winter, made of wool or linen"
-    for n in range(1, len(text), 3):
-        found, wanted = classifier.classify(text[:n]), plain.classify(text[:n])
-        assert (found.n_chars_cut, found.labels) == (wanted.n_chars_cut, wanted.labels)
-
-
 def test_commands_take_the_limit_and_count(write_config: WriteConfig, tmp_path: Path) -> None:
     config, table, out = write_config("qwen3", PROMPTS), tmp_path / "in.csv", tmp_path / "out.csv"
     limits = ["-c", config, "--max-query-tokens", 8, "--long-queries", "head"]

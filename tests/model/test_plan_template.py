@@ -11,10 +11,9 @@ from conftest import OpenClassifier
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PromptConfig
-from qcls_gguf.plan.growth import Capacity, DecodePlan, plan_decodes
-from qcls_gguf.plan.planner import Planner
-from qcls_gguf.plan.templates import Templates
-from qcls_gguf.statistics import Int32Array
+from qcls_gguf.plan.decodes import Capacity, plan_decodes
+from qcls_gguf.plan.planner import Templates, plan_request
+from qcls_gguf.plan.tree import DecodeInput
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUERIES = [
@@ -31,12 +30,9 @@ QUERIES = [
 ]
 
 
-def assert_same(found: DecodePlan, token: Int32Array, wanted: DecodePlan) -> None:
-    np.testing.assert_array_equal(token, wanted.plan.token)
-    for name in ("pos", "seq_offset", "seq_id", "output", "node_row"):
-        np.testing.assert_array_equal(getattr(found.plan, name), getattr(wanted.plan, name), err_msg=name)
-    np.testing.assert_array_equal(found.rows, wanted.rows)
-    assert found.leaf_roots == wanted.leaf_roots
+def assert_same(found: DecodeInput, wanted: DecodeInput) -> None:
+    for name, one, other in zip(DecodeInput._fields, found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=name)
 
 
 def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
@@ -48,9 +44,7 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     varying = templates.varying(fragments)
     template = None if varying is None else templates.of_lengths(tuple(map(len, varying)))
     if varying is not None and template is not None:
-        assert_same(template.decode, template.fill(varying), decode)
-        assert template.n_prompts == len(additions)
-        assert template.n_cached == sum(each.root.n_cached for each in additions)
+        assert_same(template.filled(varying), decode)
     return all(each.fast_path for each in additions), template is not None
 
 
@@ -97,7 +91,7 @@ def test_templates_of_long_texts_take_no_more_memory_than_is_allowed(
     open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 1 << 19
-    monkeypatch.setattr("qcls_gguf.plan.templates._MOST_BYTES", most)
+    monkeypatch.setattr("qcls_gguf.plan.planner._MOST_BYTES", most)
     prompts = [spec(name, f"<|im_start|>the {name} of {{query}} is") for name in ("colour", "kind", "name")]
     classifier = open_classifier("qwen3", prompts)
     prompts_, n_vocab = classifier.configured, classifier.engine.model.facts.n_vocab
@@ -123,8 +117,6 @@ def test_what_several_queries_share_no_token_of_is_put_together(
     prompts = [spec("a", "of {query} the colour is"), spec("b", "a thing: {query}<|im_start|>colour"),
                spec("c", "a thing: {query}<|im_start|>hue")]  # fmt: skip
     classifier = open_classifier("qwen3", prompts, max_batch=6, n_batch=130)
-    capacity = classifier.engine.capacity
-    planner = Planner(capacity, 0)
     sets = [classifier.configured, classifier.prompt_set([QUESTION])]
     n_joined = 0
     rng = random.Random(0)
@@ -140,15 +132,15 @@ def test_what_several_queries_share_no_token_of_is_put_together(
         queries = [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(rng.randint(2, 5))]
         items = [rng.choice([*sets, sets[0]]).tokenize(query) for query in queries]
         grown.clear()
-        request = planner.plan(items)
-        alone = [planner.plan([item], keep=False) for item in items]
+        asked = [(item.prompts.templates, item.fragments) for item in items]
+        (decode, *_) = plan_request(asked)
         if grown:  # tokens are shared, or there are too many
             continue
         n_joined += 1
-        wanted = plan_decodes([each for item in items for each in item.templates.additions(item.fragments)], capacity)
-        (decode,), (other,) = request.decodes, wanted
-        assert other.plan.n_tokens == sum(each.n_tokens for each in alone), queries
-        assert_same(decode.plan, decode.token, other)
-        assert request.n_cached == sum(each.n_cached for each in alone)
-        assert all(request.fast_path)
+        alone = [plan_request([query])[0] for query in asked]
+        additions = [addition for templates, fragments in asked for addition in templates.additions(fragments)]
+        (wanted,) = plan_decodes(additions, classifier.engine.capacity)
+        assert wanted.n_tokens == sum(each.n_tokens for each in alone), queries
+        assert_same(decode, wanted)
+        assert all(decode.fast_path)
     assert 15 < n_joined < 45

@@ -90,7 +90,6 @@ def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_pro
         name,
         n_prompts=n_prompts,
         floats=device == "gpu, floats",
-        kept_queries=4 if asked == "as typed" else 0,
         n_gpu_layers=999 if device.startswith("gpu") else 0,
         cpu_activations="fine" if device == "cpu, fine" else "default",
     )

@@ -1,19 +1,16 @@
-"""Chat completions whose answer is one of a closed list, and completions that score given texts, by OpenAI's client."""
+"""Chat completions whose answer is one of a closed list, by OpenAI's client."""
 
 import json
 import re
 from collections.abc import Iterator
 from enum import Enum
 from math import exp
-from pathlib import Path
 from typing import Any, Literal
 
-import httpx
 import openai
 import pytest
-from oracle import Oracle, decode_sequence, log_softmax
 from pydantic import BaseModel, Field, create_model
-from served import ROOT, Server
+from served import Server
 
 MESSAGES: Any = [
     {"role": "system", "content": "Say what the customer wants."},
@@ -21,7 +18,6 @@ MESSAGES: Any = [
 ]
 NESTED = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(60)} | {"60": {"const": 1}}
 COLOURS = ["red", "light blue", "light pink"]
-NEXT = {"max_tokens": 1}
 MANY_KEYS = {f"k{n}": 0 for n in range(50_000)}
 LONG = {
     "properties": {str(n): {"$ref": "#/$defs/a"} for n in range(3000)},
@@ -41,7 +37,7 @@ class Wish(BaseModel):
 
 @pytest.fixture(scope="module")
 def scoring() -> Iterator[Server]:
-    with Server("--completions", "--api-key", "none") as server:
+    with Server("--api-key", "none") as server:
         server.http.headers["authorization"] = "Bearer none"
         yield server
 
@@ -225,95 +221,8 @@ def test_what_would_have_to_be_written_is_refused(
         assert re.search(message, answer.json()["error"]["message"])
 
 
-def test_scores_of_given_texts_equal_stock_ones(client: openai.OpenAI) -> None:
-    """As lm-evaluation-harness asks them: token arrays, echo, one token more, which it drops."""
-    with Oracle(Path(ROOT, "models/fashion-tiny-Q8_0.gguf"), flash_attn=False) as oracle:
-        texts = ["red dress for girls", "red dress for boys", "x", "👗 and 孕妇"]
-        tokens = [oracle.model.tokenize(text, parse_special=False).tolist() for text in texts]
-        answer = client.completions.create(model="any", prompt=tokens, max_tokens=1, echo=True, logprobs=1)
-        for choice, given in zip(answer.choices, tokens, strict=True):
-            rows = decode_sequence(oracle.context, given)
-            oracle.context.clear()
-            assert choice.logprobs is not None
-            assert choice.logprobs.token_logprobs is not None
-            assert choice.logprobs.top_logprobs is not None
-            assert choice.logprobs.text_offset is not None
-            assert choice.logprobs.token_logprobs[0] is None
-            assert len(choice.logprobs.token_logprobs) == len(given) + 1
-            for place, row in enumerate(rows):
-                scores = log_softmax(row.astype(float))
-                token = given[place + 1] if place + 1 < len(given) else int(scores.argmax())
-                assert choice.logprobs.token_logprobs[place + 1] == pytest.approx(scores[token], abs=0.1)
-                best = max(choice.logprobs.top_logprobs[place + 1].values())
-                assert best == pytest.approx(scores.max(), abs=0.1)
-            assert choice.text[: choice.logprobs.text_offset[-1]] == texts[choice.index]
-            pieces = [oracle.model.piece(token)[0] for token in given]  # some begin or end within a character
-            offsets = [len(b"".join(pieces[:n]).decode(errors="ignore")) for n in range(len(given) + 1)]
-            assert choice.logprobs.text_offset == offsets
-            names: list[str] = choice.logprobs.tokens or []
-            assert [name.encode() == piece for name, piece in zip(names, pieces, strict=False)] == [
-                not name.startswith("bytes:\\x") for name in names[: len(given)]
-            ]
-            assert "\ufffd" not in "".join(names)
-    assert sum(name.startswith("bytes:") for name in names) > 1
-    unscored = client.completions.create(model="any", prompt=texts[0], max_tokens=1)
-    assert texts[0] + unscored.choices[0].text == answer.choices[0].text
-    echoed = client.completions.create(model="any", prompt=texts[0], max_tokens=None, echo=True)
-    assert echoed.choices[0].text == texts[0]
-
-
-@pytest.mark.parametrize("path", ["chat/completions", "completions"])
 @pytest.mark.parametrize("value", ["1e999", "NaN", '"\\ud800"', "[" * 300 + "]" * 300])
-def test_values_that_json_cannot_say_are_refused(scoring: Server, path: str, value: str) -> None:
-    body = f'{{"messages": [{{"role": "user", "content": "x"}}], "structured_outputs": {{"choice": ["a", {value}]}}'
-    body += f', "max_tokens": 0, "prompt": {value}}}'
-    answer = scoring.http.post(f"/v1/{path}", content=body, headers={"content-type": "application/json"})
+def test_values_that_json_cannot_say_are_refused(scoring: Server, value: str) -> None:
+    body = f'{{"messages": [{{"role": "user", "content": "x"}}], "structured_outputs": {{"choice": ["a", {value}]}}}}'
+    answer = scoring.http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
     assert answer.status_code in (400, 422), answer.text
-
-
-def test_a_deadline_that_passes_while_others_are_scored(scoring: Server) -> None:
-    body = {"prompt": [[n, *[6] * 1000] for n in range(8)], "max_tokens": 0, "echo": True, "logprobs": 1}
-    with pytest.raises(httpx.ReadTimeout):
-        scoring.http.post("/v1/completions", json=body, timeout=0.2)
-    late = {"x-request-timeout-ms": "1"}
-    assert scoring.http.post("/v1/completions", json={"prompt": "x"} | NEXT, headers=late).status_code == 504
-
-
-def test_clients_that_leave_do_not_end_what_others_get(scoring: Server) -> None:
-    """Their prompts may still be scored while the configuration is read anew, which closes the scorer."""
-    body = {"prompt": [[n, *[5] * 1000] for n in range(8)], "max_tokens": 0, "echo": True, "logprobs": 1}
-    with pytest.raises(httpx.ReadTimeout):
-        scoring.http.post("/v1/completions", json=body, timeout=0.2)
-    assert scoring.http.post("/admin/reload").status_code == 200
-    assert scoring.http.post("/v1/completions", json={"prompt": "x"} | NEXT).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"prompt": "x", "max_tokens": 2}, "max_tokens: 2: no text is generated"),
-        ({"prompt": "x"}, "max_tokens: 16"),
-        ({"prompt": "x", "max_tokens": 0, "best_of": 0}, "best_of: 0"),
-        ({"prompt": "x", "max_tokens": 0, "n": 2}, "n: 2"),
-        ({"prompt": "x", "max_tokens": 0, "stream": True}, "stream: True"),
-        ({"prompt": [], "max_tokens": 0}, "empty list"),
-        ({"prompt": [[]], "max_tokens": 0}, r"prompt\[0\]: 0 tokens"),
-        ({"prompt": [1, 2, 1 << 20], "max_tokens": 0}, "1048576 is no token"),
-        ({"prompt": [5] * 5000, "max_tokens": 0}, r"prompt\[0\]: 5000 tokens"),
-    ],
-)
-def test_completions_that_are_refused(client: openai.OpenAI, body: Any, message: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=message):
-        client.completions.create(model="any", **body)
-
-
-def test_a_prompt_that_is_too_long_is_not_even_tokenised(scoring: Server) -> None:
-    answer = scoring.http.post("/v1/completions", json={"prompt": ["x", "word " * 100_000]} | NEXT)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (413, "prompt[1]"), error
-
-
-def test_a_service_that_scores_no_texts_says_so(server: Server) -> None:
-    answer = server.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 0})
-    assert answer.status_code == 501
-    assert "starts it with completions" in answer.json()["error"]["message"]

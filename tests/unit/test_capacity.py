@@ -16,7 +16,7 @@ from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import is_scarce, placement, weights_of
 from qcls_gguf.native import ContextMemory, Device
-from qcls_gguf.plan.growth import Capacity
+from qcls_gguf.plan.decodes import Capacity
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import PromptSet
 
@@ -102,11 +102,11 @@ FORKS = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(9
 @pytest.mark.parametrize(
     ("prompts", "settings", "limit", "least", "message"),
     [
-        (FORKS, {}, "n_seq_max", 101, "2 and kept queries 0, more than runtime.n_seq_max (100 of at most 4096): raise"),
+        (FORKS, {}, "n_seq_max", 101, "and the prefixes 2, more than runtime.n_seq_max (100 of at most 4096): raise"),
         (TWO, {"max_query_tokens": 8}, "n_batch", 43, "runtime.n_batch: 42 is less than the 43 that"),
         ([MANY], {}, "n_batch", 164, "runtime.n_batch: 163 is less than the 164 that"),
         ([MANY], {"question_prefixes": 200}, "n_batch", 256, "runtime.n_batch: 255 is less than the 256 that"),
-        ([STABLE], {"max_query_tokens": 8}, "n_ctx", 55, "(21), kept queries (0) and a batch (34) need: raise it"),
+        ([STABLE], {"max_query_tokens": 8}, "n_ctx", 55, "(21) and a batch (34) need: raise it"),
         (TWO[:1], {"n_batch": 1024}, "n_ctx", 1044, "runtime.n_ctx: 1043 is less than the 1044 cells"),
     ],
 )

@@ -1,5 +1,6 @@
 """The planner's arrays, read back sequence by sequence and compared with the paths that went in."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,9 +10,8 @@ from hypothesis import strategies as st
 from made_prompts import made_prompt
 
 from qcls_gguf.errors import PlanError
-from qcls_gguf.plan.growth import Capacity, DecodePlan, additions_of, plan_decodes
-from qcls_gguf.plan.shapes import padded, rung
-from qcls_gguf.plan.tree import Plan, Root, TokenTree
+from qcls_gguf.plan.decodes import Capacity, additions_of, padded, plan_decodes, rung
+from qcls_gguf.plan.tree import DecodeInput, Root, TokenTree
 
 FIRST_SEQ = 7
 
@@ -28,7 +28,7 @@ class Forest:
     def grow(self) -> tuple[TokenTree, list[int]]:
         """The tree, and the last node of each path."""
         tree = TokenTree()
-        handles = [tree.add_root(n) for n in self.n_cached]
+        handles = [tree.add_root(Root(*root)) for root in enumerate(self.n_cached)]
         ends = [tree.add_path(handles[root], tokens) for root, tokens, _ in self.paths]
         for end, (_, _, read) in zip(ends, self.paths, strict=True):
             if read:
@@ -55,24 +55,24 @@ def forests(draw: st.DrawFn) -> Forest:
     return Forest(n_cached=tuple(n_cached), paths=tuple(draw(st.lists(path, min_size=1, max_size=15))))
 
 
-def finish(tree: TokenTree) -> Plan:
-    return tree.finish(range(FIRST_SEQ, FIRST_SEQ + tree.n_leaves()))
+def finish(tree: TokenTree, edges: Sequence[int] = ()) -> DecodeInput:
+    return tree.finish(range(FIRST_SEQ, FIRST_SEQ + tree.n_leaves), edges=edges)
 
 
-def sequences(plan: Plan, token: int) -> list[int]:
+def sequences(plan: DecodeInput, token: int) -> list[int]:
     return [int(seq) for seq in plan.seq_id[plan.seq_offset[token] : plan.seq_offset[token + 1]]]
 
 
-def members(plan: Plan, seq: int) -> list[int]:
+def members(plan: DecodeInput, seq: int) -> list[int]:
     """The tokens of a sequence, by position."""
     found = [i for i in range(plan.n_tokens) if seq in sequences(plan, i)]
     return sorted(found, key=lambda i: int(plan.pos[i]))
 
 
-def path_of(plan: Plan) -> list[tuple[int, tuple[int, ...]]]:
+def path_of(plan: DecodeInput) -> list[tuple[int, tuple[int, ...]]]:
     """(root, tokens) of every token, by walking the sequences."""
     found: dict[int, tuple[int, tuple[int, ...]]] = {}
-    for leaf, root in enumerate(plan.leaf_root):
+    for leaf, (root, _) in enumerate(plan.roots):
         walked = members(plan, FIRST_SEQ + leaf)
         for depth, token in enumerate(walked, 1):
             path = root, tuple(plan.token[walked[:depth]].tolist())
@@ -83,9 +83,9 @@ def path_of(plan: Plan) -> list[tuple[int, tuple[int, ...]]]:
 @given(forests())
 def test_sequences_are_the_paths_to_leaves_and_equal_paths_are_one_node(forest: Forest) -> None:
     tree, ends = forest.grow()
-    plan = finish(tree)
+    plan = finish(tree, [end for end, path in zip(ends, forest.paths, strict=True) if path[2]])
     found = []
-    for leaf, root in enumerate(plan.leaf_root):
+    for leaf, (root, _) in enumerate(plan.roots):
         walked = members(plan, FIRST_SEQ + leaf)
         assert walked == sorted(walked)  # a parent comes before its children
         first = forest.n_cached[root]
@@ -102,63 +102,57 @@ def test_sequences_are_the_paths_to_leaves_and_equal_paths_are_one_node(forest: 
         assert sorted(sequences(plan, i)) == [FIRST_SEQ + leaf for leaf, below in enumerate(is_below) if below]
     # rows number the nodes that are read, in the order of the tokens
     assert {path for path, read in zip(paths, plan.output, strict=True) if read} == forest.read()
-    assert plan.n_outputs == len(forest.read())
-    assert plan.node_row[plan.output].tolist() == list(range(plan.n_outputs))
-    assert (plan.node_row[~plan.output] == -1).all()
+    assert plan.n_rows == len(forest.read())
+    read = np.flatnonzero(plan.output)[plan.rows].tolist()
+    assert [paths[node] for node in read] == [path[:2] for path in forest.paths if path[2]]
     assert [paths[end] for end in ends] == [path[:2] for path in forest.paths]
 
 
 def test_each_leaf_needs_a_sequence() -> None:
     tree = TokenTree()
     for token in (1, 2):
-        tree.add_path(tree.add_root(0), [token])
+        tree.add_path(tree.add_root(Root(0, 0)), [token])
     with pytest.raises(PlanError, match=r"^2 leaves need .*there are 1$"):
         tree.finish(range(1))
 
 
 def test_an_unread_tree_and_an_empty_one_have_no_outputs() -> None:
     tree = TokenTree()
-    root = tree.add_root(0)
+    root = tree.add_root(Root(0, 0))
     empty = tree.finish([])
-    assert (empty.n_tokens, empty.n_outputs, empty.n_leaves, empty.seq_offset.tolist()) == (0, 0, 0, [0])
+    assert (empty.n_tokens, empty.n_rows, empty.roots, empty.seq_offset.tolist()) == (0, 0, (), [0])
     node = tree.add_path(root, [1, 2])
     assert (tree.add_path(root, []), tree.add_path(node, [])) == (root, node)
-    assert tree.finish([0]).n_outputs == 0
+    assert tree.finish([0]).n_rows == 0
 
 
 def test_reading_a_root_is_refused() -> None:
     tree = TokenTree()
-    for root in (tree.add_root(5), tree.add_root(6)):
+    for root in (tree.add_root(Root(0, 5)), tree.add_root(Root(1, 6))):
         with pytest.raises(PlanError, match="feed at least its last token"):
             tree.read(root)
-    assert finish(tree).n_outputs == 0
+    assert finish(tree).n_rows == 0
 
 
-def decode_of(forest: Forest) -> DecodePlan:
-    tree, _ = forest.grow()
-    plan = tree.finish(range(tree.n_leaves()))
-    leaf_roots = tuple(Root(holder=99, n_cached=0) for _ in plan.leaf_root)
-    return DecodePlan(plan=plan, leaf_roots=leaf_roots, rows=np.flatnonzero(plan.output))
+def decode_of(forest: Forest) -> DecodeInput:
+    tree, ends = forest.grow()
+    return tree.finish(edges=[end for end, path in zip(ends, forest.paths, strict=True) if path[2]])
 
 
 @given(forests())
 def test_what_is_added_stands_behind_one_leaf_and_is_not_read(forest: Forest) -> None:
-    decode, ample = decode_of(forest), 1 << 20
-    before = decode.plan
-    filled, token = padded(decode, before.token + 5, most_tokens=ample, n_positions=ample)
-    plan, n = filled.plan, before.n_tokens
-    assert plan.n_tokens == len(token) == rung(n)
-    assert (filled.rows is decode.rows, plan.n_outputs, plan.leaf_root) == (True, before.n_outputs, before.leaf_root)
-    np.testing.assert_array_equal(token[:n], before.token + 5)
-    for name in ("pos", "output", "node_row"):
+    before, ample = decode_of(forest), 1 << 20
+    plan, n = padded(before, most_tokens=ample, n_positions=ample), before.n_tokens
+    assert plan.n_tokens == rung(n)
+    assert plan[5:] == before[5:]
+    for name in ("token", "pos", "output"):
         np.testing.assert_array_equal(getattr(plan, name)[:n], getattr(before, name))
     np.testing.assert_array_equal(plan.seq_offset[: n + 1], before.seq_offset)
     np.testing.assert_array_equal(plan.seq_id[: len(before.seq_id)], before.seq_id)
     assert not plan.output[n:].any()
-    assert (plan.node_row[n:] == -1).all()
     added = plan.seq_id[plan.seq_offset[n] :]
     assert len(added) == plan.n_tokens - n
-    ends = [before.pos[members(before, leaf)].max() for leaf in range(before.n_leaves)]
+    ends = [before.pos[members(before, leaf)].max() for leaf in range(len(before.roots))]
     if len(added):
         assert set(added) == {int(np.argmin(ends))}
         np.testing.assert_array_equal(plan.pos[n:], min(ends) + 1 + np.arange(len(added)))
@@ -167,11 +161,11 @@ def test_what_is_added_stands_behind_one_leaf_and_is_not_read(forest: Forest) ->
 @given(forests(), st.integers(0, 30), st.integers(-1, 60))
 def test_limits_are_kept(forest: Forest, room: int, n_positions: int) -> None:
     decode = decode_of(forest)
-    n = decode.plan.n_tokens
-    filled, _ = padded(decode, decode.plan.token, most_tokens=n + room, n_positions=n_positions)
-    assert n <= filled.plan.n_tokens <= n + room
-    if filled.plan.n_tokens > n:
-        assert n_positions <= 0 or filled.plan.pos[n:].max() < n_positions
+    n = decode.n_tokens
+    filled = padded(decode, most_tokens=n + room, n_positions=n_positions)
+    assert n <= filled.n_tokens <= n + room
+    if filled.n_tokens > n:
+        assert n_positions <= 0 or filled.pos[n:].max() < n_positions
     elif n_positions <= 0:
         assert rung(n) == n or room == 0
 
@@ -184,7 +178,7 @@ def test_prompts_are_divided_among_decodes_by_each_limit(limit: str) -> None:
     ample = Capacity(n_seqs=99, n_tokens=99, n_rows=99)
     for n_together, n_decodes in ((6, 1), (2, 3), (1, 6)):
         (some,) = plan_decodes(additions[:n_together], ample)
-        most = {"n_seqs": some.plan.n_leaves, "n_tokens": some.plan.n_tokens, "n_rows": some.plan.n_outputs}[limit]
+        most = {"n_seqs": len(some.roots), "n_tokens": some.n_tokens, "n_rows": some.n_rows}[limit]
         decodes = plan_decodes(additions, replace(ample, **{limit: most}))
         assert len(decodes) == n_decodes
-        assert sum(decode.plan.n_tokens for decode in decodes) == 6 * (2 + 2)  # the query, and the labels' first tokens
+        assert sum(decode.n_tokens for decode in decodes) == 6 * (2 + 2)  # the query, and the labels' first tokens

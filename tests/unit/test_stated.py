@@ -8,10 +8,8 @@ from scipy.stats import beta, binom
 
 from qcls_gguf.statistics import FloatArray, binomial_cdf, upper_bound
 from qcls_gguf.statistics.stated import (
-    agreement_threshold,
     error_thresholds,
     p_value_of_error,
-    rows_for_agreement,
     rows_needed,
 )
 
@@ -87,45 +85,6 @@ def test_too_few_rows_are_told_how_many_would_do() -> None:
     many = np.arange(2 * more)
     assert any(step.accepted for step in error_thresholds(1 - many / more / 2, many % 25 == 0, TARGET, 0.95))
     assert rows_needed(300, error_thresholds(1 - rows / 300, rows % 3 == 0, TARGET, 0.95), TARGET, 0.95) is None
-
-
-def other_answers(n: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Answers whose chance to differ falls with their probability: below 0.9 they differ far too often."""
-    probability = 1 - generator.random(n) ** 2
-    differs = generator.random(n) < np.where(probability < 0.9, 0.3, 0.002)
-    return probability, differs
-
-
-def test_a_stage_answers_where_it_is_sure() -> None:
-    probability, differs = other_answers(6000, RANDOM(1))
-    threshold = agreement_threshold(probability, differs, 0.99, 0.95)
-    assert threshold is not None
-    assert 0.8 < threshold < 0.93
-    n_other = ((probability[3000:] >= threshold) & differs[3000:]).sum()
-    assert upper_bound(int(n_other), 3000, 0.95) <= 0.01
-
-
-def test_an_agreement_is_broken_no_more_often_than_stated() -> None:
-    """The true agreement of each threshold is computed from a large sample; four standard errors are allowed for."""
-    sample_p, sample_d = other_answers(100_000, RANDOM(2))
-    n_runs, broken = 200, 0
-    generator = RANDOM(3)
-    for _ in range(n_runs):
-        threshold = agreement_threshold(*other_answers(1200, generator), 0.98, 0.9)
-        if threshold is not None:
-            broken += (sample_d & (sample_p >= threshold)).mean() > 0.02
-    assert broken / n_runs <= 0.1 + 4 * np.sqrt(0.1 * 0.9 / n_runs)
-
-
-def test_without_enough_rows_or_agreement_no_stage_answers() -> None:
-    n = rows_for_agreement(0.99, 0.95)
-    assert n == 2 * 299
-    sure = np.full(n, 0.99)
-    same, other = np.zeros(n, np.bool_), np.ones(n, np.bool_)
-    assert agreement_threshold(sure, same, 0.99, 0.95) == 0.99
-    assert agreement_threshold(sure[2:], same[2:], 0.99, 0.95) is None
-    assert agreement_threshold(sure, other, 0.99, 0.95) is None
-    assert agreement_threshold(np.ones(n), same, 0.99, 0.95) == 1.0
 
 
 def test_a_check_fails_true_claims_as_rarely_as_stated_and_finds_false_ones() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...report.record import RunRecord
 from ..dialect import Dialect
-from . import chat_completions, classify, completions, openai_decisions, predict, systemone
+from . import chat_completions, classify, openai_decisions, predict, systemone
 
 DIALECTS: tuple[Dialect, ...] = (
     Dialect(
@@ -28,11 +28,6 @@ DIALECTS: tuple[Dialect, ...] = (
         "/v1/chat/completions",
         "Choose one of given answers, as OpenAI's chat completions with a schema do",
         chat_completions.ask,
-    ),
-    Dialect(
-        "/v1/completions",
-        "Log-probabilities of given texts, as OpenAI's completions with echo; 501 unless started with completions",
-        completions.ask,
     ),
 )
 """If a path has several dialects, the first one that claims a body gets it; the last one describes the path, and writes

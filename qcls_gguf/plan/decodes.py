@@ -1,0 +1,166 @@
+"""The decodes of a request, made by growing the token tree of what prompts add for queries; and changes to decodes.
+
+Pure functions of tokens and limits. A shape is a number of tokens, of leaves and of hidden states: a graph that is kept
+for one decode of a shape serves the next one. Batches of equally many queries of one prompt set have the last two in
+common, so a few token counts, the rungs, make few shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from ..prompts.compiled import Prompt
+from ..prompts.trie import LabelTrie
+from .tree import DecodeInput, Root, TokenTree
+
+_STEPS = 8
+"""rungs from one power of two to the next: decodes get 4 to 5 % more tokens, and have some 20 to 40 shapes"""
+_LEAST_STEP = 8
+"""tokens: GPUs multiply so many columns at once, so that a smaller step would not be faster"""
+_UNREAD = 0
+"""the token of the padding"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The limits of one decode."""
+
+    n_seqs: int
+    """leaves of the token tree: leaf l decodes in sequence l"""
+    n_tokens: int
+    n_rows: int
+    """hidden states that come back"""
+
+    def holds(self, n_seqs: int, n_tokens: int, n_rows: int) -> bool:
+        """Whether one decode can be so large."""
+        return n_seqs <= self.n_seqs and n_tokens <= self.n_tokens and n_rows <= self.n_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """The part of the token tree that one prompt needs for one query."""
+
+    trie: LabelTrie
+    root: Root
+    tokens: list[int]
+    """after the cached prefix, up to where the label begins"""
+    fast_path: bool
+    """whether the whole prefix of the prompt comes from the cache"""
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """The most leaves, tokens and hidden states that it adds to a decode."""
+        return self.trie.n_leaves, len(self.tokens) + len(self.trie.fed), len(self.trie.read)
+
+
+def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:
+    """The addition of each prompt of a set for one query.
+
+    holders[i]: the sequence that holds the prefix of prompt i; fragments[i]: the tokens of its fragment with the query
+    in it. Raises PlanError where there is nothing to feed.
+    """
+    additions = []
+    for prompt, holder, fragment in zip(prompts, holders, fragments, strict=True):
+        n_cached, tokens = prompt.new_tokens(fragment)
+        root, fast_path = Root(holder, n_cached), n_cached == len(prompt.prefix)
+        additions.append(Addition(trie=prompt.trie, root=root, tokens=tokens, fast_path=fast_path))
+    return additions
+
+
+def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> tuple[DecodeInput, ...]:
+    """One decode if it holds all additions; else several, for consecutive groups that fit even if they share no token.
+
+    Each addition by itself must fit the capacity; `check_capacity` of the engine checks that.
+    """
+    tree, edges = _grown(additions)
+    if capacity.holds(tree.n_leaves, len(tree), tree.n_rows):
+        return (_finished(tree, edges, additions),)
+    groups: list[list[Addition]] = []
+    size = (0, 0, 0)
+    for addition in additions:
+        n_seqs, n_tokens, n_rows = (n + n_more for n, n_more in zip(size, addition.size, strict=True))
+        if groups and capacity.holds(n_seqs, n_tokens, n_rows):
+            groups[-1].append(addition)
+            size = n_seqs, n_tokens, n_rows
+        else:
+            groups.append([addition])
+            size = addition.size
+    return tuple([_finished(*_grown(group), group) for group in groups])
+
+
+def _grown(additions: Sequence[Addition]) -> tuple[TokenTree, list[int]]:
+    """The token tree of some additions, and the node that each edge of their label tries reads."""
+    tree, edges, handles = TokenTree(), list[int](), dict[Root, int]()
+    for addition in additions:
+        if addition.root not in handles:
+            handles[addition.root] = tree.add_root(addition.root)
+        nodes = [tree.add_path(handles[addition.root], addition.tokens)]
+        for parent, token in addition.trie.fed:
+            nodes.append(tree.add_path(nodes[parent], (token,)))
+        for node in addition.trie.read:
+            tree.read(nodes[node])
+        edges += [nodes[edge.node] for edge in addition.trie.edges]
+    return tree, edges
+
+
+def _finished(tree: TokenTree, edges: Sequence[int], additions: Sequence[Addition]) -> DecodeInput:
+    n_cached = sum(addition.root.n_cached for addition in additions)
+    return tree.finish(edges=edges, n_cached=n_cached, fast_path=[addition.fast_path for addition in additions])
+
+
+def side_by_side(decodes: Sequence[DecodeInput]) -> DecodeInput:
+    """One decode of all these, which share no node, as `plan_decodes` would make it.
+
+    It grows no token tree, and so takes 0.2 ms instead of 1.2 for four queries of eight prompts.
+    """
+    first_leaf = [0, *accumulate(len(decode.roots) for decode in decodes)]
+    first_row = [0, *accumulate(decode.n_rows for decode in decodes)]
+    first_pair = [0, *accumulate(len(decode.seq_id) for decode in decodes)]
+    starts = [decode.seq_offset[:-1] + np.int32(n) for decode, n in zip(decodes, first_pair, strict=False)]
+    return DecodeInput(
+        token=np.concatenate([decode.token for decode in decodes]),
+        pos=np.concatenate([decode.pos for decode in decodes]),
+        seq_offset=np.concatenate([*starts, np.array(first_pair[-1:], np.int32)]),
+        seq_id=np.concatenate(
+            [decode.seq_id + np.int32(leaf) for decode, leaf in zip(decodes, first_leaf, strict=False)]
+        ),
+        output=np.concatenate([decode.output for decode in decodes]),
+        n_rows=first_row[-1],
+        roots=tuple([root for decode in decodes for root in decode.roots]),
+        rows=np.concatenate([decode.rows + row for decode, row in zip(decodes, first_row, strict=False)]),
+        n_cached=sum([decode.n_cached for decode in decodes]),
+        fast_path=[is_fast for decode in decodes for is_fast in decode.fast_path],
+    )
+
+
+def rung(n_tokens: int) -> int:
+    """The lowest rung of at least n_tokens: 8, 16, … 64, 72, … 128, 144, … 256, 288, …."""
+    step = max(_LEAST_STEP, (1 << (n_tokens - 1).bit_length() - 1) // _STEPS) if n_tokens > 1 else _LEAST_STEP
+    return -(-n_tokens // step) * step
+
+
+def padded(decode: DecodeInput, *, most_tokens: int, n_positions: int) -> DecodeInput:
+    """A decode, padded to the next rung, or to most_tokens, so that its shape repeats.
+
+    The added tokens are not read. They follow the leaf that ends at the lowest position, where they change nothing.
+    n_positions: how many positions of a sequence the model was trained for, <= 0 if that is not known; if the padding
+    would exceed them, nothing is added.
+    """
+    n_more = min(rung(decode.n_tokens), most_tokens) - decode.n_tokens
+    ends = np.zeros(len(decode.roots), np.int32)
+    np.maximum.at(ends, decode.seq_id, np.repeat(decode.pos, np.diff(decode.seq_offset)))
+    seq = int(ends.argmin())
+    if n_more <= 0 or 0 < n_positions <= ends[seq] + n_more:
+        return decode
+    after = np.arange(1, n_more + 1, dtype=np.int32)
+    return decode._replace(
+        token=np.concatenate([decode.token, np.full(n_more, _UNREAD, np.int32)]),
+        pos=np.concatenate([decode.pos, ends[seq] + after]),
+        seq_offset=np.concatenate([decode.seq_offset, decode.seq_offset[-1] + after]),
+        seq_id=np.concatenate([decode.seq_id, np.full(n_more, seq, np.int32)]),
+        output=np.concatenate([decode.output, np.zeros(n_more, np.bool_)]),
+    )
