@@ -46,9 +46,8 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
     qcls-gguf inspect --config my.yaml --statement
     qcls-gguf inspect --config my.yaml --show-prompt --prompt colour --query "red dress"
     """
-    from ..inspection.inspect import inspect_classifier, show_prompts  # see app.py for why here
-    from ..inspection.report import inspection_view, shown_prompts_view
-    from ..inspection.statement import statements_document, statements_of
+    from ..inspection.inspect import inspect_classifier, show_prompts, statements_of  # see app.py for why here
+    from ..inspection.report import inspection_view, shown_prompts_view, statements_document
 
     config = model.settings()
     with (

@@ -1,263 +1,171 @@
-"""The records of an inspection: what `qcls-gguf inspect` prints as JSON, with costs or with what the model reads."""
+"""The records of an inspection: what `qcls-gguf inspect` prints as JSON: costs, what the model reads, or statements."""
 
 from __future__ import annotations
+
+from pydantic import Field
 
 from ..config.prompt import LikelyMistake
 from ..config.scoring import Scoring
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
 
+_WARNINGS = Field(description="what is likely a mistake in the prompts of the configuration")
+
 
 class Token(Record):
     """A token and its text."""
 
-    token: int
-    """its id"""
-    text: str
-    """bytes that are no whole character are shown as escapes"""
-
-
-class Prefix(Record):
-    """The tokens of a prompt that are cached at start-up."""
-
-    n_tokens: int
-    """its length"""
-    n_shared: int
-    """tokens of the longest beginning that another prompt has too"""
-    shared_with: tuple[str, ...]
-    """names of the prompts that have it"""
-
-
-class AddedTokens(Record):
-    """The tokens that a prompt adds to every request, even to an empty query; without those of its labels."""
-
-    n_tokens: int
-    """fragment and suffix together"""
-    fragment: tuple[Token, ...]
-    """text around the query that is tokenised with it, and so is not cached"""
-    suffix: tuple[Token, ...]
-    """text after that"""
-
-
-class LabelTokens(Record):
-    """One label's tokens."""
-
-    label: str
-    """the text of the label"""
-    tokens: tuple[Token, ...]
-    """the tokens that follow the prompt"""
-    end: Token | None
-    """the end-of-label token, of a label that another one begins with"""
+    token: int = Field(description="its id")
+    text: str = Field(description="bytes that are no whole character are shown as escapes")
 
 
 class TrieNode(Record):
     """A node of a label trie. The root is the end of the prompt."""
 
-    token: int | None
-    """null for the root"""
-    text: str
-    """empty for the root"""
-    label: str | None
-    """the label that ends here"""
-    fed: bool
-    """whether a request feeds it; the root is fed as part of the prompt"""
-    read: bool
-    """whether scores read its hidden state"""
-    children: tuple[TrieNode, ...]
-    """the nodes that follow it"""
+    token: int | None = Field(description="null for the root")
+    text: str = Field(description="empty for the root")
+    label: str | None = Field(description="the label that ends here")
+    fed: bool = Field(description="whether a request feeds it; the root is fed as part of the prompt")
+    read: bool = Field(description="whether scores read its hidden state")
+    children: tuple[TrieNode, ...] = Field(description="the nodes that follow it")
 
 
 class HeadInspection(Record):
-    """The learnt head that answers a prompt instead of its labels' texts."""
+    """The learned head that answers a prompt instead of its labels' texts."""
 
-    depth: int
-    """the layers after which it reads the hidden state"""
-    n_layer: int
-    """of the model"""
-    text: str | None
-    """the text that it reads instead of the prompt's own"""
-    reads_labels: bool
-    """whether it stands beside the labels' texts"""
-    n_rows: int | None
-    """labelled rows that it was learnt from; null where the file does not say, as below"""
-    accuracy: float | None
-    """on rows that were left out while it was learnt"""
+    depth: int = Field(description="the layers after which it reads the hidden state")
+    n_layer: int = Field(description="of the model")
+    text: str | None = Field(description="the text that it reads instead of the prompt's own")
+    reads_labels: bool = Field(description="whether it stands beside the labels' texts")
+    n_rows: int | None = Field(description="rows that it was learned from; null where the file does not say, as below")
+    accuracy: float | None = Field(description="on rows that were left out while it was learned")
 
 
 class PromptInspection(Record):
     """What one prompt costs."""
 
-    name: str
-    """the prompt's name"""
-    scoring: Scoring
-    """as configured"""
+    name: str = Field(description="the prompt's name")
+    scoring: Scoring = Field(description="as configured")
     head: HeadInspection | None = left_out_if_none()
-    fast_path: bool
-    """whether a usual query leaves the cached prefix unchanged"""
-    prefix: Prefix
-    added: AddedTokens
-    n_tokens_labels: int
-    """tokens that a request feeds to tell labels of several tokens apart, in this scoring"""
-    n_positions: int
-    """hidden states that the scores read"""
-    n_leaves: int
-    """sequences that one query needs"""
-    labels: tuple[LabelTokens, ...]
-    """in the order of the configuration"""
+    fast_path: bool = Field(description="whether a usual query leaves the cached prefix unchanged")
+    n_cached: int = Field(description="tokens of its prefix, which are cached at start-up")
+    n_shared: int = Field(description="tokens of the longest beginning of it that another prompt has too")
+    shared_with: tuple[str, ...] = Field(description="names of the prompts that have it")
+    n_added: int = Field(description="fragment and suffix: tokens that it adds even to an empty query, without labels'")
+    fragment: tuple[Token, ...] = Field(description="text around the query that is tokenised with it, so not cached")
+    suffix: tuple[Token, ...] = Field(description="text after that")
+    n_labels: int = Field(description="its labels")
+    n_tokens_labels: int = Field(description="tokens that a request feeds to tell labels of several tokens apart")
+    n_positions: int = Field(description="hidden states that the scores read")
+    n_leaves: int = Field(description="sequences that one query needs")
     trie: TrieNode
 
 
 class Request(Record):
-    """What a request with an empty query feeds for all prompts together."""
+    """What a request with an empty query, or with the longest, feeds for all prompts together."""
 
-    n_decodes: int
-    """decodes of the request"""
-    n_tokens: int
-    """tokens that prompts share count once; those that are fed again in another decode count again"""
-    n_tokens_unshared: int
-    """with every prompt by itself: what the prompts add, and their labels of several tokens"""
-    n_tokens_cached: int
-    """tokens of the rendered prompts that come from the cache"""
-    n_positions: int
-    """hidden states that the scores read"""
-    n_query_copies: int
-    """how many times each token of a query is fed"""
+    n_decodes: int = Field(description="decodes of the request")
+    n_tokens: int = Field(description="what prompts share counts once; what another decode feeds again counts again")
+    n_tokens_unshared: int = Field(description="with every prompt by itself: what the prompts add, and their labels")
+    n_tokens_cached: int = Field(description="tokens of the rendered prompts that come from the cache")
+    n_positions: int = Field(description="hidden states that the scores read")
+    n_query_copies: int = Field(description="how many times every token of a query is fed")
+    n_longest: int = Field(description="tokens of the longest query (max_query_tokens)")
+    n_decodes_longest: int | None = Field(
+        description="with that query; null, as the next, where prompts with one cached prefix have other texts around "
+        "the query, so that lengths alone do not tell"
+    )
+    n_tokens_longest: int | None = Field(description="that a request with that query feeds")
 
 
 class Cost(Record):
     """What a request with a query of 6 tokens feeds, as configured or in another way; computed, not measured."""
 
-    what: str
-    """as configured, or what would be different"""
-    n_tokens: int
-    """that the request feeds"""
-    share: float
-    """of the tokens of the request as configured: about its share of the time where many tokens are fed"""
-
-
-class LongestQuery(Record):
-    """What a request with the longest query takes."""
-
-    n_query_tokens: int
-    """tokens of that query (max_query_tokens)"""
-    n_tokens: int
-    """that the request feeds"""
-    n_decodes: int
-    """of the request"""
-
-
-class Sequences(Record):
-    """How many of llama.cpp's sequences are used."""
-
-    n_holders: int
-    """distinct prefixes, each in a sequence of its own"""
-    n_leaves: int
-    """of all label tries, for one query"""
-    max_batch: int
-    """queries of a request at most"""
-    n_needed: int
-    """n_holders + n_leaves * max_batch"""
-    n_seq_max: int
-    """sequences that the context has"""
-    n_state_seqs: int
-    """of them those that keep states of recurrent layers, for prefixes; 0 where the model has none"""
-    n_limit: int
-    """the largest number that llama.cpp supports"""
+    what: str = Field(description="as configured, or what would be different")
+    n_tokens: int = Field(description="that the request feeds")
+    share: float = Field(description="of the tokens as configured: about its share of the time where many are fed")
 
 
 class ContextSizes(Record):
-    """The context's limits, and what the prefixes take of it."""
+    """The context's limits, what the prefixes take of it, and llama.cpp's sequences."""
 
-    n_ctx: int
-    """cells of the KV cache"""
-    n_batch: int
-    """tokens of one decode at most"""
-    n_outputs_max: int
-    """hidden states that one decode returns at most"""
-    n_cells_prefixes: int
-    """cells of the prefixes; equal beginnings are stored once"""
-    cache_bytes: int
-    """memory of the KV cache, on all devices, with all states of recurrent layers"""
-    state_bytes: int
-    """what recurrent layers keep of each sequence that keeps a state, used or not; 0 where the model has none"""
-    compute_bytes: int
-    """compute buffers for the largest decode, on all devices"""
-    graphs_bytes: int
-    """compute buffers of the graphs that the start-up built; other queries add theirs, up to n_shapes graphs"""
-    why_no_visible_cells: str | None
-    """why a token's attention reads every used cell; null where it reads only the cells that it may see"""
+    n_ctx: int = Field(description="cells of the KV cache")
+    n_batch: int = Field(description="tokens of one decode at most")
+    n_outputs_max: int = Field(description="hidden states that one decode returns at most")
+    n_cells_prefixes: int = Field(description="cells of the prefixes; equal beginnings are stored once")
+    cache_bytes: int = Field(description="memory of the KV cache on all devices, with all states of recurrent layers")
+    state_bytes: int = Field(description="what recurrent layers keep of a sequence with a state, used or not; 0: none")
+    compute_bytes: int = Field(description="compute buffers for the largest decode, on all devices")
+    graphs_bytes: int = Field(description="compute buffers of the graphs that the start-up built; other queries add")
+    why_no_visible_cells: str | None = Field(
+        description="why a token's attention reads every used cell; null where it reads only those that it may see"
+    )
+    n_holders: int = Field(description="distinct prefixes, which have a sequence of their own")
+    n_leaves: int = Field(description="sequences of all label tries, for one query")
+    max_batch: int = Field(description="queries of a request at most")
+    n_seq_needed: int = Field(description="n_holders + n_leaves * max_batch")
+    n_seq_max: int = Field(description="sequences that the context has")
+    n_state_seqs: int = Field(description="of them those that keep states of recurrent layers; 0 where there are none")
+    n_seq_limit: int = Field(description="the largest number that llama.cpp supports")
 
 
 class Inspection(Record):
     """What a configuration costs with a model, before any query."""
 
-    config: str | None
-    """the configuration's file"""
+    config: str | None = Field(description="the configuration's file")
     model: ModelInfo
-    instruction_sets: tuple[str, ...]
-    """that the code for the CPU was compiled for, such as AVX2 or AMX_INT8"""
-    startup_ms: dict[str, float]
-    """by step of the start-up"""
+    instruction_sets: tuple[str, ...] = Field(description="that the code for the CPU was compiled for, such as AVX2")
+    startup_ms: dict[str, float] = Field(description="by step of the start-up")
     context: ContextSizes
-    sequences: Sequences
     request: Request
-    costs: tuple[Cost, ...]
-    """as configured first, then what would feed less: a common text for all prompts, learned heads, shorter labels"""
-    longest: LongestQuery | None
-    """null where prompts with one cached prefix have other texts around the query, so that lengths alone do not tell"""
-    prompts: tuple[PromptInspection, ...]
-    """in the order of the configuration"""
-    warnings: tuple[LikelyMistake, ...]
-    """what is likely a mistake in the prompts"""
-
-
-class ShownToken(Token):
-    """A token of a prompt."""
-
-    is_control: bool
-    """whether it is a control token, or another mark of the vocabulary that only a template may hold"""
-    is_cached: bool
-    """whether it was computed at start-up; the others are fed with the query"""
+    costs: tuple[Cost, ...] = Field(
+        description="as configured first, then what would feed less: a common text for all prompts, learned heads, "
+        "shorter labels"
+    )
+    prompts: tuple[PromptInspection, ...] = Field(description="in the order of the configuration")
+    warnings: tuple[LikelyMistake, ...] = _WARNINGS
 
 
 class ShownPart(Record):
     """Text of consecutive tokens of one kind."""
 
-    text: str
-    """bytes that are no whole character are shown as escapes"""
-    is_control: bool
-    """whether they are control tokens"""
-    is_cached: bool
-    """whether they were computed at start-up"""
+    text: str = Field(description="bytes that are no whole character are shown as escapes")
+    is_control: bool = Field(description="whether they are control tokens, or marks that only a template may hold")
+    is_cached: bool = Field(description="whether they were computed at start-up; the others are fed with the query")
+
+
+class ShownToken(ShownPart):
+    """A token of a prompt."""
+
+    token: int = Field(description="its id")
 
 
 class ShownPrompt(Record):
     """A prompt with a query, as the model reads it."""
 
-    name: str
-    """the prompt's name"""
-    text: str
-    """the whole text, by the chat template where it was given as system and user"""
-    parts: tuple[ShownPart, ...]
-    """the same text by kinds of tokens, with what the tokenizer adds, such as a beginning token"""
-    fast_path: bool
-    """false where the query changes tokens of the cached prefix, which are fed anew"""
-    n_cached: int
-    """tokens that are cached"""
-    n_fed: int
-    """tokens that the query's request feeds, without those of labels"""
-    tokens: tuple[ShownToken, ...]
-    """all of them, in order"""
-    labels: TrieNode
-    """the label trie: what may follow the last token"""
+    name: str = Field(description="the prompt's name")
+    text: str = Field(description="the whole text, by the chat template where it was given as system and user")
+    parts: tuple[ShownPart, ...] = Field(
+        description="the same text by kinds of tokens, with what the tokenizer adds, such as a beginning token"
+    )
+    fast_path: bool = Field(description="false where the query changes tokens of the cached prefix, which are fed anew")
+    n_cached: int = Field(description="tokens that are cached")
+    n_fed: int = Field(description="tokens that the query's request feeds, without those of labels")
+    tokens: tuple[ShownToken, ...] = Field(description="all of them, in order")
+    labels: TrieNode = Field(description="the label trie: what may follow the last token")
 
 
 class ShownPrompts(Record):
     """Prompts with a query, as the model reads them."""
 
-    query: str
-    """the query in its slot"""
-    prompts: tuple[ShownPrompt, ...]
-    """the prompts that were asked for"""
-    warnings: tuple[LikelyMistake, ...]
-    """what is likely a mistake in all prompts of the configuration"""
+    query: str = Field(description="the query in its slot")
+    prompts: tuple[ShownPrompt, ...] = Field(description="the prompts that were asked for")
+    warnings: tuple[LikelyMistake, ...] = _WARNINGS
+
+
+class StatementsRecord(Record):
+    """What a configuration states of its answers."""
+
+    config: str | None = Field(description="its file")
+    calibration: str = Field(description="the file with the statements")
+    statements: dict[str, str] = Field(description="a paragraph by prompt, for those of which something is stated")

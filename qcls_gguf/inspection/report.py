@@ -1,4 +1,4 @@
-"""An inspection, and prompts as the model reads them, on a terminal."""
+"""An inspection, prompts as the model reads them, and statements, on a terminal."""
 
 from __future__ import annotations
 
@@ -12,44 +12,52 @@ from rich.tree import Tree
 from ..config.prompt import LikelyMistake
 from ..config.words import MAX_LISTED, counted, listed, printable, printable_lines, shown
 from ..model.placement import weights_text
-from ..report.document import TEXT, Document, Paragraph, Table, facts, measured, percent
+from ..report.document import TEXT, Document, Paragraph, Section, Table, facts, measured, percent
 from . import records
 
 _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
 
 
 def inspection_view(inspection: records.Inspection) -> Group:
-    """The whole, a row for each prompt, the label tries and warnings."""
+    """The whole, a row a prompt, the label tries and warnings."""
     return Group(
         Document(title="", parts=[facts(_facts(inspection)), _prompts(inspection)]),
         *map(_prompt_tree, inspection.prompts[:MAX_LISTED]),
-        Text(_more(len(inspection.prompts), "prompt")),
+        Text(_left_out(len(inspection.prompts), "prompt")),
         _warnings(inspection.warnings),
     )
 
 
 def shown_prompts_view(shown: records.ShownPrompts) -> Group:
-    """Of each prompt the text, its tokens, and the label trie, then the warnings."""
+    """The prompts' texts, tokens and label tries, then the warnings."""
     prompts = (part for prompt in shown.prompts for part in (*_shown_prompt(prompt), Text()))
     return Group(*prompts, _warnings(shown.warnings))
 
 
+def statements_document(record: records.StatementsRecord) -> Document:
+    """A paragraph a prompt."""
+    parts = [Section(title=name, parts=[Paragraph(text)]) for name, text in record.statements.items()]
+    return Document(title="Statements", parts=parts)
+
+
 def _warnings(warnings: tuple[LikelyMistake, ...]) -> Document:
-    texts = [*map(str, warnings[:MAX_LISTED]), _more(len(warnings), "line")]
+    texts = [*map(str, warnings[:MAX_LISTED]), _left_out(len(warnings), "line")]
     lines = [Paragraph(f"- {text}", "warning") for text in texts if text]
     return Document(title="", parts=[Paragraph("warnings", "strong") if lines else None, *lines])
 
 
 def _facts(inspection: records.Inspection) -> dict[str, str]:
-    model, context, longest = inspection.model, inspection.context, inspection.longest
-    sequences, request, startup = inspection.sequences, inspection.request, inspection.startup_ms
+    model, context, request = inspection.model, inspection.context, inspection.request
+    startup, why = inspection.startup_ms, context.why_no_visible_cells
     weights = f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""
-    why = context.why_no_visible_cells
-    states, n_states = context.state_bytes, sequences.n_state_seqs
+    states, n_states = context.state_bytes, context.n_state_seqs
     of_states = f", {_mib(states * n_states)} of them for {n_states} states of {_mib(states)} MiB" if states else ""
-    most = "depends on its tokens"
-    if longest is not None:
-        most = f"{longest.n_query_tokens} tokens: {longest.n_tokens} fed in {counted(longest.n_decodes, 'decode')}"
+    longest = "depends on its tokens"
+    if request.n_decodes_longest is not None:
+        decodes = counted(request.n_decodes_longest, "decode")
+        longest = f"{request.n_longest} tokens: {request.n_tokens_longest} fed in {decodes}"
+    now, *others = inspection.costs
+    cheaper = ", ".join(f"{cost.n_tokens} ({cost.share:.0%}) {cost.what}" for cost in others)
     return {
         "model": f"{Path(model.path).name}, {model.description}, {model.device}{weights}",
         "CPU code": " ".join(inspection.instruction_sets) or "no special instruction set",
@@ -57,24 +65,18 @@ def _facts(inspection: records.Inspection) -> dict[str, str]:
         "context": f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
         f"{context.n_outputs_max} rows a decode",
         "attention": "to the cells that a token may see" if why is None else f"to every used cell: {why}",
-        "sequences": f"{sequences.n_needed}: prefixes {sequences.n_holders} + leaves {sequences.n_leaves} × max_batch "
-        f"{sequences.max_batch}; {sequences.n_seq_max} opened, at most {sequences.n_limit}",
+        "sequences": f"{context.n_seq_needed}: prefixes {context.n_holders} + leaves {context.n_leaves} × max_batch "
+        f"{context.max_batch}; {context.n_seq_max} opened, at most {context.n_seq_limit}",
         "empty query": f"{counted(request.n_tokens, 'token')} in {counted(request.n_decodes, 'decode')}, "
         f"{request.n_tokens_unshared} if prompts shared none; {request.n_tokens_cached} cached, "
         f"{request.n_positions} positions",
         "query token": f"fed {counted(request.n_query_copies, 'time')}",
-        "6 tokens": _costs(inspection.costs),
-        "longest query": most,
+        "6 tokens": f"{now.n_tokens} fed" + (f"; about {cheaper}" if cheaper else ""),
+        "longest query": longest,
         "memory": f"{_mib(context.cache_bytes)} MiB KV cache{of_states}; compute buffers: "
         f"{_mib(context.compute_bytes)} MiB for the largest decode, {_mib(context.graphs_bytes)} for graphs of the "
         "start-up",
     }
-
-
-def _costs(costs: tuple[records.Cost, ...]) -> str:
-    now, *others = costs
-    shown = [f"{cost.n_tokens} ({cost.share:.0%}) {cost.what}" for cost in others]
-    return f"{now.n_tokens} fed" + (f"; about {', '.join(shown)}" if shown else "")
 
 
 def _mib(n_bytes: int) -> str:
@@ -84,37 +86,28 @@ def _mib(n_bytes: int) -> str:
 def _prompts(inspection: records.Inspection) -> Table:
     numbers = ("cached", "shared", "added", "labels", "fed", "read", "leaves")
     n = len(inspection.prompts)
-    return Table(
-        columns={
-            "prompt": TEXT, "scoring": TEXT, **dict.fromkeys(numbers, "d"), "fast": TEXT, "shared with": TEXT
-        },
-        rows=[
-            [
-                *(prompt.name, _scored_by(prompt), prompt.prefix.n_tokens, prompt.prefix.n_shared),
-                *(prompt.added.n_tokens, len(prompt.labels), prompt.n_tokens_labels, prompt.n_positions),
-                prompt.n_leaves,
-                "yes" if prompt.fast_path else "no",
-                "all" if n > 2 and len(others) == n - 1 else listed(others, "prompt"),
-            ]
-            for prompt in inspection.prompts[:MAX_LISTED]
-            for others in [prompt.prefix.shared_with]
-        ],
-    )  # fmt: skip
+    rows = []
+    for prompt in inspection.prompts[:MAX_LISTED]:
+        head, others = prompt.head, prompt.shared_with
+        scored_by = prompt.scoring if head is None else f"head, {head.depth} of {head.n_layer} layers"
+        counts = (prompt.n_labels, prompt.n_tokens_labels, prompt.n_positions, prompt.n_leaves)
+        shared_with = "all" if n > 2 and len(others) == n - 1 else listed(others, "prompt")
+        rows.append([
+            *(prompt.name, scored_by, prompt.n_cached, prompt.n_shared, prompt.n_added, *counts),
+            *("yes" if prompt.fast_path else "no", shared_with),
+        ])  # fmt: skip
+    texts = {"prompt": TEXT, "scoring": TEXT}
+    return Table(columns={**texts, **dict.fromkeys(numbers, "d"), "fast": TEXT, "shared with": TEXT}, rows=rows)
 
 
-def _scored_by(prompt: records.PromptInspection) -> str:
-    head = prompt.head
-    return prompt.scoring if head is None else f"head, {head.depth} of {head.n_layer} layers"
-
-
-def _more(n: int, one: str) -> str:
+def _left_out(n: int, one: str) -> str:
     """What a list does not show of n; empty where it shows all."""
     return f"and {counted(n - MAX_LISTED, f'more {one}')}" if n > MAX_LISTED else ""
 
 
 def _prompt_tree(prompt: records.PromptInspection) -> Tree:
     tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
-    tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
+    tree.add(Text(f"added  {_sequence(prompt.fragment)} + {_sequence(prompt.suffix)}", style="dim"))
     if prompt.head is not None:
         tree.add(Text(_head(prompt.head), style="dim"))
     return _with_labels(tree, prompt.trie)
@@ -141,8 +134,8 @@ def _with_labels(tree: Tree, node: records.TrieNode) -> Tree:
     for child in fed[:MAX_LISTED]:
         line = Text.assemble((_visible(child.text), f"{_LABEL} underline"), f"  (fed{', read' * child.read})")
         _with_labels(tree.add(line), child)
-    if more := _more(len(fed), "path"):
-        tree.add(Text(more))
+    if left_out := _left_out(len(fed), "path"):
+        tree.add(Text(left_out))
     return tree
 
 
@@ -183,5 +176,5 @@ def _shown_prompt(prompt: records.ShownPrompt) -> Iterator[RenderableType]:
     yield _with_labels(Tree(Text("labels"), guide_style="dim"), prompt.labels)
 
 
-def _style(shown: records.ShownToken | records.ShownPart) -> str:
+def _style(shown: records.ShownPart) -> str:
     return f"{_CACHED if shown.is_cached else _FED}{f' {_CONTROL}' if shown.is_control else ''}"

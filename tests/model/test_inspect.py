@@ -42,28 +42,21 @@ def test_what_is_shared_what_is_added_and_the_trees_of_labels(open_classifier: O
     prompts = [COLOR, item, dataclasses.replace(item, name="exact", scoring="joint")]
     found = inspect_classifier(open_classifier("qwen3", prompts))
     color, tree, exact = found.prompts
-    assert (color.prefix.n_shared, color.prefix.shared_with) == (1, ("item", "exact"))
-    assert (tree.prefix.n_shared, tree.prefix.shared_with) == (19, ("exact",))
-    assert [token.text for token in tree.added.fragment] == [" "]
-    assert [token.text for token in tree.added.suffix] == ["<|im_end|>", "\n", "label", ":"]
-    assert [each.added.n_tokens for each in found.prompts] == [8, 5, 5]
-    counts = [(each.n_tokens_labels, each.n_positions, each.n_leaves) for each in found.prompts]
+    assert (color.n_shared, color.shared_with) == (1, ("item", "exact"))
+    assert (tree.n_shared, tree.shared_with) == (19, ("exact",))
+    assert [token.text for token in tree.fragment] == [" "]
+    assert [token.text for token in tree.suffix] == ["<|im_end|>", "\n", "label", ":"]
+    assert [prompt.n_added for prompt in found.prompts] == [8, 5, 5]
+    counts = [(prompt.n_tokens_labels, prompt.n_positions, prompt.n_leaves) for prompt in found.prompts]
     assert counts == [(1, 2, 1), (1, 2, 1), (2, 3, 2)]
     assert (found.request.n_tokens_unshared, found.request.n_query_copies) == (8 + 5 + 5 + 1 + 1 + 2, 2)
-    assert [(label.label, [token.text for token in label.tokens]) for label in tree.labels] == [
-        ("wool", [" wool"]),
-        ("wool linen", [" wool", " linen"]),
-        ("all season", [" all", " season"]),
-        ("red", [" red"]),
-    ]
-    assert [label.end and label.end.text for label in tree.labels] == ["<|im_start|>", None, None, None]
+    assert tree.n_labels == 4
     of_wool: Any = [("<|im_start|>", "wool", "", []), (" linen", "wool linen", "", [])]
     of_all: Any = [(" season", "all season", "", [])]
     red: Any = (" red", "red", "", [])
     assert shape(tree.trie) == ("", None, "fr", [(" wool", None, "fr", of_wool), (" all", None, "", of_all), red])
     assert shape(exact.trie) == ("", None, "fr", [(" wool", None, "fr", of_wool), (" all", None, "fr", of_all), red])
     assert tree.trie.token is None
-    assert tree.trie.children[0].token == tree.labels[0].tokens[0].token
 
 
 def render(found: Inspection) -> str:
@@ -104,27 +97,25 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
         found = inspect_classifier(classifier)
         request, counts = found.request, classifier.classify("").counts
         assert request.n_tokens == counts.n_tokens_new == n_empty
-        assert request.n_tokens_unshared == sum(p.added.n_tokens + p.n_tokens_labels for p in found.prompts) == 67
-        assert request.n_tokens_cached == counts.n_tokens_cached == sum(p.prefix.n_tokens for p in found.prompts)
+        assert request.n_tokens_unshared == sum(p.n_added + p.n_tokens_labels for p in found.prompts) == 67
+        assert request.n_tokens_cached == counts.n_tokens_cached == sum(p.n_cached for p in found.prompts)
         assert request.n_positions == counts.n_positions == sum(p.n_positions for p in found.prompts)
         # ` dress` takes the place of the space that an empty query leaves, and ` red` comes on top
         assert classifier.classify("dress").counts.n_tokens_new == n_empty
         assert classifier.classify("red dress").counts.n_tokens_new == n_empty + n_copies
         counts_of_six = classifier.classify("red dress for girls with long").counts.n_tokens_new
         assert request.n_query_copies == n_copies
-    sequences = found.sequences
-    assert sequences.n_needed == sequences.n_holders + 9 * 4
-    assert sequences.n_seq_max == sequences.n_needed + 16  # for questions at run time
-    assert sequences.n_holders == len({prompt.prefix for prompt in classifier.prompts})
+    context = found.context
+    assert context.n_seq_needed == context.n_holders + 9 * 4
+    assert context.n_seq_max == context.n_seq_needed + 16  # for questions at run time
+    assert context.n_holders == len({prompt.prefix for prompt in classifier.prompts})
     costs = {cost.what: cost.n_tokens for cost in found.costs}
     assert costs["as configured"] == n_empty + 5 * n_copies == counts_of_six  # one takes the place of a space
     assert costs["with heads learned on one common text"] == 13
     assert ("with one common text for all prompts" in costs) == (n_copies > 1)
     assert all(prompt.fast_path for prompt in found.prompts)
     for prompt, config_prompt in zip(found.prompts, classifier.config.prompts, strict=True):
-        assert tuple(label.label for label in prompt.labels) == config_prompt.labels
-        ends = {label.label: label.end.text for label in prompt.labels if label.end}
-        assert ends.keys() == ({"wool"} if prompt.name == "material" else set())
+        ends = {"wool": "<|im_end|>"} if prompt.name == "material" else {}
         ways = label_texts(prompt.trie)
         assert ways == {label: f" {label}{ends.get(label, '')}" for label in config_prompt.labels}
 
@@ -138,11 +129,10 @@ def test_the_longest_query_is_planned_as_it_is_asked(
         template = PROMPTS[i % 2].template.replace("<|im_start|>", f"<|im_start|>{i}. ", 1)
         prompts.append(dataclasses.replace(PROMPTS[i % 2], name=f"{i}", template=template))
     classifier = open_classifier("qwen3", prompts, n_batch=n_batch, max_query_tokens=30, max_batch=1)
-    longest = inspect_classifier(classifier).longest
-    assert longest is not None
+    request = inspect_classifier(classifier).request
     counts = classifier.plan_counts(query_of(classifier, 30))
-    assert (longest.n_query_tokens, longest.n_tokens, longest.n_decodes) == (30, counts.n_tokens_new, counts.n_decodes)
-    assert longest.n_decodes == n_decodes
+    found = (request.n_longest, request.n_tokens_longest, request.n_decodes_longest)
+    assert found == (30, counts.n_tokens_new, counts.n_decodes) == (30, counts.n_tokens_new, n_decodes)
 
 
 def query_of(classifier: Classifier, n_tokens: int) -> str:
