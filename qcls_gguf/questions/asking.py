@@ -143,10 +143,11 @@ class QuestionAsker:
                     log.warning("no room for a question: %s", e)
                     raise
                 except CapacityError as e:
-                    log.warning("a question was refused: %s", str(e).replace(PLACE, each.param))
-                    n = len(each.question.options)
-                    what = f"{each.param}: {n} options and their question do not fit: give fewer or shorter texts"
-                    raise PlaceError(what, each.param) from None
+                    n, why = len(each.question.options), str(e).replace(f"{PLACE}: ", "")
+                    what = f"{n} options and their question do not fit: give fewer or shorter ones, or a service that"
+                    raise PlaceError(
+                        f"{each.param}: {what} is started with larger limits ({why})", each.param
+                    ) from None
                 except ConfigError as e:
                     raise PlaceError(str(e).replace(PLACE, each.param), each.param) from None
                 answers.append(None)

@@ -23,6 +23,7 @@ from .metrics import Metrics
 from .refusal import RefusedError, check_size, json_value, openai_words, parse, refusal_of
 
 T = TypeVar("T")
+_SPLIT = "send several requests, or start the service with a larger --max-queries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,13 @@ class Asker:
             case Questions():
                 questions: list[TextQuestion] = []
                 for each in asked.questions:
-                    check_size(len(questions) + 1, limits.queries, "questions", "questions")
-                    check_size(each.question.n_bytes, limits.question_bytes, "bytes", each.param)
+                    check_size(len(questions) + 1, limits.queries, "questions", "questions", _SPLIT)
+                    check_size(each.question.n_bytes, limits.question_bytes, "bytes", each.param, "shorten it")
                     questions.append(each)
                 n, found = len(questions), partial(self._answered, asked, questions, exchange)
             case Texts(texts=texts, param=param):
                 n, found = len(texts), partial(self._labelled, asked, exchange)
-                check_size(n, limits.queries, "texts", param)
+                check_size(n, limits.queries, "texts", param, _SPLIT)
                 if not texts and not asked.is_partial:
                     raise RefusedError(400, "invalid", f"{param} is empty: send at least one text", param=param)
         with self.lifecycle.admission.admitted(n), exchange.backend:

@@ -28,6 +28,7 @@ LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
 T = TypeVar("T")
 _UNWATCHED_S = 0.02
 """of a request's work, after which it is looked whether its client is still there"""
+_SPLIT = "send less at once, or start the service with a larger --max-body"
 _MOST_DIGITS = 9
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _TIMINGS = ", ".join(f"{stage};dur=%.3f" for stage in ("total", "queue", *STAGES, "inference"))
@@ -155,7 +156,7 @@ class Exchange(Request):
                     yield number, line
 
     def _check_body(self, n_bytes: int) -> None:
-        check_size(n_bytes, self.limits.body_bytes, "bytes", "body")
+        check_size(n_bytes, self.limits.body_bytes, "bytes", "body", _SPLIT)
 
     def _late(self) -> RefusedError:
         what = f"the body did not arrive within {self.limits.body_timeout_s:g} s"

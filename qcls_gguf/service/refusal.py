@@ -83,10 +83,10 @@ def no_images(param: str) -> RefusedError:
     return RefusedError(422, "invalid", f"{param}: images are not answered: this model reads text", param=param)
 
 
-def check_size(n: int, most: int, of_what: str, param: str) -> None:
+def check_size(n: int, most: int, of_what: str, param: str, remedy: str) -> None:
     """Raise RefusedError (413) for more than is allowed."""
     if n > most:
-        what = f"{param}: {n:,} {of_what}, at most {most:,} {of_what} are allowed"
+        what = f"{param}: {n:,} {of_what}, at most {most:,} {of_what} are allowed: {remedy}"
         raise RefusedError(413, "too large", what, param=param)
 
 

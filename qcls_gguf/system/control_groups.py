@@ -1,7 +1,7 @@
 """What the control groups of a container leave to this process: CPU time and memory.
 
-Files and their meaning: Linux, Documentation/admin-guide/cgroup-v2.rst. A group's own limit counts, and those of its
-parents. Groups of version 1 are not read: systemd and Kubernetes have given them up.
+Files and their meaning: Linux, Documentation/admin-guide/cgroup-v2.rst, and cgroup-v1 beside it (CentOS 7, older
+Docker). A group's own limit counts, and those of its parents.
 """
 
 from __future__ import annotations
@@ -12,23 +12,20 @@ from contextlib import suppress
 from pathlib import Path
 
 _ROOT = Path("/")
+_NO_LIMIT = 1 << 60
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """The least CPU quota in CPUs, such as 1.5; None without a limit. root: where `proc` and `sys` are looked for.
-
-    `cpu.max` has quota and period in µs, or `max`.
-    """
-    return min((quota for quota in map(_quota, _groups(root)) if quota is not None), default=None)
+    """The least CPU quota in CPUs, such as 1.5; None without a limit. root: where `proc` and `sys` are looked for."""
+    return min((quota for folder in _groups(root) if (quota := _quota(folder)) is not None), default=None)
 
 
 def memory_left(root: Path = _ROOT) -> int | None:
     """The bytes that the process may still take before a group's limit; None without a limit.
 
-    That is `memory.max` (or `max`) less `memory.current`. Pages of files that were not used lately count as used there,
-    but are given up first.
+    Pages of files that were not used lately count as used in a group, but are given up first.
     """
-    return min((left for left in map(_left, _groups(root)) if left is not None), default=None)
+    return min((left for folder in _groups(root) if (left := _left(folder)) is not None), default=None)
 
 
 def available_bytes(root: Path = _ROOT) -> int:
@@ -41,34 +38,40 @@ def available_bytes(root: Path = _ROOT) -> int:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The folders of the process's control group and of its parents, as far as they can be seen."""
+    """The folders of the process's control groups and of their parents, as far as they can be seen."""
     lines = []
     with suppress(OSError, UnicodeDecodeError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     for line in lines:
-        if line.startswith("0::"):
+        _, controllers, path = line.split(":", 2) if line.count(":") > 1 else ("", "other", "")
+        names = [controllers, *controllers.split(",")]  # of folders in version 1, often both; version 2 names none
+        if {"", "cpu", "memory"}.intersection(names):
             # A container may see its own group as the top of the tree, under the path that the host has for it.
-            parts = [part for part in line.removeprefix("0::").split("/") if part not in ("", ".", "..")]
+            parts = [part for part in path.split("/") if part not in ("", ".", "..")]
             for n in range(len(parts), -1, -1):
-                yield root.joinpath("sys/fs/cgroup", *parts[:n])
+                yield from (root.joinpath("sys/fs/cgroup", name, *parts[:n]) for name in dict.fromkeys(names))
 
 
 def _quota(folder: Path) -> float | None:
-    with suppress(OSError, ValueError):
-        quota, period = map(float, (folder / "cpu.max").read_text().split())  # `max` is no number: no limit
-        if quota > 0 and period > 0 and math.isfinite(quota):
-            return quota / period
+    """Of `cpu.max`, or of two files in version 1: a quota and a period in µs; `max` or -1 is no limit."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):
+            quota, period = map(float, " ".join((folder / name).read_text() for name in names).split())
+            if quota > 0 and period > 0 and math.isfinite(quota):
+                return quota / period
     return None
 
 
 def _left(folder: Path) -> int | None:
-    with suppress(OSError, ValueError):
-        limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
-        return max(0, limit - used + _unused(folder))
+    """The limit less what is used; `max` is none, nor is a number of bytes that no machine has."""
+    for limit, used, idle in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        with suppress(OSError, ValueError):
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            with suppress(OSError, ValueError, KeyError):
+                left += int(dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())[idle])
+            if left < _NO_LIMIT:
+                return max(0, left)
     return None
-
-
-def _unused(folder: Path) -> int:
-    with suppress(OSError, ValueError, KeyError):
-        return int(dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())["inactive_file"])
-    return 0

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -55,34 +56,96 @@ def test_the_forms_of_questions_are_those_shown() -> None:
 
 
 CONFIG = """<View>
-  <Text name="text" value="$query"/>
-  <Choices name="category" toName="text"><Choice value="dress"/><Choice value="jeans"/></Choices>
-  <Choices name="audience" toName="text"><Choice value="girl"/><Choice value="man"/></Choices>
+  <Text name="text" value="$query"/><Header value="What?"/>
+  <Choices name="category" toName="text" choice="single"><Choice value="dress"/><Choice value="jeans"/></Choices>
+  <Choices name="audience" toName="text"><Choice value="Girls" alias="girl"/><Choice value="man"/></Choices>
 </View>"""
+ONE = '<View><Text name="t" value="{value}"/><Choices name="{name}" toName="{to}">{choices}</Choices></View>'
 
 
-def test_tasks_are_labelled_by_the_prompts_of_their_choices(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def one(value: str = "$query", name: str = "category", to: str = "t", choices: str = "") -> str:
+    return ONE.format(value=value, name=name, to=to, choices=choices)
+
+
+@pytest.fixture
+def studio(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[httpx.Response]]:
+    """Sends requests, each (method, path, body), to the adapter."""
     monkeypatch.setenv("QCLS_ADDRESS", server.address)
     spec = importlib.util.spec_from_file_location("label_studio", ROOT / "docs/serving/label_studio.py")
     assert spec
     assert spec.loader
     adapter = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(adapter)
-    tasks = [{"id": n, "data": {"query": query}} for n, query in enumerate(("red dress for girls", "jeans for men"))]
-    body = {"tasks": tasks, "project": "1.1", "label_config": CONFIG, "params": {"context": None}}
 
-    async def ask() -> tuple[Any, Any, Any]:
+    async def ask(*requests: tuple[str, str, Any]) -> list[httpx.Response]:
         transport = httpx.ASGITransport(adapter.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://adapter") as client, adapter.client:
-            health = (await client.get("/health")).json()
-            setup = await client.post("/setup", json={"project": "1.1", "schema": CONFIG, "hostname": ""})
-            return health, setup.json(), (await client.post("/predict", json=body)).json()
+            return [await client.request(method, path, json=body) for method, path, body in requests]
 
-    health, setup, answer = asyncio.run(ask())
-    assert (health["status"], setup["model_version"]) == ("UP", answer["model_version"])
-    labels = [[each["value"]["choices"] for each in result["result"]] for result in answer["results"]]
-    assert labels == [[["dress"], ["girl"]], [["jeans"], ["man"]]]
-    assert all(0 < result["score"] <= 1 for result in answer["results"])
-    (first, second) = answer["results"][0]["result"]
-    assert (first["from_name"], first["to_name"], first["type"]) == ("category", "text", "choices")
-    assert second["from_name"] == "audience"
+    return lambda *requests: asyncio.run(ask(*requests))
+
+
+def test_tasks_are_labelled_by_the_prompts_of_their_choices(studio: Callable[..., list[httpx.Response]]) -> None:
+    """In the words of Label Studio 1.x, which sends the configuration with the tasks, or only at the set-up."""
+    tasks = [{"id": n, "data": {"query": query}} for n, query in enumerate(("red dress for girls", "jeans for men"))]
+    params = {"login": None, "password": None, "context": None}
+    body = {"tasks": tasks, "model_version": None, "project": "1.1", "label_config": CONFIG, "params": params}
+    set_up = {"project": "1.1", "schema": CONFIG, "hostname": "", "access_token": "k", "extra_params": None}
+    health, setup, *answers, versions, told = studio(
+        *(("GET", "/health", None), ("POST", "/setup", set_up), ("POST", "/predict", body)),
+        ("POST", "/predict", body | {"label_config": None}),
+        *(("POST", "/versions", {"project": "1.1"}), ("POST", "/webhook", {"action": "ANNOTATION_CREATED"})),
+    )
+    assert health.json()["status"] == "UP"
+    assert {response.status_code for response in (setup, versions, told)} == {200}
+    for answer in (response.json() for response in answers):
+        assert setup.json()["model_version"] == answer["model_version"]
+        labels = [[each["value"]["choices"] for each in result["result"]] for result in answer["results"]]
+        assert labels == [[["dress"], ["girl"]], [["jeans"], ["man"]]]
+        assert all(0 < result["score"] <= 1 for result in answer["results"])
+        (first, second) = answer["results"][0]["result"]
+        assert (first["from_name"], first["to_name"], first["type"]) == ("category", "text", "choices")
+        assert second["from_name"] == "audience"
+
+
+@pytest.mark.parametrize(
+    ("config", "data", "label"),
+    [
+        (one(), {"query": "red dress"}, "dress"),
+        (one("$row.query"), {"row": {"query": "red dress"}}, "dress"),
+        (one("$a.b"), {"a.b": "red dress"}, "dress"),
+        (one("red dress"), {}, "dress"),
+        (one(choices='<Choice value="A dress" alias="dress"/>'), {"query": "red dress"}, "dress"),
+        (one(choices='<Choice value="dress" alias="d"/>'), {"query": "red dress"}, "d"),
+        (one(choices='<Choice value="skirt"/>'), {"query": "red dress"}, None),
+        (one(), {"query": None}, None),
+        (one(), {"query": ["red dress"]}, None),
+        (one(), {"other": "red dress"}, None),
+        (one(), {"query": "red dress " * 2000}, None),
+        (one(name="nobody"), {"query": "red dress"}, None),
+        (one(), None, None),
+        ("<View/>", {"query": "red dress"}, None),
+        (one(to="image"), {"query": "red dress"}, "toName='image'>: only a <Text>"),
+        (None, {"query": "red dress"}, "not XML"),
+        ("<View>", {"query": "red dress"}, "not XML"),
+    ],
+)
+def test_what_cannot_be_labelled_is_left_out(
+    studio: Callable[..., list[httpx.Response]], config: object, data: object, label: str | None
+) -> None:
+    good = {"id": 1, "data": {"query": "blue jeans", "row": {"query": "blue jeans"}, "a.b": "blue jeans"}}
+    (answer,) = studio(("POST", "/predict", {"tasks": [{"id": 2, "data": data}, good], "label_config": config}))
+    if label and " " in label:
+        assert (answer.status_code, label in answer.json()["error"]) == (422, True), answer.text
+        return
+    first, second = answer.json()["results"]
+    assert [each["value"]["choices"] for each in first["result"]] == ([] if label is None else [[label]])
+    if config == one():
+        assert second["result"][0]["value"]["choices"] == ["jeans"]  # whatever happens to other tasks
+
+
+def test_requests_that_are_none(studio: Callable[..., list[httpx.Response]]) -> None:
+    bodies: list[Any] = [None, [], {}, {"tasks": None}, {"tasks": [1]}, {"tasks": [{}]}]
+    answers = studio(*(("POST", path, body) for body in bodies for path in ("/predict", "/setup")))
+    assert {answer.status_code for answer in answers} == {422}
+    assert all(answer.json()["error"] for answer in answers)

@@ -90,6 +90,11 @@ def make_groups(root: Path, groups: str, **files: str) -> Path:
     return root
 
 
+def v1(folder: str, quota: str, *, at: str = "") -> dict[str, str]:
+    """The files of a group of version 1."""
+    return {f"{folder}__{at}cpu.cfs_{name}_us": text for name, text in (("quota", quota), ("period", "100000"))}
+
+
 @pytest.mark.parametrize(
     ("groups", "files", "quota"),
     [
@@ -103,6 +108,11 @@ def make_groups(root: Path, groups: str, **files: str) -> Path:
         ("", {"cpu.max": "100000 100000\n"}, None),
         ("not a line of the kernel\n::\n", {"cpu.max": "many\n"}, None),
         ("0::/\n", {"cpu.max": "100000 0\n"}, None),
+        # version 1, whose folders have another order of names, or a link for each
+        ("4:cpuacct,cpu:/docker/1\n3:memory:/docker/1\n", v1("cpu", "150000"), 1.5),
+        ("4:cpu,cpuacct:/docker/1\n", v1("cpu,cpuacct", "50000"), 0.5),
+        ("4:cpu,cpuacct:/docker/1\n", v1("cpu", "-1", at="docker__1__") | v1("cpu", "300000"), 3.0),
+        ("4:cpuset:/docker/1\n", v1("cpuset", "50000"), None),
     ],
 )
 def test_a_quota_is_read_as_the_kernel_writes_it(
@@ -132,6 +142,11 @@ def memory(most: str, used: str, stat: str = "", *, at: str = "") -> dict[str, s
     return {f"{at}memory.{name}": f"{text}\n" for name, text in texts.items() if text}
 
 
+def memory_of_v1(most: str, used: str, stat: str = "") -> dict[str, str]:
+    texts = {"limit_in_bytes": most, "usage_in_bytes": used, "stat": stat}
+    return {f"memory__docker__1__memory.{name}": f"{text}\n" for name, text in texts.items()}
+
+
 @pytest.mark.parametrize(
     ("groups", "files", "left"),
     [
@@ -141,6 +156,8 @@ def memory(most: str, used: str, stat: str = "", *, at: str = "") -> dict[str, s
         ("0::/\n", memory("100", "300", "odd"), 0),
         ("0::/\n", {"memory.max": "1000\n"}, None),
         ("", {}, None),
+        ("9:memory:/docker/1\n", memory_of_v1("1000", "400", "cache 5\ntotal_inactive_file 100"), 700),
+        ("9:memory:/docker/1\n", memory_of_v1("9223372036854771712", "400"), None),
     ],
 )
 def test_the_memory_of_a_container(
