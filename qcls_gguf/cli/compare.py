@@ -64,18 +64,18 @@ def compare_command(
     qcls-gguf compare --llama-server http://127.0.0.1:8080 --html compare.html
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --queries queries.txt
     """
-    from ..compare.method import Peers  # see app.py for why here
-    from ..compare.records import QUERIES, document
-    from ..compare.run import ComparisonSettings, compare
+    from ..compare.method import ComparisonSettings  # see app.py for why here
+    from ..compare.records import QUERIES, comparison_document
+    from ..compare.run import compare
 
     texts = chosen.texts()
     comparison = settings_of(
         ComparisonSettings,
         chosen,
+        peers,
         config=model.settings(),
         queries=QUERIES if texts is None else texts,
         methods=tuple(dict.fromkeys(chosen.method)),
-        peers=settings_of(Peers, peers),
     )
     inputs = {"--config": model.config, "--queries": chosen.path, "--model": model.model}
     check_outputs({"--html": reporting.html}, inputs)
@@ -83,5 +83,5 @@ def compare_command(
         record = compare(comparison, opener)
     absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
     record = record.model_copy(update={"absent": tuple(absent)})
-    reporting.show(record, document(record))
+    reporting.show(record, comparison_document(record))
     return EXIT_OTHER if any(each.asked_for or each.started for each in record.absent) else None

@@ -1,14 +1,19 @@
-"""Methods of labelling: their interface, their input and answers; and the methods on this package's library."""
+"""Methods of labelling: their input and answers; the methods on this package's library.
+
+A method is a context manager of a workload: it loads and caches what requests will need, gives a `Method` that is
+asked, and frees everything in the end. It raises PeerError where it cannot run here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..classifier import Classifier
-from ..config.schema import MAX_SEQ
+from ..config.schema import MAX_SEQ, Config
 from ..config.scoring import TREE
 from ..engine.capacity import whole_cells
 from ..engine.cores import threads
@@ -21,10 +26,31 @@ from ..plan.tree import Root, TokenTree
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
 from ..statistics import AnyFloats, log_softmax, log_sum_exp
+from .records import QUERIES
 
 
 class PeerError(QclsError):
     """A method cannot run here, or failed while it ran; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonSettings:
+    """What is compared, and how."""
+
+    config: Config
+    queries: tuple[str, ...] = QUERIES
+    methods: tuple[str, ...] = ()
+    """their names; ours is always among them. Empty: all"""
+    n_rounds: int = 10
+    """a round is one request of every query by every method"""
+    n_warm_up: int = 2
+    """rounds before them that are not timed"""
+    llama_server: str | None = None
+    """URL of a running llama-server"""
+    ollama: str | None = None
+    """URL of a running Ollama"""
+    ollama_model: str | None = None
+    """its name for the model, made from the same file"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +61,16 @@ class Answer:
     """the winner; None where the method cannot tell"""
     joint: tuple[float | None, ...] = ()
     """log p(label | prompt) over the whole vocabulary; None for a label if the method does not read all its tokens"""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method that is open."""
+
+    ask: Callable[[str, bool], list[Answer]]
+    """an answer for each prompt to a query: the winner, and if exact every log-probability that the method can give"""
+    remarks: Callable[[], list[str]] = list
+    """what a reader of its figures should know, found while it ran"""
 
 
 class WorkloadPrompt:
@@ -48,17 +84,17 @@ class WorkloadPrompt:
         self.compiled, self.template, self.labels = compiled, template, compiled.labels
         read = compiled.trie.edges
         self.paths = [tuple(read[i].token for i in edges) for edges in compiled.trie.label_edges]
-        """for each label its tokens, with the end-of-label token where it has one"""
+        """the tokens of the labels, with the end-of-label token where one has it"""
         self.trie = build_trie(self.labels, self.paths, -1, TREE)
         edges = self.trie.edges
         self._edges = [[i for i, edge in enumerate(edges) if edge.node == node] for node in self.trie.read]
         self.edge_tokens = [np.array([edges[i].token for i in indices], np.intp) for indices in self._edges]
-        """for each read node the tokens of its edges"""
+        """the tokens of its edges, by read node"""
         self.distinct = len({path[0] for path in self.paths}) == len(self.paths)
         """whether first tokens alone tell the labels apart"""
 
     def answer_of_rows(self, rows: Iterable[AnyFloats], *, exact: bool) -> Answer:
-        """The answer by the logits at each read node, (n_vocab,) each; exact: with `joint`."""
+        """The answer by the logits at the read nodes, (n_vocab,) at one; exact: with `joint`."""
         among, whole = np.zeros((2, len(self.trie.edges)))
         for row, edges, tokens in zip(rows, self._edges, self.edge_tokens, strict=True):
             logits = np.asarray(row[tokens], np.float64)
@@ -85,30 +121,17 @@ class WorkloadPrompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
-    """Where the servers are that are compared."""
-
-    llama_server: str | None = None
-    """URL of a running llama-server"""
-    ollama: str | None = None
-    """URL of a running Ollama"""
-    ollama_model: str | None = None
-    """its name for the model, made from the same file"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What every method is given: the prompts, the queries, the models and the servers."""
+    """What every method is given: the settings with rendered prompts, and the models."""
 
+    settings: ComparisonSettings
     ours: Classifier
     stock_model: Model
     """what stock llama.cpp decodes on: ours, or another copy"""
     prompts: tuple[WorkloadPrompt, ...]
-    queries: tuple[str, ...]
-    peers: Peers
 
     def inputs(self, query: str) -> list[tuple[int, list[int]]]:
-        """For each prompt how many tokens of its prefix stay with a query, and the tokens after them."""
+        """By prompt how many tokens of its prefix stay with a query, and the tokens after them."""
         prompts = [prompt.compiled for prompt in self.prompts]
         return [prompt.new_tokens(prompt.fragment_tokens(self.stock_model, query)) for prompt in prompts]
 
@@ -121,128 +144,101 @@ class Workload:
     def n_ctx(self) -> int:
         """Cells that the longest rendered prompt with its longest label needs of a server, with some to spare."""
         longest = [max(map(len, prompt.paths)) for prompt in self.prompts]
-        n_tokens = max(
-            n_cached + len(tokens) + n
-            for query in self.queries
-            for n, (n_cached, tokens) in zip(longest, self.inputs(query), strict=True)
+        return max(
+            256,
+            *(
+                n_cached + len(tokens) + n + 8
+                for query in self.settings.queries
+                for n, (n_cached, tokens) in zip(longest, self.inputs(query), strict=True)
+            ),
         )
-        return max(256, n_tokens + 8)
 
 
-class Method:
-    """A method of labelling a query by all prompts: opened by its constructor, asked, and closed.
-
-    The constructor takes the workload, and loads and caches what requests will need; only `ask` is timed. It raises
-    PeerError where the method cannot run here, and leaves nothing open then.
-    """
-
-    def ask(self, query: str, exact: bool = False) -> list[Answer]:
-        """An answer for each prompt: the winner, and with `exact` every log-probability that the method can give."""
-        raise NotImplementedError
-
-    def remarks(self) -> list[str]:
-        """What a reader of its figures should know, found while it ran."""
-        return []
-
-    def close(self) -> None:
-        """Free everything; may be called again."""
-
-
-class Qcls(Method):
+@contextmanager
+def qcls(workload: Workload) -> Iterator[Method]:
     """Our own classifier in the configuration's scoring."""
+    classifier = workload.ours
 
-    def __init__(self, workload: Workload) -> None:
-        self._classifier = workload.ours
-
-    def ask(self, query: str, exact: bool = False) -> list[Answer]:
+    def ask(query: str, exact: bool) -> list[Answer]:
         """Log-probabilities over the whole vocabulary only where the configured scoring is exact."""
-        return [
-            Answer(label=answer.most_probable, joint=answer.audit.joint if answer.audit else ())
-            for answer in self._classifier.classify(query).results
+        answers = classifier.classify(query).results
+        return [Answer(label=each.most_probable, joint=each.audit.joint if each.audit else ()) for each in answers]
+
+    def remarks() -> list[str]:
+        heads = [
+            f"{prompt.name} after {prompt.head.depth} of {classifier.engine.model.facts.n_layer} layers"
+            for prompt in classifier.configured.compiled.prompts
+            if prompt.head
         ]
+        return [f"heads answer {', '.join(heads)}; the other methods read the labels' texts"] if heads else []
 
-    def remarks(self) -> list[str]:
-        """Which prompts are answered in another way than by the other methods."""
-        compiled = self._classifier.configured.compiled
-        of = [
-            f"{prompt.name} after {head.depth} of {self._classifier.engine.model.facts.n_layer} layers"
-            for prompt, head in zip(compiled.prompts, compiled.heads, strict=True)
-            if head
-        ]
-        return [f"heads answer {', '.join(of)}; the other methods read the labels' texts"] if of else []
+    yield Method(ask, remarks)
 
 
-class Stock(Method):
-    """Stock llama.cpp with all logits."""
+@contextmanager
+def stock(workload: Workload, *, cached: bool = False, together: bool = False) -> Iterator[Method]:
+    """Stock llama.cpp with all logits.
 
-    def __init__(self, workload: Workload, *, cached: bool = False, together: bool = False) -> None:
-        """cached: whether every prompt's prefix stays in the cache; together: whether all prompts share a decode."""
-        prompts, model, runtime = workload.prompts, workload.stock_model, workload.ours.config.runtime
-        self._workload, self._prompts, self._cached = workload, prompts, cached
-        self._decodes = [range(len(prompts))] if together else [range(i, i + 1) for i in range(len(prompts))]
-        prefixes = [prompt.compiled.prefix for prompt in prompts if cached and prompt.compiled.prefix]
-        n_leaves = max(sum(prompts[i].trie.n_leaves for i in decode) for decode in self._decodes)
-        n_seq = n_leaves + len(prefixes)
-        if n_seq > MAX_SEQ:
-            raise PeerError(f"it needs {n_seq} sequences, and llama.cpp has {MAX_SEQ}: compare with fewer prompts")
-        n_rows = max(sum(len(prompts[i].trie.read) for i in decode) for decode in self._decodes)
-        n_tokens = max(
-            sum(len(inputs[i][1]) + len(prompts[i].trie.fed) for i in decode)
-            for inputs in map(self._inputs, workload.queries)
-            for decode in self._decodes
-        )
-        # our limits hold for the other methods as well
-        n_batch = max(workload.ours.engine.context.n_batch, n_tokens, n_rows, n_seq)
-        context = NativeContext(
-            model.native,
-            n_ctx=whole_cells(sum(map(len, prefixes)) + n_batch),
-            n_batch=n_batch,
-            n_seq_max=n_seq,
-            n_outputs_max=max(n_rows, n_seq),
-            n_threads=workload.n_threads,
-            hidden_only=False,
-            flash_attn=flash_attention(runtime, model.n_gpu_layers),
-            visible_cells=False,
-            kv_type=runtime.kv_type,
-        )
-        self._engine = Engine(model, context, n_leaf_seqs=n_leaves)
-        try:
-            self._holders = {prefix.tokens: prefix.holder for prefix in self._engine.hold(prefixes)}
-        except BaseException:
-            self.close()
-            raise
+    cached: whether every prompt's prefix stays in the cache; together: whether all prompts share a decode.
+    """
+    prompts, model, runtime = workload.prompts, workload.stock_model, workload.ours.config.runtime
 
-    def _inputs(self, query: str) -> list[tuple[int, list[int]]]:
-        """For each prompt how many tokens of its prefix are cached, and the tokens that are fed."""
-        inputs = self._workload.inputs(query)
-        if self._cached:
-            return inputs
-        starts = [[*prompt.compiled.opening, *prompt.compiled.stable] for prompt in self._prompts]
-        return [(0, [*start[:n], *tokens]) for start, (n, tokens) in zip(starts, inputs, strict=True)]
+    def inputs(query: str) -> list[tuple[int, list[int]]]:
+        """By prompt how many tokens of its prefix are cached, and the tokens that are fed."""
+        found = workload.inputs(query)
+        if cached:
+            return found
+        return [(0, [*prompt.compiled.prefix[:n], *tokens]) for prompt, (n, tokens) in zip(prompts, found, strict=True)]
 
-    def ask(self, query: str, exact: bool = False) -> list[Answer]:
-        inputs = self._inputs(query)
-        return [answer for decode in self._decodes for answer in self._decode(decode, inputs, exact)]
+    decodes = [range(len(prompts))] if together else [range(i, i + 1) for i in range(len(prompts))]
+    prefixes = [prompt.compiled.prefix for prompt in prompts if cached and prompt.compiled.prefix]
+    n_leaves = max(sum(prompts[i].trie.n_leaves for i in decode) for decode in decodes)
+    n_seq = n_leaves + len(prefixes)
+    if n_seq > MAX_SEQ:
+        raise PeerError(f"it needs {n_seq} sequences, and llama.cpp has {MAX_SEQ}: compare with fewer prompts")
+    n_rows = max(sum(len(prompts[i].trie.read) for i in decode) for decode in decodes)
+    n_tokens = max(
+        sum(len(fed[i][1]) + len(prompts[i].trie.fed) for i in decode)
+        for fed in map(inputs, workload.settings.queries)
+        for decode in decodes
+    )
+    # our limits hold for the other methods as well
+    n_batch = max(workload.ours.engine.context.n_batch, n_tokens, n_rows, n_seq)
+    context = NativeContext(
+        model.native,
+        n_ctx=whole_cells(sum(map(len, prefixes)) + n_batch),
+        n_batch=n_batch,
+        n_seq_max=n_seq,
+        n_outputs_max=max(n_rows, n_seq),
+        n_threads=workload.n_threads,
+        hidden_only=False,
+        flash_attn=flash_attention(runtime, model.n_gpu_layers),
+        visible_cells=False,
+        kv_type=runtime.kv_type,
+    )
+    with closing(Engine(model, context, n_leaf_seqs=n_leaves)) as engine:
+        holders = {prefix.tokens: prefix.holder for prefix in engine.hold(prefixes)}
 
-    def _decode(self, indices: Sequence[int], inputs: Sequence[tuple[int, list[int]]], exact: bool) -> list[Answer]:
-        """The answers for some prompts, which share no tokens, by one decode."""
-        tree = TokenTree()
-        read = []
-        for index in indices:
-            prompt, (n_cached, tokens) = self._prompts[index], inputs[index]
-            root = Root(self._holders[prompt.compiled.prefix] if n_cached else -1, n_cached)
-            nodes = [tree.add_path(tree.add_root(root), tokens)]
-            for parent, token in prompt.trie.fed:
-                nodes.append(tree.add_path(nodes[parent], (token,)))
-            read.append([nodes[node] for node in prompt.trie.read])
-            for node in read[-1]:
-                tree.read(node)
-        planned = tree.finish(edges=[node for nodes in read for node in nodes])
-        hidden, rows = self._engine.decode(planned).hidden, iter(planned.rows)
-        return [
-            self._prompts[index].answer_of_rows([hidden[next(rows)] for _ in nodes], exact=exact)
-            for index, nodes in zip(indices, read, strict=True)
-        ]
+        def decoded(indices: Sequence[int], fed: Sequence[tuple[int, list[int]]], exact: bool) -> Iterator[Answer]:
+            """The answers for some prompts, which share no tokens, by one decode."""
+            tree = TokenTree()
+            read = []
+            for index in indices:
+                prompt, (n_cached, tokens) = prompts[index], fed[index]
+                root = Root(holders[prompt.compiled.prefix] if n_cached else -1, n_cached)
+                nodes = [tree.add_path(tree.add_root(root), tokens)]
+                for parent, token in prompt.trie.fed:
+                    nodes.append(tree.add_path(nodes[parent], (token,)))
+                read.append([nodes[node] for node in prompt.trie.read])
+                for node in read[-1]:
+                    tree.read(node)
+            planned = tree.finish(edges=[node for nodes in read for node in nodes])
+            hidden, rows = engine.decode(planned).hidden, iter(planned.rows)
+            for index, nodes in zip(indices, read, strict=True):
+                yield prompts[index].answer_of_rows([hidden[next(rows)] for _ in nodes], exact=exact)
 
-    def close(self) -> None:
-        self._engine.close()
+        def ask(query: str, exact: bool) -> list[Answer]:
+            fed = inputs(query)
+            return [answer for decode in decodes for answer in decoded(decode, fed, exact)]
+
+        yield Method(ask)

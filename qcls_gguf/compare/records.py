@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.words import counted
@@ -28,59 +30,36 @@ _LEGEND = (
 )
 
 
-class WinnerAgreement(Record):
-    """How often a method's winners are ours."""
-
-    scoring: float | None
-    """share of the answers with the winner of the configuration's scoring; null without answers"""
-    joint: float | None
-    """share of the answers with the winner of our exact `joint`; null without answers"""
-    n_answers: int
-    """answers that have a winner"""
-    n_without_answer: int
-    """answers without one: the method saw too little of the vocabulary"""
-
-
 class MethodRecord(Record):
     """What one method took for a request, and how far its answers agree with ours."""
 
-    name: str
-    """its name"""
-    about: str
-    """what it does for a request"""
-    p50_ms: float
-    """median time of a request"""
-    p90_ms: float
-    """90 % quantile of the times"""
-    ratio_to_qcls: float
-    """median over the rounds of the ratio of the two medians of a round"""
-    ratio_range: tuple[float, float]
-    """10 % and 90 % quantile of the same ratios"""
-    agreement: WinnerAgreement
-    largest_log_probability_difference: float | None
-    """of log p(label | prompt) over the whole vocabulary, from our exact `joint`, in nats; null where it has none"""
-    n_log_probabilities: int
-    """how many were compared"""
-    note: str
-    """observations while it ran; may be empty"""
+    name: str = Field(description="its name")
+    about: str = Field(description="what it does for a request")
+    p50_ms: float = Field(description="median time of a request")
+    p90_ms: float = Field(description="90 % quantile of the times")
+    ratio_to_qcls: float = Field(description="median over the rounds of the ratio of the two medians of a round")
+    ratio_range: tuple[float, float] = Field(description="10 % and 90 % quantile of the same ratios")
+    as_scoring: float | None = Field(
+        description="share of the answers with the winner of the configuration's scoring; null without answers"
+    )
+    as_joint: float | None = Field(description="with the winner of our exact `joint`; null without answers")
+    n_answers: int = Field(description="answers that have a winner")
+    n_without_answer: int = Field(description="those without one: the method saw too little of the vocabulary")
+    largest_log_probability_difference: float | None = Field(
+        description="of log p(label | prompt) over the whole vocabulary, from our exact `joint`, in nats; null where "
+        "it has none"
+    )
+    n_log_probabilities: int = Field(description="how many were compared")
+    note: str = Field(description="observations while it ran; may be empty")
 
 
 class AbsentMethod(Record):
     """A method without figures."""
 
-    name: str
-    """its name"""
-    reason: str
-    """why, and what to do"""
-    asked_for: bool
-    """whether it was asked for by name; false where all methods were compared"""
-    started: bool
-    """true: it started and failed later; false: it cannot run here"""
-
-    @property
-    def state(self) -> str:
-        """Why it has no figures, in a word."""
-        return "failed" if self.started else "absent"
+    name: str = Field(description="its name")
+    reason: str = Field(description="why, and what to do")
+    asked_for: bool = Field(description="whether it was asked for by name; false where all methods were compared")
+    started: bool = Field(description="true: it started and failed later; false: it cannot run here")
 
 
 class ComparisonRecord(Record):
@@ -89,67 +68,55 @@ class ComparisonRecord(Record):
     environment: Environment
     config: Config
     model: ModelInfo
-    warnings: tuple[LikelyMistake, ...]
-    """likely mistakes in the prompts"""
-    n_prompts: int
-    """prompts that a request answers"""
-    n_queries: int
-    """number of the queries"""
-    queries: tuple[str, ...]
-    """the texts that were labelled"""
-    rounds: int
-    """timed rounds; a round is one request of every query by every method"""
-    warm_up: int
-    """rounds before them that were not timed"""
-    methods: tuple[MethodRecord, ...]
-    """in the order in which they were started; `qcls`, ours, first"""
+    warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
+    n_prompts: int = Field(description="prompts that a request answers")
+    n_queries: int = Field(description="number of the queries")
+    queries: tuple[str, ...] = Field(description="the texts that were labelled")
+    rounds: int = Field(description="timed rounds; a round is one request of every query by every method")
+    warm_up: int = Field(description="rounds before them that were not timed")
+    methods: tuple[MethodRecord, ...] = Field(description="in the order in which they were started; `qcls` first")
     absent: tuple[AbsentMethod, ...]
 
 
-def document(comparison: ComparisonRecord) -> Document:
+def comparison_document(comparison: ComparisonRecord) -> Document:
     """All that is shown of a record; the methods by their median time, the fastest first."""
     methods = sorted(comparison.methods, key=lambda method: method.p50_ms)
+    rows = []
+    for method in methods:
+        low, high = method.ratio_range
+        agreed = method.as_scoring, method.as_joint, method.n_without_answer
+        times = method.p50_ms, method.p90_ms, method.ratio_to_qcls, f"{low:.2f}–{high:.2f}"
+        rows.append([method.name, *times, *agreed, method.largest_log_probability_difference])
     table = Table(
         columns={
             **{"method": TEXT, "p50 ms": ".2f", "p90 ms": ".2f", "× qcls": ".2f", "10–90 %": ">s"},
             **{"as scoring": ".1%", "as joint": ".1%", "none": "d", "Δ log p": ".4f"},
         },
-        rows=[_row(method) for method in methods],
+        rows=rows,
         bold=[i for i, method in enumerate(methods) if method.name == "qcls"],
     )
-    notes = [f"{each.name}: {each.about}" + (f". {each.note}" if each.note else "") for each in methods]
+    notes = [f"{method.name}: {method.about}" + (f". {method.note}" if method.note else "") for method in methods]
     if comparison.queries == QUERIES:
         notes.append("No queries were given: these are about fashion and short. With longer ones times are others.")
-    notes += [f"{each.name} {each.state}: {each.reason}" for each in comparison.absent]
+    notes += [f"{other.name} {'failed' if other.started else 'absent'}: {other.reason}" for other in comparison.absent]
+    model = comparison.model
+    heading = (
+        f"{counted(comparison.n_prompts, 'prompt')}, {counted(comparison.n_queries, 'query', 'queries')}, "
+        f"{counted(comparison.rounds, 'round')} of alternating requests; {model.description}, {model.quantization}, "
+        f"{model.device}, {counted(comparison.environment.n_threads, 'thread')}; peers on stock kernels"
+    )
     conditions = {
-        **provenance(comparison.model, comparison.environment),
+        **provenance(model, comparison.environment),
         "rounds": f"{comparison.rounds}, after {comparison.warm_up} that were not timed",
         "queries": " | ".join(comparison.queries),
     }
     return Document(
         title="Methods of labelling a query",
         parts=[
-            Paragraph(_heading(comparison)),
+            Paragraph(heading),
             table,
             Paragraph(_LEGEND, "faint"),
             *map(Paragraph, notes),
             Section(title="Conditions", parts=[facts(conditions)], on_terminal=False),
         ],
-    )
-
-
-def _row(method: MethodRecord) -> list[object]:
-    agreement, (low, high) = method.agreement, method.ratio_range
-    agreed = agreement.scoring, agreement.joint, agreement.n_without_answer
-    times = method.p50_ms, method.p90_ms, method.ratio_to_qcls
-    return [method.name, *times, f"{low:.2f}–{high:.2f}", *agreed, method.largest_log_probability_difference]
-
-
-def _heading(comparison: ComparisonRecord) -> str:
-    """What was compared, in a line."""
-    model = comparison.model
-    return (
-        f"{counted(comparison.n_prompts, 'prompt')}, {counted(comparison.n_queries, 'query', 'queries')}, "
-        f"{counted(comparison.rounds, 'round')} of alternating requests; {model.description}, {model.quantization}, "
-        f"{model.device}, {counted(comparison.environment.n_threads, 'thread')}; peers on stock kernels"
     )

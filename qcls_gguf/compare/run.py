@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter_ns
 
 import numpy as np
 
-from ..config.schema import Config, raw_config
+from ..config.schema import raw_config
 from ..config.scoring import TREE
 from ..errors import ConfigError, PlanError
 from ..model.placement import gpus
@@ -21,9 +21,9 @@ from ..native.kernel_steps import environment as set_environment
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..statistics import FloatArray, mean, quantiles
-from .method import Answer, Method, PeerError, Peers, Qcls, Stock, Workload, WorkloadPrompt
-from .records import QUERIES, AbsentMethod, ComparisonRecord, MethodRecord, WinnerAgreement
-from .servers import LlamaServer, Ollama, is_url
+from .method import Answer, ComparisonSettings, Method, PeerError, Workload, WorkloadPrompt, qcls, stock
+from .records import AbsentMethod, ComparisonRecord, MethodRecord
+from .servers import is_url, llama_server, ollama
 
 QCLS = "qcls"
 REMOVED = {
@@ -34,36 +34,21 @@ REMOVED = {
 """what replaces a method of earlier versions"""
 
 _STOCK = "stock llama.cpp, all logits: one decode"
-METHODS: dict[str, tuple[Callable[[Workload], Method], str]] = {
-    QCLS: (Qcls, "one decode for all prompts, hidden states dotted with label rows; exact scorings add the LM head"),
-    "naive": (Stock, f"{_STOCK} a prompt, nothing cached"),
-    "prefix": (partial(Stock, cached=True), f"{_STOCK} a prompt, every prompt's prefix cached"),
+METHODS: dict[str, tuple[Callable[[Workload], AbstractContextManager[Method]], str]] = {
+    QCLS: (qcls, "one decode for all prompts, hidden states dotted with label rows; exact scorings add the LM head"),
+    "naive": (stock, f"{_STOCK} a prompt, nothing cached"),
+    "prefix": (partial(stock, cached=True), f"{_STOCK} a prompt, every prompt's prefix cached"),
     "batched": (
-        partial(Stock, cached=True, together=True),
+        partial(stock, cached=True, together=True),
         f"{_STOCK} for all prompts, prefixes cached, no tokens shared",
     ),
     "llama-server": (
-        LlamaServer,
+        llama_server,
         "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities",
     ),
-    "ollama": (Ollama, "HTTP, a raw request a prompt at once, one token with the 20 likeliest log-probabilities"),
+    "ollama": (ollama, "HTTP, a raw request a prompt at once, one token with the 20 likeliest log-probabilities"),
 }
-"""How each method is opened, and what it does for a request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonSettings:
-    """What is compared, and how."""
-
-    config: Config
-    queries: tuple[str, ...] = QUERIES
-    methods: tuple[str, ...] = ()
-    """their names; ours is always among them. Empty: all"""
-    n_rounds: int = 10
-    """a round is one request of every query by every method"""
-    n_warm_up: int = 2
-    """rounds before them that are not timed"""
-    peers: Peers = field(default_factory=Peers)
+"""How a method is opened, and what it does for a request."""
 
 
 def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> ComparisonRecord:
@@ -75,63 +60,51 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
     names = _checked_names(settings)
     with_stock = not {"naive", "prefix", "batched"}.isdisjoint(names)
     on_gpu = settings.config.runtime.n_gpu_layers != 0 and bool(gpus())
-    # a GPU need not hold the model twice: there ours reads the weights as stock kernels do
-    with set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if with_stock and on_gpu else {}):
+    with ExitStack() as stack:
+        # a GPU need not hold the model twice: there ours reads the weights as stock kernels do
+        stack.enter_context(set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if with_stock and on_gpu else {}))
         settings = replace(settings, config=opener.rendered(settings.config))
         prompts, references = _references(settings, opener)
-        with (
-            opener.open(settings.config, quiet=True) as classifier,
-            ClassifierOpener(offline=True) as stock_opener,
-        ):
-            stock_model = classifier.engine.model
-            if with_stock and not on_gpu:
-                with set_environment(STOCK):
-                    stock_model = stock_opener.model_of(settings.config)
-            workload = Workload(
-                ours=classifier,
-                stock_model=stock_model,
-                prompts=prompts,
-                queries=settings.queries,
-                peers=settings.peers,
-            )
-            with closing(_Contest(settings, workload)) as contest:
-                contest.open(names)
-                answers = contest.answers(opener)
-                ms = contest.measure(opener)
-                methods = tuple(
-                    method_record(name, method, ms[name], ms[QCLS], answers[name], answers[QCLS], references)
-                    for name, method in contest.methods.items()
-                )
-            return ComparisonRecord(
-                environment=environment(settings.config),
-                config=settings.config,
-                model=classifier.model,
-                warnings=opener.warnings,
-                n_prompts=len(prompts),
-                n_queries=len(settings.queries),
-                queries=settings.queries,
-                rounds=settings.n_rounds,
-                warm_up=settings.n_warm_up,
-                methods=methods,
-                absent=tuple(contest.absent),
-            )
+        classifier = stack.enter_context(opener.open(settings.config, quiet=True))
+        stock_model = classifier.engine.model
+        if with_stock and not on_gpu:
+            with set_environment(STOCK):
+                stock_model = stack.enter_context(ClassifierOpener(offline=True)).model_of(settings.config)
+        workload = Workload(settings=settings, ours=classifier, stock_model=stock_model, prompts=prompts)
+        contest = stack.enter_context(_opened(workload, names))
+        answers = contest.answers(opener)
+        ms = contest.measure(opener)
+        return ComparisonRecord(
+            environment=environment(settings.config),
+            config=settings.config,
+            model=classifier.model,
+            warnings=opener.warnings,
+            n_prompts=len(prompts),
+            n_queries=len(settings.queries),
+            queries=settings.queries,
+            rounds=settings.n_rounds,
+            warm_up=settings.n_warm_up,
+            methods=tuple(
+                method_record(name, method.remarks(), ms[name], ms[QCLS], answers[name], answers[QCLS], references)
+                for name, method in contest.methods.items()
+            ),
+            absent=tuple(contest.absent),
+        )
 
 
 def _checked_names(settings: ComparisonSettings) -> list[str]:
     """The methods to compare, in the order of METHODS. Raises ConfigError for settings that lead nowhere."""
-    peers = settings.peers
-    if (peers.ollama is None) != (peers.ollama_model is None):
+    if (settings.ollama is None) != (settings.ollama_model is None):
         raise ConfigError("`ollama` and `ollama_model` belong together: give both or neither")
-    for name, url in (("llama_server", peers.llama_server), ("ollama", peers.ollama)):
+    for name, url in (("llama_server", settings.llama_server), ("ollama", settings.ollama)):
         if url is not None and not is_url(url):
             whole = f"http://{url}"
             remedy = f"did you mean {whole}?" if is_url(whole) else "give one such as http://127.0.0.1:8080"
             raise ConfigError(f"`{name}`: {url!r} is not a server's address: {remedy}")
     for name in settings.methods:
-        if name in REMOVED:
-            raise ConfigError(f"`method` {name}: was removed: {REMOVED[name]}")
         if name not in METHODS:
-            raise ConfigError(f"`method` {name}: is not one of {', '.join(METHODS)}")
+            why = f"was removed: {REMOVED[name]}" if name in REMOVED else f"is not one of {', '.join(METHODS)}"
+            raise ConfigError(f"`method` {name}: {why}")
     if not settings.queries:
         raise ConfigError("there is no query to compare with: give one")
     return [name for name in METHODS if name == QCLS or name in settings.methods or not settings.methods]
@@ -148,11 +121,8 @@ def _references(
                 classifier.check(query)
             except PlanError as e:
                 raise ConfigError(f"query {query!r}: {e}") from None
-        references = []
-        for query in settings.queries:
-            for answer in classifier.classify(query).results:
-                assert answer.audit is not None, "the classifier audits"
-                references.append(Answer(label=answer.audit.joint_label, joint=answer.audit.joint))
+        audits = [answer.audit for query in settings.queries for answer in classifier.classify(query).results]
+        references = [Answer(label=audit.joint_label, joint=audit.joint) for audit in audits if audit]
         prompts = zip(classifier.prompts, config.prompts, strict=True)
         return tuple(WorkloadPrompt(compiled, prompt.expanded_template) for compiled, prompt in prompts), references
 
@@ -162,43 +132,39 @@ class _Contest:
     """The methods that could be opened; one that fails is closed and listed as absent."""
 
     settings: ComparisonSettings
-    workload: Workload
     methods: dict[str, Method] = field(default_factory=dict)
     absent: list[AbsentMethod] = field(default_factory=list)
-
-    def open(self, names: Sequence[str]) -> None:
-        """Open each, all but ours with stock kernels."""
-        for name in names:
-            with self._listed_if_it_fails(name, started=False), set_environment({} if name == QCLS else STOCK):
-                self.methods[name] = METHODS[name][0](self.workload)
+    stacks: dict[str, ExitStack] = field(default_factory=dict)
+    """what is to be closed, by method"""
 
     @contextmanager
-    def _listed_if_it_fails(self, name: str, *, started: bool = True) -> Iterator[None]:
+    def listed_if_it_fails(self, name: str, *, started: bool = True) -> Iterator[None]:
         """Take a method that fails out of the comparison, and list it as absent; an error of ours ends the run."""
         try:
             yield
         except Exception as e:  # servers may answer anything
             if name == QCLS:
                 raise
+            self.methods.pop(name, None)
             with suppress(Exception):
-                self.methods.pop(name).close()
+                self.stacks.pop(name).close()
             reason = str(e) if isinstance(e, PeerError) else f"{type(e).__name__}: {e}"
             asked_for = name in self.settings.methods
             self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=started))
 
     def answers(self, opener: ClassifierOpener) -> dict[str, list[Answer]]:
-        """Each method's answers, in the order of queries and prompts."""
+        """The methods' answers, in the order of queries and prompts."""
         answers: dict[str, list[Answer]] = {}
         for name, method in opener.each("answers", list(self.methods.items())):
-            with self._listed_if_it_fails(name):
-                asked = [answer for query in self.settings.queries for answer in method.ask(query, exact=True)]
+            with self.listed_if_it_fails(name):
+                asked = [answer for query in self.settings.queries for answer in method.ask(query, True)]
                 if not all(math.isfinite(p) for answer in asked for p in answer.joint if p is not None):
                     raise PeerError("it gives log-probabilities that are not finite")
                 answers[name] = asked
         return answers
 
     def measure(self, opener: ClassifierOpener) -> dict[str, FloatArray]:
-        """Milliseconds of every timed request, (n_rounds, n_queries) for each method that lasted to the end."""
+        """Milliseconds of every timed request, (n_rounds, n_queries), of the methods that lasted to the end."""
         order = random.Random(0)
         queries, n_warm_up = self.settings.queries, self.settings.n_warm_up
         n_rounds = n_warm_up + self.settings.n_rounds
@@ -206,22 +172,32 @@ class _Contest:
         for turn in opener.each("rounds", range(n_rounds)):
             for index in order.sample(range(len(queries)), len(queries)):
                 for name in order.sample(list(self.methods), len(self.methods)):
-                    with self._listed_if_it_fails(name):
+                    with self.listed_if_it_fails(name):
                         before = perf_counter_ns()
-                        self.methods[name].ask(queries[index])
+                        self.methods[name].ask(queries[index], False)
                         ms[name][turn, index] = (perf_counter_ns() - before) / 1e6
         return {name: ms[name][n_warm_up:] for name in self.methods}
 
-    def close(self) -> None:
-        """Close every method."""
-        for method in self.methods.values():
+
+@contextmanager
+def _opened(workload: Workload, names: Sequence[str]) -> Iterator[_Contest]:
+    """The methods, opened: all but ours with stock kernels; closed in the end."""
+    contest = _Contest(workload.settings)
+    try:
+        for name in names:
+            with contest.listed_if_it_fails(name, started=False), set_environment({} if name == QCLS else STOCK):
+                contest.stacks[name] = ExitStack()
+                contest.methods[name] = contest.stacks[name].enter_context(METHODS[name][0](workload))
+        yield contest
+    finally:
+        for stack in contest.stacks.values():
             with suppress(Exception):  # an error while closing changes no figure
-                method.close()
+                stack.close()
 
 
 def method_record(
     name: str,
-    method: Method,
+    remarks: Sequence[str],
     ms: FloatArray,
     our_ms: FloatArray,
     answers: Sequence[Answer],
@@ -230,8 +206,8 @@ def method_record(
 ) -> MethodRecord:
     """A method's times and answers beside ours.
 
-    ms, our_ms: (n_rounds, n_queries) milliseconds. The ratio and its range are quantiles of one thing: of each round's
-    ratio of medians. Answers and references, our exact ones, are in the order of queries and prompts.
+    ms, our_ms: (n_rounds, n_queries) milliseconds. The ratio and its range are quantiles of one thing: of the rounds'
+    ratios of medians. Answers and references, our exact ones, are in the order of queries and prompts.
     """
     low, ratio, high = quantiles(np.median(ms, axis=1) / np.median(our_ms, axis=1), 0.1, 0.5, 0.9)
     p50, p90 = quantiles(ms, 0.5, 0.9)
@@ -240,12 +216,6 @@ def method_record(
         for answer, ours, reference in zip(answers, our_answers, references, strict=True)
         if answer.label is not None
     ]
-    agreement = WinnerAgreement(
-        scoring=mean([as_scoring for as_scoring, _ in labels]),
-        joint=mean([as_joint for _, as_joint in labels]),
-        n_answers=len(labels),
-        n_without_answer=len(answers) - len(labels),
-    )
     differences = [
         abs(theirs - exact)
         for answer, reference in zip(answers, references, strict=True)
@@ -259,8 +229,11 @@ def method_record(
         p90_ms=p90,
         ratio_to_qcls=ratio,
         ratio_range=(low, high),
-        agreement=agreement,
+        as_scoring=mean([as_scoring for as_scoring, _ in labels]),
+        as_joint=mean([as_joint for _, as_joint in labels]),
+        n_answers=len(labels),
+        n_without_answer=len(answers) - len(labels),
         largest_log_probability_difference=max(differences, default=None),
         n_log_probabilities=len(differences),
-        note="; ".join(method.remarks()),
+        note="; ".join(remarks),
     )

@@ -1,4 +1,8 @@
-"""Methods that ask a server over HTTP: a request for each prompt at once, each on its own connection and thread."""
+"""Methods that ask a server over HTTP: the requests for all prompts at once, on threads and connections of their own.
+
+They score the labels' first tokens by the log-probabilities that a server gives the token after a prompt. Servers
+answer with `"LIST": [{"top_logprobs": [{"bytes": […], "token": "…", "logprob": -0.1}, …]}]`, the likeliest first.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..config.words import JsonObject, listed
@@ -22,104 +28,92 @@ _LOWEST = -1e30
 """llama-server sends the lowest float for a probability of 0."""
 
 
-class HttpPeer(Method):
-    """Scores the labels' first tokens by the log-probabilities that a server gives the token after each prompt.
+@contextmanager
+def _asked(
+    workload: Workload,
+    url: str,
+    *,
+    path: str,
+    list_key: str,
+    end_key: str,
+    n_top: int,
+    body: Callable[[int, str], JsonObject],
+    notes: Sequence[str],
+) -> Iterator[Method]:
+    """The method of a server.
 
-    Servers answer with `"LIST": [{"top_logprobs": [{"bytes": […], "token": "…", "logprob": -0.1}, …]}]`, the likeliest
-    first. Subclasses say how they are asked, and what the list is called.
+    path: where prompts are sent; list_key: of the list in an answer; end_key: of the reason why an answer ended: one
+    without the list is no error, then the likeliest token has no text; n_top: how many tokens' log-probabilities come
+    back; body: the request for a rendered prompt by its number; notes: remarks on the server.
     """
+    prompts, queries = workload.prompts, workload.settings.queries
+    piece = workload.stock_model.piece
+    pieces = {path[0]: piece(path[0])[0] for prompt in prompts for path in prompt.paths}
+    # by prompt and query: labels whose first token does not come back, and why no token comes back
+    outside: dict[tuple[int, str], set[str]] = {}
+    ended: dict[tuple[int, str], str] = {}
 
-    path: ClassVar[str]
-    """where prompts are sent"""
-    log_probs_key: ClassVar[str]
-    """of the list in an answer"""
-    end_key: ClassVar[str]
-    """of the reason why an answer ended. One without the list is no error: then the likeliest token has no text"""
-    n_top: ClassVar[int]
-    """how many tokens' log-probabilities come back"""
-
-    def __init__(self, workload: Workload, url: str) -> None:
-        """Connect, and check the server. Raises PeerError."""
-        self.workload, self.url = workload, url
-        piece = workload.stock_model.piece
-        self._pieces = {path[0]: piece(path[0])[0] for prompt in workload.prompts for path in prompt.paths}
-        probe = Connection(url, _CONNECT_S)
-        try:
-            self.check_server(probe)
-        except PeerError as e:
-            raise PeerError(f"no usable server: {e}") from e
-        finally:
-            probe.close()
-        n = len(workload.prompts)
-        self._connections = [Connection(url, TIMEOUT_S) for _ in range(n)]
-        self._pool = ThreadPoolExecutor(n)
-        # by prompt and query: labels whose first token does not come back, and why no token comes back
-        self._outside: dict[tuple[int, str], set[str]] = {}
-        self._ended: dict[tuple[int, str], str] = {}
-
-    def check_server(self, connection: Connection) -> None:
-        """Raise PeerError where the server cannot serve the workload."""
-        raise NotImplementedError
-
-    def body(self, index: int, text: str) -> JsonObject:
-        """The request for the rendered prompt `index`."""
-        raise NotImplementedError
-
-    def _answer(self, index: int, query: str) -> Answer:
-        prompt = self.workload.prompts[index]
+    def answered(index: int, query: str) -> Answer:
+        prompt = prompts[index]
         text = prompt.template.replace("{query}", query)
-        answer = self._connections[index].request("POST", self.path, self.body(index, text))
+        answer = connections[index].request("POST", path, body(index, text))
         log_probs: dict[int, float] = {}
-        if isinstance(answer, dict) and self.end_key in answer and not answer.get(self.log_probs_key):
-            self._ended[index, query] = f"{self.end_key} {answer[self.end_key]}"
+        if isinstance(answer, dict) and end_key in answer and not answer.get(list_key):
+            ended[index, query] = f"{end_key} {answer[end_key]}"
         else:
-            log_probs = self._log_probs(answer)
+            log_probs = _log_probs(answer, list_key, pieces)
             labels = zip(prompt.labels, prompt.paths, strict=True)
-            if missing := {label for label, path in labels if path[0] not in log_probs}:
-                self._outside[index, query] = missing
+            if missing := {label for label, tokens in labels if tokens[0] not in log_probs}:
+                outside[index, query] = missing
         return prompt.answer_of_first_tokens(log_probs)
 
-    def _log_probs(self, answer: Any) -> dict[int, float]:
-        """The log-probabilities of those first tokens of labels that an answer names. Raises PeerError."""
-        try:
-            entries = answer[self.log_probs_key][0]["top_logprobs"]
-            by_piece = {_piece(entry): float(entry["logprob"]) for entry in reversed(entries)}
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as e:
-            raise PeerError(f"the answer has no {self.log_probs_key} with top_logprobs: {e!r}") from e
-        found = {token: by_piece.get(piece, -math.inf) for token, piece in self._pieces.items()}
-        return {token: p for token, p in found.items() if _LOWEST < p < math.inf}
-
-    def ask(self, query: str, exact: bool = False) -> list[Answer]:
-        n = len(self.workload.prompts)
-        return list(self._pool.map(self._answer, range(n), [query] * n))
-
-    def remarks(self) -> list[str]:
-        remarks = []
-        of = f"of {len(self.workload.prompts) * len(self.workload.queries)} answers"
-        if self._outside:
-            labels = sorted(set.union(*self._outside.values()))
-            where = f"outside the {self.n_top} tokens that come back, in {len(self._outside)} {of}"
-            remarks.append(f"{where}: {listed(labels, most=6)}")
-        if self._ended:
-            remarks.append(
-                f"{len(self._ended)} {of} came without log-probabilities ({', '.join(sorted({*self._ended.values()}))}"
-                "): their likeliest token ends the text or is no whole character"
+    def remarks() -> list[str]:
+        found = []
+        of = f"of {len(prompts) * len(queries)} answers"
+        if outside:
+            labels = sorted(set.union(*outside.values()))
+            where = f"outside the {n_top} tokens that come back, in {len(outside)} {of}"
+            found.append(f"{where}: {listed(labels, most=6)}")
+        if ended:
+            found.append(
+                f"{len(ended)} {of} came without log-probabilities ({', '.join(sorted({*ended.values()}))}): their "
+                "likeliest token ends the text or is no whole character"
             )
-        several = [prompt.compiled.name for prompt in self.workload.prompts if not prompt.distinct]
-        if several:
-            remarks.append(f"labels that share first tokens ({', '.join(several)}) cannot be told apart by one request")
-        return remarks
+        if several := [prompt.compiled.name for prompt in prompts if not prompt.distinct]:
+            found.append(f"labels that share first tokens ({', '.join(several)}) cannot be told apart by one request")
+        return [*found, *notes]
 
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        for connection in self._connections:
-            connection.close()
+    with ExitStack() as stack:
+        connections = [stack.enter_context(closing(Connection(url, TIMEOUT_S))) for _ in prompts]
+        pool = stack.enter_context(ThreadPoolExecutor(len(prompts)))
+        yield Method(lambda query, _: list(pool.map(answered, range(len(prompts)), [query] * len(prompts))), remarks)
+
+
+def _log_probs(answer: Any, list_key: str, pieces: dict[int, bytes]) -> dict[int, float]:
+    """The log-probabilities of those tokens that an answer names; pieces: their bytes. Raises PeerError."""
+    try:
+        entries = answer[list_key][0]["top_logprobs"]
+        by_piece = {_piece(entry): float(entry["logprob"]) for entry in reversed(entries)}
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as e:
+        raise PeerError(f"the answer has no {list_key} with top_logprobs: {e!r}") from e
+    found = {token: by_piece.get(piece, -math.inf) for token, piece in pieces.items()}
+    return {token: p for token, p in found.items() if _LOWEST < p < math.inf}
 
 
 def _piece(entry: JsonObject) -> bytes:
     """The bytes of the token of an entry of top_logprobs."""
     content = entry.get("bytes")
     return bytes(content) if isinstance(content, list) else str(entry["token"]).encode()
+
+
+@contextmanager
+def _checked(url: str) -> Iterator[Connection]:
+    """A connection to look at a server before it is used."""
+    with closing(Connection(url, _CONNECT_S)) as connection:
+        try:
+            yield connection
+        except PeerError as e:
+            raise PeerError(f"no usable server: {e}") from e
 
 
 def is_url(url: str) -> bool:
@@ -179,44 +173,28 @@ class Connection:
         self._http.close()
 
 
-_FIRST_OLLAMA = (0, 12, 11)
-"""the first version of Ollama that answers with log-probabilities"""
-_BLOB = re.compile(r"^FROM\s.*\bsha256-([0-9a-f]{64})\s*$", re.MULTILINE)
-
-
-class LlamaServer(HttpPeer):
+@contextmanager
+def llama_server(workload: Workload) -> Iterator[Method]:
     """`/completion` of llama-server, a prompt in a slot of its own that keeps the prompt's prefix, one token."""
-
-    path: ClassVar = "/completion"
-    log_probs_key: ClassVar = "completion_probabilities"
-    end_key: ClassVar = "stop_type"
-    n_top: ClassVar = 100
-
-    def __init__(self, workload: Workload) -> None:
-        if workload.peers.llama_server is None:
-            command = _server_command(workload)
-            raise PeerError(f"no server: give the URL of one as `llama_server`, started with {command}")
-        super().__init__(workload, workload.peers.llama_server)
-
-    def check_server(self, connection: Connection) -> None:
+    url, n = workload.settings.llama_server, len(workload.prompts)
+    if url is None:
+        raise PeerError(f"no server: give the URL of one as `llama_server`, started with {_server_command(workload)}")
+    with _checked(url) as connection:
         properties = connection.request("GET", "/props")
         n_slots = properties.get("total_slots") if isinstance(properties, dict) else None
         if not isinstance(n_slots, int) or n_slots < 1:
             raise PeerError("/props names no total_slots: it is no llama-server, or one without slots")
-        self._n_slots = n_slots
+    n_top, notes = 100, [f"model, settings and kernels are those of {url}; whether they are ours is not checked"]
+    if n_slots < n:
+        notes.insert(0, f"{n_slots} slots for {n} prompts, which evict one another's prefixes: --parallel {n}")
 
-    def body(self, index: int, text: str) -> JsonObject:
-        return {
-            **{"prompt": text, "n_predict": 1, "n_probs": self.n_top, "temperature": 0},
-            **{"id_slot": index % self._n_slots, "cache_prompt": True},
-        }
+    def body(index: int, text: str) -> JsonObject:
+        slot = {"id_slot": index % n_slots, "cache_prompt": True}
+        return {"prompt": text, "n_predict": 1, "n_probs": n_top, "temperature": 0, **slot}
 
-    def remarks(self) -> list[str]:
-        remarks, n = super().remarks(), len(self.workload.prompts)
-        if self._n_slots < n:
-            remarks.append(f"{self._n_slots} slots for {n} prompts, which evict each other's prefixes: --parallel {n}")
-        remarks.append(f"model, settings and kernels are those of {self.url}; whether they are ours is not checked")
-        return remarks
+    keys = {"list_key": "completion_probabilities", "end_key": "stop_type"}
+    with _asked(workload, url, path="/completion", **keys, n_top=n_top, body=body, notes=notes) as method:
+        yield method
 
 
 def _server_command(workload: Workload) -> str:
@@ -235,66 +213,60 @@ def _server_command(workload: Workload) -> str:
     )
 
 
-class Ollama(HttpPeer):
+_FIRST_OLLAMA = (0, 12, 11)
+"""the first version of Ollama that answers with log-probabilities"""
+_BLOB = re.compile(r"^FROM\s.*\bsha256-([0-9a-f]{64})\s*$", re.MULTILINE)
+
+
+@contextmanager
+def ollama(workload: Workload) -> Iterator[Method]:
     """`/api/generate` of Ollama, raw, one token, with log-probabilities."""
+    url, name = workload.settings.ollama, workload.settings.ollama_model
+    if url is None or name is None:
+        raise PeerError(
+            "no server: give its URL as `ollama`, such as http://127.0.0.1:11434, and a name as `ollama_model`, "
+            "made from the same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
+        )
+    with _checked(url) as connection:
+        weights = _check_ollama(workload, connection, name)
+    n_top = 20
+    options = {
+        **{"num_predict": 1, "temperature": 0, "num_ctx": workload.n_ctx},
+        **{"num_thread": workload.n_threads, "num_gpu": workload.ours.model.n_gpu_layers},
+    }
 
-    path: ClassVar = "/api/generate"
-    log_probs_key: ClassVar = "logprobs"
-    end_key: ClassVar = "done_reason"
-    n_top: ClassVar = 20
+    def body(_: int, text: str) -> JsonObject:
+        asked = {"model": name, "prompt": text, "raw": True, "stream": False, "keep_alive": "30m"}
+        return {**asked, "logprobs": True, "top_logprobs": n_top, "options": options}
 
-    def __init__(self, workload: Workload) -> None:
-        peers = workload.peers
-        if peers.ollama is None or peers.ollama_model is None:
-            raise PeerError(
-                "no server: give its URL as `ollama`, such as http://127.0.0.1:11434, and a name as `ollama_model`, "
-                "made from the same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
-            )
-        self._model = peers.ollama_model
-        self._weights = "whether its weights are ours is not known"
-        self._n_ctx = workload.n_ctx
-        super().__init__(workload, peers.ollama)
+    keys, notes = {"list_key": "logprobs", "end_key": "done_reason"}, [f"the model is {name} at {url}; {weights}"]
+    with _asked(workload, url, path="/api/generate", **keys, n_top=n_top, body=body, notes=notes) as method:
+        yield method
 
-    def check_server(self, connection: Connection) -> None:
-        tags = connection.request("GET", "/api/tags")
-        try:
-            names = {str(model["name"]) for model in tags["models"]}
-        except (KeyError, TypeError) as e:
-            raise PeerError("/api/tags names no models: it is no Ollama server") from e
-        if not {self._model, f"{self._model}:latest"} & names:
-            raise PeerError(f"`ollama_model` {self._model}: the server has {', '.join(sorted(names)) or 'no models'}")
-        version = _text(connection.request("GET", "/api/version"), "version")
-        numbers = tuple(map(int, re.findall(r"\d{1,9}", version)[:3]))
-        if any(numbers) and numbers < _FIRST_OLLAMA:  # one that was built from its sources says 0.0.0
-            wanted = ".".join(map(str, _FIRST_OLLAMA))
-            raise PeerError(f"Ollama {version} has no log-probabilities: they need {wanted} or newer")
-        self._check_weights(_text(connection.request("POST", "/api/show", {"model": self._model}), "modelfile"))
 
-    def _check_weights(self, modelfile: str) -> None:
-        """Compare the digest that the server's Modelfile names with our file's."""
-        ours = self.workload.ours.model
-        digests = set(_BLOB.findall(modelfile))
-        if ours.sha256 in digests:
-            self._weights = "its weights are the same file, by sha256"
-        elif digests:
-            raise PeerError(
-                f"`ollama_model` {self._model}: its weights are another file, sha256 {min(digests)[:12]}… where ours "
-                f"is {ours.sha256[:12]}…: make one from ours (a Modelfile of the line `FROM {ours.path}`, then "
-                "`ollama create`)"
-            )
-
-    def body(self, index: int, text: str) -> JsonObject:
-        options = {
-            **{"num_predict": 1, "temperature": 0, "num_ctx": self._n_ctx},
-            **{"num_thread": self.workload.n_threads, "num_gpu": self.workload.ours.model.n_gpu_layers},
-        }
-        return {
-            **{"model": self._model, "prompt": text, "raw": True, "stream": False, "keep_alive": "30m"},
-            **{"logprobs": True, "top_logprobs": self.n_top, "options": options},
-        }
-
-    def remarks(self) -> list[str]:
-        return [*super().remarks(), f"the model is {self._model} at {self.url}; {self._weights}"]
+def _check_ollama(workload: Workload, connection: Connection, name: str) -> str:
+    """Whether its weights are ours, in words. Raises PeerError where the server cannot serve the workload."""
+    tags = connection.request("GET", "/api/tags")
+    try:
+        names = {str(model["name"]) for model in tags["models"]}
+    except (KeyError, TypeError) as e:
+        raise PeerError("/api/tags names no models: it is no Ollama server") from e
+    if not {name, f"{name}:latest"} & names:
+        raise PeerError(f"`ollama_model` {name}: the server has {', '.join(sorted(names)) or 'no models'}")
+    version = _text(connection.request("GET", "/api/version"), "version")
+    numbers = tuple(map(int, re.findall(r"\d{1,9}", version)[:3]))
+    if any(numbers) and numbers < _FIRST_OLLAMA:  # one that was built from its sources says 0.0.0
+        wanted = ".".join(map(str, _FIRST_OLLAMA))
+        raise PeerError(f"Ollama {version} has no log-probabilities: they need {wanted} or newer")
+    ours = workload.ours.model
+    digests = set(_BLOB.findall(_text(connection.request("POST", "/api/show", {"model": name}), "modelfile")))
+    if digests and ours.sha256 not in digests:
+        raise PeerError(
+            f"`ollama_model` {name}: its weights are another file, sha256 {min(digests)[:12]}… where ours is "
+            f"{ours.sha256[:12]}…: make one from ours (a Modelfile of the line `FROM {ours.path}`, then "
+            "`ollama create`)"
+        )
+    return "its weights are the same file, by sha256" if digests else "whether its weights are ours is not known"
 
 
 def _text(answer: Any, key: str) -> str:

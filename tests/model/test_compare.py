@@ -3,9 +3,11 @@
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
@@ -17,10 +19,10 @@ from peer_servers import PeerServer
 from qcls_gguf import Config, load_config
 from qcls_gguf.cli.app import app
 from qcls_gguf.compare import servers
-from qcls_gguf.compare.method import Answer, Method, PeerError, Peers
+from qcls_gguf.compare.method import Answer, ComparisonSettings, Method, PeerError
 from qcls_gguf.compare.records import QUERIES as UNASKED
-from qcls_gguf.compare.records import ComparisonRecord, document
-from qcls_gguf.compare.run import METHODS, ComparisonSettings, compare
+from qcls_gguf.compare.records import ComparisonRecord, comparison_document
+from qcls_gguf.compare.run import METHODS, compare
 from qcls_gguf.compare.servers import Connection, is_url
 from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.model import Model
@@ -59,9 +61,9 @@ def compared(config: Config, *methods: str, **options: Any) -> dict[str, Any]:
 def compare_here(write_config: WriteConfig) -> Compare:
     """Compares on a random model with F32 weights; runtime settings as keywords."""
 
-    def run(*methods: str, peers: Peers | None = None, **runtime: Any) -> dict[str, Any]:
+    def run(*methods: str, peers: Mapping[str, str] = MappingProxyType({}), **runtime: Any) -> dict[str, Any]:
         config = load_config(write_config("qwen3", PROMPTS, **runtime))
-        return compared(config, *methods, peers=peers or Peers())
+        return compared(config, *methods, **peers)
 
     return run
 
@@ -80,9 +82,9 @@ def test_stock_llama_cpp_gives_our_answers(runtime: str, compare_here: Compare) 
         assert method["largest_log_probability_difference"] <= LARGEST[runtime]
         # `tank top` has a second token without a choice, which is not read
         assert method["n_log_probabilities"] == len(QUERIES) * (sum(map(len, LABELS.values())) - 1)
-        assert method["agreement"]["n_without_answer"] == 0
+        assert method["n_without_answer"] == 0
         if runtime == "exact":
-            assert method["agreement"]["scoring"] == 1.0
+            assert method["as_scoring"] == 1.0
     assert found["qcls"]["ratio_to_qcls"] == 1.0
 
 
@@ -96,7 +98,7 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
     assert ComparisonRecord.model_validate(record).to_dict() == record
     page = html.read_text(encoding="utf-8")
     for method in record["methods"]:
-        assert method["agreement"]["scoring"] == 1.0
+        assert method["as_scoring"] == 1.0
         assert method["name"] == "qcls" or method["largest_log_probability_difference"] <= LARGEST["embedded"]
         low, high = method["ratio_range"]
         assert 0 < low <= high
@@ -104,7 +106,7 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
         assert method["name"] in page
     assert "No queries were given" not in page
     usual = ComparisonRecord.model_validate({**record, "queries": UNASKED})
-    assert "No queries were given" in document_page(document(usual))
+    assert "No queries were given" in document_page(comparison_document(usual))
     assert record["absent"] == []
     assert record["environment"]["n_threads"] == 1
     assert set(re.findall(r"""(?:src|href)="?(.{5})""", page)) <= {"data:"}
@@ -133,21 +135,21 @@ def test_the_command_says_what_is_wrong(
     assert message in " ".join("".join(capsys.readouterr()).split())
 
 
-class Failing(Method):
-    """Fails where it is told to, and has seen the kernels' switch when it was opened."""
+@contextmanager
+def failing(where: str, seen: list[str | None]) -> Iterator[Method]:
+    """A method that fails where it is told to, and has seen the kernels' switch when it was opened."""
 
-    def __init__(self, where: str, seen: list[str | None]) -> None:
-        self.where = where
-        seen.append(os.environ.get(STEPS["direct"]))
-        self.fail("open")
+    def fail(here: str) -> None:
+        if here == where:
+            raise KeyError("blk.0")
 
-    def ask(self, query: str, exact: bool = False) -> list[Answer]:
-        self.fail("answers" if exact else "rounds")
+    def ask(query: str, exact: bool) -> list[Answer]:
+        fail("answers" if exact else "rounds")
         return [Answer(label=None) for _ in PROMPTS]
 
-    def fail(self, where: str) -> None:
-        if where == self.where:
-            raise KeyError("blk.0")
+    seen.append(os.environ.get(STEPS["direct"]))
+    fail("open")
+    yield Method(ask)
 
 
 @pytest.mark.parametrize("where", ["open", "answers", "rounds"])
@@ -156,7 +158,7 @@ def test_a_method_that_fails_is_listed_and_the_others_go_on(
 ) -> None:
     """And it is opened with stock kernels, whatever is set."""
     seen: list[str | None] = []
-    monkeypatch.setitem(METHODS, "ollama", (lambda workload: Failing(where, seen), "a method of the test's"))
+    monkeypatch.setitem(METHODS, "ollama", (lambda workload: failing(where, seen), "a method of the test's"))
     monkeypatch.setenv(STEPS["direct"], "as it was")
     record = compare_here("ollama", "naive")
     started = where != "open"
@@ -172,8 +174,8 @@ def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(write_config: 
     config = load_config(write_config("qwen3", PROMPTS))
     sure = config.changed(prompts=tuple(p.changed(min_confidence=1.0, fallback="unsure") for p in config.prompts))
     methods = by_name(compared(sure, "batched"))
-    assert methods["qcls"]["agreement"]["joint"] > 0.5
-    assert methods["batched"]["agreement"]["scoring"] == 1.0
+    assert methods["qcls"]["as_joint"] > 0.5
+    assert methods["batched"]["as_scoring"] == 1.0
 
 
 def test_stock_kernels_are_not_measured_on_rearranged_weights(
@@ -203,10 +205,10 @@ def test_stock_kernels_are_not_measured_on_rearranged_weights(
 # --- servers ---------------------------------------------------------------------------------------------------------
 
 
-def peers_of(server: PeerServer) -> Peers:
+def peers_of(server: PeerServer) -> dict[str, str]:
     if server.kind == "ollama":
-        return Peers(ollama=server.url, ollama_model="tiny")
-    return Peers(llama_server=server.url)
+        return {"ollama": server.url, "ollama_model": "tiny"}
+    return {"llama_server": server.url}
 
 
 @pytest.fixture(params=["llama-server", "ollama"])
@@ -219,10 +221,11 @@ def server(request: pytest.FixtureRequest, make_model: MakeModel) -> PeerServer:
 def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "ollama"]) -> None:
     config, queries = load_config(config_path("fashion-8")), ("red dress", "孕妇牛仔裤")
     with PeerServer(kind=kind, path=embedded_model(), n_slots=7) as server:
-        record = compared(config, kind, queries=queries, peers=peers_of(server))
+        record = compared(config, kind, queries=queries, **peers_of(server))
     assert record["absent"] == []
     method = by_name(record)[kind]
-    assert method["agreement"] == {"scoring": 1.0, "joint": 1.0, "n_answers": 16, "n_without_answer": 0}
+    assert (method["as_scoring"], method["as_joint"]) == (1.0, 1.0)
+    assert (method["n_answers"], method["n_without_answer"]) == (16, 0)
     assert method["n_log_probabilities"] > 50
     assert method["largest_log_probability_difference"] <= LARGEST["embedded"]
     assert "labels that share first tokens (colour, material) cannot be told apart" in method["note"]
@@ -251,9 +254,9 @@ def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here:
         method = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
         server.body = b'{"content": "", "stop_type": "eos", "done_reason": "stop"}'  # with no token to send
         ended = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
-    assert (ended["agreement"]["n_answers"], ended["agreement"]["n_without_answer"]) == (0, 15)
+    assert (ended["n_answers"], ended["n_without_answer"]) == (0, 15)
     assert "15 of 15 answers came without log-probabilities" in ended["note"]
-    assert method["agreement"]["n_without_answer"] > 0
+    assert method["n_without_answer"] > 0
     assert f"outside the {100 if server.kind == 'llama-server' else 20} tokens that come back" in method["note"]
 
 
@@ -262,7 +265,7 @@ def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeM
         record = compare_here("ollama", peers=peers_of(server))
     assert record["absent"] == []
     method = by_name(record)["ollama"]
-    assert method["agreement"]["n_without_answer"] >= len(PROMPTS)
+    assert method["n_without_answer"] >= len(PROMPTS)
     assert "3 of 15 answers came without log-probabilities (done_reason stop)" in method["note"]
     assert "its weights are the same file, by sha256" in method["note"]
 
@@ -280,7 +283,7 @@ def test_an_ollama_that_cannot_be_compared_is_absent(
     kind: Any, fault: dict[str, str], reason: str, make_model: MakeModel, compare_here: Compare
 ) -> None:
     with PeerServer(kind=kind, path=make_model(), **fault) as server:  # type: ignore[arg-type]
-        peers = Peers(ollama=server.url, ollama_model="tiny")
+        peers = {"ollama": server.url, "ollama_model": "tiny"}
         (absent,) = compare_here("ollama", peers=peers)["absent"]
     assert reason in absent["reason"]
 
@@ -289,7 +292,7 @@ def test_servers_get_the_labels_that_a_slot_stands_for(make_model: MakeModel, wr
     prompts = [replace(PROMPTS[0], template="one of {labels}\nquery: {query}\ncolour:")]
     config = load_config(write_config(make_model(), prompts))
     with PeerServer(kind="llama-server", path=make_model()) as server:
-        compared(config, "llama-server", queries=("red",), peers=peers_of(server))
+        compared(config, "llama-server", queries=("red",), **peers_of(server))
     texts = {request["prompt"] for request in server.requests}
     assert texts == {"one of dress, jeans, shirt, none\nquery: red\ncolour:"}
 

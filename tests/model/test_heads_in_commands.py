@@ -167,7 +167,7 @@ def test_bench_counts_the_layers_that_are_read(headed: Headed) -> None:
 def test_compare_says_whose_answers_the_heads_are(headed: Headed) -> None:
     words = ["--method", "batched", "--rounds", 1, "--query", QUERIES[0], "--format", "json"]
     ours, batched = json.loads(printed("compare", "-c", headed.config, *words))["methods"]
-    assert (ours["agreement"]["scoring"], batched["n_log_probabilities"] > 0) == (1, True)
+    assert (ours["as_scoring"], batched["n_log_probabilities"] > 0) == (1, True)
     assert "heads answer category after 3 of 8 layers, audience after 2 of 8 layers" in ours["note"]
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from made_prompts import made_prompt
 
-from qcls_gguf.compare.method import Answer, Method, WorkloadPrompt
-from qcls_gguf.compare.records import WinnerAgreement
+from qcls_gguf.compare.method import Answer, WorkloadPrompt
 from qcls_gguf.compare.run import method_record
 
 DISTINCT, SHARED = (
@@ -58,21 +57,21 @@ MS = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 2.0], [4.0, 2.0, 2.0]])
 
 def test_a_ratio_and_its_range_are_quantiles_of_the_rounds_ratios() -> None:
     times = np.array([[2.0], [3.0], [4.0]])
-    found = method_record("qcls", Method(), MS * times, MS, OURS, OURS, REFERENCES)
+    found = method_record("qcls", [], MS * times, MS, OURS, OURS, REFERENCES)
     assert found.p50_ms == 6.0
     assert found.ratio_to_qcls == 3.0
     assert found.ratio_range == pytest.approx([2.2, 3.8])
     # a slow round of both, whose times a ratio of all medians would mix up with those of the others
     slow = MS * np.array([[1.0], [100.0], [1.0]])
-    assert method_record("qcls", Method(), slow * times, slow, OURS, OURS, REFERENCES).ratio_to_qcls == 3.0
+    assert method_record("qcls", [], slow * times, slow, OURS, OURS, REFERENCES).ratio_to_qcls == 3.0
 
 
 def test_agreement_counts_winners_and_the_largest_differences() -> None:
     answers = [Answer(label="a", joint=(-1.25, None)), Answer(label=None, joint=(None, -0.2))]
-    found = method_record("qcls", Method(), MS, MS, answers, OURS, REFERENCES)
-    assert found.agreement == WinnerAgreement(scoring=1.0, joint=0.0, n_answers=1, n_without_answer=1)
+    found = method_record("qcls", [], MS, MS, answers, OURS, REFERENCES)
+    assert (found.as_scoring, found.as_joint, found.n_answers, found.n_without_answer) == (1.0, 0.0, 1, 1)
     assert found.largest_log_probability_difference == 0.25
     assert found.n_log_probabilities == 2
-    nobody = method_record("qcls", Method(), MS, MS, [Answer(label=None)] * 2, OURS, REFERENCES)
-    assert nobody.agreement == WinnerAgreement(scoring=None, joint=None, n_answers=0, n_without_answer=2)
+    nobody = method_record("qcls", [], MS, MS, [Answer(label=None)] * 2, OURS, REFERENCES)
+    assert (nobody.as_scoring, nobody.as_joint, nobody.n_answers, nobody.n_without_answer) == (None, None, 0, 2)
     assert nobody.largest_log_probability_difference is None
