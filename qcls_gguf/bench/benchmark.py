@@ -13,6 +13,7 @@ import numpy as np
 
 from ..classifier import Classifier
 from ..config.schema import Config
+from ..data.rows import PLAIN, Reading
 from ..errors import ConfigError, PlanError
 from ..model.header import GgufHeader, TensorInfo
 from ..opening import ClassifierOpener
@@ -30,8 +31,8 @@ class BenchmarkSettings:
     configs: tuple[Config, ...]
     input: str | None = None
     """a file of queries, or - for standard input; None: queries of query_tokens tokens are made"""
-    query_column: str | None = None
-    """of a table, the column with the queries"""
+    reading: Reading = PLAIN
+    """of that file"""
     query_tokens: tuple[range, ...] = (range(2, 10),)
     """lengths of queries that are made, a set of queries for each range"""
     batches: tuple[int, ...] = (1,)
@@ -58,7 +59,7 @@ def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> records.
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
     """
     _check_settings(settings)
-    queries = None if settings.input is None else file_queries(settings.input, settings.query_column)
+    queries = None if settings.input is None else file_queries(settings.input, settings.reading)
     with ExitStack() as stack:
         classifiers = [
             stack.enter_context(_started(name, config, settings, queries, opener))

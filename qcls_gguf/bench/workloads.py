@@ -15,7 +15,7 @@ from time import perf_counter_ns
 
 from ..classifier import Classifier
 from ..config.words import counted
-from ..data.queries import all_queries
+from ..data.rows import PLAIN, Reading, all_queries
 from ..errors import ConfigError
 from ..prompts.compiled import Prompt, Tokenizer
 from ..score.result import Counts
@@ -41,12 +41,12 @@ class QuerySet:
     queries: tuple[str, ...]
 
 
-def file_queries(source: str, column: str | None = None) -> QuerySet:
-    """The queries of a file, or of standard input for `-`; column: of a table, the one with the queries.
+def file_queries(source: str, reading: Reading = PLAIN) -> QuerySet:
+    """The queries of a file, or of standard input for `-`.
 
     Raises ConfigError for one that is empty or not UTF-8.
     """
-    different = dict.fromkeys(all_queries(source, column))  # equal queries of a batch would be computed once
+    different = dict.fromkeys(all_queries(source, reading))  # equal queries of a batch would be computed once
     if not different:
         raise ConfigError(f"`queries` {source}: has no queries: give one a line")
     return QuerySet(name="stdin" if source == "-" else Path(source).name, queries=tuple(different))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..data.queries import all_queries
+from ..data.rows import all_queries
 from .options import GivenQueries, ModelOptions, Reporting, command, option, settings_of
 from .terminal import EXIT_OTHER, check_outputs, long_work, with_options
 
@@ -21,7 +21,7 @@ class ComparisonOptions(GivenQueries):
         """All queries; None where none are given. Raises ConfigError."""
         if not self.query and self.queries is None:
             return None
-        read = [] if self.queries is None else all_queries(self.queries, self.query_column)
+        read = [] if self.queries is None else all_queries(self.queries, self.reading)
         return (*self.query, *read)
 
 

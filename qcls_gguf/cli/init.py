@@ -59,8 +59,8 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     if not (chosen.labels or data):
         raise ConfigError("give --labels NAME=LABEL,… or --data FILE")
     only_one(model=chosen.model, hf_repo=chosen.hf_repo, family=chosen.family)
-    if data is None and (rows.query_column or rows.label_column or rows.ignore_columns):
-        raise ConfigError("--query-column, --label-column and --ignore-columns are for --data, which is not given")
+    if data is None and (rows.given or rows.label_column or rows.ignore_columns):
+        raise ConfigError("--query-column, --label-column, … are for --data, which is not given")
     check_outputs({"--out": out}, {"--data": data}, force=chosen.force)
     folder = out.absolute().parent
     named = given_model(chosen.model, chosen.hf_repo, folder)
@@ -68,7 +68,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     found: LabelColumns | None = None
     remarks: tuple[str, ...] = ()
     if data is not None:
-        found = find_labels(data, rows.query_column, rows.columns)
+        found = find_labels(data, rows.columns)
         prompts, remarks = found.prompts, found.remarks
         source = f"{data.name}, {counted(found.n_rows, 'row')}"
     else:
@@ -76,7 +76,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     draft = Draft(prompts=prompts, model=model, about=chosen.about, source=source)
     write_file(out, draft_text(draft, folder), "--out")
     schema = write_schema(out)
-    commands = [f"  {command}" for command in _next(out, data, found)]
+    commands = [f"  {command}" for command in _next(out, data, found, rows)]
     for line in (
         f"wrote {out}" + (f", and {schema.name}, by which editors check it" if schema else ""),
         *(f"note: {with_options(remark)}" for remark in remarks),
@@ -86,7 +86,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
         say(line)
 
 
-def _next(out: Path, data: Path | None, found: LabelColumns | None) -> list[str]:
+def _next(out: Path, data: Path | None, found: LabelColumns | None, rows: ColumnOptions) -> list[str]:
     """The commands that follow."""
     config = shlex.quote(str(out))
     commands = [f"qcls-gguf inspect -c {config}"]
@@ -94,5 +94,8 @@ def _next(out: Path, data: Path | None, found: LabelColumns | None) -> list[str]
         columns = "" if found.query == "query" else f" --query-column {shlex.quote(found.query)}"
         if found.ignored:
             columns += f" --ignore-columns {shlex.quote(','.join(found.ignored))}"
+        for name in ("input_format", "encoding", "delimiter"):
+            if value := getattr(rows, name):
+                columns += f" --{name.replace('_', '-')} {shlex.quote(value)}"
         commands.append(f"qcls-gguf eval -c {config} --data {shlex.quote(str(data))}{columns}")
     return [*commands, f"qcls-gguf run -c {config}"]

@@ -11,9 +11,8 @@ from time import perf_counter
 from typing import Literal
 
 from ..config.words import printable
-from ..data.queries import QUERY
 from ..errors import ConfigError
-from .options import REQUIRED, RecordFormat, Reporting, ScoredModelOptions, argument, command, option
+from .options import REQUIRED, FileOptions, RecordFormat, Reporting, ScoredModelOptions, argument, command, option
 from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, say
 
 _LINE_S = 30.0
@@ -23,12 +22,11 @@ OutputFormat = Literal["parquet", "csv", "tsv", "jsonl"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
+class TableOptions(FileOptions):
     """What is read and written."""
 
     inputs: tuple[str, ...] = argument("IN…", "Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")
     out: Path = option("--out -o DIR|FILE", "A folder that gets a file for each shard, or one file.", REQUIRED)
-    query_column: str = option("--query-column NAME", "The column with the queries.", QUERY)
     format: OutputFormat | None = option("--format -f", "Format of the output. Default: the input's; csv for text.")
     scores: bool = option("--scores", "Also a column with every label's probability.", False)
     top_k: int | None = option("--top-k K", "Also a column with the K most probable labels.", low=1)
@@ -86,7 +84,10 @@ def label_command(
     check_outputs({"--html": summary.html}, {"--out": table.out, "--config": model.config, "--cache": work.cache})
     labelling = LabelSettings(
         config=model.settings(),
-        **{**asdict(table), **asdict(work), "part": _part(table.part)},
+        reading=table.reading,
+        **{**asdict(work), **{name: getattr(table, name) for name in ("inputs", "out", "format", "scores", "top_k")}},
+        **{name: getattr(table, name) for name in ("prefix", "overwrite", "limit")},
+        part=_part(table.part),
     )
     with classifier_opener(model.offline, summary.quiet) as opener, _progress(summary.quiet) as on_progress:
         on_note = (lambda _: None) if summary.quiet else lambda text: say(printable(text))

@@ -21,7 +21,7 @@ import typer
 from ..config.resources import DEFAULT_CONFIG, config_names, schema_path
 from ..config.words import JsonObject, printable_lines
 from ..data.labelled import LabelledColumns
-from ..data.queries import QUERY
+from ..data.rows import Format, Reading
 from ..errors import ConfigError
 from ..report.files import Output, show_and_write
 from .terminal import EXIT_OTHER, OPTIONS, exit_codes, say
@@ -203,11 +203,33 @@ class Reporting(Printing):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueriesFile:
+class FileOptions:
+    """How a file of rows is read."""
+
+    query_column: str | None = option("--query-column NAME", "The column with the queries. Default: query.")
+    input_format: Format | None = option("--input-format", "What the file is. Default: by its ending or its content.")
+    encoding: str | None = option("--encoding NAME", "The text's encoding. Default: UTF-8, UTF-16 or UTF-32.")
+    delimiter: str | None = option("--delimiter C", "What stands between fields. Default: the header's , ; | ^ or tab.")
+
+    @property
+    def reading(self) -> Reading:
+        """How the file is read."""
+        return Reading(
+            query=self.query_column, format=self.input_format, encoding=self.encoding, delimiter=self.delimiter
+        )
+
+    @property
+    def given(self) -> str | None:
+        """One of these options that is given."""
+        names = ("query_column", "input_format", "encoding", "delimiter")
+        return next((f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueriesFile(FileOptions):
     """Queries of a file."""
 
-    queries: str | None = option("--queries FILE|-", "A file with one query a line, or a table: .csv, .tsv, .jsonl.")
-    query_column: str | None = option("--query-column NAME", "The table's column of queries. Default: query.")
+    queries: str | None = option("--queries FILE|-", "A file with one query a line, or a table: CSV, JSON lines, …")
 
     @property
     def path(self) -> Path | None:
@@ -223,10 +245,9 @@ class GivenQueries(QueriesFile):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnOptions:
+class ColumnOptions(FileOptions):
     """Which columns of rows are read."""
 
-    query_column: str | None = option("--query-column NAME", "The column with the queries. Default: query.")
     label_column: tuple[str, ...] = option(
         "--label-column NAME", "A column of labels; repeatable. Default: all but the ignored ones."
     )
@@ -236,7 +257,8 @@ class ColumnOptions:
     def columns(self) -> LabelledColumns:
         """The columns that are read."""
         ignored = tuple(name.strip() for name in self.ignore_columns.split(",") if name.strip())
-        return LabelledColumns(query=self.query_column or QUERY, labels=self.label_column, ignored=ignored)
+        own = dataclasses.asdict(self.reading)
+        return LabelledColumns(**own, labels=self.label_column, ignored=ignored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

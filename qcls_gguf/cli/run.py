@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from ..config.words import printable
-from ..data.queries import Line, check_queries, read_queries
+from ..data.rows import Row, check_queries, read_queries
 from ..errors import ConfigError, QclsError
 from .options import GivenQueries, ScoredModelOptions, command, option
 from .terminal import EXIT_OTHER, classifier_opener, say, with_options
@@ -36,11 +36,11 @@ class QueryOptions(GivenQueries):
         """Whether there is a single query."""
         return len(self.query) == 1 and self.queries is None and not self.interactive
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[Row]:
         """The queries as they come, also typed ones. Raises ConfigError."""
-        yield from map(Line, self.query)
+        yield from map(Row, self.query)
         if self.queries is not None:
-            yield from read_queries(self.queries, blank=True, query_column=self.query_column)
+            yield from read_queries(self.queries, self.reading, blank=True)
         nothing_given = not self.query and self.queries is None
         if sys.stdin.isatty() and self.queries != "-" and (self.interactive or nothing_given):
             yield from _ask()
@@ -96,9 +96,9 @@ def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredMode
     qcls-gguf run --config my.yaml -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -ngl all
     """
     if queries.queries is not None:
-        check_queries(queries.queries, queries.query_column)
-    elif queries.query_column is not None:
-        raise ConfigError("--query-column is for --queries, which is not given")
+        check_queries(queries.queries, queries.reading)
+    elif queries.given:
+        raise ConfigError(f"{queries.given} is for --queries, which is not given")
     if answers.top is not None and answers.format not in ("table", "json", "jsonl"):
         raise ConfigError(f"--top is not for --format {answers.format}")
     from ..config.schema import for_configured_prompts  # see app.py for why here
@@ -112,7 +112,7 @@ def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredMode
         return EXIT_OTHER if _label(classifier, queries, writer, quiet=answers.quiet) else None
 
 
-def _ask() -> Iterator[Line]:
+def _ask() -> Iterator[Row]:
     with suppress(ImportError):
         import readline  # noqa: F401  (gives input() its line editing)
 
@@ -129,7 +129,7 @@ def _ask() -> Iterator[Line]:
             return
         if not text.strip():
             return
-        yield Line(text)
+        yield Row(text)
 
 
 def _label(classifier: Classifier, queries: QueryOptions, writer: AnswerWriter, *, quiet: bool) -> bool:
@@ -154,7 +154,7 @@ def _label(classifier: Classifier, queries: QueryOptions, writer: AnswerWriter, 
     return counts["failed"] > 0
 
 
-def _answer(classifier: Classifier, line: Line, writer: AnswerWriter) -> Result | str:
+def _answer(classifier: Classifier, line: Row, writer: AnswerWriter) -> Result | str:
     """Label and print a query; returns what became of it, as a word where there is no result."""
     if line.number is not None and line.is_blank:
         writer.write(line, None)

@@ -1,10 +1,10 @@
-"""Labelled queries from JSON lines or CSV. All rows are checked when they are read."""
+"""Labelled queries of files. All rows are checked when they are read."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.words import MAX_LISTED, JsonObject, hint, shown
-from ..errors import ConfigError, prefixed, readable
-from .encoding import is_text, utf8_of
-from .queries import QUERY
-from .rows import Row, Rows, format_of, why_refused
+from ..errors import ConfigError, readable
+from .lines import is_text
+from .rows import Reading, Row, Rows, open_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +52,9 @@ ALL = ("all",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledColumns:
-    """Which columns of a table are read, and of JSON lines which keys of an object and of its labels."""
+class LabelledColumns(Reading):
+    """How labelled rows are read: which columns of a table, and of JSON lines which keys of an object or its labels."""
 
-    query: str = QUERY
-    """the one with the queries"""
     labels: tuple[str, ...] = ()
     """those with labels, named after the prompts; empty: all but the ignored ones"""
     ignored: tuple[str, ...] = ()
@@ -81,49 +78,39 @@ PLAIN_COLUMNS = LabelledColumns()
 """`query`, and nothing but prompts"""
 
 
-def content_of(path: Path) -> bytes:
-    """The bytes of a file of labelled queries. Raises ConfigError."""
-    if what := why_refused(path, ".json"):
-        raise ConfigError(f"`data` {path}: {what}")
-    with readable(f"`data` {path}"):
-        return path.read_bytes()
-
-
 def read_labelled(
     path: Path, labels: Mapping[str, Sequence[str]], columns: LabelledColumns = PLAIN_COLUMNS
 ) -> LabelledData:
-    """The rows of a file for prompts with these labels; CSV where its name ends in `.csv` or `.tsv`, else JSON lines.
+    """The rows of a file for prompts with these labels.
 
-    JSON lines: `{"query": …, "labels": {prompt: label or list of accepted labels}}`. CSV: the columns `query` and the
-    prompts' names, several accepted labels separated by `|`, the delimiter detected. UTF-8 or UTF-16. A row counts for
-    the prompts that it has a label of. Rows that cannot be used are returned as bad.
-    Raises ConfigError for a file that cannot be read, or has no rows.
+    JSON lines: `{"query": …, "labels": {prompt: label or list of accepted labels}}`, or the prompts' names beside the
+    query. Tables: the columns `query` and the prompts' names, in text several accepted labels separated by `|`. Numbers
+    and truth values stand for the labels that they are as text. A row counts for the prompts that it has a label of.
+    Rows that cannot be used are returned as bad. Raises ConfigError for a file that cannot be read, or has no rows.
     """
-    name, content = f"`data` {path}", content_of(path)
-    is_table = format_of(path) in ("csv", "tsv")
+    place = f"`data` {path}"
     rows: list[LabelledQuery] = []
     bad: list[BadRow] = []
-    with prefixed(name):
-        lines = io.BytesIO(utf8_of(content, "the text"))
-        found = Rows(lines, "csv" if is_table else "jsonl", columns.query, others=labels)
-        known = [column for column in found.header if column != columns.query] if is_table else list(labels)
-        for column in columns.labels:
-            if column not in known:
-                raise ConfigError(f"has no column {column!r}: the columns are {', '.join(map(repr, known))}")
-        prompts = {found.header.index(each): each for each in known if is_table and columns.of_prompt(each, labels)}
+    with open_rows(str(path), place, columns, labels, is_labelled=True) as found:
+        known = [name for name in found.header if name != found.query] or list(labels)
+        for name in columns.labels:
+            if name not in known:
+                raise ConfigError(f"has no column {name!r}: the columns are {', '.join(map(repr, known))}")
+        for name in found.header:
+            if name != found.query:
+                columns.of_prompt(name, labels)
         for row in found:
             if row.is_blank and not row.fields and row.values is None:
                 continue
             try:
-                if row.problem:
-                    raise ConfigError(row.problem)
-                accepted = _accepted(row, prompts, labels) if is_table else _labels_of(row)
-                rows.append(_labelled(row, accepted, labels, columns))
+                rows.append(_labelled(row, labels_in(row, found, labels), labels, columns))
             except ConfigError as e:
-                bad.append(BadRow(row.number, str(e)))
+                bad.append(BadRow(row.number or 0, str(e)))
     if not rows and not bad:
-        raise ConfigError(f"{name}: has no rows")
-    return LabelledData(path=path, sha256=hashlib.sha256(content).hexdigest(), rows=tuple(rows), bad=tuple(bad))
+        raise ConfigError(f"{place}: has no rows")
+    with readable(place):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return LabelledData(path=path, sha256=digest, rows=tuple(rows), bad=tuple(bad))
 
 
 def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
@@ -134,25 +121,60 @@ def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
     return ConfigError("\n".join([head, *listed, *more]))
 
 
-def _accepted(row: Row, prompts: Mapping[int, str], labels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The labels in the cells of CSV."""
-    found = {}
-    for index, name in prompts.items():
-        cell, known = row.fields[index], labels[name]
-        if cell.strip():  # spaces that a table's editor left count for nothing
-            parts = [part if part in known else part.strip() for part in cell.split("|")]
-            found[name] = [cell] if cell in known else parts
-    return found
-
-
-def _labels_of(row: Row) -> JsonObject:
-    """The labels of an object of JSON lines. Raises ConfigError."""
-    pairs = json.loads(row.line, object_pairs_hook=_once)
-    if "labels" not in pairs:
+def labels_in(row: Row, rows: Rows, prompts: Collection[str] = ()) -> JsonObject:
+    """The labels of a row as they stand there, by the names of columns or prompts. Raises ConfigError where it has
+    none.
+    """
+    if row.problem is not None:
+        raise ConfigError(row.problem)
+    if rows.header:
+        return {name: value for name, value in zip(rows.header, row.fields, strict=False) if name != rows.query}
+    values: JsonObject = json.loads(row.line, object_pairs_hook=_once)
+    labels = values.get("labels")
+    if isinstance(labels, dict):
+        return labels
+    if "labels" in values and "labels" not in prompts:
+        raise ConfigError(f"labels: {shown(labels)} is not an object of prompts and their labels")
+    flat = {name: value for name, value in values.items() if name not in (rows.query, rows.query.partition(".")[0])}
+    if not flat:
         raise ConfigError('has no \'labels\': write them as "labels": {"PROMPT": "LABEL"}')
-    if not isinstance(pairs["labels"], dict):
-        raise ConfigError(f"labels: {shown(pairs['labels'])} is not an object of prompts and their labels")
-    return pairs["labels"]
+    return flat
+
+
+def label_of(value: Any, labels: Sequence[str]) -> str | None:
+    """The label that a value stands for: the same text, else the only one that is the same number or truth value."""
+    if isinstance(value, str) and value in labels:
+        return value
+    as_value = _as_value(value)
+    same = [label for label in labels if as_value is not None and _as_value(label) == as_value]
+    return same[0] if len(same) == 1 else None
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value says that there is none."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or (value == "" and isinstance(value, str))
+
+
+def label_text(value: Any) -> str:
+    """The label that a value of a table or of JSON is meant as."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _as_value(value: Any) -> tuple[str, object] | None:
+    """What a number or a truth value is, also as text; None for other text."""
+    if isinstance(value, str):
+        text = value.strip()
+        if text.lower() in ("true", "false"):
+            return "truth", text.lower() == "true"
+        try:
+            value = int(text) if text.lstrip("-").isdecimal() and text.isascii() else float(text)
+        except ValueError:
+            return None
+    if isinstance(value, bool):
+        return "truth", value
+    return ("number", value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -163,24 +185,34 @@ def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
     return dict(pairs)
 
 
+def parts_of(cell: str, labels: Sequence[str]) -> list[str]:
+    """The labels in a cell of text; spaces that a table's editor left count for nothing."""
+    if cell in labels or not cell.strip():
+        return [cell] if cell.strip() else []
+    return [part if part in labels else part.strip() for part in cell.split("|")]
+
+
 def _labelled(
     row: Row, values: Mapping[str, Any], labels: Mapping[str, Sequence[str]], columns: LabelledColumns
 ) -> LabelledQuery:
-    if not is_text(row.query):
+    if not is_text(row.text):
         raise ConfigError("query: is not valid UTF-8")
     accepted: dict[str, tuple[str, ...]] = {}
     for name, value in values.items():
-        if not columns.of_prompt(name, labels) or value is None:
+        if not columns.of_prompt(name, labels) or is_missing(value):
             continue
         several = value if isinstance(value, list) else [value]
+        if row.fields and isinstance(value, str):
+            several = parts_of(value, labels[name])
+            if not several:
+                continue
         if not several:
             raise ConfigError(f"labels.{name}: is an empty list: leave the prompt out where no label is known")
-        for label in several:
-            if label not in labels[name]:
-                raise ConfigError(
-                    f"labels.{name}: {shown(label)} is no label of this prompt, {hint(label, labels[name])}"
-                )
-        accepted[name] = tuple(dict.fromkeys(several))
+        found = [label_of(label, labels[name]) for label in several]
+        if None in found:
+            wrong = several[found.index(None)]
+            raise ConfigError(f"labels.{name}: {shown(wrong)} is no label of this prompt, {hint(wrong, labels[name])}")
+        accepted[name] = tuple(dict.fromkeys(label for label in found if label is not None))
     if not accepted:
         raise ConfigError("has no label of any prompt")
-    return LabelledQuery(line=row.number, query=row.query, labels=accepted)
+    return LabelledQuery(line=row.number or 0, query=row.text, labels=accepted)

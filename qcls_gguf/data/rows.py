@@ -1,61 +1,96 @@
-"""Rows of text files as they come, with all that they hold: lines, rows of CSV, objects of JSON lines."""
+"""The rows of files and of standard input as they come: lines of text, rows of delimited text, objects of JSON lines,
+rows of Parquet. Every command that reads queries or labelled rows reads them here.
+"""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+import logging
+import os
+import sys
+from collections import Counter, deque
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from ..config.words import counted, kind_of, listed, printable, shown
-from ..errors import ConfigError
-from .encoding import LONGEST_LINE, is_text, shown_bytes
+from ..errors import ConfigError, prefixed, readable
+from .lines import LONGEST_LINE, REMEDY, Lines, beginning, is_text, shown_bytes, unpacked
 
+QUERY = "query"
 NULL = "the query is null"
 _N_SHOWN = 60  # characters of a line that is refused
+_LOOKED_AT = 16
+"""lines in which an object or a header is looked for, where the name does not say what a file is"""
 Format = Literal["parquet", "csv", "tsv", "jsonl", "text"]
 FORMATS: Mapping[str, Format] = {
-    ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text",
+    ".parquet": "parquet", ".csv": "csv", ".psv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl",
+    ".ndjson": "jsonl", ".jsonlines": "jsonl", ".jl": "jsonl", ".txt": "text",
 }  # fmt: skip
-"""by the endings of names"""
+"""by the endings of names; what another name or `.txt` stands for is found in the content"""
+PACKED = (".gz", ".zst")
+"""what may follow these endings"""
 _REFUSED = {
-    ".json": "is one JSON document: write an object a line, in a file named .jsonl",
-    ".parquet": "is Parquet, which only `qcls-gguf label` reads: save it as .csv or .jsonl",
-    **dict.fromkeys((".arrow", ".feather"), "is a file of Arrow: save it as .csv or .jsonl"),
+    **dict.fromkeys((".arrow", ".feather"), "is a file of Arrow: save it as Parquet, .csv or .jsonl"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "is a spreadsheet: save it as .csv"),
-    **dict.fromkeys((".gz", ".zst", ".bz2", ".xz", ".zip"), "is packed: unpack it"),
+    **dict.fromkeys((".bz2", ".xz", ".zip", ".7z"), "is packed: unpack it"),
 }
+_ONE_DOCUMENT = "is one JSON document: write an object a line, in a file named .jsonl"
+_DELIMITERS = (",", ";", "\t", "|", "^")
+_NAMED_DELIMITERS = {"\\t": "\t", "tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
+# A field of Python's csv may have 131,072 characters, unless the process says otherwise.
+csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a file is read where its name and its content do not say, or say it wrong."""
+
+    query: str | None = None
+    """the column or key with the queries, `a.b` for b in the object a; None: `query`"""
+    format: Format | None = None
+    encoding: str | None = None
+    """of text, a name that Python knows; None: UTF-8, UTF-16 or UTF-32"""
+    delimiter: str | None = None
+    """between the fields of a line; None: the one of , ; | ^ and tab that the header has"""
+
+
+PLAIN = Reading()
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row with its query, or what is wrong with it."""
+    """A query, or the reason why a row has none."""
 
-    number: int
-    """of the line on which it begins, from 1"""
-    query: str
+    text: str
     problem: str | None = None
-    """why it has no query"""
-    line: bytes = b""
-    """the line without its break; not of CSV"""
-    fields: tuple[str, ...] = ()
-    """of CSV; a byte that is no UTF-8 is a surrogate"""
+    """without its place"""
+    number: int | None = None
+    """of the line on which it begins, or of the row of Parquet, from 1; None for a query that was given or typed"""
+    line: str = ""
+    """the line without its break; not of tables"""
+    fields: Sequence[Any] = ()
+    """of tables, in the order of the header; of text a byte that is not valid is a surrogate"""
     values: Mapping[str, Any] | None = None
-    """of JSON lines, where the line is an object"""
+    """of JSON lines and Parquet, where the row is an object"""
+    unit: str = "line"
 
     @property
     def error(self) -> str | None:
-        """What is wrong with it, with the line's number."""
-        return None if self.problem is None else placed(f"line {self.number}", self.problem)
+        """Why it has no query, with its place."""
+        if self.problem is None or self.number is None:
+            return self.problem
+        return placed(f"{self.unit} {self.number}", self.problem)
 
     @property
     def is_blank(self) -> bool:
         """Whether there is nothing on the line."""
-        return self.problem is None and not self.query.strip()
+        return self.problem is None and not self.text.strip()
 
 
 def placed(place: str, problem: str) -> str:
@@ -63,21 +98,19 @@ def placed(place: str, problem: str) -> str:
     return f"{place}{' ' if problem.startswith(('is ', 'has ')) else ': '}{problem}"
 
 
-def format_of(path: Path) -> Format:
-    """The format by the ending of a name; files with other endings have one query per line."""
-    return FORMATS.get(path.suffix.lower(), "text")
+def bare_name(path: Path) -> Path:
+    """A path without the ending of a packed file."""
+    return path.with_suffix("") if path.suffix.lower() in PACKED else path
 
 
-def why_refused(path: Path, *accepted: str) -> str | None:
-    """Why a file cannot be read, by the ending of its name; None if it can.
-
-    accepted: endings that the caller reads.
-    """
-    suffix = path.suffix.lower()
-    return None if suffix in accepted else _REFUSED.get(suffix)
+def format_of(path: Path) -> Format | None:
+    """The format that the ending of a name stands for; None where only the content says it."""
+    return FORMATS.get(bare_name(path).suffix.lower())
 
 
-DELIMITERS = (",", ";", "\t")
+def why_refused(path: Path) -> str | None:
+    """Why a file cannot be read, by the ending of its name; None if it may be."""
+    return _REFUSED.get(path.suffix.lower())
 
 
 def listed_columns(names: Sequence[str]) -> str:
@@ -92,58 +125,326 @@ def check_once(columns: Sequence[str]) -> None:
         raise ConfigError(f"column {shown(twice)} is given twice: name each column, or remove those that are empty")
 
 
-class CsvFile:
-    """The header of CSV, and its rows as they come, without queries; blank lines are rows without fields."""
+def member(values: Any, path: str) -> tuple[bool, Any]:
+    """Whether an object has a key, and its value; `a.b` is also b in the object, or the list, that is its a."""
+    if isinstance(values, Mapping) and path in values:
+        return True, values[path]
+    if isinstance(values, list) and path.isdecimal():
+        return int(path) < len(values), values[int(path)] if int(path) < len(values) else None
+    first, dot, rest = path.partition(".")
+    if dot and (below := member(values, first))[0]:
+        return member(below[1], rest)
+    return False, None
 
-    def __init__(self, lines: Iterator[str], wanted: Collection[str] = ()) -> None:
-        """lines: with their line breaks. wanted: columns by which the delimiter is known; else it is the one that
-        parts the header most often; a byte that is no UTF-8 is a surrogate. Raises ConfigError where the header is
-        none, or names a column twice.
+
+class Rows:
+    """The rows of a file. A row that is not valid has an error, and the rows after it follow."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        name: str,
+        reading: Reading = PLAIN,
+        others: Collection[str] = (),
+        *,
+        is_labelled: bool = False,
+        needs_query: bool = True,
+    ) -> None:
+        """name: of the file, whose ending may tell the format. others: columns by which the delimiter of a header is
+        known, beside that of the queries. is_labelled: whether rows have labels, so that lines of text are none.
+        needs_query: whether a table must have the column of queries. Raises ConfigError for a file that cannot be read
+        in this way, for a table without a usable header, or without the column.
         """
-        first = next(lines, "")
+        self.query = reading.query or QUERY
+        """the column or key with the queries"""
+        self.header: tuple[str, ...] = ()
+        """the columns of a table"""
+        self.next_line = 1
+        """the number of the line after the last row that was given"""
+        self.offset = 0
+        """and where that line begins, in bytes of the content"""
+        self.n_warned = 0
+        """rows over several lines that look like rows of their own"""
+        self._again: deque[tuple[str, int]] = deque()
+        """lines that were read and are to be read again, and where they end"""
+        self._reading, self._others, self._needs_query = reading, others, needs_query
+        path = Path(name)
+        content = unpacked(file)
+        told = reading.format or format_of(path)
+        if beginning(content, 4) == b"PAR1" and reading.format in (None, "parquet"):
+            told = "parquet"
+        self.format: Format = told or "text"
+        self.lines: Lines | None = None
+        if told == "parquet":
+            self._rows = self._of_parquet(content)
+            return
+        self.lines = Lines(content, reading.encoding)
+        looked_at: list[tuple[str, int]] = []
+        for line in self._fed():
+            looked_at.append((line, self.offset))
+            if line.strip() or len(looked_at) == _LOOKED_AT:
+                break
+        self._again.extend(looked_at)
+        self.offset = 0
+        if self.format == "text" and reading.format is None:
+            first = self._again[-1][0] if self._again else ""
+            self.format = self._found_format(first, path, is_labelled=is_labelled)
+        if self.format == "text" and reading.query is not None:
+            raise ConfigError("`query_column` is for tables, and `input_format` is text: keep one of them")
+        self._rows = self._of_table() if self.format in ("csv", "tsv") else self._of_lines()
+
+    def __iter__(self) -> Iterator[Row]:
+        return self
+
+    def __next__(self) -> Row:
+        return next(self._rows)
+
+    def continued(self, file: BinaryIO, offset: int, line: int) -> None:
+        """Go on with a later part of the same content.
+
+        file: the same file from its beginning; offset, line: `offset` and `next_line` after the row before.
+        """
+        assert self.lines is not None
+        self.lines.close()
+        self.lines = Lines(unpacked(file), self._reading.encoding, offset=offset)
+        self.next_line, self.offset = line, offset
+        self._again.clear()
+        self._rows = self._records() if self.header else self._of_lines()
+
+    def close(self) -> None:
+        """Let go of the file, before its owner closes it."""
+        if self.lines is not None:
+            self.lines.close()
+
+    def _fed(self) -> Generator[str, None, None]:
+        assert self.lines is not None
+        while True:
+            if self._again:
+                line, self.offset = self._again.popleft()
+            else:
+                if (found := next(self.lines, None)) is None:
+                    return
+                line, self.offset = found, self.lines.offset
+            yield line
+
+    def _found_format(self, line: str, path: Path, *, is_labelled: bool) -> Format:
+        """What a file is by its first line, where its name does not say it."""
+        if _is_object(line):
+            return "jsonl"
+        if bare_name(path).suffix.lower() == ".json" or line.lstrip().startswith("[{") or line.strip() in ("[", "{"):
+            raise ConfigError(_ONE_DOCUMENT)
+        is_table = is_labelled or self._reading.query is not None or self._reading.delimiter is not None
+        try:
+            delimiter, names = self._split_header(line)
+        except ConfigError:
+            if is_table:
+                raise
+            return "text"
+        if not is_table and (len(names) < 2 or self.query not in names):
+            return "text"
+        return "tsv" if delimiter == "\t" else "csv"
+
+    def _of_lines(self) -> Iterator[Row]:
+        """Rows of text or JSON lines."""
+        is_object = self.format == "jsonl"
+        for number, whole in enumerate(self._fed(), self.next_line):
+            self.next_line = number + 1
+            line, is_cut = whole.rstrip("\r\n"), self._is_cut
+            if is_cut or not is_text(line):
+                problem = self._problem_of(line, is_cut=is_cut)
+                shown_line = line[:_N_SHOWN] if is_cut else line
+                yield Row(shown_bytes(shown_line), problem, number, shown_line)
+            elif is_object and line.strip():
+                yield _object(line, number, self.query)
+            else:
+                yield Row(line, None, number, line)
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether only the beginning of the last line was read."""
+        return self.lines is not None and self.lines.is_cut and not self._again
+
+    def _problem_of(self, line: str, *, is_cut: bool) -> str:
+        """Why a line cannot be read."""
+        if is_cut:
+            return f"has more than {LONGEST_LINE} bytes: give shorter queries, one a line"
+        assert self.lines is not None
+        at = next(at for at, character in enumerate(line) if "\ud800" <= character <= "\udfff")
+        encoding = "UTF-8" if self.lines.encoding.startswith("utf") else self.lines.encoding
+        return f"is not valid {encoding} at byte {len(line[:at].encode(errors='surrogatepass'))}: {REMEDY}"
+
+    def _of_table(self) -> Iterator[Row]:
+        """Rows of delimited text, whose header is read at once."""
+        first = next(self._fed(), "")
         if not is_text(first):
-            raise ConfigError("the header is not valid UTF-8: save the file as UTF-8")
+            raise ConfigError(f"the header {self._problem_of(first, is_cut=False)}")
         if first.startswith("sep="):
             raise ConfigError("the first line, sep=, is a note for spreadsheets and no header: remove it")
-        self.delimiter, header = _header(first, wanted)
-        self.header = tuple(name.strip() for name in header)
+        self.delimiter, names = self._split_header(first)
+        self.header = tuple(name.strip() for name in names)
         if not any(self.header):
             raise ConfigError("has no header: the first line names the columns")
         check_once(self.header)
-        self._reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
+        if self._needs_query and self.query not in self.header:
+            remedy = "name the one with the queries with `query_column`"
+            if len(self.header) == 1:
+                remedy += ", or what stands between the fields with `delimiter`"
+            raise ConfigError(f"has no column {self.query!r}: {listed_columns(self.header)}; {remedy}")
+        self.next_line = 2
+        return self._records()
 
-    def index(self, column: str, remedy: str) -> int:
-        """Where a column stands. Raises ConfigError where there is none; remedy: what to do then."""
-        if column not in self.header:
-            raise ConfigError(f"has no column {column!r}: {listed_columns(self.header)}; {remedy}")
-        return self.header.index(column)
-
-    @property
-    def next_line(self) -> int:
-        """The number of the line after the last row that was given; the header is the first."""
-        return self._reader.line_num + 2
-
-    def __iter__(self) -> Iterator[Row]:
-        while True:
-            line, problem = self.next_line, None
-            fields: tuple[str, ...] = ()
+    def _split_header(self, first: str) -> tuple[str, list[str]]:
+        """The delimiter and the names. A line with quotes may be valid with some of the delimiters only."""
+        wanted = {self.query, *self._others}
+        given = self._reading.delimiter
+        if given is not None:
+            given = _NAMED_DELIMITERS.get(given.lower(), given)
+            if len(given) != 1 or given in '"\r\n':
+                raise ConfigError(f"`delimiter` {shown(given)}: give one character, or tab")
+        is_tsv = self.format == "tsv" and "\t" in first
+        found: list[tuple[str, list[str]]] = []
+        errors: list[ConfigError] = []
+        for delimiter in [given] if given else ["\t"] if is_tsv else _DELIMITERS:
             try:
-                fields = tuple(next(self._reader))
+                found.append((delimiter, next(csv.reader([first], delimiter=delimiter, strict=True), [])))
+            except csv.Error as e:
+                errors.append(ConfigError(f"the first line, which names all columns, is not valid CSV: {_said(e)}"))
+        best = max(found, key=lambda names: (len(wanted.intersection(names[1])), len(names[1])), default=("", []))
+        # one name only, or part of one: the line is meant for a delimiter with which it is not valid
+        if errors and (len(best[1]) < 2 or any(name.count('"') % 2 for name in best[1])):
+            raise errors[0]
+        return best
+
+    def _records(self) -> Iterator[Row]:
+        """The rows of delimited text.
+
+        A row that is not valid is its first line alone: a quote that is never closed takes no other rows along.
+        """
+        assert self.lines is not None
+        delimiter, n_columns = self.delimiter, len(self.header)
+        place = self.header.index(self.query) if self.query in self.header else n_columns
+        taken: list[tuple[str, int]] = []  # lines of the row that is read, and where they end
+        bad_text: str | None = None
+
+        def fed() -> Generator[str, None, None]:
+            nonlocal bad_text
+            for line in self._fed():
+                taken.append((line, self.offset))
+                if (not line.isascii() and not is_text(line)) or self._is_cut:
+                    bad_text = self._problem_of(line, is_cut=self._is_cut)
+                yield line
+
+        reader = csv.reader(fed(), delimiter=delimiter, strict=True)
+        while True:
+            number, problem, bad_text = self.next_line, None, None
+            taken.clear()
+            fields: list[str] = []
+            try:
+                fields = next(reader)
             except StopIteration:
                 return
             except csv.Error as e:
                 problem = f"is not valid CSV: {_said(e)}"
-            if not any(field.strip() for field in fields):
-                fields = ()
-            elif (n := len(fields)) != len(self.header):
-                remedy = f"quote those with a {self.delimiter!r}" if n > len(self.header) else "write empty ones, too"
-                problem = f"has {counted(n, 'field')}, the header {len(self.header)}: {remedy}"
-            yield Row(line, "", problem, fields=fields)
+            n_lines = len(taken)
+            if problem is None and len(fields) != n_columns and any(field.strip() for field in fields):
+                remedy = f"quote those with a {delimiter!r}" if len(fields) > n_columns else "write empty ones, too"
+                problem = f"has {counted(len(fields), 'field')}, the header {n_columns}: {remedy}"
+            if n_lines > 1 and problem is None and self._are_rows([line for line, _ in taken]):
+                runs_on = f"a field in quotes runs on to line {number + n_lines - 1}, over lines that look like rows"
+                remedy = "close its quotes, or double those that are part of it"
+                if delimiter in ",;":  # which texts have, too
+                    if not self.n_warned:
+                        _log.warning("line %d: %s: if they are rows, %s", number, runs_on, remedy)
+                    self.n_warned += 1
+                else:
+                    problem = f"{runs_on}: {remedy}"
+            if problem is not None and (n_lines > 1 or not fields):
+                self._again.extendleft(reversed(taken[1:]))
+                (line, self.offset), n_lines = taken[0], 1
+                reader = csv.reader(fed(), delimiter=delimiter, strict=True)
+                fields = next(csv.reader([line.rstrip("\r\n")[:LONGEST_LINE]], delimiter=delimiter), [])
+            self.next_line = number + n_lines
+            problem = problem or bad_text
+            if problem is None and not any(field.strip() for field in fields):
+                yield Row("", None, number)
+                continue
+            query = fields[place] if len(fields) > place else ""
+            yield Row(query if is_text(query) else shown_bytes(query), problem, number, "", fields)
+
+    def _are_rows(self, lines: Sequence[str]) -> bool:
+        """Whether each of the lines of a row would be a row of its own, but for quotes."""
+        n = len(self.header) - 1
+        return all(line.count(self.delimiter) == n for line in lines if line.strip())
+
+    def _of_parquet(self, content: BinaryIO) -> Iterator[Row]:
+        """Rows of Parquet, whose schema is read at once."""
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError:
+            raise ConfigError("is Parquet: pip install 'qcls-gguf[label]', or save it as .csv or .jsonl") from None
+        try:
+            parquet = pq.ParquetFile(content if content.seekable() else io.BytesIO(content.read()))
+        except (OSError, pa.ArrowException) as e:
+            raise ConfigError(f"is no sound Parquet file: {e}: write it anew") from None
+        self.header = tuple(parquet.schema_arrow.names)
+        check_once(self.header)
+        if self._needs_query and not {self.query, self.query.partition(".")[0]}.intersection(self.header):
+            remedy = "name the one with the queries with `query_column`"
+            raise ConfigError(f"has no column {self.query!r}: {listed_columns(self.header)}; {remedy}")
+
+        def rows() -> Iterator[Row]:
+            for batch in parquet.iter_batches(batch_size=1024, use_threads=False):
+                try:
+                    several = batch.to_pylist()
+                except UnicodeDecodeError:
+                    where = f"rows {self.next_line} to {self.next_line + batch.num_rows - 1}"
+                    raise ConfigError(f"{where} have text that is not valid UTF-8: write it anew") from None
+                for values in several:
+                    number, self.next_line = self.next_line, self.next_line + 1
+                    text, problem = text_in(values, self.query)
+                    yield Row(text, problem, number, "", list(values.values()), values, "row")
+
+        return rows()
+
+
+def _is_object(line: str) -> bool:
+    """Whether a line is an object of JSON."""
+    try:
+        return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def text_in(values: Mapping[str, Any], key: str) -> tuple[str, str | None]:
+    """The text of an object's key, and else why it has none."""
+    is_there, query = member(values, key)
+    if isinstance(query, bytes):
+        try:
+            query = query.decode()
+        except UnicodeDecodeError:
+            return query.decode(errors="backslashreplace"), "the query is not valid UTF-8"
+    if isinstance(query, str):
+        return query, None
+    if not is_there:
+        return "", f"has no text {key!r}: name its key with `query_column`"
+    return "", NULL if query is None else f"{key!r} is {kind_of(query)}, not text: write it in quotes"
+
+
+def _object(line: str, number: int, key: str) -> Row:
+    """A line of JSON as a row with the object's query."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as e:
+        return Row(line, f"is not valid JSON: {e}", number, line)
+    if not isinstance(values, dict):
+        return Row(line, f"has no text {key!r}: write an object a line", number, line)
+    text, problem = text_in(values, key)
+    return Row(text if problem is None else line, problem, number, line, (), values)
 
 
 _CSV_MISTAKES = {
-    "field limit": f"a field has more than {csv.field_size_limit()} characters: shorten it, or close the quotes that "
-    "begin it",
+    "field limit": f"a field has more than {LONGEST_LINE} characters: shorten it, or close the quotes that begin it",
     "unexpected end": "a quoted field has no end: close its quotes, and double those that are part of it",
     "new-line character": "a carriage return stands within a field: put the field in quotes, or, where it is to end a "
     "line, save the file with other line ends",
@@ -158,108 +459,70 @@ def _said(error: csv.Error) -> str:
     return next((told for words, told in _CSV_MISTAKES.items() if words in what), other)
 
 
-def _header(first: str, wanted: Collection[str]) -> tuple[str, list[str]]:
-    """The delimiter and the names. A line with quotes may be valid CSV with some of the delimiters only."""
-    found: list[tuple[str, list[str]]] = []
-    errors: list[ConfigError] = []
-    for delimiter in DELIMITERS:
-        try:
-            found.append((delimiter, _fields(first, delimiter)))
-        except ConfigError as e:
-            errors.append(e)
-    best = max(found, key=lambda each: (len(set(each[1]) & set(wanted)), len(each[1])), default=("", []))
-    # one name only, or part of one: the line is meant for a delimiter with which it is not valid
-    if errors and (len(best[1]) < 2 or any(name.count('"') % 2 for name in best[1])):
-        raise errors[0]
-    return best
+def check_source(source: str) -> None:
+    """Raise ConfigError for an input that cannot be read, or whose name says that its lines are no rows."""
+    if source == "-":
+        return
+    what = why_refused(Path(source))
+    if not os.path.exists(source):
+        what = "no such file"
+    elif os.path.isdir(source) or not os.access(source, os.R_OK):
+        what = "is a folder" if os.path.isdir(source) else "cannot be read"
+    if what:
+        raise ConfigError(what)
 
 
-def _fields(line: str, delimiter: str) -> list[str]:
-    try:
-        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
-    except csv.Error as e:
-        raise ConfigError(f"the first line, which names all columns, is not valid CSV: {_said(e)}") from None
+@contextmanager
+def open_rows(
+    source: str,
+    place: str,
+    reading: Reading = PLAIN,
+    others: Collection[str] = (),
+    *,
+    at: tuple[int, int] = (0, 1),
+    **needs: bool,
+) -> Iterator[Rows]:
+    """The rows of a file, or of standard input for `-`; place: what messages begin with; others, needs: see Rows.
+
+    at: where a later part of the file begins, in bytes of its content, and the number of its first line. Raises
+    ConfigError for what cannot be read, also where this turns out later.
+    """
+    with readable(place), prefixed(place):
+        check_source(source)
+        with ExitStack() as stack:
+            file = sys.stdin.buffer if source == "-" else stack.enter_context(open(source, "rb"))
+            rows = Rows(file, source, reading, others, **needs)
+            if at[0]:
+                rows.continued(stack.enter_context(open(source, "rb")), *at)
+            with closing(rows):
+                yield rows
 
 
-class Rows:
-    """The rows of some lines. A row that is not valid has a problem, and the rows after it follow."""
+def read_queries(source: str, reading: Reading = PLAIN, *, blank: bool = False) -> Iterator[Row]:
+    """The queries of a file, or of standard input for `-`, as they come.
 
-    def __init__(
-        self,
-        lines: Iterator[bytes],
-        format_: Format,
-        query: str,
-        *,
-        others: Collection[str] = (),
-        header: bytes | None = None,
-        first_line: int = 1,
-    ) -> None:
-        """lines: with their line breaks; query: the column or key with the queries; others: columns that a delimiter
-        is known by, too. header: the first line of a file of which lines are a later part, that begins on first_line.
-
-        Raises ConfigError for CSV without a usable header, or without the column.
-        """
-        self._query = query
-        self.header: tuple[str, ...] = ()
-        """the columns of CSV"""
-        self.next_line = first_line
-        """the number of the line after the last row that was given"""
-        if format_ in ("csv", "tsv"):
-            # A byte that is no UTF-8 becomes a surrogate, so that only its own row is refused.
-            first = [] if header is None else [header]
-            table = CsvFile((line.decode(errors="surrogateescape") for line in chain(first, lines)), (query, *others))
-            self.header, self.index = table.header, table.index
-            shift = first_line - 1 - len(first)
-            self.next_line = table.next_line + shift
-            at = table.index(query, "name the one with the queries with `query_column`")
-            self._rows = self._of_csv(table, at, shift)
-        else:
-            self._rows = self._of_lines(lines, _object if format_ == "jsonl" else lambda row, query: row)
-
-    def __iter__(self) -> Iterator[Row]:
-        return self
-
-    def __next__(self) -> Row:
-        return next(self._rows)
-
-    def _of_lines(self, lines: Iterator[bytes], read: Callable[[Row, str], Row]) -> Iterator[Row]:
-        for number, line in enumerate(lines, self.next_line):
-            self.next_line = number + 1
-            yield read(_decoded(line.rstrip(b"\r\n"), number), self._query)
-
-    def _of_csv(self, table: CsvFile, at: int, shift: int) -> Iterator[Row]:
-        for row in table:
-            self.next_line = table.next_line + shift
-            query, problem = row.fields[at] if len(row.fields) > at else "", row.problem
-            if not is_text(query):
-                query, problem = shown_bytes(query), "is not valid UTF-8: save the input as UTF-8"
-            yield Row(row.number + shift, query, problem, fields=row.fields)
+    The ending of its name says what a file is, else its content: a line each, or a table with a column of queries, an
+    object a line. blank: also return blank lines. A row that is not valid is returned with an error, and the rows after
+    it follow. Raises ConfigError for a file that cannot be read, or lacks the column.
+    """
+    with open_rows(source, f"`queries` {source}", reading) as rows:
+        for row in rows:
+            if blank or not row.is_blank:
+                yield row
 
 
-def _decoded(line: bytes, number: int) -> Row:
-    if len(line) > LONGEST_LINE:
-        start = line[:_N_SHOWN].decode(errors="backslashreplace")
-        return Row(number, start, f"has more than {LONGEST_LINE} bytes: give shorter queries, one a line", line)
-    try:
-        return Row(number, line.decode(), None, line)
-    except UnicodeDecodeError as e:
-        problem = f"is not valid UTF-8 at byte {e.start}: save the input as UTF-8"
-        return Row(number, line.decode(errors="backslashreplace"), problem, line)
+def check_queries(source: str, reading: Reading = PLAIN) -> None:
+    """Raise ConfigError for an input that cannot be read, or a table without the column."""
+    if source != "-" and not os.path.isfile(source):
+        with prefixed(f"`queries` {source}"):
+            check_source(source)
+    elif source != "-":
+        next(read_queries(source, reading), None)
 
 
-def _object(row: Row, key: str) -> Row:
-    """A line of JSON as a row with the object's query."""
-    if row.problem or row.is_blank:
-        return row
-    try:
-        found = json.loads(row.query)
-    except (ValueError, RecursionError) as e:
-        return replace(row, problem=f"is not valid JSON: {e}")
-    values = found if isinstance(found, dict) else None
-    if values is None or key not in values:
-        return replace(row, values=values, problem=f"has no text {key!r}: name its key with `query_column`")
-    query = values[key]
-    if isinstance(query, str):
-        return replace(row, values=values, query=query)
-    why = f"{key!r} is {kind_of(query)}, not text: write it in quotes"
-    return replace(row, values=values, problem=NULL if query is None else why)
+def all_queries(source: str, reading: Reading = PLAIN) -> list[str]:
+    """The texts of all queries of an input, without blank ones. Raises ConfigError also where one is not valid."""
+    rows = list(read_queries(source, reading))
+    if error := next((row.error for row in rows if row.error), None):
+        raise ConfigError(f"`queries` {source}: {error}")
+    return [row.text for row in rows]

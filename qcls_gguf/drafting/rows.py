@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from ..config.prompt import NO_CONTENT
 from ..config.words import ALIKE, counted, seen_as, shown
-from ..data.encoding import utf8_of
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, content_of
-from ..data.rows import CsvFile
-from ..errors import ConfigError, prefixed
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, is_missing, label_text
+from ..data.rows import QUERY, open_rows
+from ..errors import ConfigError
 from .draft import DraftPrompt
 
 _QUERY_NAMES = ("query", "text", "title", "message", "sentence", "input", "question", "description", "name")
 _MOST_LABELS = 100
-_LEAST_EACH = 3
+_LEAST_OFTEN = 3
 """how often a value comes on average, where values are labels"""
 _RARE = 3
 """rows; a label with fewer is named as rare"""
@@ -40,57 +37,47 @@ class LabelColumns:
     """what a reader should know, a sentence each"""
 
 
-def find_labels(path: Path, query: str | None = None, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelColumns:
+def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelColumns:
     """Look through a file of labelled queries, as `eval` takes it.
 
-    query: the column with the texts; None: the one with a usual name, else the one with the longest different texts.
-    columns: which of the others have labels; where it names none, those with few different values. Raises ConfigError.
+    columns: where it names no column of queries, that is the one with a usual name, else the one with the longest
+    different texts; where it names none with labels, those are the ones with few different values. Raises ConfigError.
     """
-    content = utf8_of(content_of(path), f"`data` {path}")
-    with prefixed(f"`data` {path}"):
-        if path.suffix.lower() in (".csv", ".tsv"):
-            return _of_table(_table(content), query, columns)
-        return _of_objects(content, query or "query", columns)
+    cells: dict[str, list[list[str]]] = {}
+    n_rows, is_nested = 0, False
+    place = f"`data` {path}"
+    with open_rows(str(path), place, columns, columns.labels, is_labelled=True, needs_query=False) as rows:
+        cells.update((name, []) for name in rows.header)
+        for row in rows:
+            if row.error and row.values is None:
+                raise ConfigError(row.error)
+            if row.is_blank and not row.fields and row.values is None:
+                continue
+            values = dict(zip(rows.header, row.fields, strict=False)) if rows.header else row.values or {}
+            if not rows.header and isinstance(values.get("labels"), dict):
+                values, is_nested = values["labels"], True
+            n_rows += 1
+            for name, value in values.items():
+                several = value if isinstance(value, list) else [value]
+                if rows.header and isinstance(value, str):
+                    several = [part.strip() for part in value.split("|")]
+                cells.setdefault(name, []).append([label_text(part) for part in several if not is_missing(part)])
+        if not n_rows:
+            raise ConfigError("has no rows")
+        for name in (*columns.labels, *([columns.query] if columns.query and not is_nested else [])):
+            if name not in cells:
+                raise ConfigError(f"has no column {name!r}: the columns are {', '.join(map(repr, cells))}")
+        chosen = columns.query or (QUERY if is_nested else _query_column(cells, columns))
+        counts = {name: Counter(chain(*cells[name])) for name in cells if name != chosen}
+        labelled = {
+            name: count
+            for name, count in counts.items()
+            if columns.are_read(name) and (columns.labels or is_nested or _are_labels(count))
+        }
+        return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts))
 
 
-def _table(content: bytes) -> dict[str, list[str]]:
-    """The cells of each column. Raises ConfigError for the first row that cannot be used."""
-    try:
-        table = CsvFile(iter(StringIO(content.decode(), newline="")))
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"is not valid UTF-8 at byte {e.start}: save it as UTF-8") from None
-    cells: dict[str, list[str]] = {name: [] for name in table.header}
-    for row in table:
-        if row.error:
-            raise ConfigError(row.error)
-        if row.fields:
-            for name, cell in zip(table.header, row.fields, strict=True):
-                cells[name].append(cell.strip())
-    return cells
-
-
-def _of_table(cells: Mapping[str, list[str]], query: str | None, columns: LabelledColumns) -> LabelColumns:
-    for name in (*columns.labels, *([query] if query is not None else [])):
-        if name not in cells:
-            raise ConfigError(f"has no column {name!r}: the columns are {', '.join(map(repr, cells))}")
-    n_rows = len(next(iter(cells.values())))
-    if not n_rows:
-        raise ConfigError("has no rows")
-    chosen = query or _query_column(cells, columns)
-    counts = {
-        name: Counter(part.strip() for cell in column for part in cell.split("|") if part.strip())
-        for name, column in cells.items()
-        if name != chosen
-    }
-    labelled = {
-        name: count
-        for name, count in counts.items()
-        if columns.are_read(name) and (columns.labels or _are_labels(count))
-    }
-    return _found(n_rows, chosen, labelled, tuple(counts))
-
-
-def _query_column(cells: Mapping[str, list[str]], columns: LabelledColumns) -> str:
+def _query_column(cells: Mapping[str, list[list[str]]], columns: LabelledColumns) -> str:
     left = [name for name in cells if name not in (*columns.labels, *columns.ignored)]
     for usual in _QUERY_NAMES:
         for name in left:
@@ -98,41 +85,19 @@ def _query_column(cells: Mapping[str, list[str]], columns: LabelledColumns) -> s
                 return name
     if not left:
         raise ConfigError("has no column left for the texts")
-    return max(left, key=lambda name: (len(set(cells[name])) * sum(map(len, cells[name])), name))
+    texts = {name: ["|".join(cell) for cell in cells[name]] for name in left}
+    return max(left, key=lambda name: (len(set(texts[name])) * sum(map(len, texts[name])), name))
 
 
 def _are_labels(counts: Counter[str]) -> bool:
     """Whether values are so few and come so often that they are labels."""
-    return 2 <= len(counts) <= _MOST_LABELS and counts.total() >= _LEAST_EACH * len(counts)
-
-
-def _of_objects(content: bytes, query: str, columns: LabelledColumns) -> LabelColumns:
-    counts: dict[str, Counter[str]] = {}
-    n_rows = 0
-    for number, line in enumerate(content.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as e:
-            raise ConfigError(f"line {number} is not valid JSON: {e}") from None
-        labels: Any = row.get("labels") if isinstance(row, dict) else None
-        if not isinstance(labels, dict):
-            raise ConfigError(f'line {number} is not an object {{"{query}": …, "labels": {{…}}}}')
-        n_rows += 1
-        for name, value in labels.items():
-            several = value if isinstance(value, list) else [value]
-            counts.setdefault(str(name), Counter()).update(each for each in several if isinstance(each, str))
-    for name in columns.labels:
-        if name not in counts:
-            raise ConfigError(f"has no labels of {name!r}: it has those of {', '.join(map(repr, counts))}")
-    return _found(n_rows, query, {name: counts[name] for name in counts if columns.are_read(name)}, ())
+    return 2 <= len(counts) <= _MOST_LABELS and counts.total() >= _LEAST_OFTEN * len(counts)
 
 
 def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: Sequence[str]) -> LabelColumns:
     if not counts:
         raise ConfigError(
-            f"has no column of labels: none but {query!r} has 2 to {_MOST_LABELS} values, each {_LEAST_EACH} times on "
+            f"has no column of labels: none but {query!r} has 2 to {_MOST_LABELS} values, each {_LEAST_OFTEN} times on "
             "average; name them with `label_column`"
         )
     prompts, remarks = [], []

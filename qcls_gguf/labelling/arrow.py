@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..classifier import Classifier
 from ..config.load import load_config
 from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
+from ..config.words import kind_of, shown
 from ..core.handle import Labeller
-from ..data.queries import QUERY
+from ..data.rows import QUERY
+from ..errors import ConfigError, prefixed
 from .answers import AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, with_room
-from .blocks import distinct_queries, with_columns
-from .columns import check_names, check_query_type, texts_of
+from .blocks import column_at, distinct_queries, with_columns
+from .inputs import check_names, check_query_type
+from .values import texts_of
 
 _BATCH = 8
 
@@ -38,8 +43,9 @@ def label_table(
         labelled = label_table(pandas_frame, "fashion-8").to_pandas()
 
     table: an Arrow table, or an object that exports its columns as Arrow (`__arrow_c_stream__`), such as a frame of
-    pandas or Polars; for a RecordBatchReader the result is another one, which labels batches as they are read. An
-    Arrow array of text, such as DuckDB passes to a function, counts as a table with that column.
+    pandas or Polars; for a RecordBatchReader the result is another one, which labels batches as they are read. A lazy
+    frame is collected. A list of dictionaries is a table, too; texts in a list, an array of Arrow or numpy, or a series
+    count as a table with that column.
     classifier: an open one, one of its prompt sets, or what Classifier.from_config takes, opened for this call.
     query_column: the one with the queries. prefix: before the names of the new columns. scores: also NAME_scores, a
     struct of every label's probability; top_k: a list of so many labels and their probabilities, the most probable
@@ -55,20 +61,95 @@ def label_table(
         prompts = classifier.handle.compiled.settings
         columns = AnswerColumns(prompts=prompts, prefix=prefix, scores=scores, top_k=top_k)
         labeller = BatchLabeller(classifier, size)
-        if isinstance(table, pa.Array | pa.ChunkedArray):
-            table = pa.table({query_column: table})
-        is_stream = isinstance(table, pa.RecordBatchReader)
-        reader = table if is_stream else pa.table(table).to_reader()
-        check_query_type(reader.schema, query_column, "the table")
-        added = columns.schema()
-        check_names(added.names, reader.schema.names, "the table")
+        with prefixed("the table"):
+            reader = _reader_of(table, query_column)
+            added = columns.schema()
+            check_names(added.names, reader.schema.names)
         schema = pa.schema([*reader.schema, *added], reader.schema.metadata)
         labelled = _labelled(reader, query_column, columns, labeller, stack.pop_all())
-        return (
-            pa.RecordBatchReader.from_batches(schema, labelled)
-            if is_stream
-            else pa.Table.from_batches(labelled, schema)
-        )
+        if isinstance(table, pa.RecordBatchReader):
+            return pa.RecordBatchReader.from_batches(schema, labelled)
+        return pa.Table.from_batches(labelled, schema)
+
+
+_TAKEN = "give an Arrow table, a frame of pandas or Polars, a list of dictionaries, or a list of texts"
+
+
+def _reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
+    """The batches of what `label_table` takes. Raises ConfigError for anything else."""
+    if isinstance(given, pa.RecordBatchReader):
+        check_query_type(given.schema, query_column)
+        return given
+    try:
+        table = _table_of(given, query_column)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError) as e:
+        what = " ".join(str(e).split())
+        raise ConfigError(f"{_mixed(given) or f'cannot be read: {what}'}: {_TAKEN}") from None
+    table = _with_nulls(table, query_column)
+    check_query_type(table.schema, query_column)
+    return table.to_reader()
+
+
+def _table_of(given: Any, query_column: str) -> pa.Table:
+    if isinstance(given, str | bytes | dict) and not (isinstance(given, dict) and _are_columns(given)):
+        raise ConfigError(f"is {kind_of(given)}: {_TAKEN}")
+    if type(given).__name__ == "LazyFrame":
+        given = given.collect()
+    if hasattr(given, "to_frame"):  # a series of pandas or Polars
+        given = given.to_frame(name=query_column)
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return pa.table({query_column: given})
+    if not isinstance(given, list | tuple | np.ndarray):
+        return pa.table(given)
+    if len(given) and all(isinstance(row, Mapping) for row in given):
+        names = dict.fromkeys(name for row in given for name in row)
+        return pa.table({name: _array_of([row.get(name) for row in given], name) for name in names})
+    return pa.table({query_column: _array_of(given, query_column)})
+
+
+def _are_columns(given: dict[Any, Any]) -> bool:
+    return all(not isinstance(column, str | bytes) for column in given.values())
+
+
+def _array_of(values: Any, name: str) -> pa.Array:
+    """A column. Raises ConfigError for values without a common type."""
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError):
+        raise ConfigError(f"{_mixture(values, name)}: make them one type") from None
+
+
+def _mixture(values: Iterable[Any], name: str) -> str:
+    """Where a column has a value of another type than its first one."""
+    first: type | None = None
+    for number, value in enumerate(values, 1):
+        if value is None or value != value:
+            continue
+        first = first or type(value)
+        if type(value) is not first:
+            return f"column {name!r} has {shown(value)} in row {number}, {type(value).__name__} among {first.__name__}"
+    return f"column {name!r} has values that Arrow has no type for"
+
+
+def _mixed(frame: Any) -> str | None:
+    """Which column of a frame of pandas cannot become one of Arrow."""
+    for name in getattr(frame, "columns", ()):
+        try:
+            pa.array(frame[name], from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError):
+            return _mixture(frame[name], str(name))
+    return None
+
+
+def _with_nulls(table: pa.Table, query_column: str) -> pa.Table:
+    """A table whose column of queries has no type where all are missing, which pandas stores as numbers."""
+    if query_column in table.schema.names:
+        place = table.schema.get_field_index(query_column)
+        column = table.column(place)
+        is_number = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+        if is_number and pc.all(pc.is_null(column, nan_is_null=True)).as_py() and len(column):
+            return table.set_column(place, query_column, pa.nulls(len(column)))
+    return table
 
 
 def _labelled(
@@ -76,8 +157,11 @@ def _labelled(
 ) -> Iterator[pa.RecordBatch]:
     """The batches of a table with the new columns; the stack is closed after the last."""
     with stack:
+        n_before = 0
         for batch in reader:
-            queries = distinct_queries(texts_of(batch.column(query_column)), "row", range(1, batch.num_rows + 1))
+            numbers = range(n_before + 1, n_before + batch.num_rows + 1)
+            n_before += batch.num_rows
+            queries = distinct_queries(texts_of(column_at(batch, query_column)), "row", numbers)
             answers = Answers(columns, len(queries.texts))
             for results in labeller.label(queries.texts):
                 for place, result in results:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..data.encoding import is_text
-from ..data.rows import NULL, placed
-from ..errors import ConfigError
-from .columns import check_names, column_of, json_of, members_in, texts_of, values_of
-from .inputs import Input, Shard, open_rows
+from ..data.lines import is_text, shown_bytes
+from ..data.rows import NULL, QUERY, Reading, open_rows, placed
+from ..errors import ConfigError, prefixed
+from .inputs import Input, Shard, check_names
+from .values import column_of, json_of, members_in, texts_of, values_of
 
 BLANK = "the query is blank"
 _NOT_UTF8 = "the query is not valid UTF-8"
@@ -119,7 +119,7 @@ def with_columns(table: pa.Table, added: pa.Table) -> pa.Table:
     return pa.Table.from_arrays([*table.columns, *added.columns], schema=schema)
 
 
-def read_block(input_: Input, shard: Shard, query_column: str, added: Sequence[str]) -> Block:
+def read_block(input_: Input, shard: Shard, reading: Reading, added: Sequence[str]) -> Block:
     """Read the rows of a shard that are labelled.
 
     added: columns that the output gets. Raises ConfigError for a file that cannot be read any more, or already has one
@@ -128,9 +128,9 @@ def read_block(input_: Input, shard: Shard, query_column: str, added: Sequence[s
     is_parquet = input_.format == "parquet"
     try:
         if is_parquet:
-            block = _parquet_block(input_, shard, query_column)
+            block = _parquet_block(input_, shard, reading.query or QUERY)
         else:
-            block = _text_block(input_, shard, query_column, added)
+            block = _text_block(input_, shard, reading, added)
     except (OSError, pa.ArrowException) as e:  # pyarrow has both for a damaged page
         what = " ".join(str(getattr(e, "strerror", None) or e).split())
         group = f"row group {shard.row_group} " if is_parquet else ""
@@ -140,25 +140,27 @@ def read_block(input_: Input, shard: Shard, query_column: str, added: Sequence[s
     return block
 
 
-def _text_block(input_: Input, shard: Shard, query_column: str, added: Sequence[str]) -> Block:
-    with open_rows(Path(input_.path), query_column, offset=shard.offset, line=shard.line) as (reader, _):
+def _text_block(input_: Input, shard: Shard, reading: Reading, added: Sequence[str]) -> Block:
+    with open_rows(input_.path, input_.path, reading, at=(shard.offset, shard.line)) as reader:
         rows = list(islice(reader, shard.n_rows))
+        n = len(reader.header)
     problems = {place: row.problem for place, row in enumerate(rows) if row.problem}
-    queries = distinct_queries([row.query for row in rows], "line", [row.number for row in rows], problems)
+    queries = distinct_queries([row.text for row in rows], "line", [row.number or 0 for row in rows], problems)
     schema = input_.column_types
     if input_.format == "text":
-        return Block(queries=queries, schema=schema, rows=[(row.query,) for row in rows])
+        return Block(queries=queries, schema=schema, rows=[(row.text,) for row in rows])
     if input_.format != "jsonl":
-        n = len(reader.header)
-        return Block(queries=queries, schema=schema, rows=[(*row.fields, *[""] * n)[:n] for row in rows])
+        given = [list(map(shown_bytes, row.fields)) if row.problem else row.fields for row in rows]
+        return Block(queries=queries, schema=schema, rows=[(*fields, *[""] * n)[:n] for fields in given])
     objects = [members_in(row) for row in rows]
     if schema is not None:
-        return Block(queries=queries, schema=schema, rows=[list(map(each.get, schema.names)) for each in objects])
+        return Block(queries=queries, schema=schema, rows=[list(map(values.get, schema.names)) for values in objects])
     for row, values in zip(rows, objects, strict=True):
         if not values.keys().isdisjoint(added):
-            check_names(added, list(values), f"{input_.path}, line {row.number}")
+            with prefixed(f"{input_.path}, line {row.number}"):
+                check_names(added, list(values))
     # As they were written: numbers keep their digits, and keys their order.
-    lines = ["" if row.values is None else row.line.strip().decode()[1:-1].strip() for row in rows]
+    lines = ["" if row.values is None else row.line.strip()[1:-1].strip() for row in rows]
     return Block(queries=queries, schema=None, lines=lines)
 
 
@@ -176,5 +178,16 @@ def _parquet_block(input_: Input, shard: Shard, query_column: str) -> Block:
                 break
         table = pa.Table.from_batches(found, file.schema_arrow)
     numbers = range(shard.first_row + 1, shard.first_row + shard.n_rows + 1)
-    queries = distinct_queries(texts_of(table.column(query_column)), "row", numbers)
+    queries = distinct_queries(texts_of(column_at(table, query_column)), "row", numbers)
     return Block(queries=queries, schema=table.schema, arrow=table)
+
+
+def column_at(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.ChunkedArray:
+    """A column, or for `a.b` the field b of the column a."""
+    if name in table.schema.names:
+        return table.column(name)
+    first, *names = name.split(".")
+    column = table.column(first)
+    for name in names:
+        column = pc.struct_field(column, name)
+    return column

@@ -5,20 +5,23 @@ from __future__ import annotations
 import base64
 import glob
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
-from ..data.encoding import ByteLines
-from ..data.rows import FORMATS, Format, Rows, format_of, why_refused
-from ..errors import ConfigError, prefixed, readable
+from ..config.words import shown
+from ..data.rows import FORMATS, Format, Reading, bare_name, check_once, listed_columns, open_rows, why_refused
+from ..errors import ConfigError, readable
 from ..model.identity import Stamp, digest_of_ends, stamps_of
 from ..report.record import Record
-from .columns import ColumnTypes, check_query_type, members_in
+from .values import may_be_text, members_in
+
+_ENDINGS = ", ".join(FORMATS)
 
 
 class Shard(Record):
@@ -49,6 +52,8 @@ class Input(Record):
     columns: str
     """the Arrow schema of its columns, serialised, in base64; empty for JSON lines whose objects stay as they are"""
     shards: tuple[Shard, ...]
+    partition: dict[str, str | None] = Field(default={})
+    """what the folders above it say of all its rows, as in `country=de`"""
     name: str = ""
     """what the names of its output files begin with"""
 
@@ -79,13 +84,13 @@ class Input(Record):
 def find_inputs(given: Sequence[str]) -> list[Path]:
     """The files that names, patterns and folders denote, each once, sorted by name within a pattern or folder.
 
-    A folder stands for the files in it and below with a known ending, except hidden ones. Raises ConfigError for a name
-    or pattern without a file, and for files that cannot be read.
+    A folder stands for the files in it and below with a known ending, or named `part-…`, except hidden ones. Raises
+    ConfigError for a name or pattern without a file, and for files that cannot be read.
     """
     found: dict[str, Path] = {}
     for name in given:
         for path in _files_of(name):
-            if what := why_refused(path, ".parquet"):
+            if what := why_refused(path):
                 raise ConfigError(f"{path}: {what}")
             if not path.is_file():
                 raise ConfigError(f"{path}: is no plain file: inputs are read more than once")
@@ -96,42 +101,80 @@ def find_inputs(given: Sequence[str]) -> list[Path]:
 def _files_of(name: str) -> list[Path]:
     path = Path(name)
     if path.is_dir():
-        inside = (each for each in path.rglob("*") if each.suffix.lower() in FORMATS and each.is_file())
-        shown = (each for each in inside if not any(part[0] == "." for part in each.relative_to(path).parts))
-        files, why = sorted(shown), f"the folder has no file that ends in {', '.join(FORMATS)}"
+        below = [item for item in path.rglob("*") if not any(part[0] == "." for part in item.relative_to(path).parts)]
+        files = [item for item in below if bare_name(item).suffix.lower() in FORMATS or item.name.startswith("part-")]
+        files, why = [item for item in files if item.is_file()], f"the folder has no file that ends in {_ENDINGS}"
     else:
         names = [name] if path.exists() else filter(os.path.isfile, glob.glob(name, recursive=True))
-        files, why = sorted(map(Path, names)), "no such file"
+        files, why = list(map(Path, names)), "no such file"
     if not files:
         raise ConfigError(f"{name}: {why}")
-    return files
+    return sorted(files)
 
 
-def read_input(path: Path, query_column: str, shard_rows: int, *, typed: bool) -> Input:
+def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | None = None) -> Input:
     """An input with its shards of at most shard_rows rows; every one of its rows is in one of them.
 
-    typed: whether the values of JSON lines need a type. Text is read through once. Raises ConfigError for a file that
-    cannot be read, or has no such column.
+    output: the format of the output, None: that of the input; values of JSON lines get types for any other. Text is
+    read through once. Raises ConfigError for a file that cannot be read, or has no such column.
     """
-    format_ = format_of(path)
     with readable(str(path)):
         (stamp,), digest = stamps_of([path]), digest_of_ends(path)
-        try:
-            if format_ == "parquet":
-                schema, shards = _parquet_shards(path, query_column, shard_rows)
-            else:
-                schema, shards = _line_shards(path, query_column, shard_rows, ColumnTypes() if typed else None)
-        except pa.ArrowException as e:
-            raise ConfigError(f"{path}: is no sound Parquet file: {e}: write it anew, or leave it out") from None
+    shards: list[Shard] = []
+    with open_rows(str(path), str(path), reading) as rows:
+        if rows.format == "parquet":
+            schema, shards = _parquet_shards(path, rows.query, shard_rows)
+        else:
+            types: dict[str, set[str]] = {}
+            first, offset, line, n = 0, rows.offset, rows.next_line, 0
+            is_json, is_typed = rows.format == "jsonl", output not in (None, "jsonl")
+            for row in rows:
+                n += 1
+                if is_json and is_typed:
+                    for name, value in members_in(row).items():
+                        types.setdefault(name, set()).add(_kind(value))
+                if n == shard_rows:
+                    shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
+                    first, offset, line, n = first + n, rows.offset, rows.next_line, 0
+            if n or not shards:
+                shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
+            fields = {name: pa.string() for name in rows.header or (rows.query,)}
+            if is_json:
+                fields = {name: _column_type(kinds - {"NoneType"}) for name, kinds in types.items()}
+            schema = pa.schema(list(fields.items())) if not is_json or is_typed else None
+        format_ = rows.format
     columns = "" if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
-    return Input(path=str(path), format=format_, stamp=stamp, digest=digest, columns=columns, shards=tuple(shards))
+    partition = {name: value for name, value in _partition(path).items() if schema is None or name not in schema.names}
+    return Input(
+        path=str(path),
+        format=format_,
+        stamp=stamp,
+        digest=digest,
+        columns=columns,
+        shards=tuple(shards),
+        partition=partition,
+    )
+
+
+def _partition(path: Path) -> dict[str, str | None]:
+    """What the folders right above a file say of its rows, in the way of Hive."""
+    found: dict[str, str | None] = {}
+    for folder in path.absolute().parents:
+        name, is_pair, value = folder.name.partition("=")
+        if not (is_pair and name):
+            break
+        found[unquote(name)] = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+    return dict(reversed(found.items()))
 
 
 def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.Schema, list[Shard]]:
-    with pq.ParquetFile(path) as file:
-        schema, metadata = file.schema_arrow, file.metadata
-        check_query_type(schema, query_column, path)
-        sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    try:
+        with pq.ParquetFile(path) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+            sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    except pa.ArrowException as e:
+        raise ConfigError(f"is no sound Parquet file: {e}: write it anew, or leave it out") from None
+    check_query_type(schema, query_column)
     shards = []
     for group, (first, size) in enumerate(zip(accumulate(sizes, initial=0), sizes, strict=False)):
         shards += [
@@ -141,53 +184,58 @@ def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.
     return schema, shards or [Shard(first_row=0, n_rows=0)]
 
 
-def _line_shards(
-    path: Path, query_column: str, shard_rows: int, types: ColumnTypes | None
-) -> tuple[pa.Schema | None, list[Shard]]:
-    """types: of the keys of JSON lines, to be found; None: objects stay as they are."""
-    shards = []
-    with open_rows(path, query_column) as (rows, lines):
-        first, offset, line, n = 0, lines.offset, rows.next_line, 0
-        for row in rows:
-            n += 1
-            if types is not None and row.values is not None:
-                types.add(members_in(row))
-            if n == shard_rows:
-                shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
-                first, offset, line, n = first + n, lines.offset, rows.next_line, 0
-        if n or not shards:
-            shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
-        names = rows.header or (query_column,)
-    if format_of(path) == "jsonl":
-        return (None if types is None else types.schema()), shards
-    return pa.schema([(name, pa.string()) for name in names]), shards
+def _kind(value: object) -> str:
+    """A value's type by the columns that may have it: `int` those of 64 bits and of floats, `long` the first alone."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "int" if abs(value) <= 2**53 else "long" if -(2**63) <= value < 2**63 else "large"
+    return type(value).__name__
 
 
-@contextmanager
-def open_rows(path: Path, query_column: str, *, offset: int = 0, line: int = 1) -> Iterator[tuple[Rows, ByteLines]]:
-    """The rows of a text format, and the lines whose offset is that of the end of the last row.
+def _column_type(kinds: set[str]) -> pa.DataType:
+    """Of the values of a key of JSON lines; objects, lists, and values without a common type are text."""
+    if not kinds:
+        return pa.null()
+    numbers = ({"int", "long"}, pa.int64()), ({"int", "float"}, pa.float64())
+    return next((found for those, found in (({"bool"}, pa.bool_()), *numbers) if kinds <= those), pa.string())
 
-    offset, line: of a shard in the file. Raises ConfigError as Rows does, with the file's name, and OSError.
-    """
-    format_, header = format_of(path), None
-    if format_ in ("csv", "tsv") and offset:
-        with path.open("rb") as file, closing(ByteLines(file, str(path))) as lines:
-            header = next(lines)
-    with path.open("rb") as file, closing(ByteLines(file, str(path), offset=offset)) as lines:
-        with prefixed(str(path)):
-            rows = Rows(lines, format_, query_column, header=header, first_line=line)
-        yield rows, lines
+
+def check_query_type(schema: pa.Schema, query_column: str) -> None:
+    """Raise ConfigError if a table has no such column of text, or two columns of one name."""
+    check_once(schema.names)
+    first, dot, rest = query_column.partition(".")
+    remedy = "name the one with the queries with `query_column`"
+    if query_column in schema.names:
+        kind = schema.field(query_column).type
+    elif dot and first in schema.names:
+        kind = schema.field(first).type
+        for name in rest.split("."):
+            if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+                raise ConfigError(f"has no column {query_column!r}: {first!r} is {kind}; {remedy}")
+            kind = kind.field(name).type
+    else:
+        raise ConfigError(f"has no column {query_column!r}: {listed_columns(schema.names)}; {remedy}")
+    if not may_be_text(kind):
+        raise ConfigError(f"column {query_column!r} is {kind}, not text: {remedy}")
+
+
+def check_names(names: Sequence[str], taken: Sequence[str]) -> None:
+    """Raise ConfigError if the input already has a column that is to be added."""
+    if twice := [name for name in names if name in taken]:
+        raise ConfigError(
+            f"has a column {shown(twice[0])} already, as the labels' is to be named: choose a `prefix` for these, or "
+            "rename it"
+        )
 
 
 def first_rows(inputs: Sequence[Input], limit: int) -> list[Input]:
     """The inputs with the first rows of all together."""
     found = []
-    for each in inputs:
+    for input_ in inputs:
         shards = []
-        for shard in each.shards:
+        for shard in input_.shards:
             n = min(shard.n_rows, limit)
             limit -= n
             if n or not shard.n_rows:
                 shards.append(shard.model_copy(update={"n_rows": n}))
-        found.append(each.model_copy(update={"shards": tuple(shards)}))
+        found.append(input_.model_copy(update={"shards": tuple(shards)}))
     return found

@@ -10,13 +10,12 @@ from pathlib import Path
 from time import perf_counter
 
 from ..config.words import counted
-from ..data.rows import format_of
-from ..errors import ConfigError
+from ..data.rows import QUERY, bare_name
+from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
 from ..report.environment import environment, peak_rss_bytes
 from .batches import best_size
-from .columns import check_names
-from .inputs import Input, find_inputs, first_rows, read_input
+from .inputs import Input, check_names, find_inputs, first_rows, read_input
 from .output import OutputFolder, Settings
 from .records import LabellingRecord, RunSpeed
 from .worker import LabelSettings, Progress, Worker
@@ -75,13 +74,12 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
                 "name another output, or label everything again with `overwrite` (a `cache` saves work)"
             )
         if not now:
-            typed = (settings.format or format_of(path)) != "jsonl"
-            now = read_input(path, settings.query_column, settings.shard_rows, typed=typed)
+            now = read_input(path, settings.reading, settings.shard_rows, settings.format)
             n_rows = sum(shard.n_rows for shard in now.shards)
             on_note(f"{path}: {n_rows:,} rows in {counted(len(now.shards), 'shard')}")
         name = names.setdefault(str(path), _new_name(path, names.values()))
         inputs.append(now.model_copy(update={"name": name}))
-    if output.joined and len({each.columns for each in inputs}) > 1 and settings.format != "jsonl":
+    if output.joined and len({(each.columns, *each.partition) for each in inputs}) > 1 and settings.format != "jsonl":
         raise ConfigError(
             f"`out` {output.joined}: the inputs have different columns, {inputs[0].path} and others: name a folder, "
             "which gets a file for each"
@@ -97,7 +95,7 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
 
 def _new_name(path: Path, taken: Collection[str]) -> str:
     """The beginning of the names of an input's output files: its own name, numbered if another input has the same."""
-    stem = path.stem.lstrip(".") or "input"
+    stem = bare_name(path).stem.lstrip(".") or "input"
     return next(name for name in chain([stem], (f"{stem}~{number}" for number in count(2))) if name not in taken)
 
 
@@ -105,9 +103,17 @@ def _row_settings(settings: LabelSettings, output: OutputFolder, paths: Sequence
     """The settings, as far as they are known without a model, that a resumed run must share."""
     # Where rows are counted over all inputs, or all become one file, there must be the same ones.
     inputs = [str(path) for path in paths] if output.joined or settings.is_partial else None
-    names = ("query_column", "format", "prefix", "scores", "top_k", "shard_rows", "limit")
-    part = "/".join(map(str, settings.part)) if settings.part != (1, 1) else None
-    return {**{name: getattr(settings, name) for name in names}, "part": part, "inputs": inputs}
+    names = ("format", "prefix", "scores", "top_k", "shard_rows", "limit")
+    reading = settings.reading
+    return {
+        **{name: getattr(settings, name) for name in names},
+        "query_column": reading.query or QUERY,
+        "input_format": reading.format,
+        "encoding": reading.encoding,
+        "delimiter": reading.delimiter,
+        "part": "/".join(map(str, settings.part)) if settings.part != (1, 1) else None,
+        "inputs": inputs,
+    }
 
 
 def _check_columns(names: Sequence[str], inputs: Sequence[Input]) -> None:
@@ -116,8 +122,8 @@ def _check_columns(names: Sequence[str], inputs: Sequence[Input]) -> None:
     if twice is not None:
         raise ConfigError(f"two columns would be named {twice!r}: rename a prompt")
     for each in inputs:
-        if each.column_types is not None:
-            check_names(names, each.column_types.names, each.path)
+        with prefixed(each.path):
+            check_names(names, [*(each.column_types.names if each.column_types else ()), *each.partition])
 
 
 def _labelled(

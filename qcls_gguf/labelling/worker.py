@@ -12,12 +12,12 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+import pyarrow as pa
 
 from ..config.schema import Config
 from ..config.words import digest_of
 from ..core.handle import Labeller
-from ..data.queries import QUERY
-from ..data.rows import Format
+from ..data.rows import PLAIN, Format, Reading
 from ..opening import ClassifierOpener
 from ..report.suspicions import AnswerSample
 from ..system.closing import Closing
@@ -48,7 +48,7 @@ class LabelSettings:
     """of the output files; a run finds it by `out`"""
     format: Format | None = None
     """of them; None: that of the input"""
-    query_column: str = QUERY
+    reading: Reading = PLAIN
     prefix: str = ""
     """before the names of the columns that are added"""
     scores: bool = False
@@ -179,7 +179,7 @@ class Worker(Closing):
 
     def _read(self, task: Task) -> Block:
         task.input.check_unchanged()
-        block = read_block(task.input, task.shard, self._settings.query_column, self.columns.schema().names)
+        block = read_block(task.input, task.shard, self._settings.reading, self.columns.schema().names)
         task.input.check_unchanged()
         return block
 
@@ -228,6 +228,8 @@ class Worker(Closing):
     def _write(self, task: Task, block: Block, answers: Answers, began: float) -> Progress:
         format_ = self._settings.format or task.input.format
         added = answers.table(block.queries, None if format_ == "parquet" else DIGITS)
+        for name, value in reversed(task.input.partition.items()):
+            added = added.add_column(0, name, pa.array([value] * added.num_rows, pa.string()))
         n_bytes = write_block(self._settings.folder / task.output, block, added, format_, header=task.header)
         kept_path(self._settings.folder, task.output).unlink(missing_ok=True)
         seconds = perf_counter() - began

@@ -17,7 +17,7 @@ from ..data.rows import Format
 from ..errors import QclsError
 from ..system.folders import whole_file
 from .blocks import Block, members_of, rows_of, with_columns
-from .columns import cell
+from .values import cell
 
 DIGITS = 6
 """of a probability that is written as text"""
@@ -32,7 +32,7 @@ def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, h
         if format_ == "parquet":
             pq.write_table(with_columns(block.table(), added), file, compression="zstd")
             return file.tell()
-        text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
         if format_ == "jsonl":
             for before, after in zip(block.members(), members_of(added.column_names, rows_of(added)), strict=True):
                 text.write(f"{{{before}{', ' if before else ''}{after}}}\n")

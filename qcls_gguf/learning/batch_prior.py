@@ -18,7 +18,7 @@ from ..config.prompt import CONTENT_FREE_QUERIES, LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..config.words import shown
-from ..data.queries import Line, read_queries
+from ..data.rows import Reading, Row, read_queries
 from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Paragraph, Table
@@ -76,7 +76,7 @@ class BatchPriorSettings:
     config: Config
     queries: str
     """a file, or - for standard input"""
-    query_column: str | None
+    reading: Reading
     out: Path
     names: tuple[str, ...] = ()
     """prompts; empty: all"""
@@ -93,12 +93,12 @@ def fit_batch_prior(settings: BatchPriorSettings, opener: ClassifierOpener) -> t
     """
     prompts_to_fit(settings.config, settings.names)
     check_writable(settings.out, "`out`", {"`queries`": Path(settings.queries)}, force=settings.force)
-    lines = list(read_queries(settings.queries, query_column=settings.query_column))
+    lines = list(read_queries(settings.queries, settings.reading))
     config = opener.rendered(settings.config)
     prompts = prompts_to_fit(config, settings.names)
     plain = tuple(prompt.changed(min_confidence=None, fallback=None) for prompt in prompts)
     found: dict[str, list[list[float]]] = {prompt.name: [] for prompt in prompts}
-    asked = [*lines, *map(Line, CONTENT_FREE_QUERIES)]
+    asked = [*lines, *map(Row, CONTENT_FREE_QUERIES)]
     raw = config.changed(prompts=plain, calibration=None, heads=None)
     with opener.open(raw) as classifier:
         for line in opener.each("label", asked):

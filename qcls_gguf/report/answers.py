@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..config.scoring import JOINT, MEAN
 from ..config.words import JsonObject, counted, printable
-from ..data.queries import Line
+from ..data.rows import Row
 from ..score.result import PromptResult, Result
 from .document import console, percent
 from .record import json_text
@@ -31,7 +31,7 @@ _LEAST_FOR_OTHERS = 36
 class AnswerWriter:
     """Prints one answer after the other to standard output. Subclasses say how."""
 
-    def write(self, line: Line, answer: Result | str | None) -> None:
+    def write(self, line: Row, answer: Result | str | None) -> None:
         """Print a query's answer; a text: why it has none; None: the line is blank."""
         raise NotImplementedError
 
@@ -45,7 +45,7 @@ class Tables(AnswerWriter):
     def __init__(self, n_top: int) -> None:
         self._console, self._n_top = console(), n_top
 
-    def write(self, line: Line, answer: Result | str | None) -> None:
+    def write(self, line: Row, answer: Result | str | None) -> None:
         if isinstance(answer, Result):
             self._console.print(result_table(answer, self._n_top, width=self._console.width))
         elif answer is None:
@@ -55,7 +55,7 @@ class Tables(AnswerWriter):
 class Labels(AnswerWriter):
     """A line for each query: the labels, in the order of the prompts, separated by tabs; empty where there are none."""
 
-    def write(self, line: Line, answer: Result | str | None) -> None:
+    def write(self, line: Row, answer: Result | str | None) -> None:
         answers = answer.results if isinstance(answer, Result) else ()
         print(*(printable(each.label) for each in answers), sep="\t", flush=True)
 
@@ -69,7 +69,7 @@ class Rows(AnswerWriter):
         self._empty = [""] * len(columns)
         self._print(["line", "query", *columns, "error"])
 
-    def write(self, line: Line, answer: Result | str | None) -> None:
+    def write(self, line: Row, answer: Result | str | None) -> None:
         cells, error = self._empty, answer or BLANK
         if isinstance(answer, Result):
             cells, error = [], ""
@@ -86,7 +86,7 @@ class JsonLines(AnswerWriter):
         """n_scores: how many of the most probable labels keep their scores; None: all, as configured."""
         self._n_scores = n_scores
 
-    def write(self, line: Line, answer: Result | str | None) -> None:
+    def write(self, line: Row, answer: Result | str | None) -> None:
         place = {} if line.number is None else {"line": line.number}
         if not isinstance(answer, Result):
             what = {"blank": True} if answer is None else {"error": answer}

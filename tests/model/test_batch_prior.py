@@ -10,6 +10,7 @@ import yaml
 from commands import printed, refused
 
 from qcls_gguf import Classifier, ConfigError, load_config
+from qcls_gguf.data.rows import PLAIN
 from qcls_gguf.learning.batch_prior import BatchPriorRecord, BatchPriorSettings, batch_prior_document, fit_batch_prior
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import console
@@ -64,7 +65,7 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
 
 def test_strength_zero_changes_nothing_and_few_queries_are_refused(queries: Path, tmp_path: Path) -> None:
     settings = BatchPriorSettings(
-        config=load_config("mission"), queries=str(queries), query_column=None, out=tmp_path / "a", strength=0
+        config=load_config("mission"), queries=str(queries), reading=PLAIN, out=tmp_path / "a", strength=0
     )
     with ClassifierOpener() as opener:
         record, text = fit_batch_prior(replace(settings, names=("audience",)), opener)

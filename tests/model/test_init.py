@@ -79,7 +79,7 @@ def test_a_source_is_needed_and_sources_exclude_each_other(tmp_path: Path) -> No
         ([], "give --labels NAME=LABEL,… or --data FILE"),
         (["--labels", "a=b,c", "--data", "rows.csv"], "--labels and --data are both given"),
         (["--from", "mission"], "--from was removed: copy the configuration"),
-        (["--labels", "a=b,c", "--label-column", "x"], "--label-column and --ignore-columns are for --data"),
+        (["--labels", "a=b,c", "--label-column", "x"], "--query-column, --label-column, … are for --data"),
         (["--labels", "a=b,c", "-m", "a", "-hf", "b/c"], "--model and --hf-repo are both given"),
         (["--labels", "a=b,c", "-hf", "b/c", "--family", "lfm2"], "--hf-repo and --family are both given"),
     ):

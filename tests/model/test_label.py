@@ -13,6 +13,7 @@ import pytest
 from labelled_tables import CLOSE, CONFIG, QUERIES, check_like_classify, outputs, parquet, rows_of
 
 from qcls_gguf import Classifier, ConfigError, QclsError, load_config
+from qcls_gguf.data.rows import Reading
 from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.records import LabellingRecord
@@ -196,7 +197,7 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_labelled(ru
     with OutputFolder(tmp_path / "out", None), pytest.raises(ConfigError, match="another run is writing there"):
         run(path, out=tmp_path / "out")
     with pytest.raises(ConfigError, match="has no column 'text'"):
-        run(path, out=tmp_path / "new" / "out.csv", query_column="text")
+        run(path, out=tmp_path / "new" / "out.csv", reading=Reading(query="text"))
     assert sorted(each.name for each in tmp_path.iterdir()) == ["in.parquet", "mine.csv", "pipe.csv"]
 
 

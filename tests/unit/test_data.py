@@ -6,14 +6,18 @@ from typing import Any
 import pytest
 
 from qcls_gguf.data.labelled import BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled
-from qcls_gguf.data.queries import Line, check_source, read_queries
+from qcls_gguf.data.rows import Reading, Row, check_queries, read_queries
 from qcls_gguf.errors import ConfigError
 
 
-def read(folder: Path, data: bytes, *, blank: bool = False) -> list[Line]:
+def read(folder: Path, data: bytes, *, blank: bool = False) -> list[Row]:
     path = folder / "queries.txt"
     path.write_bytes(data)
     return list(read_queries(str(path), blank=blank))
+
+
+def said(row: Row) -> tuple[str, str | None, int | None]:
+    return row.text, row.error, row.number
 
 
 def texts(folder: Path, data: bytes) -> list[tuple[str, int | None]]:
@@ -36,7 +40,7 @@ def test_lines_without_their_breaks_and_no_blank_ones(
 
 def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: Path) -> None:
     first, bad, blank, last = read(tmp_path, b"one\nab\xff\n \ntwo", blank=True)
-    assert (first, last) == (Line("one", number=1), Line("two", number=4))
+    assert (said(first), said(last)) == (("one", None, 1), ("two", None, 4))
     assert (bad.text, bad.is_blank, blank.is_blank) == ("ab\\xff", False, True)
     assert "line 2 is not valid UTF-8 at byte 2" in (bad.error or "")
 
@@ -54,10 +58,10 @@ def test_what_has_no_rows_is_refused_before_and_while_reading(name: str, words: 
     path = tmp_path / name
     if words.startswith("is ") and name:
         path.write_text('[{"query": "red dress"}]\n')
-    for read_ in (check_source, lambda source: list(read_queries(source))):
+    for read_ in (check_queries, lambda source: list(read_queries(source))):
         with pytest.raises(ConfigError, match=words):
             read_(str(path))
-    check_source("-")
+    check_queries("-")
 
 
 def test_half_a_character_of_utf16_is_told_of_its_line(tmp_path: Path) -> None:
@@ -68,10 +72,10 @@ def test_half_a_character_of_utf16_is_told_of_its_line(tmp_path: Path) -> None:
         read(tmp_path, b"\xff\xfeo")
 
 
-def table(folder: Path, name: str, text: str, column: str | None = None) -> list[Line]:
+def table(folder: Path, name: str, text: str, column: str | None = None) -> list[Row]:
     path = folder / name
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    return list(read_queries(str(path), blank=True, query_column=column))
+    return list(read_queries(str(path), Reading(query=column), blank=True))
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
@@ -79,11 +83,11 @@ def test_a_table_keeps_its_lines(delimiter: str, tmp_path: Path) -> None:
     text = 'sku,title,x\nA1,"red ""dress"", long",1\n"A\n2",blue jeans,2\n\nA3,,3\nA4,short\n'
     text = text.replace('dress"", long', 'dress""; long').replace(",", delimiter)
     first, second, blank, no_query, short = table(tmp_path, "items.csv", text, "title")
-    assert first == Line('red "dress"; long', None, 2)
-    assert second == Line("blue jeans", None, 3)
+    assert said(first) == ('red "dress"; long', None, 2)
+    assert said(second) == ("blue jeans", None, 3)
     assert blank.is_blank
     assert no_query.is_blank
-    assert short == Line("short", "line 7 has 2 fields, the header 3: write empty ones, too", 7)
+    assert said(short) == ("short", "line 7 has 2 fields, the header 3: write empty ones, too", 7)
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t"])
@@ -98,7 +102,7 @@ def test_names_of_columns_may_all_be_quoted(delimiter: str, names: list[str], tm
 def test_json_lines_are_told_apart(tmp_path: Path) -> None:
     text = '{"query": "red dress", "n": 7}\n\n{"query": 3}\nnope\n'
     good, blank, number, broken = table(tmp_path, "items.jsonl", text)
-    assert good == Line("red dress", None, 1)
+    assert said(good) == ("red dress", None, 1)
     assert blank.is_blank
     assert number.error == "line 3: 'query' is a number, not text: write it in quotes"
     assert "line 4 is not valid JSON" in (broken.error or "")
@@ -111,7 +115,10 @@ def test_json_lines_are_told_apart(tmp_path: Path) -> None:
         ("", "has no header"),
         ("query,,", "column '' is given twice: name each column, or remove those that are empty"),
         ('query,"size; in\nmm"', "the first line, which names all columns, .*: a quoted field has no end"),
-        ("query,\udcb1\udce0", "the header is not valid UTF-8: save the file as UTF-8"),
+        (
+            "query,\udcb1\udce0",
+            "the header is not valid UTF-8 at byte 6: save it as UTF-8, or name its encoding with `encoding`",
+        ),
         ("sep=;\nquery;title", "the first line, sep=, is a note for spreadsheets and no header: remove it"),
         ("query,x\ra,b\rc,d", "a carriage return stands within a field: .* save the file with other line ends"),
     ],

@@ -7,22 +7,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from qcls_gguf.data.lines import REMEDY
+from qcls_gguf.data.rows import Reading
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.labelling.blocks import Block, distinct_queries, read_block
-from qcls_gguf.labelling.columns import texts_of
 from qcls_gguf.labelling.inputs import Input, find_inputs, read_input
 from qcls_gguf.labelling.output import OutputFolder
+from qcls_gguf.labelling.values import texts_of
 
 
-def plan(path: Path, n: int = 3, *, column: str = "query") -> Input:
-    return read_input(path, column, n, typed=False)
+def plan(path: Path, n: int = 3, *, column: str | None = None) -> Input:
+    return read_input(path, Reading(query=column), n)
 
 
-def blocks(planned: Input, column: str = "query") -> list[Block]:
-    return [read_block(planned, shard, column, ()) for shard in planned.shards]
+def blocks(planned: Input, column: str | None = None) -> list[Block]:
+    return [read_block(planned, shard, Reading(query=column), ()) for shard in planned.shards]
 
 
-def queries(planned: Input, column: str = "query") -> list[str | None]:
+def queries(planned: Input, column: str | None = None) -> list[str | None]:
     """Row by row its query, or the reason why it has none."""
     found: list[str | None] = []
     for block in blocks(planned, column):
@@ -45,13 +47,13 @@ def test_inputs_are_files_patterns_and_folders_each_once(tmp_path: Path) -> None
     [
         ("*.parquet", "no such file"),
         ("empty", "the folder has no file that ends in .parquet, .csv"),
-        ("a.csv.gz", "is packed: unpack it"),
+        ("a.csv.zip", "is packed: unpack it"),
         ("pipe", "is no plain file"),
     ],
 )
 def test_what_is_no_input_is_refused(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "a.csv.gz").touch()
+    (tmp_path / "a.csv.zip").touch()
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match=words) as refused:
         find_inputs([str(tmp_path / name)])
@@ -92,11 +94,11 @@ def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
         "line 5: the query is blank",
         "line 6 is not valid CSV: ';' expected after '\"': double the quotes that are part of a quoted field",
         "line 7 has 3 fields, the header 2: quote those with a ';'",
-        "line 8 is not valid UTF-8: save the input as UTF-8",
+        f"line 8 is not valid UTF-8 at byte 3: {REMEDY}",
         "g\n\n",
         "h",
     ]
-    assert [list(row) for block in blocks(planned) for row in block.values()][5] == ["5", "f\udcff"]
+    assert [list(row) for block in blocks(planned) for row in block.values()][5] == ["5", "f\\xff"]
 
 
 def test_a_query_of_ten_megabytes_is_one_row(tmp_path: Path) -> None:

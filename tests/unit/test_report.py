@@ -13,7 +13,7 @@ from records_page import RECORDS, records_page
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from qcls_gguf.data.queries import Line
+from qcls_gguf.data.rows import Row
 from qcls_gguf.report.answers import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables, result_table
 from qcls_gguf.report.document import TEXT, Document, Figure, Paragraph, Section, Table, facts
 from qcls_gguf.report.html import document_page
@@ -141,7 +141,7 @@ MODEL = ModelInfo(
     path="m.gguf", sha256="ab" * 32, quantization="Q8_0", description="qwen3 8.39M Q8_0", size_bytes=1, n_gpu_layers=0,
     device="CPU", llama_cpp_commit="c", source_digest="d", backend="CPU", package_version="0",
 )  # fmt: skip
-LINES = [Line("red dress", None, 1), Line("", None, 2), Line("bad", "not UTF-8", 3)]
+LINES = [Row("red dress", None, 1), Row("", None, 2), Row("bad", "not UTF-8", 3)]
 
 
 def prompt(name: str, *probabilities: float, audit: Audit | None = None) -> PromptResult:
@@ -177,7 +177,7 @@ def test_labels_are_a_line_for_each_line_and_blank_ones_stand_among_tables(capsy
 def test_csv_has_a_row_for_each_line(delimiter: str, capsys: pytest.CaptureFixture[str]) -> None:
     writer = Rows(["category", "audience"], delimiter=delimiter)
     header, *rows = csv.reader(io.StringIO(printed(writer, capsys)), delimiter=delimiter)
-    assert [dict(zip(header, row, strict=True)).get("error") for row in rows] == ["", "blank line", "not UTF-8"]
+    assert [dict(zip(header, row, strict=True)).get("error") for row in rows] == ["", "blank line", "line 3: not UTF-8"]
     assert [row[:2] for row in rows] == [["1", "red dress"], ["2", ""], ["3", "bad"]]
     assert rows[0][2:6] == ["category label 2", "0.700000", "audience label 0", "0.750000"]
 
@@ -191,7 +191,7 @@ def test_json_lines_have_the_hash_of_the_model(n_scores: int | None, capsys: pyt
     found = [score["label"] for score in answer["results"][0]["scores"]]
     assert found == [f"category label {i}" for i in ((0, 1, 2) if n_scores is None else (2, 1))]
     assert blank == {"line": 2, "query": "", "blank": True}
-    assert bad == {"line": 3, "query": "bad", "error": "not UTF-8"}
+    assert bad == {"line": 3, "query": "bad", "error": "line 3: not UTF-8"}
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +199,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     JsonDocument(None, only_one=False).close()
     assert json.loads(capsys.readouterr().out) == []
     writer = JsonDocument(None, only_one=True)
-    writer.write(Line("red dress"), ANSWER)
+    writer.write(Row("red dress"), ANSWER)
     writer.close()
     assert json.loads(capsys.readouterr().out) == ANSWER.to_dict() | {
         "results": [json.loads(json.dumps(each)) for each in ANSWER.to_dict()["results"]]
