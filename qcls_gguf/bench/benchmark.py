@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from statistics import fmean
 from time import perf_counter_ns
@@ -19,9 +19,11 @@ from ..model.header import GgufHeader, TensorInfo
 from ..opening import ClassifierOpener
 from ..prompts.prompt_set import read_depths
 from ..report.environment import environment, gpu_free_bytes, gpu_state, rss_bytes
+from ..score.result import Counts
 from ..statistics import quantiles, spread
-from . import records
-from .workloads import QuerySet, Workload, file_queries, least_tokens, made_queries, requests_of, send_in_turns
+from ..system.timing import STAGES
+from .queries import QuerySet, file_queries, made_queries
+from .records import BenchmarkRecord, ClassifierRecord, Quantiles, WorkloadRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,53 +36,124 @@ class BenchmarkSettings:
     reading: Reading = PLAIN
     """of that file"""
     query_tokens: tuple[range, ...] = (range(2, 10),)
-    """lengths of queries that are made, a set of queries for each range"""
+    """lengths of queries that are made, a set of queries a range"""
     batches: tuple[int, ...] = (1,)
     n_requests: int = 100
-    """of each workload in each repetition"""
+    """of a workload in one repetition"""
     n_warm_up: int = 5
     n_repeats: int = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
-    """A classifier under measurement, and what its start took."""
+@dataclass(slots=True, kw_only=True)
+class Workload:
+    """Requests of one size to one classifier, sent in a cycle, and what they took: lists with a value a request."""
 
-    name: str
+    config: str
+    """the name of the classifier's configuration"""
     classifier: Classifier
-    query_sets: tuple[QuerySet, ...]
-    first_request_ms: float
-    memory: records.Memory
+    queries: str
+    """the name of the queries"""
+    requests: list[list[str]]
+    """their queries"""
+    total_ms: list[float] = field(default_factory=list)
+    """from the call until the answer"""
+    stage_ms: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
+    counts: list[Counts] = field(default_factory=list)
+    n_reused: int = 0
+    """decodes that found their graph built"""
+    n_cuda_graphs: int | None = None
+    """CUDA graphs that were launched; None in a build without CUDA"""
+
+    def warm_up(self, n: int) -> None:
+        """Send n requests that are not counted."""
+        for i in range(n):
+            self.classifier.classify_batch(self.requests[i % len(self.requests)])
+
+    def send(self, number: int) -> None:
+        """Send a request by its number, from 0, and keep what it took."""
+        context = self.classifier.engine.context
+        before = context.counters()
+        begun = perf_counter_ns()
+        results = self.classifier.classify_batch(self.requests[number % len(self.requests)])
+        self.total_ms.append((perf_counter_ns() - begun) / 1e6)
+        after = context.counters()
+        self.n_reused += after.n_graphs_reused - before.n_graphs_reused
+        if after.n_cuda_graphs >= 0:
+            self.n_cuda_graphs = (self.n_cuda_graphs or 0) + after.n_cuda_graphs - before.n_cuda_graphs
+        for stage, ms in results[0].stage_ms.items():
+            self.stage_ms[stage].append(ms)
+        self.counts.append(results[0].counts)
+
+    def record(self, n_repeats: int) -> WorkloadRecord:
+        """What they took, all repetitions together."""
+        batch, n_decodes = len(self.requests[0]), sum(counts.n_decodes for counts in self.counts)
+        p50_runs: list[float] = np.median(np.reshape(self.total_ms, (n_repeats, -1)), axis=1).tolist()
+        return WorkloadRecord(
+            name=f"{self.config}, {self.queries}, batch {batch}",
+            config=self.config,
+            queries=self.queries,
+            n_prompts=len(self.classifier.prompts),
+            batch=batch,
+            n_requests=len(self.counts),
+            total_ms=_quantiles(self.total_ms),
+            p50_runs_ms=tuple(p50_runs),
+            p50_spread=spread(p50_runs),
+            stage_ms={stage: _quantiles(values) for stage, values in self.stage_ms.items()},
+            n_tokens_new=fmean(counts.n_tokens_new for counts in self.counts),
+            n_tokens_cached=fmean(counts.n_tokens_cached for counts in self.counts),
+            n_positions=fmean(counts.n_positions for counts in self.counts),
+            n_decodes=n_decodes / len(self.counts),
+            graph_reuse_rate=self.n_reused / n_decodes,
+            cuda_graphs_per_decode=None if self.n_cuda_graphs is None else self.n_cuda_graphs / n_decodes,
+        )
 
 
-def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> records.BenchmarkRecord:
+def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> BenchmarkRecord:
     """Measure, and return the record that `qcls-gguf bench` prints as JSON. All classifiers are open together.
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
     """
     _check_settings(settings)
     queries = None if settings.input is None else file_queries(settings.input, settings.reading)
+    stems = [config.path.stem if config.path else "config" for config in settings.configs]
     with ExitStack() as stack:
-        classifiers = [
-            stack.enter_context(_started(name, config, settings, queries, opener))
-            for name, config in zip(_names(settings.configs), settings.configs, strict=True)
-        ]
-        first = classifiers[0].classifier
-        gpu_before = gpu_state() if first.model.n_gpu_layers else None
-        workloads = _measure(settings, classifiers, opener)
-        where = environment(first.config)
-    return records.BenchmarkRecord(
-        environment=where,
-        classifiers=tuple(map(_classifier_record, classifiers)),
-        method=records.MeasuringMethod(
+        workloads, classifiers = list[Workload](), list[ClassifierRecord]()
+        for index, (stem, config) in enumerate(zip(stems, settings.configs, strict=True), 1):
+            n = stems[:index].count(stem)  # a number where it is not the first of the name
+            name = stem if n == 1 else f"{stem} ({n})"
+            started, found = stack.enter_context(_started(name, config, settings, queries, opener))
+            classifiers.append(started)
+            workloads += found
+        gpu_before = gpu_state() if classifiers[0].model.n_gpu_layers else None
+        n_sizes = len(workloads) // len(classifiers)
+        sizes = [workloads[index::n_sizes] for index in range(n_sizes)]
+        sent, n_sent = count(1), settings.n_repeats * settings.n_requests * len(workloads)
+        for _ in range(settings.n_repeats):
+            for size in sizes:
+                for workload in size:
+                    workload.warm_up(settings.n_warm_up)
+                send_in_turns(size, settings.n_requests, lambda: opener.on_progress("requests", next(sent), n_sent))
+        return BenchmarkRecord(
+            environment=environment(settings.configs[0]),
+            classifiers=tuple(classifiers),
             input=settings.input,
             n_requests=settings.n_requests,
             n_warm_up=settings.n_warm_up,
             n_repeats=settings.n_repeats,
-        ),
-        workloads=tuple(_workload_record(workload, settings.n_repeats) for workload in workloads),
-        gpu_before=gpu_before,
-    )
+            workloads=tuple(workload.record(settings.n_repeats) for size in sizes for workload in size),
+            gpu_before=gpu_before,
+        )
+
+
+def send_in_turns(workloads: Sequence[Workload], n_requests: int, on_request: Callable[[], None]) -> None:
+    """Send n_requests of every workload, in turns, so that a machine that becomes slower or faster affects all alike.
+
+    The next request is sent when the answer to the last one is there.
+    """
+    for number in range(n_requests):
+        for workload in workloads:
+            workload.send(number)
+            on_request()
 
 
 def _check_settings(settings: BenchmarkSettings) -> None:
@@ -89,48 +162,49 @@ def _check_settings(settings: BenchmarkSettings) -> None:
     for config in settings.configs:
         runtime, place = config.runtime, config.path or "the configuration"
         if batch > runtime.max_batch:
-            raise ConfigError(
-                f"`batch` {batch}: {place} has runtime.max_batch: {runtime.max_batch}: raise it, or choose a "
-                "smaller batch"
-            )
+            limit = f"{place} has runtime.max_batch: {runtime.max_batch}"
+            raise ConfigError(f"`batch` {batch}: {limit}: raise it, or choose a smaller batch")
         if settings.input is None and n > runtime.max_query_tokens:
-            raise ConfigError(
-                f"`query_tokens` {n}: {place} has runtime.max_query_tokens: {runtime.max_query_tokens}: raise it, or "
-                "choose shorter queries"
-            )
-
-
-def _names(configs: Sequence[Config]) -> list[str]:
-    """A name for each configuration: its file's, with a number where that is not the first of the name."""
-    stems = [config.path.stem if config.path else "config" for config in configs]
-    numbers = [stems[:index].count(stem) for index, stem in enumerate(stems, 1)]
-    return [stem if n == 1 else f"{stem} ({n})" for stem, n in zip(stems, numbers, strict=True)]
+            limit = f"{place} has runtime.max_query_tokens: {runtime.max_query_tokens}"
+            raise ConfigError(f"`query_tokens` {n}: {limit}: raise it, or choose shorter queries")
 
 
 @contextmanager
 def _started(
     name: str, config: Config, settings: BenchmarkSettings, queries: QuerySet | None, opener: ClassifierOpener
-) -> Iterator[_Target]:
-    """A classifier after its first request, its queries checked; closed in the end. Raises what Classifier raises."""
+) -> Iterator[tuple[ClassifierRecord, list[Workload]]]:
+    """A classifier after its first request, closed in the end, and its workloads. Raises what Classifier raises."""
     free_before, rss_before = gpu_free_bytes(), rss_bytes()
     with opener.open(config) as classifier:
         made = [made_queries(classifier.engine.model, lengths) for lengths in settings.query_tokens]
-        query_sets = (queries,) if queries else tuple(made)
-        for each in query_sets:
-            _check_queries(classifier, each, max(settings.batches))
+        query_sets = [queries] if queries else made
+        for query_set in query_sets:
+            _check_queries(classifier, query_set, max(settings.batches))
         begun = perf_counter_ns()
         classifier.classify_batch(query_sets[0].queries[: settings.batches[0]])
-        yield _Target(
+        first_request_ms, free_after = (perf_counter_ns() - begun) / 1e6, gpu_free_bytes()
+        used_gpu = None if free_before is None or free_after is None else free_before - free_after
+        record = ClassifierRecord(
             name=name,
-            classifier=classifier,
-            query_sets=query_sets,
-            first_request_ms=(perf_counter_ns() - begun) / 1e6,
-            memory=records.Memory(
-                rss_before_bytes=rss_before,
-                rss_after_bytes=rss_bytes(),
-                vram_free_before_bytes=free_before,
-                vram_free_after_bytes=gpu_free_bytes(),
-            ),
+            config=str(config.path) if config.path else None,
+            n_prompts=len(classifier.prompts),
+            scoring=tuple(sorted({prompt.scoring for prompt in classifier.config.prompts})),
+            runtime=classifier.config.runtime,
+            model=classifier.model,
+            weight_bytes=_weight_bytes(classifier),
+            startup_ms=classifier.startup_ms,
+            first_request_ms=first_request_ms,
+            rss_before_bytes=rss_before,
+            rss_bytes=rss_bytes(),
+            gpu_bytes=used_gpu,
+        )
+        yield (
+            record,
+            [
+                Workload(config=name, classifier=classifier, queries=of.name, requests=requests_of(of.queries, batch))
+                for of in query_sets
+                for batch in settings.batches
+            ],
         )
 
 
@@ -147,66 +221,16 @@ def _check_queries(classifier: Classifier, queries: QuerySet, largest_batch: int
             raise ConfigError(f"{queries.name}: query {number}: {e}") from None
 
 
-def _measure(settings: BenchmarkSettings, classifiers: Sequence[_Target], opener: ClassifierOpener) -> list[Workload]:
-    """The workloads of all classifiers; those of one size run in turns, request by request."""
-    sizes = [
-        [_workload(settings, measured, index, batch) for measured in classifiers]
-        for index in range(len(classifiers[0].query_sets))
-        for batch in settings.batches
-    ]
-    n_requests = settings.n_repeats * settings.n_requests * len(classifiers) * len(sizes)
-    sent = count(1)
-    for _ in range(settings.n_repeats):
-        for workloads in sizes:
-            for workload in workloads:
-                workload.warm_up(settings.n_warm_up)
-            send_in_turns(
-                workloads, settings.n_requests, lambda: opener.on_progress("requests", next(sent), n_requests)
-            )
-    return [workload for workloads in sizes for workload in workloads]
-
-
-def _workload(settings: BenchmarkSettings, measured: _Target, index: int, batch: int) -> Workload:
-    queries, classifier = measured.query_sets[index], measured.classifier
-    requests, prompts, tokenizer = requests_of(queries.queries, batch), classifier.prompts, classifier.engine.model
-    least = [
-        least_tokens(prompts, [[prompt.fragment_tokens(tokenizer, query) for prompt in prompts] for query in request])
-        for request in requests[: settings.n_requests]
-    ]
-    return Workload(
-        config=measured.name,
-        classifier=classifier,
-        queries=queries.name,
-        requests=requests,
-        least_tokens=fmean(least[i % len(least)] for i in range(settings.n_requests)),
-    )
-
-
-def _classifier_record(measured: _Target) -> records.ClassifierRecord:
-    config = measured.classifier.config
-    return records.ClassifierRecord(
-        name=measured.name,
-        config=str(config.path) if config.path else None,
-        n_prompts=len(measured.classifier.prompts),
-        scoring=tuple(sorted({prompt.scoring for prompt in config.prompts})),
-        runtime=config.runtime,
-        model=measured.classifier.model,
-        weight_bytes=_weight_bytes(measured.classifier),
-        startup_ms=measured.classifier.startup_ms,
-        first_request_ms=measured.first_request_ms,
-        memory=measured.memory,
-    )
+def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:
+    """The requests of one cycle, `batch` consecutive queries in one: n requests for n queries."""
+    return [[queries[(i * batch + j) % len(queries)] for j in range(batch)] for i in range(len(queries))]
 
 
 def _weight_bytes(classifier: Classifier) -> int:
     """The bytes of the weights that a decode reads: those of its layers, and the head where logits are computed."""
     model, compiled = classifier.engine.model, classifier.configured.compiled
-    return weight_bytes(
-        model.header,
-        model.file.tensors.values(),
-        head=compiled.exact,
-        depth=read_depths([compiled], model.facts.n_layer)[1],
-    )
+    _, depth = read_depths([compiled], model.facts.n_layer)
+    return weight_bytes(model.header, model.file.tensors.values(), head=compiled.exact, depth=depth)
 
 
 def weight_bytes(header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool = False, depth: int = 0) -> int:
@@ -222,41 +246,10 @@ def weight_bytes(header: GgufHeader, tensors: Collection[TensorInfo], *, head: b
     expert_share = int(header.scalars.get(f"{header.arch}.expert_used_count", n_experts)) / n_experts
     unread = tuple(f"blk.{layer}." for layer in range(depth or n_layer, n_layer))
     unread += tuple({"output.weight", "token_embd.weight"} - {head_name if head else ""})
-    n_bytes = sum(
-        tensor.n_bytes * (expert_share if "_exps." in tensor.name else 1.0)
-        for tensor in tensors
-        if not tensor.name.startswith(unread)
-    )
-    return round(n_bytes)
+    used = (tensor for tensor in tensors if not tensor.name.startswith(unread))
+    return round(sum(tensor.n_bytes * (expert_share if "_exps." in tensor.name else 1.0) for tensor in used))
 
 
-def _quantiles(values: Sequence[float]) -> records.Quantiles:
+def _quantiles(values: Sequence[float]) -> Quantiles:
     least, p50, p90, p99 = quantiles(values, 0, 0.5, 0.9, 0.99)
-    return records.Quantiles(min=least, p50=p50, p90=p90, p99=p99)
-
-
-def _workload_record(workload: Workload, n_repeats: int) -> records.WorkloadRecord:
-    counts, n_reused, n_cuda_graphs = workload.counts, workload.n_reused, workload.n_cuda_graphs
-    p50_runs: list[float] = np.median(np.reshape(workload.total_ms, (n_repeats, -1)), axis=1).tolist()
-    n_decodes = sum(count.n_decodes for count in counts)
-    return records.WorkloadRecord(
-        name=f"{workload.config}, {workload.queries}, batch {workload.batch}",
-        config=workload.config,
-        queries=workload.queries,
-        n_prompts=len(workload.classifier.prompts),
-        batch=workload.batch,
-        n_requests=len(counts),
-        total_ms=_quantiles(workload.total_ms),
-        p50_runs_ms=tuple(p50_runs),
-        p50_spread=spread(p50_runs),
-        stage_ms={stage: _quantiles(values) for stage, values in workload.stage_ms.items()},
-        tokens=records.Tokens(
-            new=fmean(count.n_tokens_new for count in counts),
-            cached=fmean(count.n_tokens_cached for count in counts),
-            least=workload.least_tokens,
-        ),
-        n_positions=fmean(count.n_positions for count in counts),
-        n_decodes=n_decodes / len(counts),
-        graph_reuse_rate=n_reused / n_decodes,
-        cuda_graphs_per_decode=None if n_cuda_graphs is None else n_cuda_graphs / n_decodes,
-    )
+    return Quantiles(min=least, p50=p50, p90=p90, p99=p99)
