@@ -206,7 +206,7 @@ class LoadedPrompts(Labeller):
             self._sources or self.compiled.settings,
             self.compiled,
             self.core.engine.model,
-            chat_template=self.core.config.model.chat_template,
+            settings=self.core.config.model,
             ignored=self.core.config.ignore_warnings,
         )
 

@@ -12,7 +12,7 @@ from ..config.calibration_file import Calibration
 from ..config.heads_file import Heads, read_fitted
 from ..config.prompt import PromptConfig
 from ..config.schema import Config, RuntimeConfig
-from ..config.words import counted
+from ..config.words import counted, shown
 from ..engine.capacity import N_UNTIL_CAPTURED, shapes
 from ..engine.cores import OtherPrograms, threads
 from ..engine.engine import Engine
@@ -155,7 +155,9 @@ def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
     whose = "the configuration's" if config.model.chat_template else "the file's own"
     what = f"{whose}, {counted(found.n_rendered, 'prompt')}"
     if found.folded:
-        what += f"; it takes no system turn, so the system text begins the user's: {', '.join(found.folded)}"
+        what += f"; it has no turn for a system text, which begins the user's: {', '.join(found.folded)}"
+    if found.end:
+        what += f"; it ends answers with {shown(found.end)}, and so do labels here, not with the file's end of turn"
     ledger.step("chat template", what)
     return config.changed(prompts=found.prompts)
 

@@ -13,12 +13,14 @@ from typing import Literal, Self
 
 from ..config.resources import EMBEDDED, OLLAMA, PACKAGE, embedded_model
 from ..config.schema import ModelConfig
+from ..config.words import listed
 from ..errors import ModelError
 from .header import DECISION_KINDS, GgufHeader, TensorInfo, read_header
 from .hub import SPLIT_NAME, cached_models, fetch_model
 from .ollama import find_ollama_model, installed
 from .placement import weights_of
 
+_MAX_PARTS = 99_999
 _COMPANIONS = ("clip", "controlvector", "imatrix")
 """Architectures of files that accompany a model."""
 
@@ -40,7 +42,6 @@ class ModelFile:
 
         Raises ModelError that names what is wrong and the remedy.
         """
-        parts = model_parts(path)
         header = read_header(path)
         kind = header.scalars.get("general.type", "model")
         if kind != "model" or header.arch in _COMPANIONS:
@@ -51,9 +52,17 @@ class ModelFile:
         has_own_head = header.decision_kind in DECISION_KINDS  # outside of llama.cpp's graph
         if n_out not in (0, n_embd) and not has_own_head:
             raise ModelError(f"{path} gives {n_out!r} values a token, its head takes {n_embd!r}: choose another file")
+        parts = model_parts(header)
         file = cls((header, *map(read_header, parts[1:])))
+        for number, part in enumerate(file.headers[1:], 1):
+            found = part.scalars.get("split.no"), part.scalars.get("split.count")
+            if found != (number, len(parts)):
+                raise ModelError(f"{part.path} is not part {number + 1} of {path}: fetch all parts of one model again")
         if not file.tensors:
             raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
+        n_tensors = header.scalars.get("split.tensors.count", 0) if len(parts) > 1 else 0
+        if n_tensors not in (0, n_found := sum(len(part.tensors) for part in file.headers)):
+            raise ModelError(f"{path} announces {n_tensors} tensors, its parts have {n_found}: fetch all parts again")
         return file
 
     @property
@@ -100,21 +109,31 @@ class ModelFile:
         return weights_of(self.tensors, self.n_layer, head=self.n_first == 0)
 
 
-def model_parts(path: Path) -> tuple[Path, ...]:
-    """The files of the model that starts at `path`: all parts, in order, of one named `X-00001-of-0000N.gguf`.
+def model_parts(header: GgufHeader) -> tuple[Path, ...]:
+    """The files of the model that starts with this one: all parts, in order, of one named `X-00001-of-0000N.gguf`.
 
-    Raises ModelError for another part than the first.
+    Raises ModelError for another part than the first, a part that is missing, and files that were renamed.
     """
     # Not resolved: in the Hub's cache the names are links, and what they point to has other names.
-    name = SPLIT_NAME.fullmatch(path.name)
-    if name is None:
+    path, name = header.path, SPLIT_NAME.fullmatch(header.path.name)
+    number, n_parts = (header.scalars.get(f"split.{key}", default) for key, default in (("no", 0), ("count", 1)))
+    if not (type(number) is int and type(n_parts) is int and 0 <= number < n_parts <= _MAX_PARTS):
+        number, n_parts = 0, 1
+    if name is None or int(name["n_parts"]) != n_parts or int(name["part"]) != number + 1:
+        if n_parts > 1:
+            raise ModelError(
+                f"{path} is part {number + 1} of {n_parts} of a split model, and its name does not say so: name all "
+                f"parts X-00001-of-{n_parts:05}.gguf and so on, in one folder, and give the first"
+            )
         return (path,)
-    n_parts = int(name["n_parts"])
-    if int(name["part"]) != 1 and n_parts > 1:
-        first = f"{name['prefix']}-00001-of-{n_parts:05}.gguf"
-        raise ModelError(f"{path} is part {int(name['part'])} of {n_parts} of a split model: give its first, {first}")
-    rest = range(2, n_parts + 1)
-    return (path, *(path.with_name(f"{name['prefix']}-{part:05}-of-{n_parts:05}.gguf") for part in rest))
+    names = [f"{name['prefix']}-{part:05}-of-{n_parts:05}.gguf" for part in range(1, n_parts + 1)]
+    if number:
+        raise ModelError(f"{path} is part {number + 1} of {n_parts} of a split model: give its first, {names[0]}")
+    paths = (path, *map(path.with_name, names[1:]))
+    if missing := listed([part.name for part in paths if not part.exists()]):
+        what = f"{path} is part 1 of {n_parts} of a split model, which lacks {missing}"
+        raise ModelError(f"{what}: fetch all parts into the same folder")
+    return paths
 
 
 def find_model(model: ModelConfig, *, offline: bool) -> Path:

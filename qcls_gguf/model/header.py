@@ -114,6 +114,12 @@ class GgufHeader:
         return value if type(value) is int and 0 < value <= _MAX_LAYERS else 1
 
     @property
+    def lacks_pre_tokeniser(self) -> bool:
+        """Whether a vocabulary of byte pairs does not say how text is split before it is tokenised."""
+        model, pre = (self.scalars.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
+        return model == "gpt2" and not pre
+
+    @property
     def other_purpose(self) -> str | None:
         """The purpose of a model that was not made to continue texts; None for other models."""
         key = f"{self.arch}.pooling_type"

@@ -176,6 +176,12 @@ def find_file(path: Path, ledger: Ledger) -> ModelFile:
             f"{file.path}: a decision model of kind {shown(kind)}, which has a head of its own: a llama-server from "
             f"b11361 on may answer it; this version reads {', '.join(DECISION_KINDS)}"
         )
+    if file.header.lacks_pre_tokeniser:
+        warnings.warn(
+            f"{file.path} has no tokenizer.ggml.pre: llama.cpp splits text by its default rules, perhaps not as in the "
+            "training: convert the model by a newer llama.cpp, or choose another file",
+            stacklevel=3,
+        )
     if what := file.header.other_purpose:
         warnings.warn(f"{file.path}: {what}: choose the model that it was made from", stacklevel=3)
     return file

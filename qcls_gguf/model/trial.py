@@ -80,11 +80,11 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
 def _why_ended(number: int, said: str, size_bytes: int) -> str:
     if number == signal.SIGKILL:
         return (
-            "the process that tried it was killed (SIGKILL), as the system does where memory is lacking: the model has "
+            "the process that tried it was killed, as the system does where memory is lacking: the model has "
             f"{size_bytes / (1 << 30):.2f} GiB, and needs as much again if llama.cpp rearranges its weights"
         )
     return (
-        f"llama.cpp ends the process on it ({signal.Signals(number).name}): {_shown(said) or 'it said nothing'}; the "
+        f"llama.cpp ends the process on it (signal {number}): {with_remedy(_shown(said)) or 'it said nothing'}; the "
         "file is damaged, or of a kind that llama.cpp does not know: fetch it again, or choose another"
     )
 

@@ -279,10 +279,56 @@ def check(status: int, error: Error, path: Path | None = None) -> None:
 
 
 def with_remedy(message: str) -> str:
-    """What llama.cpp said of a model file; of an unknown architecture in this package's words."""
-    if unknown := re.search("unknown model architecture: '(.*?)'", message):
-        return (
-            f"this version's llama.cpp does not know the architecture '{unknown[1]}': name a model of another family, "
-            "or install a newer qcls-gguf"
-        )
-    return message
+    """What llama.cpp said of a model file, in this package's words where they are known; else without what only its
+    developers understand."""
+    for pattern, words in _KNOWN:
+        if known := re.search(pattern, message):
+            return words.format(*known.groups())
+    for pattern, words in _INNER:
+        message = re.sub(pattern, words, message)
+    return message.strip("; \n")
+
+
+_NEWER = "install a newer qcls-gguf, or choose another file"
+_AGAIN = "fetch or convert the file again, or choose another"
+_KNOWN = (
+    (
+        "unknown model architecture: '(.*?)'",
+        "this version's llama.cpp does not know the architecture '{}': name a model of another family, or install a "
+        "newer qcls-gguf",
+    ),
+    (
+        "unknown pre-tokenizer type: '(.*?)'",
+        f"this version's llama.cpp does not know the pre-tokeniser '{{}}' (tokenizer.ggml.pre): {_NEWER}",
+    ),
+    (
+        "unknown tokenizer: '(.*?)'",
+        f"this version's llama.cpp does not know the tokenizer '{{}}' (tokenizer.ggml.model): {_NEWER}",
+    ),
+    (
+        r"id_to_token\.size\(\) == token_to_id\.size\(\)",
+        f"the vocabulary has the same token twice (tokenizer.ggml.tokens): {_AGAIN}",
+    ),
+    (
+        r"cache type (\w+) with block size (\d+) does not divide n_embd_head_[kv]=(\d+)",
+        "runtime.kv_type {} holds values in blocks of {}, which do not fit this model's heads of {}: set "
+        "runtime.kv_type to f16",
+    ),
+    (
+        "(?i)(?:quantized V cache.*requires? Flash Attention|V cache quantization requires flash_attn)",
+        "runtime.kv_type needs flash attention: set runtime.flash_attn to true, or runtime.kv_type to f16",
+    ),
+    ("missing tensor '(.*?)'", f"the file lacks the tensor '{{}}': {_AGAIN}"),
+    (r"wrong number of tensors; expected (\d+), got (\d+)", f"the file has {{}} tensors, and its model {{}}: {_AGAIN}"),
+    (r"key not found in model: (\S+)", f"the file lacks the key {{}}: {_AGAIN}"),
+    ("(?i)mlock", "the memory could not be locked: raise the limit on locked memory (ulimit -l)"),
+)
+"""Patterns of llama.cpp's messages, and what the user reads instead."""
+_INNER = (
+    (r"(?:\S*/)?[\w.-]+\.(?:cpp|c|cu|cuh|h):\d+: GGML_ASSERT\((.*?)\) failed", r"a check of its own fails (\1)"),
+    (r"(?:\S*/)?[\w.-]+\.(?:cpp|c|cu|cuh|h):\d+: ", ""),
+    (r"\b(?:llama|ggml|gguf)_\w+: ", ""),
+    (r"\berror loading model: ", ""),
+    (r"(?:; |\n)?failed to load model(?: from file)?(?=;|\n|$)", ""),
+)
+"""What is left out of the others."""

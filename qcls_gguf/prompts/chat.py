@@ -1,37 +1,52 @@
 """Turns prompts of system and user texts into whole texts by the model's chat template.
 
-The template renders the turns with a placeholder for the query; the text before and after the placeholder is the
-prompt. It is rendered with two different placeholders, to detect a template that changes the query, or whose other
-words depend on it.
+A template is first probed with marked texts, which tells how it takes a message's content, whether it keeps a system
+turn, how an answer begins and ends, and whether it leaves a thought open. Then it renders the turns with a placeholder
+for the query, and the text around the placeholder is the prompt: twice, with different placeholders, to detect a
+template that changes the query, or whose other words depend on it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol
 
 from ..config.prompt import PromptConfig
 from ..config.schema import ModelConfig
 from ..config.template import SLOT
 from ..errors import ConfigError, prefixed
+from .compiled import Tokenizer, common_prefix
 
 # Placeholders for a query, with characters that templates may change.
 _QUERIES = ("qclsQuery7x", "Another qcls 'query': \"2nd\" <b>text</b> & \\n {{ 3 }} é 红 … 9")
-_THINK, _THOUGHT, _NO_THINK = "<think>", "</think>", "/no_think"
+_SYSTEM, _USER, _ANSWER, _REASON = "qclsSystem7x", "qclsUser7x", "qclsAnswer7x", "qclsReason7x"
+_THINK, _NO_THINK = "<think>", "/no_think"
+_NO_THOUGHTS = (False, 0, "none", "off", "disabled")
+"""What a template's own variable about thoughts may be set to."""
 _INSTEAD = "write the whole text as prompt_template"
-_VARIABLES = {"enable_thinking": False}
+MARK = re.compile(
+    r"<[|｜][^<>\n]{1,40}>|(?<!<)</?[^<>\s/][^<>\s]{0,40}>(?!>)|\[/?[|][^\[\]\n]{1,40}[|]\]|\[/?[a-z]?[A-Z][A-Z_]{2,30}\]|◁[^▷\n]{1,40}▷"
+)
+"""The forms of control tokens in published models."""
+_CLOSES = re.compile(r"^(?:[<\[◁][|｜]?/)|(?<![a-z])(?:end|stop|suffix|close)(?![a-z])|^<[^|].*\|>$", re.IGNORECASE)
+_ABOUT_THOUGHT = re.compile("think|thought|reason|reflect|cot(?![a-z])|scratch", re.IGNORECASE)
 
 
-class ChatModel(Protocol):
+class ChatModel(Tokenizer, Protocol):
     """The part of a model that rendering needs; see `Vocabulary` in model/open.py."""
 
     chat_template: str | None
     bos_text: str
     eos_text: str
 
+    @property
+    def label_end(self) -> int: ...
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPrompts:
     """Prompts that all have a whole text."""
 
@@ -40,7 +55,71 @@ class RenderedPrompts:
     n_rendered: int
     """how many of them the chat template rendered"""
     folded: tuple[str, ...]
-    """names of those whose system text stands in the user's turn, because the template refuses a system turn"""
+    """names of those whose system text stands in the user's turn, because the template has no such turn for it"""
+    end: str | None
+    """the text of the token that ends an answer there, where the file names another one"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """How a chat template writes a conversation."""
+
+    template: str
+    known: Mapping[str, Any]
+    """what it may ask for"""
+    in_parts: Mapping[str, bool]
+    """by role, whether a message's content is a list of parts"""
+    folds: bool = False
+    """whether a system text is refused, dropped or replaced, and so begins the user's turn"""
+    hint: str = ""
+    """what the first turn says so that no thought is begun; the template removes it"""
+    add: str = ""
+    """the rest of an answer's beginning, which it writes in a conversation alone"""
+    thought: str = ""
+    """the mark of a thought that it leaves open"""
+    after: str = ""
+    """what it writes after that"""
+    closers: tuple[str, ...] = ()
+    """what may close it, the likeliest first"""
+    end: str = ""
+    """what it writes after an answer"""
+    faults: tuple[str, ...] = ()
+    """what it does with the texts that nothing can mend, each with a remedy"""
+
+    def closer(self, model: Tokenizer) -> str | None:
+        """What closes the thought that it leaves open: one of the vocabulary's tokens, else what the template itself
+        names, else what a mark about thoughts usually has. None: nothing does."""
+        for is_known in (lambda text: is_token(model, text), lambda text: text in self.template):
+            if found := next(filter(is_known, self.closers), None):
+                return found
+        return self.closers[0] if self.closers and _ABOUT_THOUGHT.search(self.thought + self.after) else None
+
+    def end_token(self, model: ChatModel) -> int:
+        """The token that ends an answer; the file's where the template writes none."""
+        end = self.end.lstrip()
+        token = next(iter(model.tokenize(end, parse_special=True).tolist()), -1) if end else -1
+        piece, is_special = model.piece(token) if token >= 0 else (b"", False)
+        is_one = is_special and end.encode().startswith(piece) and is_token(model, piece.decode(errors="replace"))
+        return token if is_one else model.label_end
+
+    def write(self, turns: Mapping[str, str], *, generate: bool = True, **others: Any) -> str:
+        """The rendered conversation. generate: with the beginning of an answer; others: further keys of an answer.
+
+        Raises ChatRefusalError or ConfigError.
+        """
+        from .chat_template import render_template  # starts without such prompts do not need Jinja2
+
+        messages: list[dict[str, Any]] = []
+        for role, text in turns.items():
+            said = f"{text} {self.hint}" if self.hint and not messages else text
+            content = [{"type": "text", "text": said}] if self.in_parts.get(role) else said
+            messages.append({"role": role, "content": content, **(others if role == "assistant" else {})})
+        return render_template(self.template, {**self.known, "messages": messages, "add_generation_prompt": generate})
+
+
+def is_token(model: Tokenizer, text: str) -> bool:
+    """Whether the vocabulary has a text as one token."""
+    return len(model.tokenize(text, parse_special=True)) == 1
 
 
 def is_chat(prompts: Sequence[PromptConfig]) -> bool:
@@ -54,86 +133,172 @@ def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: 
     settings: the chat template that replaces the file's, and its variables. Raises ConfigError, with the prompt and the
     remedy, if there is no template, or it changes the texts or the query.
     """
-    found, folded = [], []
+    rendered, folded = [], []
+    end = None
     for prompt in prompts:
         if prompt.is_chat:
             with prefixed(f"prompts.{prompt.name}"):
-                text, is_folded = _whole_text(prompt, model, settings)
-            folded += [prompt.name] * is_folded
-            prompt = prompt.changed(prompt_template=text, system=None, user=None, answer_cue=None)
-        found.append(prompt)
+                chat = chat_of(model, settings)
+                folded += [prompt.name] * (chat.folds and "system" in prompt.turns)
+                text = _whole_text(prompt, chat, model)
+            token = chat.end_token(model)
+            end = model.piece(token)[0].decode(errors="replace") if token != model.label_end else None
+            label_end = prompt.label_end or end
+            prompt = prompt.changed(prompt_template=text, system=None, user=None, answer_cue=None, label_end=label_end)
+        rendered.append(prompt)
     n_rendered = sum(prompt.is_chat for prompt in prompts)
-    return RenderedPrompts(prompts=tuple(found), n_rendered=n_rendered, folded=tuple(folded))
+    return RenderedPrompts(prompts=tuple(rendered), n_rendered=n_rendered, folded=tuple(folded), end=end)
 
 
-def _whole_text(prompt: PromptConfig, model: ChatModel, settings: ModelConfig) -> tuple[str, bool]:
-    """The rendered text with its slots, and whether the system text had to be put into the user's turn."""
-    # Imported here, because starts without such prompts do not need Jinja2.
-    from .chat_template import ChatRefusalError
-
-    turns = prompt.turns
-    try:
-        before, after = _split(turns, model, settings)
-        is_folded = False
-    except ChatRefusalError as e:
-        if len(turns) < 2:
-            raise ConfigError(f"the model's chat template refuses the turn {', '.join(turns)}: {e}") from None
-        try:
-            before, after = _split({"user": f"{turns['system']}\n\n{turns['user']}"}, model, settings)
-        except ChatRefusalError:
-            raise ConfigError(f"the model's chat template refuses system and user: {e}: {_INSTEAD}") from None
-        is_folded = True
-    for role, text in turns.items():
-        if not _has(before, after, text):
-            raise ConfigError(f"the model's chat template changes or drops the {role} text: {_INSTEAD}")
-    return before + SLOT + after + prompt.cue, is_folded
-
-
-def _has(before: str, after: str, text: str) -> bool:
-    """Whether a turn's text is in the rendered text; white space at its ends may be missing."""
-    beginning, slot, end = text.partition(SLOT)
-    if slot:
-        return before.endswith(beginning.lstrip()) and after.startswith(end.rstrip())
-    return text.strip() in before or text.strip() in after
-
-
-def _split(turns: Mapping[str, str], model: ChatModel, settings: ModelConfig) -> tuple[str, str]:
-    """The rendered text before the query, and after it."""
-    found = set()
-    for query in _QUERIES:
-        rendered = _render({role: text.replace(SLOT, query) for role, text in turns.items()}, model, settings)
-        if (n := rendered.count(query)) != 1:
-            what = f"writes the query {n} times" if n else "changes or drops the query"
-            raise ConfigError(f"the model's chat template {what}, which has to stand once, as it is: {_INSTEAD}")
-        before, _, after = rendered.partition(query)
-        found.add((before, after))
-    if len(found) > 1:
-        raise ConfigError(f"the model's chat template writes other words around another query: {_INSTEAD}")
-    return found.pop()
-
-
-def _render(turns: Mapping[str, str], model: ChatModel, settings: ModelConfig) -> str:
-    from .chat_template import render_chat
-
+def chat_of(model: ChatModel, settings: ModelConfig) -> Chat:
+    """The chat of a model, probed once. Raises ConfigError where there is no template."""
     template = settings.chat_template or model.chat_template
     if template is None:
         raise ConfigError(
             "system and user need a chat template, and the model's file has none: "
             f"{_INSTEAD}, or give one as model.chat_template"
         )
-    variables = {**_VARIABLES, **settings.chat_variables}
+    return _probed(template, model.bos_text, model.eos_text, tuple(sorted(settings.chat_variables.items())))
 
-    def rendered(turns: Mapping[str, str]) -> str:
-        return render_chat(template, turns, bos=model.bos_text, eos=model.eos_text, variables=variables)
 
-    text = rendered(turns)
-    if variables["enable_thinking"] or not text.rstrip().endswith(_THINK):
-        return text
-    # The template makes the model think first. Some templates do not if a turn says /no_think, which they remove.
-    if _NO_THINK in template:
-        role, words = next(iter(turns.items()))
-        told = rendered({**turns, role: f"{words} {_NO_THINK}"})
-        if _NO_THINK not in told and told.rstrip().endswith(_THOUGHT):
+def _whole_text(prompt: PromptConfig, chat: Chat, model: ChatModel) -> str:
+    """The rendered text with its slots."""
+    from .chat_template import ChatRefusalError
+
+    turns = prompt.turns
+    sent = {"user": "\n\n".join(turns.values())} if chat.folds and "system" in turns else turns
+    written = set()
+    for query in _QUERIES:
+        try:
+            text = chat.write({role: text.replace(SLOT, query) for role, text in sent.items()})
+        except ChatRefusalError as e:
+            raise ConfigError(f"the model's chat template refuses {' and '.join(turns)}: {e}: {_INSTEAD}") from None
+        if (n := text.count(query)) != 1:
+            what = f"writes the query {n} times" if n else "changes or drops the query"
+            raise ConfigError(f"the model's chat template {what}, which has to stand once, as it is: {_INSTEAD}")
+        written.add(text.replace(query, SLOT))
+    if len(written) > 1:
+        raise ConfigError(f"the model's chat template writes other words around another query: {_INSTEAD}")
+    text = written.pop()
+    for role, given in turns.items():
+        if given.strip() not in text:
+            raise ConfigError(f"the model's chat template changes or drops the {role} text: {_INSTEAD}")
+    add = chat.add
+    if chat.thought and (closer := chat.closer(model)):
+        # an empty thought lets the model answer at once, as in Qwen3's own template
+        in_lines = chat.after.isspace() or chat.thought == _THINK
+        add = f"\n\n{closer}\n\n" if in_lines and not chat.after.strip() else closer
+        text = text if chat.after.strip() else text.rstrip()
+    return text + add + prompt.cue
+
+
+@lru_cache(maxsize=8)
+def _probed(template: str, bos: str, eos: str, variables: tuple[tuple[str, Any], ...]) -> Chat:
+    """What a template does with marked texts."""
+    given = dict(variables)
+    known = {"tools": None, "documents": None, "enable_thinking": False, **given, "bos_token": bos, "eos_token": eos}
+    chat = Chat(template=template, known=known, in_parts={})
+    for system, user in ((False, False), (True, True), (False, True), (True, False)):
+        in_parts = {"system": system, "user": user, "assistant": user}
+        text = _tried(chat := replace(chat, in_parts=in_parts), {"system": _SYSTEM, "user": _USER})
+        if all(mark in text and not re.search(f"['\"]{mark}['\"]", text) for mark in (_SYSTEM, _USER)):
+            break
+    else:
+        for user in (False, True):
+            chat = replace(chat, in_parts={"user": user, "assistant": user}, folds=True)
+            if _USER in _tried(chat, {"user": _USER}):
+                break
+        else:  # rendering says what is wrong
+            return replace(chat, in_parts={}, folds=False)
+    return _answered(chat, given)
+
+
+def _answered(chat: Chat, given: Mapping[str, Any]) -> Chat:
+    """The chat with how an answer begins and ends. given: the variables of the configuration."""
+    turns = {"user": _USER} if chat.folds else {"system": _SYSTEM, "user": _USER}
+    asked, faults = _tried(chat, turns), []
+    if not chat.folds and asked.count(_SYSTEM) > 1:
+        faults.append(f"the model's chat template writes the system text {asked.count(_SYSTEM)} times: {_INSTEAD}")
+    if not chat.folds and asked.find(_SYSTEM) > asked.find(_USER):
+        faults.append(f"the model's chat template writes the system text after the user's: {_INSTEAD}")
+    before, _, tail = asked.rpartition(_USER)
+    whole = _tried(chat, {**turns, "assistant": _ANSWER}, generate=False)
+    middle, has_answer, end = whole.rpartition(_USER)[2].partition(_ANSWER) if _USER in whole else ("", "", "")
+    rest = middle.removeprefix(tail) if has_answer and middle.startswith(tail) else ""
+    if not has_answer and not chat.folds:  # answers are not rendered: turns that end alike end as they would
+        others = asked.partition(_SYSTEM)[2]
+        end = tail[: common_prefix(tail, others)]
+    is_users = bool(rest.strip()) and before.endswith(rest)  # all messages look alike: this begins no answer
+    begins = tail != _tried(chat, turns, generate=False).rpartition(_USER)[2] or (has_answer and middle == tail)
+    if not begins and (is_users or not has_answer or not middle.startswith(tail)):
+        what = "writes no beginning of the assistant's answer (add_generation_prompt)"
+        faults.append(f"the model's chat template {what}: {_INSTEAD}, or give another as model.chat_template")
+    chat = replace(chat, end="" if is_users else end, faults=tuple(faults))
+    if any(value for name, value in given.items() if _ABOUT_THOUGHT.search(name)):
+        return chat  # a thought is wanted
+    start = common_prefix(tail, middle) if has_answer else len(tail)
+    mark = _open_mark(tail, start)
+    for told in _told_not_to_think(chat) if mark else ():
+        text = _tried(told, turns)
+        if _USER in text and _NO_THINK not in text and not _open_mark(text.rpartition(_USER)[2], start):
             return told
-    # Otherwise an empty thought lets it answer at once, as in Qwen3's own template.
-    return f"{text.rstrip()}\n\n{_THOUGHT}\n\n"
+    if rest.strip() and not is_users and (not begins or MARK.search(rest)):
+        return replace(chat, add=rest)
+    if not mark:
+        return chat
+    said = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _REASON)
+    thought = _tried(chat, {**turns, "assistant": _ANSWER}, generate=False, **said)
+    after = re.search(f"{_REASON}(.*?){_ANSWER}", thought, re.DOTALL)
+    closer = MARK.search(after[1]) if after else None
+    closers = (*([closer[0]] if closer else []), *_closers(mark[0]))
+    return replace(chat, thought=mark[0], after=tail[mark.end() :], closers=closers)
+
+
+def _tried(chat: Chat, turns: Mapping[str, str], **others: Any) -> str:
+    """The rendered conversation; empty where the template refuses it or fails. Raises ChatLimitError."""
+    from .chat_template import ChatLimitError
+
+    try:
+        return chat.write(turns, **others)
+    except ChatLimitError:
+        raise
+    except ConfigError:
+        return ""
+
+
+def _told_not_to_think(chat: Chat) -> Iterator[Chat]:
+    """The chat with variables of the template's own that may forbid a thought, then with words that may."""
+    from .chat_template import variables_of
+
+    for name in sorted(variables_of(chat.template) - chat.known.keys()):
+        if _ABOUT_THOUGHT.search(name):
+            for value in _NO_THOUGHTS:
+                yield replace(chat, known={**chat.known, name: value})
+    if _NO_THINK in chat.template:
+        yield replace(chat, hint=_NO_THINK)
+
+
+def _open_mark(tail: str, start: int) -> re.Match[str] | None:
+    """The last mark in the beginning of an answer, if it opens something: one behind `start`, where what the template
+    writes before an answer alone begins, or one whose name is about thoughts. None where that is closed."""
+    for mark in reversed(list(MARK.finditer(tail))):
+        rest = tail[mark.end() :]
+        is_closed = _CLOSES.search(mark[0]) or any(closer in rest for closer in _closers(mark[0]))
+        return None if is_closed or (mark.start() < start and not _ABOUT_THOUGHT.search(mark[0] + rest)) else mark
+    return None
+
+
+def _closers(mark: str) -> list[str]:
+    """What may close what a mark opens, in the forms of published models."""
+    closers = []
+    for opens, closes in (("begin", "end"), ("start", "end"), ("prefix", "suffix"), ("open", "close")):
+        for a, b in ((opens, closes), (opens.upper(), closes.upper())):
+            if a in mark:
+                closers.append(mark.replace(a, b))
+    left, name, right = re.fullmatch(r"([<\[◁][|｜]?)(.+?)([|｜]?[>\]▷])", mark, re.DOTALL).groups()  # type: ignore[union-attr]
+    if len(left) > len(right):
+        closers.append(f"{left[0]}{name}{left[1]}{right}")  # <|channel> and <channel|>
+    closers += [f"{left}/{name}{right}", f"{left[0]}/{left[1:]}{name}{right}"]
+    if number := re.search(r"\d+$", name):
+        closers.append(f"{left}{name[: number.start()]}{int(number[0]) + 1}{right}")
+    return list(dict.fromkeys(closers))

@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
@@ -44,8 +45,12 @@ class ChatRefusalError(ConfigError):
     """A template refuses the messages; the message is the template's own."""
 
 
-class _TooMuchError(SecurityError):
+class ChatLimitError(ConfigError):
     """A template exceeds a limit."""
+
+
+class _TooMuchError(SecurityError):
+    """The same inside Jinja2."""
 
 
 class _Concatenation(NodeTransformer):
@@ -110,19 +115,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().call(*args, **kwargs)
 
 
-def render_chat(template: str, turns: Mapping[str, str], *, bos: str, eos: str, variables: Mapping[str, Any]) -> str:
-    """The text of one message for each turn, by its role, with the beginning of the model's answer after them.
-
-    bos, eos: the texts of the model's tokens, empty where it has none. variables: further variables for the template.
-    Raises ChatRefusalError if the template refuses the messages, ConfigError if it fails or exceeds a limit.
-    """
-    messages = [{"role": role, "content": text} for role, text in turns.items()]
-    own = {"messages": messages, "add_generation_prompt": True, "bos_token": bos, "eos_token": eos}
-    return render_template(template, {"tools": None, "documents": None, **variables, **own})
-
-
 def render_template(template: str, values: Mapping[str, Any]) -> str:
-    """The text of a template of the model's file with these values. Raises as render_chat does."""
+    """The text of a template of the model's file with these values.
+
+    Raises ChatRefusalError if the template refuses the messages, ChatLimitError if it exceeds a limit, ConfigError
+    if it fails otherwise.
+    """
     compiled = _compiled(template)
     parts: list[str] = []
     n_characters = 0
@@ -136,10 +134,15 @@ def render_template(template: str, values: Mapping[str, Any]) -> str:
     except ChatRefusalError:
         raise
     except _TooMuchError as e:
-        raise ConfigError(f"the model's chat template {e}, more than any template may") from None
+        raise ChatLimitError(f"the model's chat template {e}, more than any template may") from None
     except Exception as e:  # a template fails in all the ways in which Python code fails
         raise ConfigError(f"the model's chat template fails: {type(e).__name__}: {_words(e)}") from None
     return "".join(parts)
+
+
+def variables_of(template: str) -> set[str]:
+    """The names that a template, which was rendered before, asks for."""
+    return find_undeclared_variables(_Sandbox().parse(template))
 
 
 @lru_cache(maxsize=8)

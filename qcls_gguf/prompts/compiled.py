@@ -278,6 +278,12 @@ def _endings(tokenizer: Tokenizer, before: str, after: str, fragments: Sequence[
     return [before[at:] + probe + after for probe in PROBES]
 
 
+def _adds_space(tokenizer: Tokenizer) -> bool:
+    """Whether a text gets a space before it, as with SentencePiece."""
+    first = tokenizer.tokenize("a", parse_special=False).tolist()[:1]
+    return bool(first) and tokenizer.piece(first[0])[0].startswith(b" ")
+
+
 def _label_tokens(
     tokenizer: Tokenizer, name: str, label: str, label_prefix: str, endings: Sequence[str], begins_apart: bool
 ) -> tuple[int, ...]:
@@ -292,6 +298,8 @@ def _label_tokens(
             f"prompts.{name}: nothing stands between {SLOT} and label {label!r}, which merges with some queries: "
             f"put text between them, or begin label_prefix with a space"
         )
+    if text[0] == " " and endings == [""] and _adds_space(tokenizer):
+        text = text[1:]  # the tokenizer puts it there, as at the beginning of every text
     found: set[tuple[int, ...]] = set()
     for ending in endings:
         alone = tokenizer.tokenize(ending, parse_special=False).tolist()

@@ -11,17 +11,28 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from ..config.prompt import LikelyMistake, MistakeKind, PromptConfig
+from ..config.schema import ModelConfig
+from ..config.scoring import FIRST_TOKEN
 from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
 from ..config.words import ALIKE, digest_of, listed, seen_as, shown
+from ..errors import ConfigError, PlanError
 from ..model import Vocabulary
-from .compiled import Prompt
+from .chat import MARK, chat_of, is_token
+from .compiled import Prompt, compile_prompt
 from .prompt_set import PromptSet
 
 _N_NAMED = 5
 _CONTROL = re.compile(
-    r"<\|[^|<>\n]{1,40}\|>|<｜[^｜<>\n]{1,40}｜>|</?(?:start|end)_of_\w{1,20}>|\[/?INST\]|<</?SYS>>|</?s>"
+    r"<\|[^|<>\n]{1,40}\|>|<｜[^｜<>\n]{1,40}｜>|</?(?:start|end)_of_\w{1,20}>|<</?SYS>>|</?s>|<\|?(?:turn|channel)\|?>|"
+    r"\[/?(?:INST|SYSTEM_PROMPT|THINK|gMASK)\]|\[/?\|[^\[\]\n]{1,40}\|\]"
 )
-"""The forms of control tokens in published models."""
+"""The forms of control tokens that are hardly meant as text."""
+_ENDS = (
+    "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|endofturn|>", "[|endofturn|]",
+    "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<|end_of_text|>", "<|endoftext|>", "<|return|>", "</s>",
+)  # fmt: skip
+"""What ends turns in published models."""
+_NO_SETTINGS = ModelConfig()
 _CHATML = ("<|im_start|>", "<|im_end|>")
 _USUAL = (
     *_CHATML, "<|endoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>",
@@ -46,18 +57,17 @@ class _Case:
     """as it was written"""
     compiled: Prompt
     model: Vocabulary
-    chat_template: str
-    """empty where neither the model's file nor the configuration has one"""
+    settings: ModelConfig
+
+    @property
+    def chat_template(self) -> str:
+        """The configuration's or the file's; empty where neither has one."""
+        return self.settings.chat_template or self.model.chat_template or ""
 
     @property
     def whole(self) -> PromptConfig:
         """With its whole text."""
         return self.compiled.settings
-
-    def is_token(self, text: str) -> bool:
-        """Whether the vocabulary has a text as one special token."""
-        found = self.model.tokenize(text, parse_special=True).tolist()
-        return len(found) == 1 and self.model.piece(found[0])[1]
 
 
 _Mistakes = Iterator[tuple[MistakeKind, str, str]]
@@ -69,19 +79,19 @@ def likely_mistakes(
     prompts: PromptSet,
     model: Vocabulary,
     *,
-    chat_template: str | None = None,
+    settings: ModelConfig = _NO_SETTINGS,
     ignored: Collection[str] = (),
 ) -> tuple[LikelyMistake, ...]:
     """The likely mistakes; one that several prompts have is listed once.
 
-    sources: the prompts as written in the configuration; chat_template: the configuration's; ignored: kinds to leave
-    out, `all` for every kind.
+    sources: the prompts as written in the configuration; settings: the configuration's of the model; ignored: kinds to
+    leave out, `all` for every kind.
     """
     if "all" in ignored:
         return ()
     names: dict[tuple[MistakeKind, str, str], list[str]] = {}
     for source, compiled in zip(sources, prompts.prompts, strict=True):
-        case = _Case(source, compiled, model, chat_template or model.chat_template or "")
+        case = _Case(source, compiled, model, settings)
         for check in CHECKS if compiled.head is None or compiled.head.reads_labels else OF_TEXTS:
             for found in check(case):
                 names.setdefault(found, []).append(source.name)
@@ -99,14 +109,59 @@ def _place(names: Sequence[str], key: str) -> str:
 
 def unknown_control_tokens(case: _Case) -> _Mistakes:
     """Text that looks like a control token but is not in this vocabulary, so that the model reads it as plain text."""
-    known = [text for text in _tokens_of(case) if case.is_token(text)]
+    known = [text for text in _tokens_of(case) if is_token(case.model, text)]
     for key, text in case.source.texts.items():
         for token in dict.fromkeys(_CONTROL.findall(text)):
-            if case.is_token(token) or (token in _CHATML and _is_other_format(case)):
+            if is_token(case.model, token) or (token in _CHATML and _is_other_format(case)):
                 continue
             close = get_close_matches(token, known, n=1)
             remedy = f"did you mean {close[0]}?" if close else "write one that it has, or leave it out"
             yield "control_token", key, f"{token} is no token of this model, which reads it letter by letter: {remedy}"
+
+
+def unknown_marks(case: _Case) -> _Mistakes:
+    """Marks that the chat template writes and that are not in this vocabulary."""
+    if not case.source.is_chat:
+        return
+    own = "".join(case.source.texts.values())
+    marks = [mark for mark in dict.fromkeys(MARK.findall(case.whole.template)) if mark not in own]
+    if unknown := [mark for mark in marks if not is_token(case.model, mark)]:
+        named = listed(unknown, most=_N_NAMED)
+        what = (
+            f"the model's chat template writes {named}, no tokens of this file, which the model reads letter by letter"
+        )
+        yield "control_token", "", f"{what}: choose a file that was converted anew, or the model's own template"
+
+
+def template_faults(case: _Case) -> _Mistakes:
+    """What the chat template does with the texts that nothing could mend."""
+    if not case.source.is_chat:
+        return
+    chat = chat_of(case.model, case.settings)
+    for fault in chat.faults:
+        yield "chat_template", "", fault
+    if chat.thought and chat.closer(case.model) is None:
+        what = f"the model's chat template begins the answer with {chat.thought}, which nothing is known to close"
+        yield "chat_template", "", f"{what}: write the whole text as prompt_template, or set model.chat_variables"
+    for role, text in case.source.turns.items():
+        if text not in case.whole.template:
+            what = "has white space at its ends that the model's chat template trims"
+            yield "chat_template", role, f"{what}: leave it out, or write the whole text as prompt_template"
+
+
+def other_label_end(case: _Case) -> _Mistakes:
+    """A label that begins another one ends with the file's token, and the text ends its turns with another."""
+    paths, text, model = set(case.compiled.label_tokens), case.whole.template, case.model
+    begins = {path[:n] for path in paths for n in range(1, len(path))} & paths
+    if not begins or case.source.is_chat or case.source.label_end is not None or case.whole.scoring == FIRST_TOKEN:
+        return
+    taken = model.piece(model.label_end)[0].decode(errors="replace") if model.label_end >= 0 else ""
+    own = chat_of(model, case.settings).end_token(model) if case.chat_template else model.label_end
+    ends = [model.piece(own)[0].decode(errors="replace")] if own != model.label_end else []
+    others = [end for end in (*ends, *_ENDS) if end in text and is_token(model, end)]
+    if others and taken and taken not in text:
+        what = f"is not set: a label that begins another one ends with the file's {taken}, and turns of the text with"
+        yield "label_end", "label_end", f"{what} {others[0]}: set it to one of the two"
 
 
 def _tokens_of(case: _Case) -> list[str]:
@@ -122,7 +177,7 @@ def _is_other_format(case: _Case) -> bool:
 def other_chat_format(case: _Case) -> _Mistakes:
     """ChatML for a model that was trained on another chat format."""
     if _is_other_format(case):
-        own = [text for text in _tokens_of(case) if text in case.chat_template and case.is_token(text)]
+        own = [text for text in _tokens_of(case) if text in case.chat_template and is_token(case.model, text)]
         has = f", which has {' '.join(own[:_N_NAMED])}" if own else ""
         what = f"is ChatML ({_CHATML[0]}), and not the chat format of this model{has}: write system and user instead"
         yield "chat_format", "prompt_template", what
@@ -146,29 +201,43 @@ def literal_slots(case: _Case) -> _Mistakes:
             yield "literal_slot", key, f"has {{{SLOT}}}, whose outer braces stay around the query: write {SLOT}"
         for word in braced_words(text.replace(f"{{{SLOT}}}", "")):
             meant = meant_slot(word)
-            remedy = f"did you mean {meant}?" if meant else f"slots are {', '.join(SLOTS)}"
+            is_free = meant and not any(meant in given for given in case.source.texts.values())
+            remedy = f"did you mean {meant}?" if is_free else f"slots are {', '.join(SLOTS)}, one of a kind"
             yield "literal_slot", key, f"has {word}, which is no slot and stays as it is: {remedy}"
 
 
 def spaces_before_labels(case: _Case) -> _Mistakes:
-    """Two spaces, or none, between the text and its labels."""
+    """Two spaces, or none, between the text and its labels. What is advised was tried."""
     end, prefix, label = case.whole.expanded_template[-1:], case.whole.label_prefix, case.whole.labels[0]
-    what, is_latin = "", label[0].isascii() and label[0].isalnum()
-    if end == " " and prefix[:1] == " ":
-        what = 'begins with a space, and the text ends in one: end the text without, or give label_prefix: ""'
-    elif end == "\n" and prefix[:1] == " ":
-        what = 'begins with a space, and the text ends a line: give label_prefix: "", or end the text in words'
-    elif not prefix and is_latin and (end.isalnum() or end in (":", ",", ";", "=", "-")):
+    is_latin = label[0].isascii() and label[0].isalnum()
+    if prefix[:1] == " " and end in (" ", "\n"):
+        remedies = ['give label_prefix: ""'] * _compiles(case, "")
+        is_line = end == "\n"
+        remedies.insert(len(remedies) if is_line else 0, f"end the text {'in words' if is_line else 'without'}")
+        what = f"begins with a space, and the text ends {'a line' if is_line else 'in one'}"
+        yield "space", "label_prefix", f"{what}: {', or '.join(remedies)}"
+    elif not prefix and is_latin and (end.isalnum() or end in (":", ",", ";", "=", "-")) and _compiles(case, " "):
         what = f'is empty, so that {shown(label)} follows {end!r} directly: give label_prefix: " "'
-    if what:
         yield "space", "label_prefix", what
+
+
+def _compiles(case: _Case, label_prefix: str) -> bool:
+    """Whether the prompt can be used with another text before its labels."""
+    config = case.whole.changed(label_prefix=label_prefix)
+    try:
+        compile_prompt(case.model, config, config.expanded_template, end=case.model.label_end)
+    except (ConfigError, PlanError):
+        return False
+    return True
 
 
 def spaces_around_labels(case: _Case) -> _Mistakes:
     """A label that begins or ends with white space."""
     for label in case.whole.labels:
         if label != label.strip():
-            what = f"{shown(label)} has white space at its ends, a part of its tokens: write {shown(label.strip())}"
+            is_twin = label.strip() in case.whole.labels
+            remedy = "keep one of the two" if is_twin else f"write {shown(label.strip())}"
+            what = f"{shown(label)} has white space at its ends, a part of its tokens: {remedy}"
             yield "label_ends", "labels", what
 
 
@@ -218,11 +287,14 @@ def descriptions_not_shown(case: _Case) -> _Mistakes:
         yield "descriptions", "labels", f"are described, and the text does not say so: write {DESCRIBED_SLOT}{instead}"
 
 
-OF_TEXTS = (unknown_control_tokens, other_chat_format, literal_slots, alike_labels)
+OF_TEXTS = (
+    unknown_control_tokens, unknown_marks, template_faults, other_chat_format, literal_slots, alike_labels,
+)  # fmt: skip
 """Those that a prompt may have whose labels' texts are not read."""
 CHECKS = (
     *OF_TEXTS,
     missing_beginning,
+    other_label_end,
     spaces_before_labels,
     spaces_around_labels,
     untrained_prompts,

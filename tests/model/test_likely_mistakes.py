@@ -1,5 +1,6 @@
 """Likely mistakes in prompts: each is told once, with its place and remedy; the bundled configurations have none."""
 
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +36,8 @@ def found(model: Model, prompt: dict[str, Any], top: dict[str, Any] | None = Non
     text = yaml.safe_dump({"prompts": [values], **(top or {})}, allow_unicode=True)
     config = parse_config(text, folder=Path())
     prompts = compile_prompts(render_prompts(config.prompts, model, config.model).prompts, model)
-    template, ignored = config.model.chat_template, config.ignore_warnings
-    return likely_mistakes(config.prompts, prompts, model, chat_template=template, ignored=ignored)
+    ignored = config.ignore_warnings
+    return likely_mistakes(config.prompts, prompts, model, settings=config.model, ignored=ignored)
 
 
 def test_a_good_prompt_has_none(model: Model) -> None:
@@ -64,7 +65,7 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
     [
         (text("<|im_start|>user", "<|imstart|>user"), "control_token", "<|imstart|> is no token"),
         (text("<|im_start|>user", "<|start_header_id|>user"), "control_token", "<|start_header_id|> is no token"),
-        (text("{query}", "{query} {text}"), "literal_slot", "has {text}, which is no slot and stays as it is: did"),
+        (text("{query}", "{query} {text}"), "literal_slot", "has {text}, which is no slot and stays as it is: slots"),
         (text("{query}", "{{query}}"), "literal_slot", "has {{query}}, whose outer braces stay around the query"),
         (text("color:", "color: "), "space", "begins with a space, and the text ends in one: end the text"),
         # one line break is the block scalar's
@@ -143,7 +144,8 @@ def test_the_digests_of_the_trained_prompts() -> None:
 
 
 def test_every_kind_has_a_check() -> None:
-    assert len(CHECKS) == len(get_args(MistakeKind))
+    kinds = {kind for check in CHECKS for kind in get_args(MistakeKind) if f'"{kind}"' in inspect.getsource(check)}
+    assert kinds == {*get_args(MistakeKind)}
     with pytest.raises(ConfigError, match=r"ignore_warnings\[0\]: 'untraind' should be 'all', 'control_token'"):
         parse_config("prompts: []\nignore_warnings: [untraind]", folder=Path())
 

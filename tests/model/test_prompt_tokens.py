@@ -194,8 +194,11 @@ def test_prompt_and_label_are_tokenised_as_one_text(tokens: Tokens, template: st
     labels = ("dress", "tank top", "light blue", "other", "none")
     prompt = tokens.compile(template, labels)
     assert prompt.labels == labels
+    # SentencePiece puts a space before what follows a special token, and the label's own is not a second one
+    adds_space = tokens.words(tokens.of("a"))[0].startswith(b" ")
+    space = "" if adds_space and template.endswith(("<|im_start|>", "<|im_end|>")) else " "
     for label, found in zip(labels, prompt.label_tokens, strict=True):
-        assert [*tokens.whole(template, query), *found] == tokens.whole(f"{template} {label}", query)
+        assert [*tokens.whole(template, query), *found] == tokens.whole(f"{template}{space}{label}", query)
 
 
 @pytest.mark.parametrize("end", ["{query}\nlabel:", "{query}<|im_end|>\nlabel:", "{query}:"])

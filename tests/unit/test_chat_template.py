@@ -1,23 +1,35 @@
 """System and user texts become a prompt by the model's chat template; what a template may not do is refused."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from chat_templates import CHATML, GEMMA, LLAMA3, NEMOTRON, QWEN3, THINKS_ALWAYS
 from random_vocab import BOS, IM_END
 
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig
-from qcls_gguf.prompts.chat import render_prompts
+from qcls_gguf.prompts.chat import Chat, chat_of, render_prompts
 
 
 @dataclass
 class File:
-    """What a model's file says of its chats."""
+    """What a model's file says of its chats; its tokens are some marks and all characters."""
 
     chat_template: str | None
+    marks: tuple[str, ...] = (BOS, IM_END)
+    label_end: int = 1
     bos_text: str = BOS
     eos_text: str = IM_END
+
+    def tokenize(self, text: str, *, parse_special: bool) -> npt.NDArray[np.int32]:
+        found = re.findall("|".join([*map(re.escape, self.marks), "."]), text, re.DOTALL)
+        return np.array([self.marks.index(part) if part in self.marks else 100 + ord(part) for part in found], np.int32)
+
+    def piece(self, token: int) -> tuple[bytes, bool]:
+        return (chr(token - 100) if token >= 100 else self.marks[token]).encode(), token < 100
 
 
 PROMPT = PromptConfig(name="colour", system="One of [{labels}].", user="query: {query} end", labels=("red", "blue"))
@@ -94,6 +106,129 @@ def test_a_system_text_that_is_refused_begins_the_users_turn() -> None:
     assert render_prompts([PROMPT], File(CHATML), ModelConfig()).folded == ()
 
 
+def loop(content: str = "{{ m.content }}", end: str = "<|im_end|>", begin: str = "<|im_start|>assistant\n") -> str:
+    """A template like CHATML, with another content, end of turns and beginning of an answer."""
+    turns = "{% for m in messages %}<|im_start|>{{ m.role }}\n" + content + end + "\n{% endfor %}"
+    return turns + "{% if add_generation_prompt %}" + begin + "{% endif %}"
+
+
+PARTS = "{% for part in m['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}"
+FIRST_PART = "{{ m['content'][0]['text'] }}"
+OF_USERS = "{% if m.role == 'user' %}" + PARTS + "{% else %}{{ m.content }}{% endif %}"
+
+
+@pytest.mark.parametrize("content", [PARTS, FIRST_PART, OF_USERS, "{% generation %}{{ m.content }}{% endgeneration %}"])
+def test_a_content_of_parts_is_rendered_as_a_text(content: str) -> None:
+    assert text(loop(content)) == text(CHATML)
+
+
+@pytest.mark.parametrize("begin", ["", "{# nothing #}"])
+def test_the_beginning_of_an_answer_is_taken_from_a_conversation(begin: str) -> None:
+    assert text(loop(begin=begin)) == text(CHATML)
+
+
+def chat(template: str, **marks: Any) -> Chat:
+    return chat_of(File(template, **marks), ModelConfig())
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        ("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", "writes no beginning of the assistant's"),
+        (
+            "{% for m in messages if m.role != 'assistant' %}<|{{ m.role }}|>{{ m.content }}{% endfor %}",
+            "writes no beginning of the assistant's answer (add_generation_prompt): write the whole text as prompt_",
+        ),
+        (loop() + "{{ messages[0].content }}", "writes the system text 2 times: write the whole text as prompt_"),
+        (
+            "{% for m in messages[::-1] %}{{ m.role }}:{{ m.content }}\n{% endfor %}>",
+            "the system text after the user's",
+        ),
+    ],
+)
+def test_what_nothing_can_mend_is_told(template: str, fault: str) -> None:
+    assert any(fault in told for told in chat(template).faults)
+    assert chat(CHATML).faults == ()
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        loop().replace("in messages %}", "in messages if m.role != 'system' %}"),
+        "<|im_start|>system\nYou label.<|im_end|>\n"
+        + loop().replace("in messages %}", "in messages[1:] or messages %}"),
+        loop("{{ 'Be kind.' if m.role == 'system' else m.content }}"),
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + loop(),
+    ],
+)
+def test_a_system_text_that_has_no_turn_begins_the_users(template: str) -> None:
+    assert "user\nOne of [{labels}].\n\nquery: {query} end<|im_end|>\n<|im_start|>assistant\n{name}:" in text(template)
+
+
+THOUGHTS = [
+    ("<think>\n", "<think>\n\n</think>\n\n"),
+    ("<think>", "<think>\n\n</think>\n\n"),
+    ("[THINK]", "[THINK][/THINK]"),
+    ("<seed:think>", "<seed:think></seed:think>"),
+    ("<thought>\n", "<thought>\n\n</thought>\n\n"),
+    ("<|channel>thought\n", "<|channel>thought\n<channel|>"),
+    ("<|START_THINKING|>", "<|START_THINKING|><|END_THINKING|>"),
+    ("<|begin_of_thought|>\n", "<|begin_of_thought|>\n\n<|end_of_thought|>\n\n"),
+    ("<|think_start|>", "<|think_start|><|think_end|>"),
+    ("<|thinking|>", "<|thinking|><|/thinking|>"),
+    ("◁think▷", "◁think▷◁/think▷"),
+    ("<reasoning>Well, ", "<reasoning>Well, </reasoning>"),
+]
+
+
+@pytest.mark.parametrize(("opened", "closed"), THOUGHTS)
+def test_a_thought_that_a_template_leaves_open_is_closed(opened: str, closed: str) -> None:
+    template = loop(begin="<|im_start|>assistant\n" + opened)
+    assert text(template) == text(CHATML).replace("assistant\n{name}", f"assistant\n{closed}{{name}}")
+    assert text(template, chat_variables={"enable_thinking": True}).endswith(f"assistant\n{opened}{{name}}:")
+    assert text(loop(begin="<|im_start|>assistant\n" + closed)) == text(template)  # nothing is left open
+
+
+def test_what_closes_a_thought_is_found_in_the_template_and_the_vocabulary() -> None:
+    odd = "<|im_start|>assistant\n{{ '<unused94>\n' }}"
+    assert text(loop(begin=odd)).endswith("assistant\n<unused94>\n{name}:")  # a mark, as far as anyone can tell
+    assert chat(loop(begin=odd)).closer(File(None)) is None
+    with_token = File(loop(begin=odd), marks=(BOS, IM_END, "<unused95>"))
+    assert render_prompts([PROMPT], with_token, ModelConfig()).prompts[0].template.endswith("<unused95>\n\n{name}:")
+    thought = "{% if m.reasoning_content %}<|hm|>{{ m.reasoning_content }}<|so|>{% endif %}{{ m.content }}"
+    assert text(loop(thought, begin="<|im_start|>assistant\n<|hm|>")).endswith("assistant\n<|hm|><|so|>{name}:")
+    told = "<|im_start|>assistant\n{% if thinking is undefined or thinking %}<|hm|>{% endif %}"
+    assert text(loop(begin=told + "{{ '<think>' if thinking is undefined }}")) == text(CHATML)
+
+
+def test_an_answer_begins_as_in_a_conversation_where_the_prompt_stops_short() -> None:
+    content = "{{ '<|channel|>final<|message|>' if m.role == 'assistant' }}{{ m.content }}"
+    assert text(loop(content)).endswith("assistant\n<|channel|>final<|message|>{name}:")
+
+
+@pytest.mark.parametrize(
+    ("template", "end", "kept"),
+    [
+        (CHATML, IM_END, BOS),
+        (loop(end="<|eot|>"), "<|eot|>", IM_END),
+        (loop(end="{{ eos_token }}"), IM_END, BOS),
+        (loop(end=" {{ eos_token }}"), IM_END, BOS),
+        (loop(end=""), None, BOS),
+        (loop(end="<|gone|>"), None, BOS),
+        ("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", None, BOS),
+    ],
+)
+def test_labels_end_as_answers_do(template: str, end: str | None, kept: str) -> None:
+    """Not with what the file names, if the template writes another token; kept: what the file names."""
+    marks = (BOS, IM_END, "<|eot|>", "[/INST]")
+    (rendered,) = render_prompts([PROMPT], File(template, marks, marks.index(kept)), ModelConfig()).prompts
+    assert rendered.label_end == end
+    (rendered,) = render_prompts([PROMPT], File(template, marks, marks.index(end or kept)), ModelConfig()).prompts
+    assert rendered.label_end is None
+    given = PROMPT.changed(label_end="<|eot|>")
+    assert render_prompts([given], File(template, marks, 0), ModelConfig()).prompts[0].label_end == "<|eot|>"
+
+
 def test_what_a_prompts_own_text_spells_is_no_code() -> None:
     prompt = PROMPT.changed(system="{{ messages }} {% raw %} {# x #}")
     assert "{{ messages }} {% raw %} {# x #}" in text(CHATML, prompt)
@@ -109,7 +244,6 @@ _EACH = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
         ("{{ messages[-1].content | replace(' ', '') }}", "changes or drops the query"),
         ("{{ messages[-1].content }}{{ messages[-1].content }}", "writes the query 2 times"),
         ("{{ messages[-1].content | length }}{{ messages[-1].content }}", "other words around another query"),
-        ("{{ messages[-1].content }}", "changes or drops the system text: write the whole text as prompt_template"),
         (_EACH + "{{ m.content | replace('query:', 'Q') }}{% endfor %}", "changes or drops the user text"),
         (_EACH + "{{ m.content | replace('of', 'Q') }}{% endfor %}", "changes or drops the system text"),
         ("{{ raise_exception('no, thanks') }}", "refuses system and user: no, thanks: write the whole text"),
@@ -158,7 +292,7 @@ def test_a_marked_answer_and_loop_controls_are_known() -> None:
         "{% for m in messages %}{% if m.role == 'tool' %}{% break %}{% endif %}"
         "{% generation %}{{ m.role }}: {{ m.content }}\n{% endgeneration %}{% endfor %}"
     )
-    assert text(template) == "system: One of [{labels}].\nuser: query: {query} end\n{name}:"
+    assert text(template) == "system: One of [{labels}].\nuser: query: {query} end\nassistant: {name}:"
 
 
 @pytest.mark.parametrize(
