@@ -41,7 +41,7 @@ RECORDS: dict[str, type[Record]] = {
 _BEGINNING = """\
 # Records
 
-What the commands print with `--format json`, and `label` with `--summary json`: one object, of the type named here
+What the commands print with `--format json`,: one object, of the type named here
 (`run` one for a single query, else a list of them, and with `--format jsonl` one on a line). Counts are named `n_*`,
 times `*_ms` or `*_s`, sizes `*_bytes`. A field without a value is `null`, unless it says that it is left out.
 

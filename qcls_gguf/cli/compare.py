@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
-from ..data.rows import all_queries
-from .options import GivenQueries, ModelOptions, Reporting, command, option, settings_of
-from .terminal import EXIT_OTHER, check_outputs, long_work, with_options
+from typer import Option
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonOptions(GivenQueries):
-    """What is compared on which queries."""
-
-    method: tuple[str, ...] = option("--method NAME", "One of the methods above; repeatable. Default: all.")
-    n_rounds: int = option("--rounds N", "Timed requests of every query by every method.", 10, low=1)
-    n_warm_up: int = option("--warm-up N", "Rounds before the timed ones.", 2, low=0)
-
-    def texts(self) -> tuple[str, ...] | None:
-        """All queries; None where none are given. Raises ConfigError."""
-        if not self.query and self.queries is None:
-            return None
-        read = [] if self.queries is None else all_queries(self.queries, self.reading)
-        return (*self.query, *read)
+from ..data.rows import Reading, all_queries
+from . import options as o
+from .terminal import EXIT_OTHER, check_outputs, long_work, show, with_options
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerOptions:
-    """Where the servers are."""
-
-    llama_server: str | None = option("--llama-server URL", "The address of a running llama-server.")
-    ollama: str | None = option("--ollama URL", "The address of a running Ollama.")
-    ollama_model: str | None = option("--ollama-model NAME", "Ollama's model, made from the same file.")
-
-
-@command
-def compare_command(
-    chosen: ComparisonOptions, peers: PeerOptions, model: ModelOptions, reporting: Reporting
-) -> int | None:
+def compare(
+    query: o.Query = None, queries: o.Queries = None, query_column: o.QueryColumn = None,
+    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    method: Annotated[
+        list[str] | None,
+        Option("--method", metavar="NAME", help="One of the methods above; repeatable. Default: all."),
+    ] = None,
+    n_rounds: Annotated[
+        int, Option("--rounds", metavar="N", min=1, help="Timed requests of every query by every method.")
+    ] = 10,
+    n_warm_up: Annotated[int, Option("--warm-up", metavar="N", min=0, help="Rounds before the timed ones.")] = 2,
+    llama_server: Annotated[
+        str | None, Option("--llama-server", metavar="URL", help="The address of a running llama-server.")
+    ] = None,
+    ollama: Annotated[str | None, Option("--ollama", metavar="URL", help="The address of a running Ollama.")] = None,
+    ollama_model: Annotated[
+        str | None, Option("--ollama-model", metavar="NAME", help="Ollama's model, made from the same file.")
+    ] = None,
+    format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
+    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
+    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+) -> int | None:  # fmt: skip
     """Compare latency and answers with other methods of labelling the same queries by the same prompts and model.
 
     The methods take turns, request by request, in one run and in a random order. A request is timed from the query's
@@ -66,22 +62,28 @@ def compare_command(
     """
     from ..compare.method import ComparisonSettings  # see app.py for why here
     from ..compare.records import QUERIES, comparison_document
-    from ..compare.run import compare
+    from ..compare.run import compare as compared
 
-    texts = chosen.texts()
-    comparison = settings_of(
-        ComparisonSettings,
-        chosen,
-        peers,
-        config=model.settings(),
-        queries=QUERIES if texts is None else texts,
-        methods=tuple(dict.fromkeys(chosen.method)),
-    )
-    inputs = {"--config": model.config, "--queries": chosen.path, "--model": model.model}
-    check_outputs({"--html": reporting.html}, inputs)
-    with long_work(model.offline, reporting.quiet) as opener:
-        record = compare(comparison, opener)
-    absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
+    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
+    read = [] if queries is None else all_queries(queries, reading)
+    nothing_given = not query and queries is None
+    settings = ComparisonSettings(
+        config=o.configured(
+            config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
+        ),
+        queries=QUERIES if nothing_given else (*(query or ()), *read),
+        methods=tuple(dict.fromkeys(method or ())),
+        n_rounds=n_rounds,
+        n_warm_up=n_warm_up,
+        llama_server=llama_server,
+        ollama=ollama,
+        ollama_model=ollama_model,
+    )  # fmt: skip
+    check_outputs({"--html": html}, {"--config": config, "--queries": queries, "--model": model})
+    with long_work(offline, quiet) as opener:
+        record = compared(settings, opener)
+    absent = [method.model_copy(update={"reason": with_options(method.reason)}) for method in record.absent]
     record = record.model_copy(update={"absent": tuple(absent)})
-    reporting.show(record, comparison_document(record))
-    return EXIT_OTHER if any(each.asked_for or each.started for each in record.absent) else None
+    show(record, comparison_document(record), format, html)
+    return EXIT_OTHER if any(method.asked_for or method.started for method in record.absent) else None

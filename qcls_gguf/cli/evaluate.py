@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
 
 from ..config.scoring import SCORINGS, parse_scoring
+from ..data.rows import Reading
 from ..errors import ConfigError
 from ..report.files import Output
-from .options import (
-    LabelledRows,
-    ModelOptions,
-    Printing,
-    Reporting,
-    RowOptions,
-    command,
-    only_one,
-    option,
-    settings_of,
-)
-from .terminal import EXIT_OTHER, check_outputs, long_work, needs
+from . import options as o
+from .terminal import EXIT_OTHER, check_outputs, long_work, needs, say_what_is_written, show
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationOptions:
-    """What is evaluated."""
-
-    scoring: tuple[str, ...] = option(f"--scoring {'|'.join(SCORINGS)}", "A scoring; repeatable. Default: all.")
-    check_error: bool = option("--check-error", "Also check what the calibration states; 1 if it fails.", False)
-
-
-@command
-def eval_command(
-    rows: LabelledRows, chosen: EvaluationOptions, model: ModelOptions, reporting: Reporting
-) -> int | None:
+def evaluate(
+    data: o.Data, query_column: o.QueryColumn = None,
+    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    label_column: o.LabelColumn = None,
+    ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
+    scoring: Annotated[
+        list[str] | None,
+        Option("--scoring", metavar="|".join(SCORINGS), help="A scoring; repeatable. Default: all."),
+    ] = None,
+    check_error: Annotated[
+        bool, Option("--check-error", help="Also check what the calibration states; 1 if it fails.")
+    ] = False,
+    format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
+    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
+    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+) -> int | None:  # fmt: skip
     """Measure accuracy and calibration of the scoring modes on labelled queries.
 
     A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}. CSV has a column query
@@ -52,46 +50,62 @@ def eval_command(
     qcls-gguf eval --data labelled.csv --format json --html report.html
     qcls-gguf eval --data new.jsonl --scoring tree --check-error
     """
-    from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
+    from ..evaluation.evaluate import EvaluationSettings  # see app.py for why here
+    from ..evaluation.evaluate import evaluate as evaluated
     from ..evaluation.report import evaluation_document
 
-    modes = tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in chosen.scoring or SCORINGS))
-    evaluation = settings_of(EvaluationSettings, rows, chosen, config=model.settings(), path=rows.data, modes=modes)
-    if reporting.html:
+    if html:
         needs("--html", "matplotlib", "report")
-    check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config})
-    with long_work(model.offline, reporting.quiet) as opener:
-        record = evaluate(evaluation, opener)
-    reporting.show(record, evaluation_document(record))
+    check_outputs({"--html": html}, {"--data": data, "--config": config})
+    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
+    settings = EvaluationSettings(
+        config=o.configured(
+            config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
+        ),
+        path=data, columns=o.columns(reading, label_column, ignore_columns), skip_bad=skip_bad,
+        modes=tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in scoring or SCORINGS)),
+        check_error=check_error,
+    )  # fmt: skip
+    with long_work(offline, quiet) as opener:
+        record = evaluated(settings, opener)
+    show(record, evaluation_document(record), format, html)
     failed = record.check is not None and not record.check.holds
     return EXIT_OTHER if record.non_finite or failed else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationOptions:
-    """What is fitted, and where it is written."""
-
-    data: Path | None = option("--data -d FILE", "Labelled queries, JSON lines or CSV.")
-    queries: str | None = option("--queries FILE|-", "Unlabelled queries, for a batch prior: a line each, or a table.")
-    strength: float = option(
-        "--strength S", "Of the batch prior: 0 changes nothing, 1 makes labels alike.", 0.75, low=0, high=1
-    )
-    target_error: float | None = option(
-        "--target-error SHARE", "State an error rate: choose thresholds that keep it.", low=0.0001, high=0.5
-    )
-    confidence: float = option("--confidence SHARE", "Of that statement.", 0.95, low=0.5, high=0.9999)
-    fallback: str | None = option("--fallback TEXT", "The answer below a threshold. Default: the prompt's, or unsure.")
-    out: Path = option("--out -o FILE", "The calibration file to write.", Path("calibration.yaml"))
-    n_folds: int = option("--folds N", "Folds of the cross-validation.", 5, low=2, high=100)
-    seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
-    names: tuple[str, ...] = option("--prompt NAME", "A prompt to fit; repeatable. Default: all.")
-    force: bool = option("--force", "Overwrite the calibration file.", False)
-
-
-@command
-def calibrate_command(
-    rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
-) -> int | None:
+def calibrate(
+    data: o.MaybeData = None, query_column: o.QueryColumn = None,
+    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    label_column: o.LabelColumn = None,
+    ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False, queries: o.Queries = None,
+    strength: Annotated[float, Option("--strength", metavar="S", min=0, max=1, help="Of the batch prior of --queries: "
+                                      "0 changes nothing, 1 makes labels alike.")] = 0.75,
+    target_error: Annotated[
+        float | None,
+        Option("--target-error", metavar="SHARE", min=0.0001, max=0.5,
+               help="State an error rate: choose thresholds that keep it."),
+    ] = None,
+    confidence: Annotated[
+        float, Option("--confidence", metavar="SHARE", min=0.5, max=0.9999, help="Of that statement.")
+    ] = 0.95,
+    fallback: Annotated[
+        str | None,
+        Option("--fallback", metavar="TEXT", help="The answer below a threshold. Default: the prompt's, or unsure."),
+    ] = None,
+    out: Annotated[
+        Path, Option("--out", "-o", metavar="FILE", help="The calibration file to write.")
+    ] = Path("calibration.yaml"),
+    n_folds: Annotated[
+        int, Option("--folds", metavar="N", min=2, max=100, help="Folds of the cross-validation.")
+    ] = 5,
+    seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
+    names: o.PromptNames = None, force: o.Force = False, format: o.Format = "table", quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
+    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+) -> int | None:  # fmt: skip
     """Fit temperatures to labelled queries, or biases to unlabelled ones; or state error rates.
 
     The data has the format of eval's. Each fit minimises a prompt's log-loss in its configured scoring, after its
@@ -118,47 +132,46 @@ def calibrate_command(
     qcls-gguf calibrate --queries unlabelled.txt --out prior.yaml
     qcls-gguf calibrate --data labelled.jsonl --target-error 0.05 --fallback "ask a person"
     """
-    only_one(queries=chosen.queries, data=chosen.data)
-    if chosen.queries is not None:
-        _batch_prior(rows, chosen, model, printing)
-        return None
-    if chosen.data is None:
+    o.only_one(queries=queries, data=data)
+    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
+    if queries is None and data is None:
         raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
-    if chosen.target_error is not None:
-        return _statements(rows, chosen, model, printing)
-    from ..learning.calibrate import CalibrationSettings, calibrate, calibration_document  # see app.py for why here
+    settings = o.configured(
+        config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
+    )  # fmt: skip
+    common: Any = {"config": settings, "out": out, "names": tuple(names or ()), "force": force}
+    if queries is not None:
+        from ..learning.batch_prior import BatchPriorSettings, batch_prior_document, fit_batch_prior
 
-    settings = settings_of(CalibrationSettings, rows, chosen, config=model.settings())
-    with long_work(model.offline, printing.quiet) as opener:
-        record, text = calibrate(settings, opener)
-    return printing.show_fit(
-        record,
-        calibration_document(record),
-        text,
-        key="calibration",
-        why_not="no fit lowers the held-out log-loss by more than one standard error",
-        left_out=[name for name, fit in record.prompts.items() if not fit.accepted],
-    )
+        with long_work(offline, quiet) as opener:
+            prior, content = fit_batch_prior(
+                BatchPriorSettings(queries=queries, reading=reading, strength=strength, **common), opener
+            )
+        show(prior, batch_prior_document(prior), format, None, [Output("--out", out, lambda: content)])
+        return None
+    common |= {"data": data, "columns": o.columns(reading, label_column, ignore_columns), "skip_bad": skip_bad}
+    record: Any
+    if target_error is not None:
+        from ..learning.calibrate import FitSettings
+        from ..learning.statements import StatementRequest, state, statement_document
 
+        asked = StatementRequest(target_error=target_error, confidence=confidence, fallback=fallback)
+        with long_work(offline, quiet) as opener:
+            record, text = state(FitSettings(**common), asked, opener)
+        view, why_not = statement_document(record), "what cannot be stated is named above"
+        left_out = [name for name, stated in record.prompts.items() if stated.error is None]
+    else:
+        from ..learning.calibrate import CalibrationSettings, calibration_document  # see app.py for why here
+        from ..learning.calibrate import calibrate as calibrated
 
-def _statements(rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing) -> int:
-    from ..learning.calibrate import FitSettings
-    from ..learning.statements import StatementRequest, state, statement_document
-
-    settings = settings_of(FitSettings, rows, chosen, config=model.settings())
-    with long_work(model.offline, printing.quiet) as opener:
-        record, text = state(settings, settings_of(StatementRequest, chosen), opener)
-    left_out = [name for name, stated in record.prompts.items() if stated.error is None]
-    why_not = "what cannot be stated is named above"
-    document = statement_document(record)
-    code = printing.show_fit(record, document, text, key="calibration", why_not=why_not, left_out=left_out)
-    return EXIT_OTHER if left_out else code
-
-
-def _batch_prior(rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing) -> None:
-    from ..learning.batch_prior import BatchPriorSettings, batch_prior_document, fit_batch_prior
-
-    settings = settings_of(BatchPriorSettings, rows, chosen, config=model.settings())
-    with long_work(model.offline, printing.quiet) as opener:
-        record, text = fit_batch_prior(settings, opener)
-    printing.show(record, batch_prior_document(record), [Output("--out", chosen.out, lambda: text)])
+        with long_work(offline, quiet) as opener:
+            record, text = calibrated(CalibrationSettings(n_folds=n_folds, seed=seed, **common), opener)
+        view, why_not = (
+            calibration_document(record),
+            "no fit lowers the held-out log-loss by more than one standard error",
+        )
+        left_out = [name for name, fit in record.prompts.items() if not fit.accepted]
+    show(record, view, format, None, [Output("--out", out, lambda: text or "")] if record.written else [])
+    code = say_what_is_written(record.written, "calibration", why_not, quiet, left_out)
+    return EXIT_OTHER if target_error is not None and left_out else code

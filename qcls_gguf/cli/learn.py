@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from .options import LabelledRows, ModelOptions, Printing, command, option, settings_of
-from .terminal import long_work
+from typer import Option
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnOptions:
-    """What is learnt, and where it is written."""
-
-    out: Path = option("--out -o FILE", "The file of heads to write.", Path("heads.npz"))
-    texts: Literal["own", "common", "both"] = option(
-        "--text", "Which texts heads may read: each prompt's own, one for all prompts, or either.", "both"
-    )
-    common: str = option("--common-text TEXT", "The text for all prompts.", "Text: {query}")
-    depths: tuple[int, ...] = option(
-        "--depth N", "Layers to try; repeatable. Default: six depths, and all layers.", low=1
-    )
-    seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
-    names: tuple[str, ...] = option("--prompt NAME", "A prompt to learn; repeatable. Default: all.")
-    force: bool = option("--force", "Overwrite the file.", False)
-    resume: bool = option("--resume", "Keep what was read beside --out, and go on from there.", False)
+from ..data.rows import Reading
+from ..report.files import Output
+from . import options as o
+from .terminal import long_work, say_what_is_written, show
 
 
-@command
-def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> int | None:
+def learn(
+    data: o.Data, query_column: o.QueryColumn = None,
+    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    label_column: o.LabelColumn = None,
+    ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
+    out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of heads to write.")] = Path("heads.npz"),
+    texts: Annotated[
+        Literal["own", "common", "both"],
+        Option("--text", help="Which texts heads may read: each prompt's own, one for all prompts, or either."),
+    ] = "both",
+    common: Annotated[
+        str, Option("--common-text", metavar="TEXT", help="The text for all prompts.")
+    ] = "Text: {query}",
+    depths: Annotated[
+        list[int] | None,
+        Option("--depth", metavar="N", min=1, help="Layers to try; repeatable. Default: six depths, and all layers."),
+    ] = None,
+    seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
+    names: o.PromptNames = None, force: o.Force = False,
+    resume: Annotated[bool, Option("--resume", help="Keep what was read beside --out, and go on from there.")] = False,
+    format: o.Format = "table", quiet: o.Quiet = False, verbose: o.Verbose = False,
+    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
+    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+) -> int:  # fmt: skip
     """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
 
     The data has the format of eval's; 100 to 300 rows a prompt are usual. One pass over the rows reads hidden states at
@@ -45,18 +53,28 @@ def learn_command(rows: LabelledRows, chosen: LearnOptions, model: ModelOptions,
     qcls-gguf learn --data labelled.csv --config own.yaml
     qcls-gguf learn --data labelled.jsonl --text common --out heads.npz --force
     """
-    from ..learning.learn import HeadChoices, LearnSettings, learn  # see app.py for why here
+    from ..learning.learn import HeadChoices, LearnSettings  # see app.py for why here
+    from ..learning.learn import learn as learnt
     from ..learning.report import learn_document
 
-    choices = settings_of(HeadChoices, chosen)
-    settings = settings_of(LearnSettings, rows, chosen, config=model.settings(), choices=choices)
-    with long_work(model.offline, printing.quiet) as opener:
-        record, content = learn(settings, opener)
-    return printing.show_fit(
-        record,
-        learn_document(record),
-        content,
-        key="heads",
-        why_not="no head is better than the labels' texts",
-        left_out=[name for name, each in record.prompts.items() if not each.kept],
-    )
+    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
+    settings = LearnSettings(
+        config=o.configured(
+            config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
+        ),
+        data=data,
+        columns=o.columns(reading, label_column, ignore_columns),
+        skip_bad=skip_bad,
+        out=out,
+        names=tuple(names or ()),
+        force=force,
+        resume=resume,
+        choices=HeadChoices(texts=texts, common=common, depths=tuple(depths or ()), seed=seed),
+    )  # fmt: skip
+    with long_work(offline, quiet) as opener:
+        record, content = learnt(settings, opener)
+    outputs = [Output("--out", out, lambda: content or "")] if record.written else []
+    show(record, learn_document(record), format, None, outputs)
+    left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]
+    return say_what_is_written(record.written, "heads", "no head is better than the labels' texts", quiet, left_out)

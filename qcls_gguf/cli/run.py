@@ -5,79 +5,46 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from typer import Option
 
 from ..config.words import printable
-from ..data.rows import Row, check_queries, read_queries
+from ..data.rows import Reading, Row, check_queries, read_queries
 from ..errors import ConfigError, QclsError
-from .options import GivenQueries, ScoredModelOptions, command, option
-from .terminal import EXIT_OTHER, classifier_opener, say, with_options
+from . import options as o
+from .terminal import EXIT_OTHER, classifier_opener, say, shown
 
 if TYPE_CHECKING:
     from ..classifier import Classifier
     from ..report.answers import AnswerWriter
     from ..score.result import Result
 
-
-Format = Literal["table", "json", "jsonl", "labels", "csv", "tsv"]
 _TOP = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryOptions(GivenQueries):
-    """Which queries are labelled."""
-
-    interactive: bool = option("--interactive -I", "On a terminal, ask for more queries after the given ones.", False)
-
-    @property
-    def is_one(self) -> bool:
-        """Whether there is a single query."""
-        return len(self.query) == 1 and self.queries is None and not self.interactive
-
-    def lines(self) -> Iterator[Row]:
-        """The queries as they come, also typed ones. Raises ConfigError."""
-        yield from map(Row, self.query)
-        if self.queries is not None:
-            yield from read_queries(self.queries, self.reading, blank=True)
-        nothing_given = not self.query and self.queries is None
-        if sys.stdin.isatty() and self.queries != "-" and (self.interactive or nothing_given):
-            yield from _ask()
-        elif nothing_given:
-            yield from read_queries("-", blank=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerOptions:
-    """How the answers are printed."""
-
-    format: Format = option("--format -f", "How answers are printed: see below.", "table")
-    top: int | None = option(
-        "--top N", "Labels of each prompt that are shown; 0: all. Default: 3 in the table, all in JSON.", low=0
-    )
-    audit: bool = option("--audit", "Add joint, mean and label mass, and whether joint picks another label.", False)
-    quiet: bool = option("--quiet", "Do not print the start-up.", False)
-
-    def writer(self, classifier: Classifier, queries: QueryOptions) -> AnswerWriter:
-        """What prints the answers."""
-        from ..report import answers as formats
-
-        match self.format:
-            case "table":
-                return formats.Tables(_TOP if self.top is None else self.top)
-            case "json":
-                return formats.JsonDocument(self.top or None, only_one=queries.is_one)
-            case "jsonl":
-                return formats.JsonLines(self.top or None)
-            case "labels":
-                return formats.Labels()
-        names = [prompt.name for prompt in classifier.prompts]
-        return formats.Rows(names, delimiter="," if self.format == "csv" else "\t")
-
-
-@command
-def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredModelOptions) -> int | None:
+def run(
+    query: o.Query = None, queries: o.Queries = None, query_column: o.QueryColumn = None,
+    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    interactive: Annotated[
+        bool, Option("--interactive", "-I", help="On a terminal, ask for more queries after the given ones.")
+    ] = False,
+    format: Annotated[
+        Literal["table", "json", "jsonl", "labels", "csv", "tsv"],
+        Option("--format", "-f", help="How answers are printed: see below."),
+    ] = "table",
+    top: Annotated[int | None, Option("--top", metavar="N", min=0, help="Labels of each prompt that are shown; 0: all. "
+                                      "Default: 3 in the table, all in JSON.")] = None,
+    audit: Annotated[
+        bool, Option("--audit", help="Add joint, mean and label mass, and whether joint picks another label.")
+    ] = False,
+    quiet: o.Quiet = False, verbose: o.Verbose = False,
+    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
+    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    scoring: o.ScoringName = None,
+) -> int | None:  # fmt: skip
     """Label queries by every prompt of a configuration.
 
     Without arguments the embedded model labels fashion queries by eight prompts: interactively on a terminal, or a
@@ -95,21 +62,69 @@ def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredMode
     qcls-gguf run --queries items.csv --query-column title --format jsonl --top 3 > labels.jsonl
     qcls-gguf run --config my.yaml -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -ngl all
     """
-    if queries.queries is not None:
-        check_queries(queries.queries, queries.reading)
-    elif queries.given:
-        raise ConfigError(f"{queries.given} is for --queries, which is not given")
-    if answers.top is not None and answers.format not in ("table", "json", "jsonl"):
-        raise ConfigError(f"--top is not for --format {answers.format}")
+    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
+    if queries is not None:
+        check_queries(queries, reading)
+    elif reading != Reading():
+        raise ConfigError("--query-column, --input-format, … are for --queries, which is not given")
+    if top is not None and format not in ("table", "json", "jsonl"):
+        raise ConfigError(f"--top is not for --format {format}")
     from ..config.schema import for_configured_prompts  # see app.py for why here
+    from ..report.suspicions import AnswerSample
 
-    config = model.settings()
+    settings = o.configured(
+        config, model, hf_repo, scoring, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
+    )  # fmt: skip
+
+    def lines() -> Iterator[Row]:
+        yield from map(Row, query or ())
+        if queries is not None:
+            yield from read_queries(queries, reading, blank=True)
+        nothing_given = not query and queries is None
+        if sys.stdin.isatty() and queries != "-" and (interactive or nothing_given):
+            yield from _ask()
+        elif nothing_given:
+            yield from read_queries("-", blank=True)
+
+    is_one = len(query or ()) == 1 and queries is None and not interactive
     with (
-        classifier_opener(model.offline, answers.quiet) as opener,
-        opener.open(for_configured_prompts(config), audit=answers.audit) as classifier,
+        classifier_opener(offline, quiet) as opener,
+        opener.open(for_configured_prompts(settings), audit=audit) as classifier,
     ):
-        writer = answers.writer(classifier, queries)
-        return EXIT_OTHER if _label(classifier, queries, writer, quiet=answers.quiet) else None
+        writer = _writer(format, classifier, top, is_one)
+        counts, sample, began = {"labelled": 0, "failed": 0, "blank": 0}, AnswerSample(), perf_counter()
+        try:
+            for line in lines():
+                answer = _answer(classifier, line, writer)
+                counts[answer if isinstance(answer, str) else "labelled"] += 1
+                if not isinstance(answer, str):
+                    sample.add(answer)
+        finally:
+            writer.close()
+        if queries is not None and not quiet:
+            others = "".join(f", {n:,} {what}" for what, n in counts.items() if n and what != "labelled")
+            say(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s")
+            for why in sample.suspicions(classifier):
+                say(printable(why))
+    return EXIT_OTHER if counts["failed"] else None
+
+
+def _writer(form: str, classifier: Classifier, top: int | None, is_one: bool) -> AnswerWriter:
+    """What prints the answers; is_one: there is a single query."""
+    from ..report import answers as formats
+
+    match form:
+        case "table":
+            return formats.Tables(_TOP if top is None else top)
+        case "json":
+            return formats.JsonDocument(top or None, only_one=is_one)
+        case "jsonl":
+            return formats.JsonLines(top or None)
+        case "labels":
+            return formats.Labels()
+    names = [prompt.name for prompt in classifier.prompts]
+    return formats.Rows(names, delimiter="," if form == "csv" else "\t")
 
 
 def _ask() -> Iterator[Row]:
@@ -132,28 +147,6 @@ def _ask() -> Iterator[Row]:
         yield Row(text)
 
 
-def _label(classifier: Classifier, queries: QueryOptions, writer: AnswerWriter, *, quiet: bool) -> bool:
-    """Label and print queries as they come; returns whether any failed."""
-    from ..report.suspicions import AnswerSample  # see app.py for why here
-
-    counts, sample = {"labelled": 0, "failed": 0, "blank": 0}, AnswerSample()
-    began = perf_counter()
-    try:
-        for line in queries.lines():
-            found = _answer(classifier, line, writer)
-            counts[found if isinstance(found, str) else "labelled"] += 1
-            if not isinstance(found, str):
-                sample.add(found)
-    finally:
-        writer.close()
-    if queries.queries is not None and not quiet:
-        others = "".join(f", {n:,} {what}" for what, n in counts.items() if n and what != "labelled")
-        say(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s")
-        for why in sample.suspicions(classifier):
-            say(printable(why))
-    return counts["failed"] > 0
-
-
 def _answer(classifier: Classifier, line: Row, writer: AnswerWriter) -> Result | str:
     """Label and print a query; returns what became of it, as a word where there is no result."""
     if line.number is not None and line.is_blank:
@@ -165,7 +158,7 @@ def _answer(classifier: Classifier, line: Row, writer: AnswerWriter) -> Result |
         result = classifier.classify(line.text)
     except QclsError as e:
         place = "" if line.number is None or line.error else f"line {line.number}: "  # an error of the input says it
-        say(f"qcls-gguf: {place}'{printable(line.text[:60])}': {printable(with_options(str(e)))}")
+        say(f"qcls-gguf: {place}'{printable(line.text[:60])}': {shown(e)}")
         writer.write(line, str(e))
         return "failed"
     writer.write(line, result)

@@ -6,51 +6,52 @@ import errno
 import importlib.util
 import os
 import re
-import signal
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from ..config.words import printable_lines
 from ..errors import ConfigError, ModelError, QclsError
-from ..report.files import check_writable
-from .signals import SIGNALLED, Stoppable, stopped_line
+from ..report.files import Output, check_writable, show_and_write
 
 if TYPE_CHECKING:
     from ..opening import ClassifierOpener, OnProgress
+    from ..report.record import Record
 
 EXIT_OTHER, EXIT_USAGE, EXIT_MODEL = 1, 2, 3
 _LOST = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 _LONGEST_WARNING = 140
 _EXITS = {ConfigError: EXIT_USAGE, ModelError: EXIT_MODEL}
 OPTIONS: set[str] = set()
-"""the options of all commands, such as --data"""
+"""of the command that runs, such as --data"""
 _QUOTED = re.compile(r"`([a-z_]+)`")
 
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Print UTF-8, and turn what ends a command early into a line on standard error and its exit code."""
+    """Print UTF-8, and turn an error that ends a command into a line on standard error and its exit code."""
     _open_streams()
-    with Stoppable() as stoppable:
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = print_warning  # type: ignore[assignment]
-                yield
-                sys.stdout.flush()
-        except BaseException as e:
-            # What imports and callbacks make of the interrupt may be any exception.
-            stopped_by = signal.SIGINT if isinstance(e, KeyboardInterrupt) else None
-            if (number := stoppable.number or stopped_by) is not None:
-                print(stopped_line(number), end="", file=sys.stderr)
-                raise typer.Exit(SIGNALLED + number) from None
-            _end(e)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = print_warning  # type: ignore[assignment]
+            yield
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()  # the reader has closed the pipe
+        raise typer.Exit(0) from None
+    except OSError as e:
+        _drop_output()
+        # Whatever else is written names its file.
+        is_output = e.filename is None and e.errno in _LOST
+        _fail(f"standard output could not be written: {e.strerror}" if is_output else e, EXIT_OTHER)
+    except QclsError as e:
+        _fail(e, next((code for kind, code in _EXITS.items() if isinstance(e, kind)), EXIT_OTHER))
 
 
 def _open_streams() -> None:
@@ -62,21 +63,6 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), "r" if name == "stdin" else "w"))
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors=errors)
-
-
-def _end(error: BaseException) -> NoReturn:
-    """Print the error that ended a command, and exit; re-raise errors that are not ours."""
-    if isinstance(error, BrokenPipeError):
-        _drop_output()  # the reader has closed the pipe
-        raise typer.Exit(0) from None
-    if isinstance(error, OSError):
-        _drop_output()
-        # Whatever else is written names its file.
-        is_output = error.filename is None and error.errno in _LOST
-        _fail(f"standard output could not be written: {error.strerror}" if is_output else error, EXIT_OTHER)
-    if isinstance(error, QclsError):
-        _fail(error, next((code for kind, code in _EXITS.items() if isinstance(error, kind)), EXIT_OTHER))
-    raise error
 
 
 @contextmanager
@@ -98,7 +84,9 @@ def flushed() -> Iterator[None]:
 
 
 def with_options(message: str) -> str:
-    """The message in the words of the command line: names of settings in backquotes, such as `data`, become options."""
+    """The message in the words of the command line: names of settings in backquotes, such as `data`, become options of
+    the command that runs.
+    """
 
     def option(match: re.Match[str]) -> str:
         names = (f"--{name.replace('_', '-')}" for name in (match[1], match[1].removeprefix("n_")))
@@ -107,7 +95,7 @@ def with_options(message: str) -> str:
     return _QUOTED.sub(option, message)
 
 
-def _shown(message: object) -> str:
+def shown(message: object) -> str:
     """A message, which may quote a file, a query or another server, without what would move the cursor."""
     return printable_lines(with_options(str(message)))
 
@@ -118,7 +106,7 @@ def _drop_output() -> None:
 
 
 def _fail(error: Exception | str, code: int) -> NoReturn:
-    print(f"qcls-gguf: {_shown(error)}", file=sys.stderr)
+    print(f"qcls-gguf: {shown(error)}", file=sys.stderr)
     try:
         sys.stdout.flush()
     except OSError:  # which was told
@@ -134,16 +122,12 @@ def say(text: str) -> None:
 
 def print_step(name: str, what: str, ms: float) -> None:
     """Show a step of the start-up as it ends."""
-    say(f"{name:16}{ms:10.1f} ms  {_shown(what)}")
+    say(f"{name:16}{ms:10.1f} ms  {shown(what)}")
 
 
 def print_warning(mistake: object, *_: object) -> None:
     """Show what is likely a mistake."""
-    say(f"qcls-gguf: warning: {_shown(mistake)}")
-
-
-def _print_mistake(mistake: object) -> None:
-    print_warning(textwrap.shorten(str(mistake), _LONGEST_WARNING, placeholder=" … (inspect says more)"))
+    say(f"qcls-gguf: warning: {shown(mistake)}")
 
 
 def load_bar(quiet: bool) -> Callable[[float], None] | None:
@@ -165,7 +149,10 @@ def classifier_opener(offline: bool, quiet: bool, *, warns: bool = True) -> Clas
     """
     from ..opening import ClassifierOpener
 
-    on_step, on_warning = None if quiet else print_step, _print_mistake if warns and not quiet else None
+    def warn(mistake: object) -> None:
+        print_warning(textwrap.shorten(str(mistake), _LONGEST_WARNING, placeholder=" … (inspect says more)"))
+
+    on_step, on_warning = None if quiet else print_step, warn if warns and not quiet else None
     return ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=on_warning)
 
 
@@ -182,9 +169,9 @@ def progress_bars(quiet: bool) -> Iterator[OnProgress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    shown = Console(stderr=True)
+    terminal = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal) as bars:
+    with Progress(*columns, console=terminal, transient=True, disable=quiet or not terminal.is_terminal) as bars:
         tasks = {}
 
         def on_progress(part: str, done: int, total: int) -> None:
@@ -205,8 +192,43 @@ def check_outputs(
     outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None], *, force: bool = True
 ) -> None:
     """Raise ConfigError for a file that could not be written, before anything is computed; by options."""
+    if outputs.get("--html") is not None:
+        needs("--html", "matplotlib", "report")
     others = {name: None if path is None else Path(path) for name, path in inputs.items()}
     for name, path in outputs.items():
         if path is not None:
             check_writable(path, name, others, force=force)
             others[name] = path
+
+
+def show(record: Record, view: Any, form: str, html: Path | None = None, outputs: Sequence[Output] = ()) -> None:
+    """Print a record as JSON or as its view, then write the files and the page, which is made of a view that is a
+    Document. Raises what `show_and_write` raises.
+    """
+
+    def printed() -> None:
+        from ..report.document import console
+
+        if form == "json":
+            print(record.to_json())
+        else:
+            console().print(view, crop=False)
+
+    def page() -> str:
+        from ..report.html import document_page  # matplotlib is an extra
+
+        return document_page(view)
+
+    show_and_write(printed, [*outputs, *([Output("--html", html, page)] if html else [])])
+
+
+def say_what_is_written(path: str | None, key: str, why_not: str, quiet: bool, left_out: Sequence[str] = ()) -> int:
+    """Say which file was written for the configuration, or why none was; returns the exit code.
+
+    key: of the file in the configuration; left_out: prompts that are not in it.
+    """
+    but = f"; left out: {', '.join(left_out)}" if left_out else ""
+    written = f"written: {path}{but}; to use it, name it in the configuration: `{key}: FILE`"
+    if not quiet:
+        say(printable_lines(written if path else f"nothing written: {why_not}"))
+    return 0 if path else EXIT_OTHER

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from ..errors import ConfigError
-from .words import MAX_LISTED, hint, kind_of, shown
+from .words import MAX_LISTED, hint, instead_of, kind_of, shown
 from .yaml_values import YamlText
 
 T = TypeVar("T", bound=BaseModel)
@@ -102,16 +102,6 @@ def mistakes(error: ValidationError, cls: type[BaseModel], more: Sequence[str] =
     return found
 
 
-_REMOVED = {
-    "label_orders": "compare orders of the labels with `qcls-gguf eval`, and write the best one",
-    "sets": "`qcls-gguf calibrate` with `target_error` states the error among answered queries",
-    "kept_queries": "leave it out, every query is computed whole",
-    "cascade": "leave it out; heads that `qcls-gguf learn` writes make a configuration cheaper",
-    "reference": "run `qcls-gguf calibrate` again",
-}
-"""keys that there were, with what to do instead"""
-
-
 def _mistake(error: Any, cls: type[BaseModel], more: Sequence[str]) -> Mistake:
     where: tuple[Step, ...] = error["loc"]
     kind = error["type"]
@@ -119,8 +109,8 @@ def _mistake(error: Any, cls: type[BaseModel], more: Sequence[str]) -> Mistake:
         return Mistake((*where, *error["ctx"]["where"]), error["ctx"]["what"])
     if kind in _UNKNOWN:
         name = shown(where[-1], quoted=False)
-        if name in _REMOVED:
-            return Mistake((*where[:-1], name), f"was removed: {_REMOVED[name]}")
+        if instead := instead_of("config", name):
+            return Mistake((*where[:-1], name), f"was removed: {instead}")
         known = _known_keys(cls, where[:-1])
         return Mistake(
             (*where[:-1], name), f"unknown key, {hint(where[-1], known if where[:-1] else sorted([*known, *more]))}"

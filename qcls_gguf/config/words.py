@@ -8,6 +8,7 @@ import reprlib
 import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeAlias
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -132,3 +133,15 @@ def close_to(name: Any, known: Sequence[str]) -> str | None:
     if len(with_it) == 1:
         return with_it[0]
     return next(iter(difflib.get_close_matches(text, known, n=1)), None)
+
+
+def instead_of(where: str, name: str) -> str | None:
+    """What there is instead of something that was removed: an option of a command, a command (`all`), or a key of the
+    configuration (where: `config`). None: it was not.
+    """
+    for line in Path(__file__).with_name("removed.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            places, names, instead = line.split(": ", 2)
+            if where in places.split() and name in names.split():
+                return instead
+    return None

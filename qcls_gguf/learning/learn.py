@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,6 +45,7 @@ from ..statistics import (
     softmax,
     wilson,
 )
+from ..system.stops import undone_by_a_stop
 from .calibrate import FitSettings
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out
 from .passes import HalfArray, common_text, read_states, tried_depths
@@ -187,7 +189,7 @@ def learn_heads(
 def _folder(settings: LearnSettings) -> Iterator[Path]:
     """The folder for states: a temporary one, or with `resume` one that stays if the run is stopped."""
     if not settings.resume:
-        with TemporaryDirectory(prefix="qcls-learn-") as name:
+        with TemporaryDirectory(prefix="qcls-learn-") as name, undone_by_a_stop(partial(shutil.rmtree, name)):
             yield Path(name)
         return
     folder = settings.out.with_name(f"{settings.out.name}.states")

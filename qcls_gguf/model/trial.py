@@ -23,6 +23,7 @@ from ..native.context_settings import FLASH_ATTN
 from ..native.device import cpu_features
 from ..native.library import build_info, library_folder
 from ..system.folders import remember, remembered
+from ..system.stops import undone_by_a_stop
 from ..system.timing import Ledger
 from .files import ModelFile
 from .placement import Placement, flash_attention
@@ -54,11 +55,18 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
     command = [str(library_folder() / "qcls-trial"), *arguments]
     why_not_run = None
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False, errors="replace"
-        )
-        if done.returncode > 0 and done.returncode != _REFUSED:
-            why_not_run = _shown(done.stderr) or f"exit code {done.returncode}"
+        pipe = subprocess.PIPE
+        with (
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, errors="replace") as process,
+            undone_by_a_stop(process.kill),
+        ):
+            try:
+                said, complaint = process.communicate(timeout=limit_s)
+            finally:
+                process.kill()
+        code = process.returncode
+        if code > 0 and code != _REFUSED:
+            why_not_run = _shown(complaint) or f"exit code {code}"
     except subprocess.TimeoutExpired:
         raise ModelError(
             f"{path}: llama.cpp did not load it and decode within {limit_s:.0f} s, when it was tried in a process of "
@@ -69,10 +77,10 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
     if why_not_run:
         warnings.warn(f"{path} is loaded untried: {command[0]} did not run: {why_not_run}", stacklevel=2)
         return
-    if done.returncode == _REFUSED:
-        raise ModelError(f"{path}: {with_remedy(_shown(done.stdout))}")
-    if done.returncode:
-        raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, file.size_bytes)}")
+    if code == _REFUSED:
+        raise ModelError(f"{path}: {with_remedy(_shown(said))}")
+    if code:
+        raise ModelError(f"{path}: {_why_ended(-code, complaint, file.size_bytes)}")
     remember(_KNOWN, key, str(path))
     ledger.step("try model", "in a process of its own, once for this file, build and number of GPUs")
 

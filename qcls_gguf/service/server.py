@@ -20,6 +20,7 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ..errors import ConfigError
+from ..system.stops import end_with
 from .app import App
 from .asking import json_bytes
 from .exchange import log
@@ -75,7 +76,9 @@ async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callab
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
-    def stop() -> None:
+    def stop(number: int) -> None:
+        if lifecycle.state == "loading":
+            end_with(number)
         if stopping.is_set():  # told twice: now
             server.should_exit = server.force_exit = True
         stopping.set()
@@ -88,8 +91,8 @@ async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callab
             stopping.set()
             raise
 
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_signal_handler(signal.SIGINT, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, lifecycle.start_reload)
     loading = asyncio.create_task(load())
     draining = asyncio.create_task(_drain(lifecycle, server, stopping))

@@ -13,6 +13,8 @@ from typing import IO
 
 from platformdirs import user_cache_path
 
+from .stops import undone_by_a_stop
+
 PART_SUFFIX = ".part"
 """the ending of a file that is being written; one that a killed process left may be removed"""
 _NAME = "qcls-gguf"
@@ -57,15 +59,16 @@ def whole_file(path: Path, *, mode: int = 0o600, on_disk: bool = False) -> Itera
     part = part_of(path)
     part.unlink(missing_ok=True)  # of a process of this number that was killed
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
-            yield file
-            if on_disk:
-                file.flush()
-                os.fsync(file.fileno())
-        with suppress(FileNotFoundError):
-            if stat.S_ISREG(rights := path.lstat().st_mode):
-                part.chmod(stat.S_IMODE(rights))
-        part.replace(path)
+        with undone_by_a_stop(part.unlink):
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+                yield file
+                if on_disk:
+                    file.flush()
+                    os.fsync(file.fileno())
+            with suppress(FileNotFoundError):
+                if stat.S_ISREG(rights := path.lstat().st_mode):
+                    part.chmod(stat.S_IMODE(rights))
+            part.replace(path)
     except BaseException:
         with suppress(OSError):
             part.unlink()

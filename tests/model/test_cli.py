@@ -74,12 +74,17 @@ def test_a_table_shows_winners_and_stages_and_escapes_what_could_move_the_cursor
     assert done.stderr == b""
 
 
-def test_arguments_are_utf_8_in_every_locale() -> None:
+@pytest.mark.parametrize(
+    ("query", "mode", "answer"),
+    [("jeans", 0, "jeans\tnone\n"), ("孕妇牛仔裤", 1, "jeans\tpregnant\n"), ("孕妇牛仔裤", 0, "")],
+)
+def test_arguments_are_utf_8_or_refused(query: str, mode: int, answer: str) -> None:
     """The C locale without what Python makes of it stands for others than UTF-8, which a system may lack."""
-    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    command = [COMMAND, "run", "-c", "mission", "--quiet", "--format", "labels", "--query", "孕妇牛仔裤"]
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": f"{mode}", "PYTHONCOERCECLOCALE": "0"}
+    command = [COMMAND, "run", "-c", "mission", "--quiet", "--format", "labels", "--query", query]
     done = subprocess.run(command, env=plain, capture_output=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"jeans\tpregnant\n", b"")
+    assert (done.returncode, done.stdout.decode()) == (0 if answer else 2, answer)
+    assert ("this locale has another encoding: set PYTHONUTF8=1" in done.stderr.decode()) is (answer == "")
 
 
 def test_lines_are_answered_while_the_input_is_open() -> None:

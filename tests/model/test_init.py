@@ -10,7 +10,7 @@ from commands import invoked
 from conftest import MakeModel
 
 from qcls_gguf import Classifier
-from qcls_gguf.cli.app import schema_text
+from qcls_gguf.cli.inspect import schema_text
 
 
 def init(*arguments: object) -> tuple[int, str]:

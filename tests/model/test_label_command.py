@@ -19,7 +19,7 @@ def test_the_command_measures_batches_prints_a_summary_and_draws(
     monkeypatch.setattr(worker, "WORTH_MEASURING", 12)
     path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
     line = ["label", path, "--out", tmp_path / "out", "--config", CONFIG, "--threads", 1]
-    said = printed(*line, "--summary", "json", "--html", tmp_path / "look.html")
+    said = printed(*line, "--format", "json", "--html", tmp_path / "look.html")
     record = LabellingRecord.model_validate_json(said)
     assert record.speed.measured[0].size == 1
     assert record.speed.batch in [each.size for each in record.speed.measured]
@@ -34,8 +34,8 @@ def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     path, out, cache = tmp_path / "in.csv", tmp_path / "out", tmp_path / "cache.sqlite"
     path.write_text("query\nred dress\nblue jeans\nred dress\nwool coat\n")
     line = ["label", path, "--out", out, "--config", CONFIG, "--threads", 1, "--batch", 2, "--quiet"]
-    line += ["--summary", "json", "--no-state-cache", "--no-try-model"]
-    chosen = ["--limit", 3, "--prefix", "m_", "--top-k", 2, "--format", "jsonl"]
+    line += ["--format", "json", "--no-state-cache", "--no-try-model"]
+    chosen = ["--limit", 3, "--prefix", "m_", "--top-k", 2, "--output-format", "jsonl"]
     chosen += ["--cache", cache, "--part", "1/2", "--shard-rows", 3]
 
     def label(*more: object) -> LabellingRecord:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from qcls_gguf.cli.app import schema_text
+from qcls_gguf.cli.inspect import schema_text
 from qcls_gguf.config.load import config_json_schema, load_config, parse_config
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.resources import config_names, config_path, schema_path

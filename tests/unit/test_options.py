@@ -1,0 +1,105 @@
+"""The command line's options: each means the same in every command; what was removed is told with what there is."""
+
+import inspect
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+from commands import printed, refused
+
+from qcls_gguf.cli import terminal
+from qcls_gguf.cli.app import COMMANDS
+from qcls_gguf.version import __version__
+
+PACKAGE = Path(__file__).parents[2] / "qcls_gguf"
+REMOVED = (PACKAGE / "config" / "removed.txt").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "--input=texts.txt"], "--input was removed: use --queries"),
+        (["bench", "-i", "texts.txt"], "-i was removed: use --queries"),
+        (["label", "a.csv", "--column", "text"], "--column was removed: use --query-column"),
+        (["label", "a.csv", "--out", "b", "--summary", "json"], "--summary was removed: use --format"),
+    ],
+)
+def test_an_option_that_was_replaced_is_refused_with_the_new_one(arguments: list[str], line: str) -> None:
+    assert refused(*arguments) == f"qcls-gguf: {line}\n"
+
+
+def test_a_removed_command_and_a_changed_option_say_what_there_is() -> None:
+    assert "watch was removed: label new rows now and then" in refused("watch", "x", "--any")
+    assert "is not one of 'table', 'json'" in (said := refused("label", "a", "--out", "b", "--format", "csv"))
+    assert "the format of the output is --output-format" in said
+
+
+def test_what_was_removed_is_told_for_two_versions_and_is_not_there() -> None:
+    until = re.search(r"told until version (\d+)\.(\d+)", REMOVED[0])
+    assert until
+    assert tuple(map(int, __version__.split(".")[:2])) < tuple(map(int, until.groups()))
+    for line in REMOVED[1:]:
+        places, names, instead = line.split(": ", 2)
+        for place in places.split():
+            if place in COMMANDS and instead.startswith("use "):
+                known = options_of(place)
+                assert not known.keys() & set(names.split()), line
+                assert set(re.findall(r"--[a-z-]+", instead)) <= known.keys(), line
+
+
+def options_of(command: str) -> dict[str, object]:
+    """The options of a command with what its signature says of them."""
+    hints = get_type_hints(COMMANDS[command], include_extras=True)
+    found: dict[str, object] = {}
+    for name in inspect.signature(COMMANDS[command]).parameters:
+        (info,) = hints[name].__metadata__
+        found |= dict.fromkeys([str(info.default), *(info.param_decls or ())], info)
+    return found
+
+
+def test_the_commands_are_twelve_and_an_option_means_the_same_in_all() -> None:
+    wanted = "run label init inspect eval learn calibrate compare bench models serve schema"
+    assert list(COMMANDS) == wanted.split()
+    meanings = defaultdict(set)
+    for command in COMMANDS:
+        for option, info in options_of(command).items():
+            meanings[option].add(id(info))
+    said_elsewhere = {"-c", "-f", "-q", "-b", "-o", "--config", "--format", "--query", "--batch", "--out", "--scoring"}
+    assert {option for option, infos in meanings.items() if len(infos) > 1} <= said_elsewhere | {"--seed", "--warm-up"}
+
+
+@pytest.mark.parametrize("arguments", [["run", "-h"], ["run", "--help"]])
+def test_help_teaches(arguments: list[str]) -> None:
+    said = printed(*arguments)
+    assert said.index("--query") < said.index("qcls-gguf run --queries")
+    assert "calibrate" in printed("-h")
+
+
+def test_a_number_that_is_none_is_refused() -> None:
+    assert "--grace inf: give a finite number" in refused("serve", "--grace", "inf")
+
+
+def test_names_in_backquotes_become_options_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "OPTIONS", {"--data", "--skip-bad"})
+    said = terminal.with_options("`data` x.csv: leave rows out by `skip_bad`")
+    assert said == "--data x.csv: leave rows out by --skip-bad"
+    for text in ("run `qcls-gguf calibrate` again", "data, `dates`"):
+        assert terminal.with_options(text) == text
+
+
+def test_no_module_below_the_command_line_names_an_option() -> None:
+    named = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        package = path.relative_to(PACKAGE).parts[0]
+        if package in ("cli", "service") or path.name == "servers.py":  # the last tells of other programs'
+            continue
+        text = path.read_text(encoding="utf-8")
+        named += [(path.name, option) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)]
+    assert named == []
