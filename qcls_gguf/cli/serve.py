@@ -66,9 +66,8 @@ def serve(
     needs("serve", "uvloop", "serve")
     # imported by its own command only, which keeps the start of the others short
     from ..questions.forms import FormSettings, read_forms
-    from ..service.lifecycle import Lifecycle
+    from ..service.lifecycle import Lifecycle, ServiceSettings, check_keys
     from ..service.server import serve as serve_requests
-    from ..service.settings import RequestLimits, ServiceSettings, check_keys
 
     variable = os.environ.get(_KEY_VARIABLE)
     if variable is not None and not variable.strip():  # as if a compose file passes on an unset variable
@@ -80,9 +79,10 @@ def serve(
         grace_s=grace_s,
         logs_requests=not quiet,
         forms=FormSettings() if questions is None else read_forms(questions),
-        limits=RequestLimits(
-            timeout_ms=timeout_ms, body_bytes=body_bytes, queries=queries, waiting_requests=waiting_requests
-        ),
+        timeout_ms=timeout_ms,
+        body_bytes=body_bytes,
+        queries=queries,
+        waiting_requests=waiting_requests,
     )
 
     def settings() -> Config:

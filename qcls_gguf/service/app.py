@@ -1,35 +1,35 @@
-"""All routes: those of the dialects, and those for operators (health, metrics, reload)."""
+"""All routes: those of the dialects, and those for operators (health, metrics, reload); their OpenAPI description."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
 
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..config.words import shown
+from ..config.words import JsonObject, shown
 from ..errors import QclsError
 from ..version import __version__
-from .asking import Asker, json_bytes
-from .backend import Backend
-from .dialect import MODEL, Dialect, Events
+from .asking import answer, json_bytes, lines
+from .dialect import MODEL, Texts
 from .dialects import DIALECTS
-from .exchange import JSON, LINES, Exchange, log
-from .lifecycle import Lifecycle
+from .exchange import JSON, LINES, Exchange
+from .lifecycle import Backend, Lifecycle, log
 from .metrics import CONTENT_TYPE, Metrics
-from .openapi import description
-from .refusal import RefusedError, openai_words, parse, refusal_of
+from .refusal import ErrorAnswer, RefusedError, openai_words, parse, refusal_of
 
-Answer = Callable[[Exchange], Awaitable[Response]]
-_GONE = 499  # as nginx logs a client that left
+_CLIENT_LEFT = 499  # as nginx logs it
 _MOST_DROPPED_BYTES = 64 << 20
 """of the body of a request that is refused"""
 _DROP_S, _DROP_IDLE_S = 10.0, 1.0
@@ -40,43 +40,33 @@ _NO_PATH = (
     "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
     "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema; /docs lists the others"
 )
-_GONE_PATHS = {
+_REMOVED_PATHS = {
     "/classify": "/classify was removed: use /predict, or /v1/classify for all prompts",
     "/v1/completions": "/v1/completions was removed: use /v1/chat/completions, which chooses one of given answers",
 }
 _OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no key: they show nothing beyond the project's documentation."""
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-)
-"""for pages: they load nothing from other hosts, and no other page may embed them"""
-_BY_PATH = {path: [each for each in DIALECTS if each.path == path] for path in dict.fromkeys(d.path for d in DIALECTS)}
+_PAGE = {
+    "content-type": "text/html; charset=utf-8",
+    # pages load nothing from other hosts, and no other page may embed them
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+}
+_DIALECTS = {path: [dialect for dialect in DIALECTS if dialect.path == path] for path in [d.path for d in DIALECTS]}
 
 
 class App:
     """The ASGI application of a service: finds the handler of a request, and turns every exception into an answer."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
         self._metrics = Metrics(lifecycle)
-        self._settings = lifecycle.settings
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in self._settings.api_keys]
-        asker = Asker(lifecycle, self._metrics)
-        operations = _operations(lifecycle, self._metrics)
-        described = json_bytes(description(list(_BY_PATH.values()), (each[:3] for each in operations)))
-        page = {"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY}
-        self._answers: dict[str, tuple[str, Answer]] = {  # the method and the handler of each path
-            **{path: ("POST", _dialects(dialects, asker)) for path, dialects in _BY_PATH.items()},
-            **{path: (method.upper(), answer) for method, path, _, answer in operations},
-            "/": ("GET", _fixed(_file("page.html"), page)),
-            "/docs": ("GET", _fixed(_file("docs.html"), page)),
-            "/openapi.json": ("GET", _fixed(described, {"content-type": JSON})),
-        }
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in lifecycle.settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
-        exchange = Exchange(scope, receive, self._settings.limits)
-        status = _GONE
+        exchange = Exchange(scope, receive, self._lifecycle, self._metrics)
+        status = _CLIENT_LEFT
         self._metrics.in_flight.inc()
         try:
             response = await self._response(exchange)
@@ -88,7 +78,7 @@ class App:
         finally:
             self._metrics.in_flight.dec()
             self._metrics.answered(exchange.route, status, exchange.total_ms / 1e3, exchange.reason)
-            if self._settings.logs_requests:
+            if self._lifecycle.settings.logs_requests:
                 exchange.log(status)
 
     async def _response(self, exchange: Exchange) -> Response:
@@ -96,7 +86,14 @@ class App:
         path = exchange.scope["path"]
         try:
             self._check_key(exchange)
-            return await self._answer(exchange)(exchange)
+            exchange.route = _MODEL_PATH if path.startswith(_MODELS) else path
+            if exchange.route not in _ROUTES:
+                exchange.route = "other"
+                raise RefusedError(404, "unknown path", _REMOVED_PATHS.get(path, _NO_PATH))
+            method, _, handler = _ROUTES[exchange.route]
+            if exchange.method not in (method, "HEAD" if method == "GET" else ""):
+                raise RefusedError(405, "method", f"this path takes {method}", allow=method)
+            return await handler(exchange)
         except ClientDisconnect:
             raise
         except (RefusedError, QclsError) as e:
@@ -108,21 +105,9 @@ class App:
         exchange.reason = refusal.reason
         may_stay = refusal.status != 408 and not exchange.header(b"expect")
         stays = exchange.is_read or (may_stay and await _dropped(exchange))
-        words = _BY_PATH[path][-1].words if path in _BY_PATH else openai_words
+        words = _DIALECTS[path][-1].words if path in _DIALECTS else openai_words
         headers = refusal.headers | ({} if stays else {"connection": "close"})
         return Response(json_bytes(words(refusal)), refusal.status, headers, media_type=JSON)
-
-    def _answer(self, exchange: Exchange) -> Answer:
-        """The handler of a request. Raises RefusedError: 404 or 405."""
-        path = exchange.scope["path"]
-        path = _MODEL_PATH if path.startswith(_MODELS) else path
-        if path not in self._answers:
-            raise RefusedError(404, "unknown path", _GONE_PATHS.get(path, _NO_PATH))
-        exchange.route = path
-        method, answer = self._answers[path]
-        if exchange.method not in (method, "HEAD" if method == "GET" else ""):
-            raise RefusedError(405, "method", f"this path takes {method}", allow=method)
-        return answer
 
     def _check_key(self, exchange: Exchange) -> None:
         """Raise RefusedError (401) for a request without a key, unless its path is open."""
@@ -150,109 +135,153 @@ async def _dropped(exchange: Exchange) -> bool:
     return False
 
 
-def _dialects(dialects: list[Dialect], asker: Asker) -> Answer:
-    """The handler of a path's requests. dialects: those of this path."""
-
-    async def answer(exchange: Exchange) -> Response:
-        exchange.check_headers()
-        own = dialects[-1]
-        if own.line is not None and exchange.content_type in LINES:
-            _ = asker.lifecycle.backend  # before the answer begins
-            return _Lines(asker.lines(own, exchange), media_type=LINES[0])
-        body = await exchange.read_json()
-        exchange.backend = asker.lifecycle.backend
-        dialect = next(each for each in dialects if each.claims(body))
-        asked = dialect.ask(parse(dialect.request, body), exchange.context)
-        found = await exchange.unless_gone(asker.answer(asked, exchange))
-        return _events(found) if isinstance(found, Events) else _json(found)
-
-    return answer
-
-
-def _events(events: Events) -> Response:
-    """Events of a stream, in one piece: the answer is whole before the first of them."""
-    lines = [b"data: " + json_bytes(body) for body in events.bodies]
-    return Response(b"\n\n".join([*lines, b"data: [DONE]", b""]), media_type="text/event-stream")
-
-
-class _Lines(StreamingResponse):
-    """Sends lines when they are ready. Unlike its base class it does not read from the client, who still sends."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.stream_response(send)
-
-
 def _json(body: object) -> Response:
     return Response(json_bytes(body), media_type=JSON)
 
 
-def _fixed(content: bytes, headers: Mapping[str, str]) -> Answer:
-    """The handler that always answers the same."""
-
-    async def answer(_: Exchange) -> Response:
-        return Response(content, headers=headers)
-
-    return answer
-
-
-def _file(name: str) -> bytes:
-    return (Path(__file__).parent / name).read_bytes()
+async def _asked(exchange: Exchange) -> Response:
+    """The answer of one of the path's dialects."""
+    exchange.check_headers()
+    dialects = _DIALECTS[exchange.route]
+    if dialects[-1].takes_lines and exchange.content_type in LINES:
+        _ = exchange.lifecycle.backend  # before the answer begins
+        # else Starlette reads from the client, who still sends
+        exchange.scope["asgi"] = exchange.scope["asgi"] | {"spec_version": "2.4"}
+        return StreamingResponse(lines(dialects[-1], exchange), media_type=LINES[0])
+    body = await exchange.read_json()
+    exchange.backend = exchange.lifecycle.backend
+    dialect = next(dialect for dialect in dialects if dialect.claims(body))
+    asked = dialect.ask(parse(dialect.request, body), exchange)
+    content = await exchange.unless_gone(answer(asked, exchange))
+    if isinstance(asked, Texts) or not asked.is_stream:
+        return _json(content)
+    assert isinstance(content, list)
+    events = [b"data: " + json_bytes(event) for event in content]  # in one piece: the answer is whole before the first
+    return Response(b"\n\n".join([*events, b"data: [DONE]", b""]), media_type="text/event-stream")
 
 
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
-def _operations(lifecycle: Lifecycle, metrics: Metrics) -> list[tuple[str, str, str, Answer]]:
-    """(method, path, summary, handler) of each."""
-
-    async def health(_: Exchange) -> Response:
-        return _json({"status": lifecycle.state, "version": __version__})
-
-    async def ready(exchange: Exchange) -> Response:
-        _ = lifecycle.backend
-        return await health(exchange)
-
-    async def counts(_: Exchange) -> Response:
-        return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
-
-    async def models(_: Exchange) -> Response:
-        return _json({"object": "list", **_models(lifecycle.backend)})
-
-    async def model(exchange: Exchange) -> Response:
-        name = exchange.scope["path"].removeprefix(_MODELS)
-        known = {each["id"]: each for each in _models(lifecycle.backend)["data"]}
-        if name not in known:
-            what = f"there is no model {shown(name)}: this service has {', '.join(map(shown, known))}"
-            raise RefusedError(404, "unknown prompt", what)
-        return _json(known[name])
-
-    async def reload(_: Exchange) -> Response:
-        if not lifecycle.settings.api_keys:
-            what = "only a client with an API key may reload, and this service has none: give it one, or send SIGHUP"
-            raise RefusedError(403, "key", what)
-        backend = await lifecycle.reload()
-        names, file = list(backend.asker.prompts), backend.classifier.model.path
-        return _json({"status": "reloaded", "prompts": names, "model": file})
-
-    return [
-        ("get", "/health", "Whether the process is alive", health),
-        ("get", "/ready", "Whether requests are answered", ready),
-        ("get", "/metrics", "Counts for Prometheus", counts),
-        ("get", "/v1/models", "The configured prompts, as models", models),
-        ("get", _MODEL_PATH, "A prompt, as a model", model),
-        ("post", "/admin/reload", "Read the configuration anew", reload),
-    ]
+async def _health(exchange: Exchange) -> Response:
+    return _json({"status": exchange.lifecycle.state, "version": __version__})
 
 
-def _models(backend: Backend) -> dict[str, list[dict[str, object]]]:
+async def _ready(exchange: Exchange) -> Response:
+    _ = exchange.lifecycle.backend
+    return await _health(exchange)
+
+
+async def _counts(exchange: Exchange) -> Response:
+    return Response(exchange.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+
+async def _models(exchange: Exchange) -> Response:
+    return _json({"object": "list", **_as_models(exchange.lifecycle.backend)})
+
+
+async def _model(exchange: Exchange) -> Response:
+    name = exchange.scope["path"].removeprefix(_MODELS)
+    models = {model["id"]: model for model in _as_models(exchange.lifecycle.backend)["data"]}
+    if name not in models:
+        what = f"there is no model {shown(name)}: this service has {', '.join(map(shown, models))}"
+        raise RefusedError(404, "unknown prompt", what)
+    return _json(models[name])
+
+
+async def _reload(exchange: Exchange) -> Response:
+    if not exchange.lifecycle.settings.api_keys:
+        what = "only a client with an API key may reload, and this service has none: give it one, or send SIGHUP"
+        raise RefusedError(403, "key", what)
+    backend = await exchange.lifecycle.reload()
+    return _json({
+        "status": "reloaded", "prompts": list(backend.asker.prompts), "model": backend.classifier.model.path,
+    })  # fmt: skip
+
+
+def _as_models(backend: Backend) -> dict[str, list[dict[str, object]]]:
     """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`)."""
     info, created = backend.classifier.model, backend.created
     about = f"{info.description}, {info.quantization}"
-    named = {MODEL: f"all prompts by {about}"}
+    models = {MODEL: f"all prompts by {about}"}
     for name, prompt in backend.asker.prompts.items():
-        named[f"{MODEL}/{name}"] = f"one of {len(prompt.labels)} labels by {about}"
+        models[f"{MODEL}/{name}"] = f"one of {len(prompt.labels)} labels by {about}"
     date = datetime.fromtimestamp(created, UTC).date().isoformat()
     return {
-        "data": [{"id": name, "object": "model", "created": created, "owned_by": "qcls-gguf"} for name in named],
-        "models": [{"name": name, "description": what, "release_date": date} for name, what in named.items()],
+        "data": [{"id": name, "object": "model", "created": created, "owned_by": "qcls-gguf"} for name in models],
+        "models": [{"name": name, "description": what, "release_date": date} for name, what in models.items()],
     }
+
+
+async def _file(exchange: Exchange) -> Response:
+    name = "docs.html" if exchange.route == "/docs" else "page.html"
+    return Response((Path(__file__).parent / name).read_bytes(), headers=_PAGE)
+
+
+async def _description(_: Exchange) -> Response:
+    return _json(description())
+
+
+_ROUTES: dict[str, tuple[str, str, Callable[[Exchange], Awaitable[Response]]]] = {
+    **{path: ("POST", dialects[-1].summary, _asked) for path, dialects in _DIALECTS.items()},
+    "/health": ("GET", "Whether the process is alive", _health),
+    "/ready": ("GET", "Whether requests are answered", _ready),
+    "/metrics": ("GET", "Counts for Prometheus", _counts),
+    "/v1/models": ("GET", "The configured prompts, as models", _models),
+    _MODEL_PATH: ("GET", "A prompt, as a model", _model),
+    "/admin/reload": ("POST", "Read the configuration anew", _reload),
+    "/": ("GET", "", _file),
+    "/docs": ("GET", "", _file),
+    "/openapi.json": ("GET", "", _description),
+}
+"""method, summary and handler by path; those without a summary are not described"""
+
+
+# --- the description -------------------------------------------------------------------------------------------------
+
+
+@cache
+def description() -> JsonObject:
+    """The OpenAPI description of the routes. The answers of operations are not described."""
+    models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorAnswer, "serialization")}
+    models |= {(dialect.request, "validation") for dialect in DIALECTS}
+    models |= {(model, "serialization") for dialect in DIALECTS for model in dialect.answers}
+    in_order = sorted(models, key=lambda model: model[0].__name__)
+    references, schemas = models_json_schema(in_order, ref_template="#/components/schemas/{model}")
+
+    def content(types: Sequence[type[BaseModel]], mode: JsonSchemaMode) -> JsonObject:
+        one_of = [references[model, mode] for model in types]
+        return {JSON: {"schema": {"anyOf": one_of} if len(one_of) > 1 else one_of[0] if one_of else {}}}
+
+    text = {"type": "string"}
+    refused = {"description": "refused", "content": content([ErrorAnswer], "serialization")}
+    refused_otherwise = {"description": "refused, in the words of this path's API", "content": {JSON: {"schema": {}}}}
+    paths: JsonObject = {}
+    for path, (method, summary, _) in _ROUTES.items():
+        if not summary:
+            continue
+        names = re.findall(r"{(\w+)}", path)
+        operation: JsonObject = {
+            "summary": summary,
+            "parameters": [{"name": name, "in": "path", "required": True, "schema": text} for name in names],
+            "responses": {"200": {"description": "answered"}, "default": refused},
+        }
+        paths[path] = {method.lower(): operation}
+        if path in _DIALECTS:
+            *_, dialect = dialects = _DIALECTS[path]
+            body = content([other.request for other in reversed(dialects)], "validation")
+            if dialect.takes_lines:
+                body[LINES[0]] = {"schema": text}
+            operation["parameters"] = [{"name": name, "in": "query", "schema": text} for name in dialect.parameters]
+            operation["requestBody"] = {"required": True, "content": body}
+            operation["responses"]["200"]["content"] = content(dialect.answers, "serialization")
+            if dialect.words is not openai_words:
+                operation["responses"]["default"] = refused_otherwise
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "qcls-gguf", "description": "Labels texts with a GGUF language model.", "version": __version__,
+        },
+        "paths": paths,
+        "components": {"schemas": schemas["$defs"]},
+    }  # fmt: skip

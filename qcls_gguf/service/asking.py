@@ -1,10 +1,12 @@
-"""Asking the classifier what a request wants: its texts by configured prompts, or its questions."""
+"""Asking the classifier what a request wants: its texts by configured prompts, or its questions.
+
+For the thread of the event loop. All functions raise RefusedError, and QclsError for what cannot be computed.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,129 +20,121 @@ from ..questions.question import TextQuestion
 from ..score.result import PromptResult, Result
 from .dialect import Dialect, Inquiry, Questions, Texts
 from .exchange import Exchange
-from .lifecycle import Lifecycle
-from .metrics import Metrics
 from .refusal import RefusedError, check_size, json_value, openai_words, parse, refusal_of
 
 T = TypeVar("T")
+_MOST_QUESTION_BYTES = 32_768
+"""of a question's texts, without what it is asked about"""
 _SPLIT = "send several requests, or start the service with a larger --max-queries"
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """Answers requests by their backends. For the thread of the event loop.
+async def answer(asked: Inquiry, exchange: Exchange) -> object:
+    """The body of the answer to a request."""
+    most = exchange.limits.queries
+    questions: list[TextQuestion] = []
+    if isinstance(asked, Texts):
+        n = len(asked.texts)
+        check_size(n, most, "texts", asked.param, _SPLIT)
+        if n == 0 and not asked.is_partial:
+            raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
+    else:
+        for n, question in enumerate(asked.questions, 1):
+            check_size(n, most, "questions", "questions", _SPLIT)
+            check_size(question.question.n_bytes, _MOST_QUESTION_BYTES, "bytes", question.param, "shorten it")
+            questions.append(question)
+        n = len(questions)
+    with exchange.lifecycle.admitted(n), exchange.backend:
+        if isinstance(asked, Texts):
+            return asked.answer(await _labelled(asked, exchange), exchange.usage)
+        return asked.answer(await _decided(asked, questions, exchange), exchange.usage)
 
-    Raises RefusedError, and QclsError for requests that cannot be computed.
+
+async def lines(dialect: Dialect, exchange: Exchange) -> AsyncIterator[bytes]:
+    """An answer for every line that arrives, in the same order; an error in one line does not affect the others."""
+    exchange.streams = True
+
+    async def work() -> AsyncIterator[Coroutine[Any, Any, object]]:
+        async for number, line in exchange.read_lines():
+            yield _answered_line(dialect, exchange, number, line)
+
+    try:
+        exchange.backend = exchange.lifecycle.backend
+        with exchange.lifecycle.admitted(0), exchange.backend:
+            async for body in in_order(work(), exchange.backend.window):
+                yield json_bytes(body) + b"\n"
+    except RefusedError as refusal:  # the answer has begun, so its last line reports this
+        exchange.reason = refusal.reason
+        yield json_bytes(openai_words(refusal)) + b"\n"
+    except ClientDisconnect:
+        exchange.metrics.gone.inc()
+
+
+async def _answered_line(dialect: Dialect, exchange: Exchange, number: int, line: bytes) -> object:
+    head: dict[str, object] = {"line": number}
+    try:
+        asked = dialect.ask(parse(dialect.request, json_value(line)), exchange)
+        if not isinstance(asked, Texts) or asked.is_partial:
+            raise RefusedError(422, "invalid", "a line is one query: send the others in lines of their own")
+        head[asked.param] = asked.texts[0]
+        return asked.answer(await _labelled(asked, exchange), exchange.usage)
+    except (RefusedError, QclsError) as e:
+        return head | openai_words(refusal_of(e))
+
+
+async def _labelled(asked: Texts, exchange: Exchange) -> list[Result | RefusedError]:
+    """The answers to texts; with is_partial instead a refusal for a text that cannot be labelled (422) or had no turn
+    before the deadline (504).
     """
+    backend, is_list = exchange.backend, asked.is_partial or len(asked.texts) > 1
 
-    lifecycle: Lifecycle
-    metrics: Metrics
-
-    async def answer(self, asked: Inquiry, exchange: Exchange) -> object:
-        """The body of the answer to a request."""
-        limits = exchange.limits
-        found: Callable[[], Awaitable[list[Any]]]
-        match asked:
-            case Questions():
-                questions: list[TextQuestion] = []
-                for each in asked.questions:
-                    check_size(len(questions) + 1, limits.queries, "questions", "questions", _SPLIT)
-                    check_size(each.question.n_bytes, limits.question_bytes, "bytes", each.param, "shorten it")
-                    questions.append(each)
-                n, found = len(questions), partial(self._answered, asked, questions, exchange)
-            case Texts(texts=texts, param=param):
-                n, found = len(texts), partial(self._labelled, asked, exchange)
-                check_size(n, limits.queries, "texts", param, _SPLIT)
-                if not texts and not asked.is_partial:
-                    raise RefusedError(400, "invalid", f"{param} is empty: send at least one text", param=param)
-        with self.lifecycle.admission.admitted(n), exchange.backend:
-            return asked.answer(await found(), exchange.usage)
-
-    async def lines(self, dialect: Dialect, exchange: Exchange) -> AsyncIterator[bytes]:
-        """An answer for each line that arrives, in the same order; an error in one line does not affect the others."""
-        exchange.streams = True
-
-        async def each() -> AsyncIterator[Coroutine[Any, Any, object]]:
-            async for number, line in exchange.read_lines():
-                yield self._line(dialect, exchange, number, line)
-
+    async def labelled(index: int, text: str) -> Result | RefusedError:
+        query = text if asked.long is None else LongText(text, asked.long)
         try:
-            exchange.backend = self.lifecycle.backend
-            with self.lifecycle.admission.admitted(0), exchange.backend:
-                async for answer in in_order(each(), exchange.backend.window):
-                    yield json_bytes(answer) + b"\n"
-        except RefusedError as refusal:  # the answer has begun, so its last line reports this
-            exchange.reason = refusal.reason
-            yield json_bytes(openai_words(refusal)) + b"\n"
-        except ClientDisconnect:
-            self.metrics.gone.inc()
-
-    async def _line(self, dialect: Dialect, exchange: Exchange, number: int, line: bytes) -> object:
-        head: dict[str, object] = {"line": number}
-        assert dialect.line is not None
-        try:
-            asked = dialect.ask(parse(dialect.line, json_value(line)), exchange.context)
-            assert isinstance(asked, Texts)
-            head[asked.param] = asked.texts[0]
-            return asked.answer(await self._labelled(asked, exchange), exchange.usage)
-        except (RefusedError, QclsError) as e:
-            return head | openai_words(refusal_of(e))
-
-    async def _labelled(self, asked: Texts, exchange: Exchange) -> list[Result | RefusedError]:
-        """The answer to each text; with is_partial instead a refusal for a text that cannot be labelled (422) or had no
-        turn before the deadline (504).
-        """
-        backend, is_list = exchange.backend, asked.is_partial or len(asked.texts) > 1
-
-        async def one(index: int, text: str) -> Result | RefusedError:
+            return (await _results([(loaded, query)], exchange=exchange))[0]
+        except QclsError as e:
             param = f"{asked.param}[{index}]" if is_list else asked.param
-            query = text if asked.long is None else LongText(text, asked.long)
-            try:
-                (result,) = await self._results([(loaded, query)], exchange)
-            except QclsError as e:
-                refusal = refusal_of(e, param)
-                if asked.is_partial and refusal.status in (422, 504):
-                    return refusal
-                if is_list:
-                    refusal.message = f"{param}: {refusal.message}"
-                raise refusal from None
-            return result
+            refusal = refusal_of(e, param)
+            if asked.is_partial and refusal.status in (422, 504):
+                return refusal
+            if is_list:
+                refusal.message = f"{param}: {refusal.message}"
+            raise refusal from None
 
-        async def each() -> AsyncIterator[Coroutine[Any, Any, Result | RefusedError]]:
-            for index, text in enumerate(asked.texts):
-                yield one(index, text)
+    async def work() -> AsyncIterator[Coroutine[Any, Any, Result | RefusedError]]:
+        for index, text in enumerate(asked.texts):
+            yield labelled(index, text)
 
-        async with backend.asker.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
-            if not is_list:
-                return [await one(0, asked.texts[0])]
-            answers = [answer async for answer in in_order(each(), backend.window)]
-        late = [answer for answer in answers if isinstance(answer, RefusedError) and answer.status == 504]
-        if late and len(late) == len(answers):
-            raise late[0]
-        return answers
+    async with backend.asker.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
+        if not is_list:
+            return [await labelled(0, asked.texts[0])]
+        answers = [result async for result in in_order(work(), backend.window)]
+    late = [result for result in answers if isinstance(result, RefusedError) and result.status == 504]
+    if late and len(late) == len(answers):
+        raise late[0]
+    return answers
 
-    async def _results(self, pairs: Sequence[Pair], exchange: Exchange) -> list[Result]:
-        """The answer to each pair, all from one turn; they are counted."""
-        classifier = exchange.backend.classifier
-        results = await classifier.aclassify_pairs(pairs, deadline_s=exchange.seconds_left)
-        for result in results:
-            exchange.answered(result)
-            self.metrics.labelled(result)
-            self.lifecycle.admission.learn(result.total_ms / result.counts.n_queries)
-        return results
 
-    async def _answered(self, asked: Questions, given: Sequence[TextQuestion], exchange: Exchange) -> list[Any]:
-        """The answers to questions. Raises RefusedError (500) for one without, unless the others are wanted."""
-        ask, asker = partial(self._results, exchange=exchange), exchange.backend.asker
-        answers: list[Any] = await asker.answers(given, ask, lambda: exchange.seconds_left, exchange.usage)
-        for each, answer in zip(given, answers, strict=True):
-            if answer is None and not asked.is_partial:
-                raise RefusedError(500, "failed", f"{each.param}: its scores are not finite", param=each.param)
-        return answers
+async def _decided(asked: Questions, questions: Sequence[TextQuestion], exchange: Exchange) -> list[Any]:
+    """The answers to questions. Raises RefusedError (500) for one without, unless the others are wanted."""
+    ask, asker = partial(_results, exchange=exchange), exchange.backend.asker
+    answers: list[Any] = await asker.answers(questions, ask, lambda: exchange.seconds_left, exchange.usage)
+    for question, distribution in zip(questions, answers, strict=True):
+        if distribution is None and not asked.is_partial:
+            what = f"{question.param}: its scores are not finite"
+            raise RefusedError(500, "failed", what, param=question.param)
+    return answers
+
+
+async def _results(pairs: Sequence[Pair], *, exchange: Exchange) -> list[Result]:
+    """The answers to pairs, all from one turn; they are counted."""
+    results = await exchange.backend.classifier.aclassify_pairs(pairs, deadline_s=exchange.seconds_left)
+    for result in results:
+        exchange.answered(result)
+    return results
 
 
 async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> AsyncIterator[T]:
-    """The results of some coroutines, in their order, each as soon as it is ready; at most `window` run at once.
+    """The results of some coroutines, in their order, as soon as they are ready; at most `window` run at once.
 
     So the queries of one request do not all go before those of other requests.
     """
@@ -148,8 +142,8 @@ async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> 
     tasks: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
 
     async def start() -> None:
-        async for each in work:
-            tasks.put_nowait(asyncio.create_task(each))
+        async for coroutine in work:
+            tasks.put_nowait(asyncio.create_task(coroutine))
             await slots.acquire()
 
     starting = asyncio.create_task(start())

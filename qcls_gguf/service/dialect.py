@@ -1,7 +1,7 @@
 """Dialects: how an API writes its requests, answers and errors, as functions of plain values.
 
-A dialect reads a body and says what it asks: `Texts` or `Questions`. These carry the function that turns
-the model's answers into the answer's body. It knows no engine, no queue and no HTTP.
+A dialect reads a body and says what it asks: `Texts` or `Questions`. These carry the function that turns the model's
+answers into the answer's body. It knows no engine and no queue.
 """
 
 from __future__ import annotations
@@ -9,42 +9,36 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_type_hints
+from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from ..config.prompt import PromptConfig
 from ..config.schema import LongQueries
 from ..config.scoring import Scoring
 from ..questions.asking import Usage
-from ..questions.question import TextQuestion, UnknownPromptError
+from ..questions.question import TextQuestion
+from .exchange import Exchange
 from .refusal import RefusedError, openai_words
 
 MODEL = "default"
 """what the models of `/v1/models` are named for: all configured prompts; one of them is `default/<prompt>`"""
-
-
-class Lenient(BaseModel, use_attribute_docstrings=True):
-    """A part of a body whose other fields are ignored."""
-
-
-class Strict(Lenient, extra="forbid", strict=True):
-    """A part of a body that has the fields that it names and no others."""
-
-
 _Truncate: TypeAlias = bool | Literal["auto", "disabled", "only_first", "longest_first", "do_not_truncate"] | None
 
 
-class LongTexts(BaseModel, use_attribute_docstrings=True):
+class Strict(BaseModel, extra="forbid", strict=True):
+    """A part of a body that has the fields that it names and no others."""
+
+
+class LongTexts(BaseModel):
     """What a request says about texts that are too long."""
 
-    truncate: _Truncate = None
-    """whether a part of them is labelled; none: as the service is configured"""
-    truncation: _Truncate = None
-    """the same"""
-    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
-    """which end is left out, the right one if none is named"""
+    truncate: _Truncate = Field(
+        default=None, description="whether a part of them is labelled; none: as the service is configured"
+    )
+    truncation: _Truncate = Field(default=None, description="the same")
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = Field(
+        default=None, description="which end is left out, the right one if none is named"
+    )
 
     @property
     def long(self) -> LongQueries | None:
@@ -60,34 +54,11 @@ class LongTexts(BaseModel, use_attribute_docstrings=True):
 class QuestionsRequest(LongTexts, strict=True):
     """The common fields of all requests with questions."""
 
-    audit: bool = False
-    """ours: whether each answer also has the probability that lies on its options at all, as `x_label_mass`;
-    costs the model's head"""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The facts that a dialect may use besides the body."""
-
-    prompts: Mapping[str, PromptConfig]
-    """the configured prompts by their names"""
-    created: int
-    """when the configuration was loaded, in seconds since 1970"""
-    request_id: str
-    parameters: Mapping[str, str]
-    """of the query string"""
-
-    def prompt(self, named: str | None, param: str) -> str:
-        """The prompt that a request names, or the only one. param: the field that names it. Raises RefusedError."""
-        if named is not None and named != MODEL:
-            name = named.removeprefix(f"{MODEL}/")
-            if name not in self.prompts:
-                raise UnknownPromptError(name, self.prompts, param)
-            return name
-        if len(self.prompts) == 1:
-            return next(iter(self.prompts))
-        what = f"{len(self.prompts)} prompts are configured: name one, such as {MODEL}/{next(iter(self.prompts))}"
-        raise RefusedError(422, "invalid", f"{what}; /predict also takes ?prompt=NAME", param=param)
+    audit: bool = Field(
+        default=False,
+        description="ours: whether an answer also has the probability that lies on its options at all, as "
+        "`x_label_mass`; costs the model's head",
+    )
 
 
 Answer: TypeAlias = Callable[[list[Any], Usage], object]
@@ -120,42 +91,33 @@ class Questions:
     """read up to the first one that a limit refuses"""
     answer: Answer
     is_partial: bool = False
+    is_stream: bool = False
+    """whether the answer is a list of events"""
 
 
 Inquiry: TypeAlias = Texts | Questions
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
-    """An answer that is sent as a stream of events."""
-
-    bodies: Sequence[object]
-
-
-@dataclass(frozen=True)
 class Dialect:
     """One API on one path."""
 
     path: str
     summary: str
-    ask: Callable[[Any, Context], Inquiry]
-    """what a request asks, whose type its first parameter names. Raises RefusedError"""
+    request: type[BaseModel]
+    """the body"""
+    ask: Callable[[Any, Exchange], Inquiry]
+    """what a request asks. Raises RefusedError"""
     claims: Callable[[object], bool] = lambda _: True
     """whether a body, as JSON, is of this dialect; of several on a path, the first that claims it answers"""
-    line: type[BaseModel] | None = None
-    """what a line of a stream of requests is, where the dialect takes such streams"""
+    takes_lines: bool = False
+    """whether a body may be a stream of lines, one request in a line"""
     parameters: tuple[str, ...] = ()
     """of the query string"""
-    answer: tuple[type[BaseModel], ...] = ()
+    answers: tuple[type[BaseModel], ...] = ()
     """what an answer is one of, for the description; empty: any JSON"""
     words: Callable[[RefusedError], Mapping[str, object]] = openai_words
     """the body of an error"""
-
-    @cached_property
-    def request(self) -> type[BaseModel]:
-        """The type of a request's body."""
-        first: type[BaseModel] = next(iter(get_type_hints(self.ask).values()))
-        return first
 
 
 def short_json(value: object) -> str:
@@ -166,8 +128,3 @@ def short_json(value: object) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError as e:
         raise RefusedError(422, "invalid", f"a number that JSON cannot say: {e}") from None
-
-
-def token_counts(n_prompt: int, n_more: int = 0) -> dict[str, object]:
-    """The tokens of a request and of its answer as most APIs write them."""
-    return {"prompt_tokens": n_prompt, "completion_tokens": n_more, "total_tokens": n_prompt + n_more}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
 import re
 from collections.abc import AsyncIterator, Coroutine
@@ -17,18 +16,18 @@ from starlette.types import Message, Receive, Scope
 from ..questions.asking import Usage
 from ..score.result import Result
 from ..system.timing import STAGES
-from .backend import Backend
-from .dialect import Context
+from .lifecycle import Backend, Lifecycle, log
+from .metrics import Metrics
 from .refusal import RefusedError, check_size, json_value
-from .settings import RequestLimits
 
-log = logging.getLogger("qcls_gguf.service")
 JSON = "application/json"
 LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
 T = TypeVar("T")
+_LONGEST_TIMEOUT_MS = 600_000
+_BODY_TIMEOUT_S = 30.0
+"""for a whole body to arrive, or for a line of a stream"""
 _UNWATCHED_S = 0.02
 """of a request's work, after which it is looked whether its client is still there"""
-_SPLIT = "send less at once, or start the service with a larger --max-body"
 _MOST_DIGITS = 9
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _TIMINGS = ", ".join(f"{stage};dur=%.3f" for stage in ("total", "queue", *STAGES, "inference"))
@@ -42,7 +41,7 @@ class Exchange(Request):
     backend: Backend
     """the classifier that answers it, once its body has been read"""
 
-    def __init__(self, scope: Scope, receive: Receive, limits: RequestLimits) -> None:
+    def __init__(self, scope: Scope, receive: Receive, lifecycle: Lifecycle, metrics: Metrics) -> None:
         async def read() -> Message:
             message = await receive()
             self.is_read = not message.get("more_body", False)
@@ -50,7 +49,9 @@ class Exchange(Request):
 
         super().__init__(scope, read)
         self.began_ns = perf_counter_ns()
-        self.limits = limits
+        self.lifecycle = lifecycle
+        self.limits = lifecycle.settings
+        self.metrics = metrics
         self._by_name: dict[bytes, bytes] = dict(scope["headers"])
         given = self.header(b"x-request-id")
         self.request_id = given if _GOOD_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
@@ -66,23 +67,17 @@ class Exchange(Request):
         self.n_cut = 0
         """queries of which a part was answered"""
         self.times: dict[str, float] = {}
-        """milliseconds of each stage of its only query, or of its last one"""
-        self.timeout_ms = limits.timeout_ms
+        """milliseconds of the stages of its only query, or of its last one"""
+        self.timeout_ms = self.limits.timeout_ms
         """after which a query that has not begun is not computed"""
         self.is_read = False
         """whether its body has come whole"""
         self.streams = False
-        """whether its queries come one after another, each with a deadline of its own"""
+        """whether its queries come one after another, with a deadline for every one of them"""
 
     def header(self, name: bytes) -> str:
         """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
         return self._by_name.get(name, b"").decode("latin-1").strip()
-
-    @property
-    def context(self) -> Context:
-        """The facts that dialects may use."""
-        parameters = self.query_params if self.scope["query_string"] else {}
-        return Context(self.backend.asker.prompts, self.backend.created, self.request_id, parameters)
 
     @property
     def content_type(self) -> str:
@@ -92,11 +87,10 @@ class Exchange(Request):
     def check_headers(self) -> None:
         """Take the deadline from the headers. Raises RefusedError: 400 for a wrong one, 415 for a compressed body."""
         if text := self.header(b"x-request-timeout-ms"):
-            most = self.limits.longest_timeout_ms
             ms = int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
-            if not 1 <= ms <= most:
-                what = f"x-request-timeout-ms: {text[:40]!r} is not a whole number of milliseconds from 1 to {most}"
-                raise RefusedError(400, "invalid", what, param="x-request-timeout-ms")
+            if not 1 <= ms <= _LONGEST_TIMEOUT_MS:
+                what = f"{text[:40]!r} is not a whole number of milliseconds from 1 to {_LONGEST_TIMEOUT_MS}"
+                raise RefusedError(400, "invalid", f"x-request-timeout-ms: {what}", param="x-request-timeout-ms")
             self.timeout_ms = ms
         if (encoding := self.header(b"content-encoding").lower()) not in ("", "identity"):
             what = f"content-encoding {encoding[:40]!r} is not known: send the body as it is"
@@ -124,7 +118,7 @@ class Exchange(Request):
         self._check_body(int(length) if length.isdecimal() else 0)
         body = bytearray()
         try:
-            async with asyncio.timeout(self.limits.body_timeout_s):
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
                 async for part in self.stream():
                     body += part
                     self._check_body(len(body))
@@ -141,7 +135,7 @@ class Exchange(Request):
         parts, number, rest, is_whole = self.stream(), 0, b"", False
         while not is_whole:
             try:
-                part = await asyncio.wait_for(anext(parts), self.limits.body_timeout_s)
+                part = await asyncio.wait_for(anext(parts), _BODY_TIMEOUT_S)
             except TimeoutError:
                 raise self._late() from None
             is_whole = not part
@@ -156,11 +150,11 @@ class Exchange(Request):
                     yield number, line
 
     def _check_body(self, n_bytes: int) -> None:
-        check_size(n_bytes, self.limits.body_bytes, "bytes", "body", _SPLIT)
+        remedy = "send less at once, or start the service with a larger --max-body"
+        check_size(n_bytes, self.limits.body_bytes, "bytes", "body", remedy)
 
     def _late(self) -> RefusedError:
-        what = f"the body did not arrive within {self.limits.body_timeout_s:g} s"
-        return RefusedError(408, "slow body", what, param="body")
+        return RefusedError(408, "slow body", f"the body did not arrive within {_BODY_TIMEOUT_S:g} s", param="body")
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, after the body has been read.
@@ -185,13 +179,13 @@ class Exchange(Request):
             raise
         finally:
             timer.cancel()
-            for each in watching:
-                each.cancel()
+            for watcher in watching:
+                watcher.cancel()
 
     # --- the answer --------------------------------------------------------------------------------------------------
 
     def answered(self, result: Result) -> None:
-        """Note the answer to a query."""
+        """Count the answer to a query."""
         counts = result.counts  # of the turn, which others' queries may share
         self.usage.new += counts.n_tokens_new / counts.n_queries
         self.usage.cached += counts.n_tokens_cached / counts.n_queries
@@ -199,6 +193,8 @@ class Exchange(Request):
         self.n_tokens += counts.n_tokens_new
         self.n_cut += result.n_chars_cut > 0
         self.times = {"queue": result.wait_ms, **result.stage_ms, "inference": result.total_ms}
+        self.metrics.labelled(result)
+        self.lifecycle.learn(result.total_ms / counts.n_queries)
 
     def answer_headers(self) -> list[tuple[bytes, bytes]]:
         """Request id, and the times of the stages in milliseconds, as Server-Timing and as TEI names them."""

@@ -1,28 +1,28 @@
-"""The served classifier: loaded at the start, replaced by a reload, drained at the end."""
+"""The service's settings, and the classifier that it serves: loaded at the start, replaced by a reload, drained."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from time import monotonic
+from time import monotonic, time
 from typing import Literal
 
 from ..classifier import Classifier
 from ..config.heads_file import layers_needed
 from ..config.schema import Config
 from ..engine.open import open_model
-from ..errors import QclsError
+from ..errors import ConfigError, QclsError
 from ..model import OpenModels, find_model
 from ..model.identity import stamps_of
+from ..questions.asking import QuestionAsker
+from ..questions.forms import FormSettings
 from ..questions.sets import Tasks
 from ..system.timing import Ledger
-from .backend import Backend
 from .refusal import RefusedError
-from .settings import ServiceSettings
 
 log = logging.getLogger("qcls_gguf.service")
 OnStep = Callable[[str, str, float], None]
@@ -32,42 +32,85 @@ _SOONEST_MS = 20.0
 _LATEST_MS = 60_000.0
 
 
-@dataclass(slots=True)
-class Admission:
-    """Counts requests that were admitted and are not answered yet. For the thread of the event loop."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """How the service listens, whom it answers, and the limits of requests."""
 
-    most_requests: int
-    n_requests: int = 0
-    n_queries: int = 0
-    query_ms: float = 0.0
-    """of a turn's time, smoothed"""
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0: a free one"""
+    api_keys: tuple[str, ...] = ()
+    """a request needs one of them; empty: no keys are needed"""
+    grace_s: float = 30.0
+    """how long accepted requests may take after the service was told to stop"""
+    logs_requests: bool = True
+    """whether the log has a line for a request"""
+    forms: FormSettings = field(default_factory=FormSettings)
+    """how questions become prompts"""
+    body_bytes: int = 4 << 20
+    """of a body, or of one line of a stream of lines"""
+    queries: int = 400
+    """queries or questions of one request; a stream of lines has any number"""
+    timeout_ms: int = 10_000
+    """after which a request that has not begun is not computed, where it does not say itself"""
+    waiting_requests: int = 64
+    """requests that may be in the service at once; more get 503"""
 
-    @contextmanager
-    def admitted(self, n_queries: int) -> Iterator[None]:
-        """A context for the time that a request is in the service; n_queries: its queries or questions.
-
-        Raises RefusedError (503) if there are too many requests, with the time until about half of them will be done.
-        """
-        if self.n_requests >= self.most_requests:
-            retry_ms = min(max(self.n_queries * self.query_ms / 2, _SOONEST_MS), _LATEST_MS)
-            what = f"{self.n_requests} requests are in the service, as many as it admits: ask again later"
-            raise RefusedError(503, "requests", what, retry_ms=retry_ms)
-        self.n_requests += 1
-        self.n_queries += n_queries
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs of this machine can reach it."""
         try:
-            yield
-        finally:
-            self.n_requests -= 1
-            self.n_queries -= n_queries
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
-    def learn(self, ms: float) -> None:
-        """Record a query's share of its turn's time."""
-        self.query_ms += (ms - self.query_ms) * (_SMOOTHING if self.query_ms else 1.0)
+
+def check_keys(keys: list[str]) -> tuple[str, ...]:
+    """The different keys. Raises ConfigError for one that no header can carry."""
+    if not all(key and key.isascii() and key.isprintable() and " " not in key for key in keys):
+        raise ConfigError("an API key is empty or has a character that no header carries: use printable ASCII")
+    return tuple(dict.fromkeys(keys))
+
+
+class Backend:
+    """A classifier, its open model, and what depends on them.
+
+    A request uses it in a `with` block: it is not closed meanwhile.
+    """
+
+    def __init__(self, classifier: Classifier, forms: FormSettings) -> None:
+        self.classifier = classifier
+        self.model = classifier.engine.model
+        self.asker = QuestionAsker(classifier, forms)
+        """asks questions, and has the prompt sets that requests made"""
+        self.created = int(time())
+        self.window = classifier.config.runtime.max_batch
+        """how many queries of one request may wait at once"""
+        self._n_users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    def __enter__(self) -> None:
+        self._n_users += 1
+        self._unused.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._n_users -= 1
+        if self._n_users == 0:
+            self._unused.set()
+
+    async def close(self, *, keep_model: bool = False) -> None:
+        """Wait until no request uses it, then close the classifier and the model."""
+        await self._unused.wait()
+        await self.asker.sets.close()
+        await asyncio.to_thread(self.classifier.close)
+        if not keep_model:
+            await asyncio.to_thread(self.model.close)
 
 
 @dataclass(eq=False)
 class Lifecycle:
-    """Holds the classifier that answers. For the thread of the event loop."""
+    """Holds the classifier that answers, and counts who is in the service. For the thread of the event loop."""
 
     configure: Callable[[], Config]
     """reads the configuration again, and raises ConfigError"""
@@ -78,15 +121,15 @@ class Lifecycle:
     loaded: Backend | None = field(default=None, init=False)
     """what was loaded last, whether it answers or not"""
     state: Literal["loading", "ready", "draining"] = field(default="loading", init=False)
-    """whether requests are answered"""
+    """whether requests are answered: new ones are not while it drains"""
     n_reloads: int = field(default=0, init=False)
+    n_requests: int = field(default=0, init=False)
+    """that were admitted and are not answered yet"""
+    n_queries: int = field(default=0, init=False)
+    """of these requests, and their questions"""
+    _query_ms: float = field(default=0.0, init=False)
     _reloading: asyncio.Task[Backend] | None = field(default=None, init=False)
     _tasks: Tasks = field(default_factory=Tasks, init=False)
-
-    @cached_property
-    def admission(self) -> Admission:
-        """Who is in the service."""
-        return Admission(self.settings.limits.waiting_requests)
 
     @property
     def backend(self) -> Backend:
@@ -101,6 +144,28 @@ class Lifecycle:
 
     def _refusal(self) -> RefusedError:
         return RefusedError(503, self.state, f"the service is {self.state}", retry_ms=1000)
+
+    @contextmanager
+    def admitted(self, n_queries: int) -> Iterator[None]:
+        """A context for the time that a request is in the service; n_queries: its queries or questions.
+
+        Raises RefusedError (503) if there are too many requests, with the time until about half of them will be done.
+        """
+        if self.n_requests >= self.settings.waiting_requests:
+            retry_ms = min(max(self.n_queries * self._query_ms / 2, _SOONEST_MS), _LATEST_MS)
+            what = f"{self.n_requests} requests are in the service, as many as it admits: ask again later"
+            raise RefusedError(503, "requests", what, retry_ms=retry_ms)
+        self.n_requests += 1
+        self.n_queries += n_queries
+        try:
+            yield
+        finally:
+            self.n_requests -= 1
+            self.n_queries -= n_queries
+
+    def learn(self, ms: float) -> None:
+        """Record a query's share of its turn's time, which is smoothed."""
+        self._query_ms += (ms - self._query_ms) * (_SMOOTHING if self._query_ms else 1.0)
 
     async def load(self) -> None:
         """Load the configuration as it is now. Raises QclsError, and RefusedError if told to stop meanwhile."""
@@ -130,7 +195,7 @@ class Lifecycle:
         self.loaded = new
         self.n_reloads += 1
         log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.asker.prompts))
-        self._tasks.start(_close(old, keep_model=old.model is new.model))
+        self._tasks.start(old.close(keep_model=old.model is new.model))
         return new
 
     def start_reload(self) -> None:
@@ -166,8 +231,7 @@ class Lifecycle:
 
     def _is_open(self, old: Backend, config: Config) -> bool:
         """Whether the open model is that of a configuration: the same file, opened alike, with all layers needed."""
-        model, runtime = old.model, config.runtime
-        n_needed = layers_needed(config)
+        model, runtime, n_needed = old.model, config.runtime, layers_needed(config)
         with suppress(OSError):  # else opening it tells what is wrong
             return (
                 stamps_of([find_model(config.model, offline=self.offline)]) == [model.header.stamp]
@@ -183,20 +247,10 @@ class Lifecycle:
         if self.state == "draining":
             raise self._refusal()
 
-    def drain(self) -> None:
-        """Refuse new requests; answer the accepted ones."""
-        self.state = "draining"
-
     async def close(self) -> None:
         """Close everything, after the last answer."""
-        self.drain()
+        self.state = "draining"
         await self._tasks.ended()
         if self.loaded is not None:
-            await _close(self.loaded, keep_model=False)
+            await self.loaded.close()
             self.loaded = None
-
-
-async def _close(backend: Backend, *, keep_model: bool) -> None:
-    await backend.close()
-    if not keep_model:
-        await asyncio.to_thread(backend.model.close)

@@ -26,22 +26,22 @@ class Metrics(Collector):
         """lifecycle: whose state is read when somebody asks."""
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = prometheus.CollectorRegistry()
-        own: Any = {"registry": self._registry}
-        seconds = own | {"buckets": _SECONDS}
-        self._requests = prometheus.Counter("qcls_requests", "Requests answered.", ("route", "code"), **own)
+        registry: Any = {"registry": self._registry}
+        seconds = registry | {"buckets": _SECONDS}
+        self._requests = prometheus.Counter("qcls_requests", "Requests answered.", ("route", "code"), **registry)
         what = "From a request's head to its answer's end."
         self._seconds = prometheus.Histogram("qcls_request_seconds", what, ("route",), **seconds)
         self._of = cache(lambda route, status: (self._requests.labels(route, status), self._seconds.labels(route)))
-        self._refused = prometheus.Counter("qcls_refused", "Requests not answered, by reason.", ("reason",), **own)
-        self.gone = prometheus.Counter("qcls_clients_gone", "Clients that left before their answer.", **own)
-        self.in_flight = prometheus.Gauge("qcls_requests_in_flight", "Requests being served or waiting.", **own)
+        self._refused = prometheus.Counter("qcls_refused", "Requests not answered, by reason.", ("reason",), **registry)
+        self.gone = prometheus.Counter("qcls_clients_gone", "Clients that left before their answer.", **registry)
+        self.in_flight = prometheus.Gauge("qcls_requests_in_flight", "Requests being served or waiting.", **registry)
         self._queue = prometheus.Histogram("qcls_queue_seconds", "What a query waited for its turn.", **seconds)
         self._decode = prometheus.Histogram("qcls_decode_seconds", "The decodes of a query's turn.", **seconds)
         what = "Queries of the turn that a query was in."
-        self._batch = prometheus.Histogram("qcls_batch_queries", what, buckets=_SIZES, **own)
-        self._new = prometheus.Counter("qcls_tokens_new", "Tokens fed to the model by queries.", **own)
-        self._cached = prometheus.Counter("qcls_tokens_cached", "Tokens that queries took from the cache.", **own)
-        prometheus.ProcessCollector(**own)
+        self._batch = prometheus.Histogram("qcls_batch_queries", what, buckets=_SIZES, **registry)
+        self._new = prometheus.Counter("qcls_tokens_new", "Tokens fed to the model by queries.", **registry)
+        self._cached = prometheus.Counter("qcls_tokens_cached", "Tokens that queries took from the cache.", **registry)
+        prometheus.ProcessCollector(**registry)
         self._lifecycle = lifecycle
         self._registry.register(self)
 
@@ -73,11 +73,10 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Metrics that are read only on request, such as the state of the prefix cache."""
         lifecycle, backend = self._lifecycle, self._lifecycle.loaded
-        admission = lifecycle.admission
         rows: list[tuple[Any, str, str, float]] = [  # (what it is, its name after `qcls_`, its help, its value)
             (_GAUGE, "ready", "1 while requests are answered.", lifecycle.state == "ready"),
-            (_GAUGE, "admitted_requests", "Requests in the service.", admission.n_requests),
-            (_GAUGE, "admitted_queries", "Queries and questions of these requests.", admission.n_queries),
+            (_GAUGE, "admitted_requests", "Requests in the service.", lifecycle.n_requests),
+            (_GAUGE, "admitted_queries", "Queries and questions of these requests.", lifecycle.n_queries),
             (_COUNTER, "reloads", "Configurations that replaced another.", lifecycle.n_reloads),
         ]
         if backend:
@@ -88,10 +87,10 @@ class Metrics(Collector):
                 (_GAUGE, "prefixes", "Prefixes in the cache.", len(engine.cache)),
                 (_COUNTER, "prefixes_found", "Prefixes that were wanted and in the cache.", engine.n_found),
                 (_COUNTER, "prefixes_stored", "Prefixes that were computed, long ones in pieces.", engine.n_stored),
-                (_COUNTER, "prefixes_evicted", "Prefixes that made room for others.", engine.n_evicted),
+                (_COUNTER, "prefixes_evicted", "Prefixes that gave way to others.", engine.n_evicted),
                 (_GAUGE, "sets", "Prompt sets kept beside the configured one.", len(sets)),
                 (_COUNTER, "sets_made", "Prompt sets made for requests.", sets.n_made),
-                (_COUNTER, "sets_evicted", "Prompt sets that made room for others.", sets.n_evicted),
+                (_COUNTER, "sets_evicted", "Prompt sets that gave way to others.", sets.n_evicted),
             ]
         for family, name, what, value in rows:
             yield family(f"qcls_{name}", what, value=float(value))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import from_json
 
 from ..config.words import MAX_LISTED, close_to, counted, hint, shown
@@ -23,6 +23,7 @@ Place = tuple[int | str, ...]
 
 _MOST_MISTAKES = 1000
 _TAG = "type"  # the field that says which kind an object is
+_IMAGES = "images are not answered: this model reads text"
 
 
 @dataclass(eq=False)
@@ -56,31 +57,14 @@ class RefusedError(Exception):
         return headers
 
 
-def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> RefusedError:
-    """The refusal for an error; param: the field of the request that an error of the classifier is about."""
-    match error:
-        case RefusedError():
-            return error
-        case DeadlineError():
-            return RefusedError(504, "deadline", f"{error}: ask with a longer x-request-timeout-ms, or later")
-        case RoomError():
-            what = "questions that are being answered have the room that this one's options need: ask again later"
-            return RefusedError(503, "room", what, retry_ms=1000)
-        case BusyError():
-            return RefusedError(503, "requests", str(error), retry_ms=1000)
-        case UnknownPromptError():
-            return RefusedError(404, "unknown prompt", str(error), param=error.param)
-        case OpenAnswerError():
-            return RefusedError(400, "open answer", str(error), param=error.param)
-        case PlanError() | ConfigError():
-            return RefusedError(422, "invalid", str(error), param=getattr(error, "param", param))
-        case _:
-            return RefusedError(500, "failed", str(error))
+def invalid(param: str, what: str) -> RefusedError:
+    """The refusal (422) of a field; what: what is wrong with it."""
+    return RefusedError(422, "invalid", f"{param}: {what}", param=param)
 
 
 def no_images(param: str) -> RefusedError:
-    """The refusal of an image, or of something else that is no text."""
-    return RefusedError(422, "invalid", f"{param}: images are not answered: this model reads text", param=param)
+    """The refusal of an image, or of something else that is not text."""
+    return invalid(param, _IMAGES)
 
 
 def check_size(n: int, most: int, of_what: str, param: str, remedy: str) -> None:
@@ -88,6 +72,29 @@ def check_size(n: int, most: int, of_what: str, param: str, remedy: str) -> None
     if n > most:
         what = f"{param}: {n:,} {of_what}, at most {most:,} {of_what} are allowed: {remedy}"
         raise RefusedError(413, "too large", what, param=param)
+
+
+def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> RefusedError:
+    """The refusal for an error; param: the field of the request that an error of the classifier is about."""
+    param = getattr(error, "param", param)
+    match error:
+        case RefusedError():
+            return error
+        case DeadlineError():
+            return RefusedError(504, "deadline", f"{error}: ask with a longer x-request-timeout-ms, or later")
+        case RoomError():
+            what = "questions that are being answered take the capacity that this one's options need: ask again later"
+            return RefusedError(503, "room", what, retry_ms=1000)
+        case BusyError():
+            return RefusedError(503, "requests", str(error), retry_ms=1000)
+        case UnknownPromptError():
+            return RefusedError(404, "unknown prompt", str(error), param=param)
+        case OpenAnswerError():
+            return RefusedError(400, "open answer", str(error), param=param)
+        case PlanError() | ConfigError():
+            return RefusedError(422, "invalid", str(error), param=param)
+        case _:
+            return RefusedError(500, "failed", str(error))
 
 
 # --- the usual words -------------------------------------------------------------------------------------------------
@@ -104,14 +111,10 @@ _TYPES = {
 class ErrorBody(BaseModel):
     """What is wrong with a request."""
 
-    message: str
-    """for people"""
-    type: str
-    """a class of errors, such as invalid_request_error"""
-    param: str | None
-    """the field that is wrong, such as `queries[3]`"""
-    code: str
-    """why, in a word or two, as it is counted in the metrics"""
+    message: str = Field(description="for people")
+    type: str = Field(description="a class of errors, such as invalid_request_error")
+    param: str | None = Field(description="the field that is wrong, such as `queries[3]`")
+    code: str = Field(description="why, in a word or two, as it is counted in the metrics")
 
 
 class ErrorAnswer(BaseModel):
@@ -126,7 +129,7 @@ def openai_words(refusal: RefusedError) -> dict[str, object]:
     return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.reason}}
 
 
-# --- mistakes in a body -----------------------------------------------------------------------------------------------
+# --- mistakes in a body ----------------------------------------------------------------------------------------------
 
 
 def json_value(data: bytes | bytearray, param: str = "the body") -> object:
@@ -135,8 +138,8 @@ def json_value(data: bytes | bytearray, param: str = "the body") -> object:
         return from_json(data, allow_inf_nan=False)
     except ValueError as e:
         has_mark = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        hint = "; it begins with a byte order mark: send UTF-8 without one" if has_mark else ""
-        raise RefusedError(400, "malformed", f"{param} is not valid JSON in UTF-8: {e}{hint}") from None
+        remedy = "; it begins with a byte order mark: send UTF-8 without one" if has_mark else ""
+        raise RefusedError(400, "malformed", f"{param} is not valid JSON in UTF-8: {e}{remedy}") from None
 
 
 def parse(model: type[M], value: object) -> M:
@@ -144,15 +147,15 @@ def parse(model: type[M], value: object) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as e:
-        if (n := e.error_count()) > _MOST_MISTAKES:  # to word each would keep all other requests waiting
+        if (n := e.error_count()) > _MOST_MISTAKES:  # to word all would keep other requests waiting
             raise RefusedError(422, "invalid", f"the body has {n} mistakes: see /docs for what it may hold") from None
-        mistakes = [(each, _place(each, value)) for each in e.errors(include_url=False)]
+        mistakes = [(mistake, _place(mistake, value)) for mistake in e.errors(include_url=False)]
     # if a value may have several types and fits one except for something inside it, only that is reported
     outer = {place[:n] for _, place in mistakes for n in range(len(place))}
-    told = [(field_path(place), _words(each, model)) for each, place in mistakes if place not in outer]
+    told = [(field_path(place), _words(mistake, model)) for mistake, place in mistakes if place not in outer]
     lines = list(dict.fromkeys(f"{path}: {what}" for path, what in told))
-    if (n_more := len(lines) - MAX_LISTED) > 0:
-        lines[MAX_LISTED:] = [f"and {counted(n_more, 'more mistake')}"]
+    if (n_left := len(lines) - MAX_LISTED) > 0:
+        lines[MAX_LISTED:] = [f"and {counted(n_left, 'more mistake')}"]
     raise RefusedError(422, "invalid", "; ".join(lines), param=told[0][0])
 
 
@@ -177,13 +180,12 @@ def _place(error: Mapping[str, Any], value: Any) -> Place:
     return place
 
 
-def field_path(where: Place) -> str:
+def field_path(place: Place) -> str:
     """A place in a body in words, such as `queries[3]`."""
     path = ""
-    for step in where:
+    for step in place:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
-    shown_path = path if path.isprintable() else repr(path)
-    return shown_path[:200] or "the body"
+    return (path if path.isprintable() else repr(path))[:200] or "the body"
 
 
 def _words(error: Mapping[str, Any], model: type[BaseModel]) -> str:
@@ -200,5 +202,7 @@ def _words(error: Mapping[str, Any], model: type[BaseModel]) -> str:
         case "value_error":
             return str(error["ctx"]["error"])
         case "union_tag_invalid":
-            return f"{shown(error['input'][_TAG])} is not one of {error['ctx']['expected_tags']}"
+            tag = error["input"][_TAG]
+            why = f"; {_IMAGES}" if tag in ("input_image", "box") else ""
+            return f"{shown(tag)} is not one of {error['ctx']['expected_tags']}{why}"
     return f"{error['msg']}, got {shown(error['input'])}"

@@ -23,10 +23,8 @@ from ..errors import ConfigError
 from ..system.stops import end_with
 from .app import App
 from .asking import json_bytes
-from .exchange import log
-from .lifecycle import Lifecycle
+from .lifecycle import Lifecycle, ServiceSettings, log
 from .refusal import RefusedError, openai_words
-from .settings import ServiceSettings
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
@@ -35,14 +33,6 @@ _MOST_HEAD_BYTES = 65_536
 """of a request's head, or of its trailers, before they are whole"""
 _SWITCH_INTERVAL_S = 0.0005
 """how long the engine's thread may hold the interpreter while a request waits to be read or answered"""
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def serve(lifecycle: Lifecycle, on_ready: Callable[[str], None]) -> None:
@@ -72,7 +62,8 @@ async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callab
         timeout_graceful_shutdown=1,
         proxy_headers=False,
     )
-    server = _Server(config)
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
@@ -100,7 +91,7 @@ async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callab
         await server.serve(sockets=[listener])
     finally:
         draining.cancel()
-        lifecycle.drain()
+        lifecycle.state = "draining"
         for request in list(server.server_state.tasks):  # after a second signal
             request.cancel()
         with contextlib.suppress(RefusedError):
@@ -108,16 +99,16 @@ async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callab
         await lifecycle.close()
 
 
-async def _drain(lifecycle: Lifecycle, server: _Server, stopping: asyncio.Event) -> None:
+async def _drain(lifecycle: Lifecycle, server: uvicorn.Server, stopping: asyncio.Event) -> None:
     """When told to stop: refuse new requests, answer those accepted before, and end, after the grace at the latest."""
     await stopping.wait()
-    lifecycle.drain()
-    admission, grace_s = lifecycle.admission, lifecycle.settings.grace_s
-    log.info("told to end; requests to answer: %d", admission.n_requests)
+    lifecycle.state = "draining"
+    grace_s = lifecycle.settings.grace_s
+    log.info("told to end; requests to answer: %d", lifecycle.n_requests)
     end = monotonic() + grace_s
-    while admission.n_requests and monotonic() < end:
+    while lifecycle.n_requests and monotonic() < end:
         await asyncio.sleep(0.01)
-    if n := admission.n_requests:
+    if n := lifecycle.n_requests:
         log.warning("%d requests were not answered within the grace of %g s", n, grace_s)
     server.should_exit = True
 

@@ -24,9 +24,8 @@ from qcls_gguf import DecodeError, load_config
 from qcls_gguf.cli.app import app
 from qcls_gguf.config.schema import Config
 from qcls_gguf.service.app import App
-from qcls_gguf.service.lifecycle import Lifecycle
+from qcls_gguf.service.lifecycle import Lifecycle, ServiceSettings
 from qcls_gguf.service.refusal import RefusedError
-from qcls_gguf.service.settings import ServiceSettings
 
 LABELS = ["dress", "jeans", "none"]
 until = partial(waiting.until, most_s=30)

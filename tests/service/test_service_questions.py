@@ -170,13 +170,13 @@ def test_what_does_not_fit_is_told_with_the_setting_to_raise(server: Server) -> 
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("decisions", {"model": "m", "input": IMAGE, "questions": [choice()]}, "input[0].content[0]"),
+        ("decisions", {"model": "m", "input": IMAGE, "questions": [choice()]}, "input[0].content[0].type"),
         ("decisions", {"model": "m", "input": "x", "questions": [choice(values=("a", " "))]}, "questions[0]"),
         ("decisions", {"model": "m", "input": "x", "questions": [choice(), {"type": "box"}]}, "questions[1].type"),
         ("decisions", {"model": "m", "input": "word " * 400, "questions": [choice()]}, "input"),
         ("decisions", {"model": "m", "input": "x", "questions": [choice("long " * 5000)]}, "questions[0]"),
         ("systemone", {"state": "x", "questions": {"q": {"type": "noul"}}}, "q"),
-        ("systemone", {"state": "x", "questions": {"q": {"type": "box", "instructions": "?"}}}, "q"),
+        ("systemone", {"state": "x", "questions": {"q": {"type": "box", "instructions": "?"}}}, "type"),
         ("systemone", {"state": "x", "images": ["data:image/png;base64,"], "questions": {"q": NOUL}}, "images"),
         ("systemone", {"state": PICTURE, "questions": {"q": NOUL}}, "state"),
         ("systemone", {"state": {"messages": PICTURE}, "questions": {"q": NOUL}}, "state"),

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from qcls_gguf import load_config
 from qcls_gguf.service.dialects.classify import ClassifyRequest
 from qcls_gguf.service.dialects.openai_decisions import DecisionsRequest
 from qcls_gguf.service.dialects.predict import PredictRequest
 from qcls_gguf.service.dialects.systemone import SystemOneRequest
-from qcls_gguf.service.lifecycle import Admission
+from qcls_gguf.service.lifecycle import Lifecycle, ServiceSettings
 from qcls_gguf.service.refusal import M, RefusedError, parse
 
 CHOICE = {"type": "choice", "instructions": "Which?"}
@@ -78,15 +79,15 @@ def test_of_many_mistakes_the_first_ones_are_told() -> None:
 
 
 def test_more_requests_than_are_admitted_are_told_when_half_of_the_queries_will_be_done() -> None:
-    admission = Admission(2)
+    lifecycle = Lifecycle(lambda: load_config("mission"), ServiceSettings(waiting_requests=2))
     for ms in (8.0, 8.0):
-        admission.learn(ms)
+        lifecycle.learn(ms)
     for n_queries, retry_ms in ((10, 80), (1, 20), (10**9, 60_000)):  # neither at once nor hours later
         with ExitStack() as stack:
             for _ in range(2):
-                stack.enter_context(admission.admitted(n_queries))
+                stack.enter_context(lifecycle.admitted(n_queries))
             with pytest.raises(RefusedError, match=r"^2 requests are in the service") as raised:
-                stack.enter_context(admission.admitted(1))
+                stack.enter_context(lifecycle.admitted(1))
         assert (raised.value.status, raised.value.reason) == (503, "requests")
         assert raised.value.retry_ms == pytest.approx(retry_ms)
-    assert (admission.n_requests, admission.n_queries) == (0, 0)
+    assert (lifecycle.n_requests, lifecycle.n_queries) == (0, 0)

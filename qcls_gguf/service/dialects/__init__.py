@@ -10,16 +10,35 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "/v1/classify",
         "Label a query by the configured prompts",
+        classify.ClassifyRequest,
         classify.ask,
-        line=classify.ClassifyLine,
-        answer=(RunRecord, classify.ClassifyAnswers),
+        takes_lines=True,
+        answers=(RunRecord, classify.ClassifyAnswers),
     ),
-    Dialect("/v1/decisions", "as TypeSafe does", systemone.ask, claims=systemone.claims, words=systemone.words),
-    Dialect("/v1/decisions", "Answer questions about a text, as OpenAI does", openai_decisions.ask),  # all other bodies
-    Dialect("/v1/systemone", "Answer questions about a text, as TypeSafe does", systemone.ask, words=systemone.words),
+    Dialect(
+        "/v1/decisions",
+        "as TypeSafe does",
+        systemone.SystemOneRequest,
+        systemone.ask,
+        claims=lambda body: isinstance(body, dict) and "state" in body,
+    ),
+    Dialect(  # all other bodies
+        "/v1/decisions",
+        "Answer questions about a text, as OpenAI does",
+        openai_decisions.DecisionsRequest,
+        openai_decisions.ask,
+    ),
+    Dialect(
+        "/v1/systemone",
+        "Answer questions about a text, as TypeSafe does",
+        systemone.SystemOneRequest,
+        systemone.ask,
+        words=systemone.words,
+    ),
     Dialect(
         "/predict",
         "Label texts by one prompt, as text-embeddings-inference and Hugging Face do",
+        predict.PredictRequest,
         predict.ask,
         parameters=("prompt",),
         words=predict.words,
@@ -27,6 +46,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "/v1/chat/completions",
         "Choose one of given answers, as OpenAI's chat completions with a schema do",
+        chat_completions.ChatRequest,
         chat_completions.ask,
     ),
 )

@@ -1,7 +1,7 @@
 """`/v1/chat/completions` as OpenAI has it, for requests whose answer is one of a closed list.
 
-The list is that of a JSON schema (`response_format`, or a function that has to be called) each of whose fields has one
-of some values, or, as vLLM's clients write it, in `structured_outputs`, `guided_choice` or `guided_json`. A field is a
+The list is that of a JSON schema (`response_format`, or a function that has to be called) whose fields have one of some
+values, or, as vLLM's clients write it, in `structured_outputs`, `guided_choice` or `guided_json`. A field is a
 question; all are answered together, and nothing is generated.
 """
 
@@ -12,46 +12,46 @@ from collections.abc import Iterator
 from math import log
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from ...config.words import JsonObject
 from ...questions.asking import Usage
 from ...questions.closed_lists import ClosedList, Names, chosen, closed_lists
 from ...questions.question import Distribution, Question, TextQuestion
-from ..dialect import Context, Events, Lenient, Questions, QuestionsRequest, token_counts
+from ..dialect import Questions, QuestionsRequest
+from ..exchange import Exchange
 from ..refusal import RefusedError, json_value, no_images
 
-_GUIDES = ("guided_choice", "guided_json", "guided_regex", "guided_grammar", "truncate_prompt_tokens")
-_HARMLESS = tuple(
-    f"structured_outputs.disable_{name}" for name in ("fallback", "any_whitespace", "additional_properties")
-)
+_CHOICES = ("structured_outputs.choice", "guided_choice")
+_SCHEMAS = ("structured_outputs.json", "guided_json", "response_format.json_schema.schema")
+_HARMLESS = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
 _INSTRUCTING = ("system", "developer")
 _LEAST_LOG = -9999.0
 """OpenAI's log-probability of what is impossible"""
 
 
-class ContentPart(Lenient):
+class ContentPart(BaseModel):
     """A part of a message; only texts are read."""
 
     type: str
     text: str = ""
 
 
-class ChatMessage(Lenient):
+class ChatMessage(BaseModel):
     """Something that was said."""
 
     role: str
     content: str | list[ContentPart] | None = None
 
 
-class ResponseFormat(Lenient):
+class ResponseFormat(BaseModel):
     """The schema that the answer follows."""
 
     type: str
     json_schema: JsonObject = Field(default_factory=dict)
 
 
-class Function(Lenient):
+class Function(BaseModel):
     """A function that may be called."""
 
     name: str
@@ -59,7 +59,7 @@ class Function(Lenient):
     parameters: JsonObject = Field(default_factory=dict)
 
 
-class Tool(Lenient):
+class Tool(BaseModel):
     """A tool that may be called, or has to be; only functions are known."""
 
     function: Function
@@ -73,11 +73,10 @@ class ChatRequest(QuestionsRequest):
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
     tool_choice: str | Tool | None = None
+    structured_outputs: JsonObject | None = None
     guided_choice: list[Any] | None = None
     guided_json: JsonObject | str | None = None
-    structured_outputs: JsonObject | None = None
-    guided_regex: Any = None
-    """refused, as what follows"""
+    guided_regex: Any = Field(default=None, description="refused, as are the two that follow")
     guided_grammar: Any = None
     truncate_prompt_tokens: Any = None
     n: Literal[1] | None = 1
@@ -96,66 +95,72 @@ class _AnswerForm(NamedTuple):
     is_json: bool = True
 
 
-def _wanted(request: ChatRequest) -> _AnswerForm:
+def ask(request: ChatRequest, exchange: Exchange) -> Questions:
+    """A question for every field of the answer. Raises RefusedError."""
+    form = _form(request)
+    said = [(message.role, _text(message, f"messages[{index}]")) for index, message in enumerate(request.messages)]
+    instructions = [text for role, text in said if role in _INSTRUCTING]
+    asked = [(role, text) for role, text in said if role not in _INSTRUCTING]
+    if form.function and form.function.description:
+        instructions.append(form.function.description)
+    text = asked[0][1] if len(asked) == 1 else "\n".join(f"{role}: {words}" for role, words in asked)
+
+    def questions() -> Iterator[TextQuestion]:  # which all have the system messages
+        for names, field in form.lists.items():
+            about = ": ".join(filter(None, [".".join(names), field.description]))
+            whole = "\n\n".join(filter(None, [*instructions, about]))
+            question = Question.of("choice", whole, field.options, audit=request.audit)
+            yield TextQuestion(question, text, ".".join([form.param, *names]), request.long)
+
+    def answer(answers: list[Distribution], usage: Usage) -> object:
+        return _answer(request, exchange, form, answers, usage)
+
+    return Questions(questions=questions(), answer=answer, is_stream=bool(request.stream))
+
+
+def _form(request: ChatRequest) -> _AnswerForm:
     """What the answer is chosen from. Raises RefusedError (400) for an answer that would have to be written."""
     choice, form = request.tool_choice, request.response_format
     if request.tools and choice not in (None, "none", "auto"):
         named = choice.function.name if isinstance(choice, Tool) else None
-        functions = [each.function for each in request.tools if named in (None, each.function.name)]
+        functions = [tool.function for tool in request.tools if named in (None, tool.function.name)]
         if len(functions) != 1:
-            what = f"tool_choice: {len(functions)} of the tools may be called: name one of them"
-            raise RefusedError(400, "open answer", what, param="tool_choice")
+            raise _open("tool_choice", f"tool_choice: {len(functions)} of the tools may be called: name one of them")
         param = "tools.parameters"
         return _AnswerForm(closed_lists(functions[0].parameters, param), param, functions[0])
-    outputs = {key: value for key, value in (request.structured_outputs or {}).items() if value not in (None, False)}
-    given: dict[str, Any] = {f"structured_outputs.{key}": value for key, value in outputs.items()}
-    given |= {key: value for key in _GUIDES if (value := getattr(request, key)) is not None}
+    outputs = request.structured_outputs or {}
+    given = {f"structured_outputs.{key}": outputs[key] for key in outputs if key not in _HARMLESS}
+    for key in ("guided_choice", "guided_json", "guided_regex", "guided_grammar", "truncate_prompt_tokens"):
+        given[key] = getattr(request, key)
     if form is not None and form.type == "json_schema":
-        given["response_format.json_schema.schema"] = form.json_schema.get("schema")
-    forms = [_form(param, value) for param, value in given.items() if param not in _HARMLESS]
-    if any(other.lists != forms[0].lists for other in forms):
-        what = f"{forms[0].param} and {forms[1].param} ask for different answers: give one of them"
-        raise RefusedError(400, "open answer", what, param=forms[1].param)
-    if forms:
-        return forms[0]
-    what = (
-        "this service chooses one of given answers and writes no text: give response_format with a json_schema of "
-        "enums, a tool_choice of a function whose parameters are enums, or guided_choice"
-    )
-    raise RefusedError(400, "open answer", what, param="response_format")
-
-
-def _form(param: str, value: Any) -> _AnswerForm:
-    """An answer as one field asks for it. Raises RefusedError (400) for a field that is not answered."""
-    if param in ("structured_outputs.choice", "guided_choice"):
-        return _AnswerForm(closed_lists({"enum": value}, param), param, is_json=False)
-    if param not in ("structured_outputs.json", "guided_json", "response_format.json_schema.schema"):
+        given[_SCHEMAS[-1]] = form.json_schema.get("schema") or {}
+    forms = [_given_form(param, value) for param, value in given.items() if value is not None and value is not False]
+    if not forms:
         what = (
-            f"{param}: is not answered here: this service chooses one of given answers, as `choice` or `json` has them"
+            "this service chooses one of given answers and writes no text: give response_format with a json_schema of "
+            "enums, a tool_choice of a function whose parameters are enums, or guided_choice"
         )
-        raise RefusedError(400, "open answer", what, param=param)
+        raise _open("response_format", what)
+    for other in forms[1:]:
+        if other.lists != forms[0].lists:
+            what = f"{forms[0].param} and {other.param} ask for different answers: give one of them"
+            raise _open(other.param, what)
+    return forms[0]
+
+
+def _given_form(param: str, value: Any) -> _AnswerForm:
+    """An answer as one field asks for it. Raises RefusedError (400) for a field that is not answered."""
+    if param in _CHOICES:
+        return _AnswerForm(closed_lists({"enum": value}, param), param, is_json=False)
+    if param not in _SCHEMAS:
+        what = "is not answered here: this service chooses one of given answers, as `choice` or `json` has them"
+        raise _open(param, f"{param}: {what}")
     schema = json_value(value.encode(), param) if isinstance(value, str) else value
     return _AnswerForm(closed_lists(schema, param), param)
 
 
-def ask(request: ChatRequest, context: Context) -> Questions:
-    """A question for each field of the answer. Raises RefusedError."""
-    wanted = _wanted(request)
-    said = [(each.role, _text(each, f"messages[{index}]")) for index, each in enumerate(request.messages)]
-    instructions = [text for role, text in said if role in _INSTRUCTING]
-    asked = [(role, text) for role, text in said if role not in _INSTRUCTING]
-    if wanted.function and wanted.function.description:
-        instructions.append(wanted.function.description)
-    text = asked[0][1] if len(asked) == 1 else "\n".join(f"{role}: {words}" for role, words in asked)
-
-    def questions() -> Iterator[TextQuestion]:  # each has the system messages
-        for names, field in wanted.lists.items():
-            own = ": ".join(filter(None, [".".join(names), field.description]))
-            whole = "\n\n".join(filter(None, [*instructions, own]))
-            question = Question.of("choice", whole, field.options, audit=request.audit)
-            yield TextQuestion(question, text, ".".join([wanted.param, *names]), request.long)
-
-    return Questions(questions=questions(), answer=lambda found, usage: _answer(request, context, wanted, found, usage))
+def _open(param: str, what: str) -> RefusedError:
+    return RefusedError(400, "open answer", what, param=param)
 
 
 def _text(message: ChatMessage, param: str) -> str:
@@ -168,39 +173,44 @@ def _text(message: ChatMessage, param: str) -> str:
 
 
 def _answer(
-    request: ChatRequest, context: Context, wanted: _AnswerForm, found: list[Distribution], usage: Usage
+    request: ChatRequest, exchange: Exchange, form: _AnswerForm, answers: list[Distribution], usage: Usage
 ) -> object:
-    value = chosen(wanted.lists, [each.best for each in found])
-    is_text = isinstance(value, str) and not wanted.is_json
+    """The body of the answer; of a stream the bodies of its events."""
+    value = chosen(form.lists, [answer.best for answer in answers])
+    is_text = isinstance(value, str) and not form.is_json
     content = value if is_text else json.dumps(value, ensure_ascii=False)
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-    if wanted.function:
-        call = {"name": wanted.function.name, "arguments": content}
-        calls = [{"index": 0, "id": f"call_{context.request_id}", "type": "function", "function": call}]
+    if form.function:
+        call = {"name": form.function.name, "arguments": content}
+        calls = [{"index": 0, "id": f"call_{exchange.request_id}", "type": "function", "function": call}]
         message |= {"content": None, "tool_calls": calls}
-    tokens = [_token(field, each, request) for field, each in zip(wanted.lists.values(), found, strict=True)]
-    ended: dict[str, Any] = {
+    tokens = [_token(field, answer, request) for field, answer in zip(form.lists.values(), answers, strict=True)]
+    end: dict[str, Any] = {
         "index": 0,
         "logprobs": {"content": tokens, "refusal": None} if request.logprobs else None,
-        "finish_reason": "tool_calls" if wanted.function else "stop",
+        "finish_reason": "tool_calls" if form.function else "stop",
     }
-    counts = token_counts(usage.whole) | {"prompt_tokens_details": {"cached_tokens": usage.found}}
-    head = {"id": f"chatcmpl-{context.request_id}", "created": context.created, "model": request.model}
+    counts = {
+        **{"prompt_tokens": usage.whole, "completion_tokens": 0, "total_tokens": usage.whole},
+        "prompt_tokens_details": {"cached_tokens": usage.found},
+    }
+    created = exchange.backend.created
+    head = {"id": f"chatcmpl-{exchange.request_id}", "created": created, "model": request.model}
     if not request.stream:
-        return head | {"object": "chat.completion", "choices": [ended | {"message": message}], "usage": counts}
+        return head | {"object": "chat.completion", "choices": [end | {"message": message}], "usage": counts}
     head["object"] = "chat.completion.chunk"
-    first = head | {"choices": [ended | {"delta": message, "finish_reason": None}]}
-    events = [first, head | {"choices": [ended | {"delta": {}, "logprobs": None}]}]
+    first = head | {"choices": [end | {"delta": message, "finish_reason": None}]}
+    events = [first, head | {"choices": [end | {"delta": {}, "logprobs": None}]}]
     if (request.stream_options or {}).get("include_usage"):
         events.append(head | {"choices": [], "usage": counts})
-    return Events(events)
+    return events
 
 
-def _token(field: ClosedList, found: Distribution, request: ChatRequest) -> dict[str, Any]:
+def _token(field: ClosedList, answer: Distribution, request: ChatRequest) -> dict[str, Any]:
     """The chosen label in the place of a token, with the most probable other ones."""
-    ranked = sorted(zip(field.labels, found.probabilities, strict=True), key=lambda pair: -pair[1])
+    ranked = sorted(zip(field.labels, answer.probabilities, strict=True), key=lambda pair: -pair[1])
     tokens = [
-        {"token": label, "logprob": log(each) if each > 0 else _LEAST_LOG, "bytes": list(label.encode())}
-        for label, each in ranked
+        {"token": label, "logprob": log(p) if p > 0 else _LEAST_LOG, "bytes": list(label.encode())}
+        for label, p in ranked
     ]
     return tokens[0] | {"top_logprobs": tokens[: request.top_logprobs or 0]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -12,28 +12,28 @@ from ...config.scoring import Scoring
 from ...questions.asking import Usage
 from ...report.record import RunRecord
 from ...score.result import Result
-from ..dialect import Context, LongTexts, Strict, Texts
+from ..dialect import LongTexts, Strict, Texts
 from ..refusal import RefusedError
 
-_FIELDS = tuple(each.name for each in fields(Result))
+_FIELDS = tuple(field.name for field in fields(Result))
 
 
-class _Classify(LongTexts, Strict):
-    prompts: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
-    """names of the prompts to ask; none: all"""
-    scoring: Scoring | None = None
-    """another scoring for all of them, as of `qcls-gguf run`; none: what the configuration says"""
-    audit: bool = False
-    """whether exact scores are added; every request computes the LM head while such a request is served"""
-
-
-class ClassifyRequest(_Classify):
+class ClassifyRequest(LongTexts, Strict):
     """What to label: `query`, or `queries`."""
 
-    query: str | None = None
-    """one text"""
-    queries: list[str] | None = None
-    """several texts"""
+    query: str | None = Field(default=None, description="one text")
+    queries: list[str] | None = Field(default=None, description="several texts; not in a line of a stream")
+    prompts: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = Field(
+        default=None, description="names of the prompts to ask; none: all"
+    )
+    scoring: Scoring | None = Field(
+        default=None,
+        description="another scoring for all of them, as of `qcls-gguf run`; none: what the configuration says",
+    )
+    audit: bool = Field(
+        default=False,
+        description="whether exact scores are added; every request computes the LM head while such a request is served",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> ClassifyRequest:
@@ -42,26 +42,10 @@ class ClassifyRequest(_Classify):
         return self
 
 
-class ClassifyLine(_Classify):
-    """A line of a stream."""
-
-    query: str
-    """one text"""
-    queries: ClassVar[None] = None
-
-
-class FailedQuery(BaseModel):
-    """A query of several that could not be labelled."""
-
-    query: str
-    error: str
-    """why"""
-
-
 class ClassifyAnswers(BaseModel):
-    """The answers to `queries`, in their order."""
+    """The answers to `queries`, in their order; of a query that could not be labelled, why."""
 
-    answers: list[RunRecord | FailedQuery]
+    answers: list[RunRecord | dict[Literal["query", "error"], str]]
 
 
 def _record(result: Result) -> dict[str, object]:
@@ -69,7 +53,7 @@ def _record(result: Result) -> dict[str, object]:
     return {name: getattr(result, name) for name in _FIELDS if name != "n_chars_cut" or result.n_chars_cut}
 
 
-def ask(request: ClassifyRequest, _: Context) -> Texts:
+def ask(request: ClassifyRequest, _: object) -> Texts:
     """The texts of a request."""
     texts = partial(Texts, prompts=request.prompts, scoring=request.scoring, audit=request.audit, long=request.long)
     if (queries := request.queries) is None:
@@ -77,8 +61,8 @@ def ask(request: ClassifyRequest, _: Context) -> Texts:
 
     def answer(results: list[Result | RefusedError], _: Usage) -> object:
         return {"answers": [
-            {"query": query, "error": each.message} if isinstance(each, RefusedError) else _record(each)
-            for query, each in zip(queries, results, strict=True)
+            {"query": query, "error": result.message} if isinstance(result, RefusedError) else _record(result)
+            for query, result in zip(queries, results, strict=True)
         ]}  # fmt: skip
 
     return texts(texts=queries, param="queries", answer=answer, is_partial=True)

@@ -10,42 +10,33 @@ from ...config.words import JsonObject
 from ...questions.asking import Usage
 from ...questions.question import Distribution, Question, TextQuestion
 from ..dialect import Questions, QuestionsRequest, Strict, short_json
-from ..refusal import no_images
 
 
-class _Part(Strict):
-    prompt_cache_breakpoint: JsonObject | None = None
-
-
-class InputText(_Part):
+class InputText(Strict):
     """A text."""
 
     type: Literal["input_text", "output_text"]
     text: str
+    prompt_cache_breakpoint: JsonObject | None = None
 
 
-class RefusalPart(_Part):
+class RefusalPart(Strict):
     """What an assistant refused."""
 
     type: Literal["refusal"]
     refusal: str
+    prompt_cache_breakpoint: JsonObject | None = None
 
 
-class InputJson(_Part):
+class InputJson(Strict):
     """An object, or a list of objects."""
 
     type: Literal["input_json"]
     data: JsonObject | list[JsonObject]
+    prompt_cache_breakpoint: JsonObject | None = None
 
 
-class InputImage(BaseModel):
-    """An image, which is refused."""
-
-    type: Literal["input_image"]
-
-
-Part = Annotated[InputText | RefusalPart | InputJson | InputImage, Field(discriminator="type")]
-Parts = str | list[Part]
+Parts = str | list[Annotated[InputText | RefusalPart | InputJson, Field(discriminator="type")]]
 
 
 class Message(Strict):
@@ -83,15 +74,12 @@ def _with_type(item: object) -> object:
 Item = Annotated[Message | Call | CallOutput, Field(discriminator="type"), BeforeValidator(_with_type)]
 
 
-class _Question(Strict):
-    instructions: Parts
-    name: str | None = None
-
-
-class PredicateQuestion(_Question):
+class PredicateQuestion(Strict):
     """Is something so?"""
 
     type: Literal["predicate"]
+    instructions: Parts
+    name: str | None = None
 
 
 class Choice(Strict):
@@ -101,10 +89,12 @@ class Choice(Strict):
     description: str | None = None
 
 
-class ChoiceQuestion(_Question):
+class ChoiceQuestion(Strict):
     """Which of some options?"""
 
     type: Literal["choice"]
+    instructions: Parts
+    name: str | None = None
     choices: Annotated[list[Choice], Field(min_length=2)]
 
 
@@ -115,10 +105,12 @@ class Level(Strict):
     description: str | None = None
 
 
-class ScoreQuestion(_Question):
+class ScoreQuestion(Strict):
     """Which level, of ordered ones?"""
 
     type: Literal["score"]
+    instructions: Parts
+    name: str | None = None
     levels: Annotated[list[Level], Field(min_length=2)]
 
 
@@ -134,99 +126,90 @@ class DecisionsRequest(QuestionsRequest):
 
 
 def ask(request: DecisionsRequest, _: object) -> Questions:
-    """The questions of a request. Raises RefusedError."""
-    text = _text_of_input(request.input)
+    """The questions of a request. Raises RefusedError.
+
+    An input of a single message is its text. Several are `role: text`, calls `call: name arguments`, outputs `output:
+    text`, one below the other.
+    """
+    given = request.input
+    if isinstance(given, str):
+        text = given
+    elif len(given) == 1 and isinstance(given[0], Message):
+        text = _text(given[0].content)
+    else:
+        text = "\n".join(map(_line, given))
     questions = [
-        TextQuestion(
-            _question(each, f"questions[{n}].instructions", request.audit), text, f"questions[{n}]", request.long
-        )
-        for n, each in enumerate(request.questions)
+        TextQuestion(_question(question, request.audit), text, f"questions[{n}]", request.long)
+        for n, question in enumerate(request.questions)
     ]
 
-    def answer(found: list[Distribution | None], usage: Usage) -> object:
-        pairs = zip(request.questions, found, strict=True)
-        return {"model": request.model, "answers": [_answer(*each) for each in pairs], "usage": _usage(usage)}
+    def answer(answers: list[Distribution | None], usage: Usage) -> object:
+        pairs = zip(request.questions, answers, strict=True)
+        return {"model": request.model, "answers": [_answer(*pair) for pair in pairs], "usage": _usage(usage)}
 
     return Questions(questions=questions, answer=answer, is_partial=True)
 
 
-def _text_of_input(given: str | list[Item]) -> str:
-    """The text that questions are asked about.
-
-    A single message is its text. Several are `role: text`, calls `call: name arguments`, outputs `output: text`, each
-    below the other. Raises RefusedError (422) for images.
-    """
-    if isinstance(given, str):
-        return given
-    if len(given) == 1 and isinstance(given[0], Message):
-        return _text_of_parts(given[0].content, "input[0]")
-    return "\n".join(_line(item, f"input[{index}]") for index, item in enumerate(given))
-
-
-def _line(item: Item, param: str) -> str:
+def _line(item: Item) -> str:
     match item:
         case Message():
-            return f"{item.role}: {_text_of_parts(item.content, param)}"
+            return f"{item.role}: {_text(item.content)}"
         case Call():
             return f"call: {item.name} {item.arguments or item.input or ''}".rstrip()
         case CallOutput():
-            return f"output: {_text_of_parts(item.output, param)}"
+            return f"output: {_text(item.output)}"
 
 
-def _text_of_parts(parts: Parts, param: str) -> str:
-    """Texts one below the other, JSON as it is written shortest. Raises RefusedError (422) for images."""
+def _text(parts: Parts) -> str:
+    """Texts one below the other, JSON as it is written shortest."""
     if isinstance(parts, str):
         return parts
-    return "\n".join(_text(part, f"{param}.content[{index}]") for index, part in enumerate(parts))
+    texts = []
+    for part in parts:
+        match part:
+            case InputText(text=text) | RefusalPart(refusal=text):
+                texts.append(text)
+            case InputJson(data=data):
+                texts.append(short_json(data))
+    return "\n".join(texts)
 
 
-def _text(part: Part, param: str) -> str:
-    match part:
-        case InputText():
-            return part.text
-        case RefusalPart():
-            return part.refusal
-        case InputJson():
-            return short_json(part.data)
-        case InputImage():
-            raise no_images(param)
-
-
-def _question(given: AnyQuestion, param: str, audit: bool) -> Question:
+def _question(given: AnyQuestion, audit: bool) -> Question:
     """The question; an option that is spelt as a boolean is put in quotes where that is an option, too."""
-    instructions = _text_of_parts(given.instructions, param)
+    instructions = _text(given.instructions)
     match given:
         case PredicateQuestion():
             return Question.predicate(instructions, audit=audit)
-        case ChoiceQuestion():
-            booleans = {short_json(each.value) for each in given.choices if isinstance(each.value, bool)}
-            labels = [f'"{each.value}"' if each.value in booleans else short_json(each.value) for each in given.choices]
-            options = [(label, each.description) for label, each in zip(labels, given.choices, strict=True)]
+        case ChoiceQuestion(choices=choices):
+            booleans = {short_json(choice.value) for choice in choices if isinstance(choice.value, bool)}
+            values = [f'"{choice.value}"' if choice.value in booleans else choice.value for choice in choices]
+            options = [(short_json(value), choice.description) for value, choice in zip(values, choices, strict=True)]
             return Question.of("choice", instructions, options, audit=audit)
         case ScoreQuestion():
-            levels = [(each.label, each.description) for each in given.levels]
+            levels = [(level.label, level.description) for level in given.levels]
             return Question.of("score", instructions, levels, audit=audit)
 
 
-def _answer(given: AnyQuestion, found: Distribution | None) -> dict[str, object]:
-    if found is None:
+def _answer(given: AnyQuestion, answer: Distribution | None) -> dict[str, object]:
+    if answer is None:
         return {"type": "refusal", "name": given.name}
-    answer: dict[str, object] = {"type": given.type, "name": given.name}
+    head: dict[str, object] = {"type": given.type, "name": given.name}
+    probabilities = answer.probabilities
     match given:
         case PredicateQuestion():
-            answer["probability"] = found.probabilities[0]
+            head["probability"] = probabilities[0]
         case ChoiceQuestion():
             values = [choice.value for choice in given.choices]
-            pairs = zip(values, found.probabilities, strict=True)
-            answer |= {"choice": values[found.best], "confidence": found.choice_confidence}
-            answer["probabilities"] = [{"value": value, "probability": each} for value, each in pairs]
+            pairs = zip(values, probabilities, strict=True)
+            head |= {"choice": values[answer.best], "confidence": answer.choice_confidence}
+            head["probabilities"] = [{"value": value, "probability": probability} for value, probability in pairs]
         case ScoreQuestion():
-            levels = enumerate(zip(given.levels, found.probabilities, strict=True))
-            answer |= {"score": found.expected_level, "confidence": found.score_confidence}
-            answer["probabilities"] = [
-                {"value": index, "label": level.label, "probability": each} for index, (level, each) in levels
+            head |= {"score": answer.expected_level, "confidence": answer.score_confidence}
+            head["probabilities"] = [
+                {"value": index, "label": level.label, "probability": probability}
+                for index, (level, probability) in enumerate(zip(given.levels, probabilities, strict=True))
             ]
-    return answer | found.extra
+    return head | answer.extra
 
 
 def _usage(usage: Usage) -> dict[str, object]:

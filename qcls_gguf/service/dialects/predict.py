@@ -9,12 +9,12 @@ from pydantic import Field
 
 from ...config.schema import LongQueries
 from ...questions.asking import Usage
-from ...questions.question import Distribution, Question, TextQuestion
+from ...questions.question import Distribution, Question, TextQuestion, UnknownPromptError
 from ...score.result import Result
-from ..dialect import Context, LongTexts, Questions, Texts
-from ..refusal import RefusedError
+from ..dialect import MODEL, LongTexts, Questions, Texts
+from ..exchange import Exchange
+from ..refusal import RefusedError, invalid
 
-Inputs = str | list[str | list[str]]
 _LABELS, _HYPOTHESIS = "parameters.candidate_labels", "parameters.hypothesis_template"
 _SLOT = "{}"
 _USUAL_HYPOTHESIS = "Is the text about {}?"
@@ -23,74 +23,98 @@ _USUAL_HYPOTHESIS = "Is the text about {}?"
 class PredictParameters(LongTexts):
     """Hugging Face's parameters; others are ignored."""
 
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    """how many labels to answer with, the most probable first; none: all"""
-    candidate_labels: Annotated[list[str], Field(min_length=1)] | None = None
-    """labels to choose from instead of a configured prompt's"""
-    hypothesis_template: str | None = None
-    """what a label means, with {} in its place; beside candidate_labels"""
-    multi_label: bool = False
-    """whether each of candidate_labels is judged by itself, so that they do not add up to 1"""
+    top_k: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="how many labels to answer with, the most probable first; none: all"
+    )
+    candidate_labels: Annotated[list[str], Field(min_length=1)] | None = Field(
+        default=None, description="labels to choose from instead of a configured prompt's"
+    )
+    hypothesis_template: str | None = Field(
+        default=None, description="what a label means, with {} in its place; beside candidate_labels"
+    )
+    multi_label: bool = Field(
+        default=False,
+        description="whether every one of candidate_labels is judged by itself, so that they do not add up to 1",
+    )
 
 
 class PredictRequest(LongTexts):
     """A text, `[[text], …]` or a list of texts; other fields are ignored."""
 
-    inputs: Inputs
-    """a list of exactly two texts is a pair to text-embeddings-inference, and is refused without candidate_labels"""
-    raw_scores: bool = False
-    """whether the answer has raw scores instead of probabilities"""
-    model: str | None = None
-    """which prompt: its name, or default/<prompt>"""
-    parameters: PredictParameters | None = None
-    """with them, unless they have candidate_labels, a single text is answered by a list of one list of labels, too"""
+    inputs: str | list[str | list[str]] = Field(
+        description="a list of exactly two texts is a pair to text-embeddings-inference, and is refused without "
+        "candidate_labels"
+    )
+    raw_scores: bool = Field(default=False, description="whether the answer has raw scores instead of probabilities")
+    model: str | None = Field(default=None, description="which prompt: its name, or default/<prompt>")
+    parameters: PredictParameters | None = Field(
+        default=None,
+        description="with them, unless they have candidate_labels, a single text is answered by a list of one list of "
+        "labels, too",
+    )
 
 
-def ask(request: PredictRequest, context: Context) -> Texts | Questions:
+def ask(request: PredictRequest, exchange: Exchange) -> Texts | Questions:
     """The texts of a request, or questions with its own labels. Raises RefusedError."""
     is_single, parameters = isinstance(request.inputs, str), request.parameters or PredictParameters()
     texts = _texts(request.inputs, may_pair=parameters.candidate_labels is None)
     long = request.long or parameters.long
     if parameters.candidate_labels is not None:
         return _zero_shot(texts, parameters, parameters.candidate_labels, long, is_single=is_single)
-    named = context.parameters.get("prompt")
-    name = context.prompt(named, "prompt") if named is not None else context.prompt(request.model, "model")
+    prompt = _prompt(request, exchange)
 
     def answer(results: list[Result], _: Usage) -> object:
         field = "score" if request.raw_scores else "probability"
-        found = [
-            _ranked(((each.label, getattr(each, field)) for each in result.results[0].scores), parameters.top_k)
+        ranked = [
+            _ranked([(label.label, getattr(label, field)) for label in result.results[0].scores], parameters.top_k)
             for result in results
         ]
         # Clients of Hugging Face send parameters, empty ones too, and want a list of lists from a classification.
-        return found[0] if is_single and request.parameters is None else found
+        return ranked[0] if is_single and request.parameters is None else ranked
 
-    return Texts(texts=texts, param="inputs", answer=answer, prompts=(name,), long=long)
+    return Texts(texts=texts, param="inputs", answer=answer, prompts=(prompt,), long=long)
 
 
-def _texts(inputs: Inputs, *, may_pair: bool) -> list[str]:
+def _prompt(request: PredictRequest, exchange: Exchange) -> str:
+    """The prompt that a request names, or the only one. Raises RefusedError."""
+    prompts = exchange.backend.asker.prompts
+    named = exchange.query_params.get("prompt") if exchange.scope["query_string"] else None
+    param, named = ("model", request.model) if named is None else ("prompt", named)
+    if named not in (None, MODEL):
+        name = named.removeprefix(f"{MODEL}/")
+        if name not in prompts:
+            raise UnknownPromptError(name, prompts, param)
+        return name
+    first, *others = prompts
+    if others:
+        what = f"{len(prompts)} prompts are configured: name one, such as {MODEL}/{first}; or by ?prompt=NAME"
+        raise RefusedError(422, "invalid", what, param=param)
+    return first
+
+
+def _texts(inputs: str | list[str | list[str]], *, may_pair: bool) -> list[str]:
     """The texts. Raises RefusedError for pairs, and for no text at all."""
     if isinstance(inputs, str):
         return [inputs]
-    if may_pair and len(inputs) == 2 and all(isinstance(each, str) for each in inputs):
+    if may_pair and len(inputs) == 2 and all(isinstance(text, str) for text in inputs):
         what = "a list of two texts is a pair to text-embeddings-inference, and pairs are not labelled: "
         raise RefusedError(422, "invalid", f'{what}send [["one"], ["two"]] for two texts', param="inputs")
-    for index, each in enumerate(inputs):
-        if isinstance(each, list) and len(each) != 1:
-            raise RefusedError(422, "invalid", f"inputs[{index}]: {len(each)} texts where one belongs", param="inputs")
     if not inputs:
         raise RefusedError(400, "invalid", "inputs is empty: send at least one text", param="inputs")
-    return [each if isinstance(each, str) else each[0] for each in inputs]
+    texts = [[text] if isinstance(text, str) else text for text in inputs]
+    for index, text in enumerate(texts):
+        if len(text) != 1:
+            raise RefusedError(422, "invalid", f"inputs[{index}]: {len(text)} texts where one belongs", param="inputs")
+    return [text for (text,) in texts]
 
 
 def _zero_shot(
     texts: list[str], parameters: PredictParameters, labels: list[str], long: LongQueries | None, *, is_single: bool
 ) -> Questions:
-    """One question with all labels as options, or one for each that stands by itself. Raises RefusedError."""
+    """One question with all labels as options, or a predicate for every label. Raises RefusedError."""
     hypothesis = parameters.hypothesis_template
     if hypothesis is not None and (n := hypothesis.count(_SLOT)) != 1:
-        what = f"{_HYPOTHESIS}: has {n} {_SLOT} for the label: it needs one"
-        raise RefusedError(422, "invalid", what, param=_HYPOTHESIS)
+        raise invalid(_HYPOTHESIS, f"has {n} {_SLOT} for the label: it needs one")
     if parameters.multi_label:
         template = hypothesis or _USUAL_HYPOTHESIS
         asked = [Question.predicate(template.replace(_SLOT, label)) for label in labels]
@@ -98,22 +122,21 @@ def _zero_shot(
         options = [(label, hypothesis and hypothesis.replace(_SLOT, label)) for label in labels]
         asked = [Question.of("choice", "", options)]
 
-    def answer(found: list[Distribution], _: Usage) -> object:
-        n = len(asked)
-        of_texts = [found[at : at + n] for at in range(0, len(found), n)]
+    def answer(answers: list[Distribution], _: Usage) -> object:
         ranked = []
-        for each in of_texts:
-            probabilities = [one.probabilities[0] for one in each] if parameters.multi_label else each[0].probabilities
+        for first in range(0, len(answers), len(asked)):
+            of_text = answers[first : first + len(asked)]
+            yes = [predicate.probabilities[0] for predicate in of_text]
+            probabilities = yes if parameters.multi_label else of_text[0].probabilities
             ranked.append(_ranked(zip(labels, probabilities, strict=True), parameters.top_k))
         return ranked[0] if is_single else ranked
 
-    return Questions(
-        questions=[TextQuestion(each, text, _LABELS, long) for text in texts for each in asked], answer=answer
-    )
+    questions = [TextQuestion(question, text, _LABELS, long) for text in texts for question in asked]
+    return Questions(questions=questions, answer=answer)
 
 
 def _ranked(labelled: Iterable[tuple[str, float]], top_k: int | None) -> list[dict[str, object]]:
-    best = sorted(labelled, key=lambda each: each[1], reverse=True)[:top_k]
+    best = sorted(labelled, key=lambda pair: pair[1], reverse=True)[:top_k]
     return [{"label": label, "score": score} for label, score in best]
 
 
