@@ -17,9 +17,8 @@ from qcls_gguf.inspection.local_models import ModelsRecord
 from qcls_gguf.inspection.records import Inspection, ShownPrompts, StatementsRecord
 from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.learning.batch_prior import BatchPriorRecord
-from qcls_gguf.learning.calibrate import CalibrationRecord
+from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord
 from qcls_gguf.learning.report import LearnRecord
-from qcls_gguf.learning.statements import StatementRecord
 from qcls_gguf.report.record import LEFT_OUT, Record, RunRecord
 
 RECORDS: dict[str, type[Record]] = {

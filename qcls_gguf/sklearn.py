@@ -39,7 +39,7 @@ from .config.schema import Config, raw_config
 from .config.scoring import TREE
 from .config.words import listed, shown
 from .data.labelled import LabelledQuery
-from .learning.learn import HeadChoices, learn_heads, why_not
+from .learning.learn import learn_heads, why_not
 from .learning.report import LearntPrompt
 from .opening import with_one_prompt
 from .statistics import FloatArray
@@ -140,11 +140,8 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for line, ((text, _), label) in enumerate(zip(self._rows, labels, strict=True), 1)
         ]
         raw = raw_config(classifier.config, TREE)
-        with (
-            Classifier.from_config(raw, model=classifier.engine.model, audit=True) as asked,
-            TemporaryDirectory(prefix="qcls-learn-") as folder,
-        ):
-            learnt = learn_heads(asked, [prompt], rows, HeadChoices(), Path(folder))
+        with Classifier.from_config(raw, model=classifier.engine.model, audit=True) as asked:
+            learnt = learn_heads(asked, [prompt], rows)
         self.learnt_ = learnt.prompts[prompt.name]
         if prompt.name in learnt.heads:
             self._head = learnt.heads[prompt.name][1]

@@ -8,7 +8,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import load_config
 from qcls_gguf.config.scoring import SCORINGS, Scoring
-from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
+from qcls_gguf.evaluation.evaluate import evaluate
 from qcls_gguf.opening import ClassifierOpener
 
 HELD_OUT = ROOT / "models" / "tiny" / "heldout.jsonl"
@@ -27,7 +27,5 @@ def specs(scoring: Scoring = "tree") -> list[PromptSpec]:
 
 def evaluated(config: Path, rows: Path, **options: Any) -> dict[str, Any]:
     """The record, as JSON has it."""
-    options = {"modes": tuple(MODES), **options}
-    settings = EvaluationSettings(config=load_config(config), path=rows, **options)
     with ClassifierOpener() as opener:
-        return evaluate(settings, opener).to_dict()
+        return evaluate(load_config(config), rows, opener, **options).to_dict()

@@ -22,7 +22,8 @@ def evaluate(
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
     scoring: Annotated[
         list[str] | None,
-        Option("--scoring", metavar="|".join(SCORINGS), help="A scoring; repeatable. Default: all."),
+        Option("--scoring", metavar="|".join(SCORINGS), help="Also measure this scoring of the labels' texts; "
+               "repeatable."),
     ] = None,
     check_error: Annotated[
         bool, Option("--check-error", help="Also check what the calibration states; 1 if it fails.")
@@ -32,45 +33,44 @@ def evaluate(
     state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
     n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
 ) -> int | None:  # fmt: skip
-    """Measure accuracy and calibration of the scoring modes on labelled queries.
+    """Measure on labelled queries how well a configuration answers.
 
     A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}. CSV has a column query
     (or --query-column) and one for each prompt's name, with accepted labels separated by |; --ignore-columns names
-    other columns. A mode is a scoring. Modes are compared on the prompts that all of them can score. One decode a query
-    gives the scores of all modes. They are not calibrated. If the configuration has a prior, a temperature or a
-    calibration, `calibrated` is one more mode: every prompt in its own scoring with these. JSON is one object;
-    `make records` describes its fields. Exit codes: 0; 1 if scores are not finite, a decode failed or a
-    statement does; 2 for usage, configuration and data; 3 for a model that can't be loaded.
+    other columns. `configured` is what `run` answers, with heads, prior, temperature and biases: accuracy, the mean
+    recall of the labels (balanced), the accuracy of the best single label (majority), and by label how many rows are
+    found; warnings name labels that are hardly ever found or never answered, and prompts no better than one label.
+    --scoring adds scorings of the labels' texts, without these; all are compared on the prompts that every one of them
+    can score. JSON is one object; `make records` describes its fields. Exit codes: 0; 1 if scores are not finite, a
+    decode failed or a statement does; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
     --check-error checks the error rates that the configured calibration states, and exits with 1 if one fails: with all
     true, in at most 5 % of the runs. Rows of queries that the calibration was made with don't count.
 
     \b
-    qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
     qcls-gguf eval --data labelled.csv --format json --html report.html
-    qcls-gguf eval --data new.jsonl --scoring tree --check-error
+    qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
+    qcls-gguf eval --data new.jsonl --check-error
     """
-    from ..evaluation.evaluate import EvaluationSettings  # see app.py for why here
-    from ..evaluation.evaluate import evaluate as evaluated
+    from ..evaluation.evaluate import evaluate as evaluated  # see app.py for why here
     from ..evaluation.report import evaluation_document
 
     if html:
         needs("--html", "matplotlib", "report")
     check_outputs({"--html": html}, {"--data": data, "--config": config})
     reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
-    settings = EvaluationSettings(
-        config=o.configured(
-            config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-        ),
-        path=data, columns=o.columns(reading, label_column, ignore_columns), skip_bad=skip_bad,
-        modes=tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in scoring or SCORINGS)),
-        check_error=check_error,
+    settings = o.configured(
+        config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
     )  # fmt: skip
+    scorings = tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in scoring or ()))
+    columns = o.columns(reading, label_column, ignore_columns)
     with long_work(offline, quiet) as opener:
-        record = evaluated(settings, opener)
+        record = evaluated(
+            settings, data, opener, columns=columns, scorings=scorings, skip_bad=skip_bad, check_error=check_error
+        )
     show(record, evaluation_document(record), format, html)
-    failed = record.check is not None and not record.check.holds
+    failed = record.check is not None and not all(check.holds for check in record.check.checks)
     return EXIT_OTHER if record.non_finite or failed else None
 
 
@@ -134,44 +134,42 @@ def calibrate(
     """
     o.only_one(queries=queries, data=data)
     reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
-    if queries is None and data is None:
-        raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
     settings = o.configured(
         config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
         n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
     )  # fmt: skip
-    common: Any = {"config": settings, "out": out, "names": tuple(names or ()), "force": force}
+    check_outputs({"--out": out}, {"--data": data, "--queries": queries, "--config": settings.path}, force=force)
     if queries is not None:
-        from ..learning.batch_prior import BatchPriorSettings, batch_prior_document, fit_batch_prior
+        from ..learning.batch_prior import batch_prior_document, fit_batch_prior
 
         with long_work(offline, quiet) as opener:
             prior, content = fit_batch_prior(
-                BatchPriorSettings(queries=queries, reading=reading, strength=strength, **common), opener
+                settings, queries, opener, reading=reading, names=names or (), strength=strength
             )
         show(prior, batch_prior_document(prior), format, None, [Output("--out", out, lambda: content)])
         return None
-    common |= {"data": data, "columns": o.columns(reading, label_column, ignore_columns), "skip_bad": skip_bad}
+    if data is None:
+        raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
+    from ..learning import calibrate as learning  # see app.py for why here
+
+    columns = o.columns(reading, label_column, ignore_columns)
+    rows: Any = {"names": names or (), "columns": columns, "skip_bad": skip_bad}
     record: Any
     if target_error is not None:
-        from ..learning.calibrate import FitSettings
-        from ..learning.statements import StatementRequest, state, statement_document
-
-        asked = StatementRequest(target_error=target_error, confidence=confidence, fallback=fallback)
         with long_work(offline, quiet) as opener:
-            record, text = state(FitSettings(**common), asked, opener)
-        view, why_not = statement_document(record), "what cannot be stated is named above"
+            record, text = learning.state(
+                settings, data, opener, target_error=target_error, confidence=confidence, fallback=fallback, **rows
+            )
+        view, why_not = learning.statement_document(record), "what cannot be stated is named above"
         left_out = [name for name, stated in record.prompts.items() if stated.error is None]
     else:
-        from ..learning.calibrate import CalibrationSettings, calibration_document  # see app.py for why here
-        from ..learning.calibrate import calibrate as calibrated
-
         with long_work(offline, quiet) as opener:
-            record, text = calibrated(CalibrationSettings(n_folds=n_folds, seed=seed, **common), opener)
+            record, text = learning.calibrate(settings, data, opener, n_folds=n_folds, seed=seed, **rows)
         view, why_not = (
-            calibration_document(record),
+            learning.calibration_document(record),
             "no fit lowers the held-out log-loss by more than one standard error",
         )
         left_out = [name for name, fit in record.prompts.items() if not fit.accepted]
-    show(record, view, format, None, [Output("--out", out, lambda: text or "")] if record.written else [])
-    code = say_what_is_written(record.written, "calibration", why_not, quiet, left_out)
+    show(record, view, format, None, [] if text is None else [Output("--out", out, lambda: text)])
+    code = say_what_is_written(None if text is None else str(out), "calibration", why_not, quiet, left_out)
     return EXIT_OTHER if target_error is not None and left_out else code

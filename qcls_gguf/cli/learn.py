@@ -10,7 +10,7 @@ from typer import Option
 from ..data.rows import Reading
 from ..report.files import Output
 from . import options as o
-from .terminal import long_work, say_what_is_written, show
+from .terminal import check_outputs, long_work, say_what_is_written, show
 
 
 def learn(
@@ -32,7 +32,6 @@ def learn(
     ] = None,
     seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
     names: o.PromptNames = None, force: o.Force = False,
-    resume: Annotated[bool, Option("--resume", help="Keep what was read beside --out, and go on from there.")] = False,
     format: o.Format = "table", quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
@@ -53,28 +52,24 @@ def learn(
     qcls-gguf learn --data labelled.csv --config own.yaml
     qcls-gguf learn --data labelled.jsonl --text common --out heads.npz --force
     """
-    from ..learning.learn import HeadChoices, LearnSettings  # see app.py for why here
+    from ..learning.learn import HeadChoices  # see app.py for why here
     from ..learning.learn import learn as learnt
     from ..learning.report import learn_document
 
     reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
-    settings = LearnSettings(
-        config=o.configured(
-            config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-        ),
-        data=data,
-        columns=o.columns(reading, label_column, ignore_columns),
-        skip_bad=skip_bad,
-        out=out,
-        names=tuple(names or ()),
-        force=force,
-        resume=resume,
-        choices=HeadChoices(texts=texts, common=common, depths=tuple(depths or ()), seed=seed),
+    settings = o.configured(
+        config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
+        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
     )  # fmt: skip
+    check_outputs({"--out": out}, {"--data": data, "--config": settings.path}, force=force)
+    choices = HeadChoices(texts=texts, common=common, depths=tuple(depths or ()), seed=seed)
+    columns = o.columns(reading, label_column, ignore_columns)
     with long_work(offline, quiet) as opener:
-        record, content = learnt(settings, opener)
-    outputs = [Output("--out", out, lambda: content or "")] if record.written else []
+        record, content = learnt(
+            settings, data, opener, names=names or (), columns=columns, skip_bad=skip_bad, choices=choices
+        )
+    outputs = [] if content is None else [Output("--out", out, lambda: content)]
     show(record, learn_document(record), format, None, outputs)
+    written = None if content is None else str(out)
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]
-    return say_what_is_written(record.written, "heads", "no head is better than the labels' texts", quiet, left_out)
+    return say_what_is_written(written, "heads", "no head is better than the labels' texts", quiet, left_out)

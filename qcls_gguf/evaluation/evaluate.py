@@ -1,152 +1,95 @@
-"""An evaluation from its data to its record: rows → passes → probabilities by mode → statistics."""
+"""An evaluation from its data to its record: rows → answers → probabilities by mode → statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+
+import numpy as np
 
 from ..config.calibration_file import read_calibration
+from ..config.heads_file import headed
 from ..config.schema import Config, raw_config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
-from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled
-from ..errors import ScoreError
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, read_labelled
+from ..errors import ConfigError
 from ..opening import ClassifierOpener
-from ..prompts.compiled import Prompt
 from ..report.environment import environment
-from ..score.adjustment import Adjustment, adjustments_of, calibrates
-from ..score.result import ModelInfo, Result
-from ..statistics import AnyFloats
-from . import passes
-from .checks import check_statements, stated_calibration
-from .metrics import compared_prompts, mode_statistics, worst_rows
-from .records import DataRecord, EvaluationRecord, data_record
+from ..statistics import softmax
+from .metrics import check_statements, mode_statistics, prompt_statistics, worst_rows
+from .passes import answer_rows, not_applicable, probabilities_of, raw_scores, truth_of, usable_rows
+from .records import EvaluationRecord, data_record
 
-T = TypeVar("T")
+CONFIGURED = "configured"
+"""The name of the mode in which the configuration answers as in `run`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationSettings:
-    """What is evaluated, and how."""
-
-    config: Config
-    path: Path
-    """labelled queries, see read_labelled"""
-    columns: LabelledColumns = PLAIN_COLUMNS
-    """which columns of them are read"""
-    modes: tuple[Scoring, ...]
-    skip_bad: bool = False
-    """leave out rows that cannot be used, instead of refusing them"""
-    check_error: bool = False
-    """check what the calibration states"""
-
-    @property
-    def exact(self) -> bool:
-        """Whether the pass computes the exact scores: for a mode, or for what the configuration adds to the modes."""
-        configured = [prompt.scoring for prompt in self.config.prompts] if calibrates(self.config) else []
-        return any(mode in EXACT_SCORINGS for mode in (*self.modes, *configured))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredRows:
-    """The usable rows of a file with their raw scores, and the prompts and model that they are of."""
-
-    data: DataRecord
-    non_finite: list[BadRow]
-    """rows whose scores are not finite"""
-    rows: list[LabelledQuery]
-    """all others"""
-    tables: dict[str, passes.ScoreTable]
-    """their scores, by prompt"""
-    prompts: Sequence[Prompt]
-    adjustments: list[Adjustment]
-    """what the configuration does to each prompt's raw scores"""
-    model: ModelInfo
-
-
-def evaluate(settings: EvaluationSettings, opener: ClassifierOpener) -> EvaluationRecord:
+def evaluate(
+    config: Config,
+    path: Path,
+    opener: ClassifierOpener,
+    *,
+    columns: LabelledColumns = PLAIN_COLUMNS,
+    scorings: Sequence[Scoring] = (),
+    skip_bad: bool = False,
+    check_error: bool = False,
+) -> EvaluationRecord:
     """Evaluate, and return the record that `qcls-gguf eval` prints as JSON.
 
+    path: labelled queries, see read_labelled; scorings: whose uncalibrated scores are evaluated beside the
+    configuration's answers; skip_bad: leave out rows that cannot be used, instead of refusing them; check_error: check
+    what the calibration states.
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
-    config = opener.rendered(settings.config)
-    settings = replace(settings, config=config)
-    stated = stated_calibration(read_calibration(config)) if settings.check_error else None
-    scored = score_data(settings, opener)
-    prompts, rows, tables = scored.prompts, scored.rows, scored.tables
-    truths = [passes.truth_of(prompt, rows) for prompt in prompts]
-    scorings = {scoring: passes.probabilities_of(scoring, prompts, tables) for scoring in settings.modes}
-    modes: dict[str, passes.Probabilities] = dict(scorings.items())
-    if calibrates(config):
-        modes[passes.CALIBRATED] = passes.calibrated_probabilities(config.prompts, tables, scored.adjustments)
-
-    def ask(asked: Config, part: str, read: Callable[[Result], T]) -> list[T]:
-        with opener.open(asked, quiet=True) as classifier:
-            return [read(classifier.classify(row.query)) for row in opener.each(part, rows)]
-
-    check = None
-    if config.heads:
-        answers = passes.score_tables(prompts, ask(config, "score the heads", passes.answered_scores))
-        modes[passes.HEADS] = passes.probabilities_of(TREE, prompts, answers)
-    if stated is not None:
-        check = check_statements(stated, rows, ask(config, "check", attrgetter("results")), truths)
-    common = compared_prompts(settings.modes, prompts)
+    headed(config)  # a file that is missing is told before the model is loaded
+    if check_error and config.calibration is None:
+        raise _no_statements()
+    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
+    usable_rows(data, skip_bad=skip_bad)
+    is_exact = any(scoring in EXACT_SCORINGS for scoring in scorings)
+    with opener.open(config, audit=is_exact) as classifier:
+        calibration = read_calibration(classifier.config)
+        if check_error and (calibration is None or calibration.stated is None):
+            raise _no_statements()
+        answered = answer_rows(classifier, data, opener, skip_bad=skip_bad)
+        rows, prompts, model = answered.rows, classifier.prompts, classifier.model
+    answers = [list(of_prompt) for of_prompt in zip(*answered.answers, strict=True)]
+    texts = answers
+    if scorings and any(prompt.head or prompt.settings.scoring in EXACT_SCORINGS for prompt in prompts):
+        with opener.open(raw_config(config, TREE), audit=is_exact, quiet=True) as classifier:
+            found = [classifier.classify(row.query).results for row in opener.each("score the labels' texts", rows)]
+        texts = [list(of_prompt) for of_prompt in zip(*found, strict=True)]
+    truths = [truth_of(prompt, rows) for prompt in prompts]
+    reasons = {
+        scoring: {prompt.name: why for prompt in prompts if (why := not_applicable(prompt, scoring))}
+        for scoring in scorings
+    }
+    left_out = {name for of_scoring in reasons.values() if len(of_scoring) < len(prompts) for name in of_scoring}
+    common = [prompt.name for prompt in prompts if prompt.name not in left_out]
+    p = [probabilities_of(of_prompt) for of_prompt in answers]
+    configured = zip(truths, p, answers, strict=True)
+    modes = {CONFIGURED: mode_statistics([prompt_statistics(*of_prompt) for of_prompt in configured], {}, common)}
+    for scoring in scorings:
+        scored = [
+            prompt_statistics(truth, np.asarray(softmax(raw_scores(of_prompt)[scoring])), of_prompt, abstains=False)
+            for truth, of_prompt in zip(truths, texts, strict=True)
+            if truth.prompt.name not in reasons[scoring]
+        ]
+        modes[scoring] = mode_statistics(scored, reasons[scoring], common)
     return EvaluationRecord(
-        data=scored.data,
+        data=data_record(data, len(rows), answered.bad),
         config=config,
-        model=scored.model,
+        model=model,
         warnings=opener.warnings,
         environment=environment(config),
-        compared_prompts=common,
-        modes={mode: mode_statistics(mode, found, truths, tables, common) for mode, found in modes.items()},
-        worst=tuple(worst_rows(scorings, truths, rows)),
-        non_finite=tuple(scored.non_finite),
-        check=check,
+        compared_prompts=None if len(common) == len(prompts) else tuple(common),
+        modes=modes,
+        worst=tuple(worst_rows(p, truths, rows)),
+        non_finite=tuple(answered.non_finite),
+        check=check_statements(calibration, rows, answered.answers, truths) if check_error and calibration else None,
     )
 
 
-def score_data(
-    settings: EvaluationSettings, opener: ClassifierOpener, check: Callable[[LabelledData], None] = lambda data: None
-) -> ScoredRows:
-    """Read the data and score it in one pass; check(data) may refuse it first. Raises as `evaluate` does.
-
-    In that pass every prompt is scored by `tree`, neither calibrated nor abstaining, from which an audit gives the
-    scores of every mode.
-    """
-    config, prompts = raw_config(settings.config, TREE), settings.config.prompts
-    calibration = read_calibration(settings.config)
-    data = read_labelled(settings.path, {prompt.name: prompt.labels for prompt in prompts}, settings.columns)
-    passes.usable_rows(data, skip_bad=settings.skip_bad)
-    check(data)
-    with opener.open(config, audit=settings.exact) as classifier:
-        rows, bad = passes.usable_rows(data, classifier, skip_bad=settings.skip_bad)
-        if calibration is not None:
-            calibration.check_model(classifier.model.sha256)
-
-        def raw_scores(query: str) -> dict[str, AnyFloats]:
-            try:
-                result = classifier.classify(query)
-            except ScoreError as e:
-                raise ScoreError(f"content-free query {query!r}: {e}") from None
-            tables = passes.score_tables(classifier.prompts, [passes.row_scores(result)])
-            return {prompt.name: tables[prompt.name].by_scoring[prompt.scoring][0] for prompt in prompts}
-
-        adjustments = adjustments_of(prompts, calibration, raw_scores)
-        scored, scores, non_finite = [], [], []
-        for row in opener.each("score", rows):
-            try:
-                scores.append(passes.row_scores(classifier.classify(row.query)))
-                scored.append(row)
-            except ScoreError as e:
-                non_finite.append(BadRow(row.line, str(e)))
-        return ScoredRows(
-            data=data_record(data, len(scored), bad),
-            non_finite=non_finite,
-            rows=scored,
-            adjustments=adjustments,
-            tables=passes.score_tables(classifier.prompts, scores),
-            prompts=classifier.prompts,
-            model=classifier.model,
-        )
+def _no_statements() -> ConfigError:
+    what = "the configuration names no calibration that states an error rate"
+    return ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate` and `target_error`")

@@ -1,6 +1,7 @@
 """The statistics of modes: from probabilities and accepted labels to records. qcls_gguf/statistics has the formulas.
 
-A row's true label, in the confusion matrix and F1, is its answer if that is accepted, else the first accepted one.
+A row's true label, in the confusion matrix, recall and F1, is its answer if that is accepted, else the first accepted
+one.
 """
 
 from __future__ import annotations
@@ -12,22 +13,25 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import statistics as stats
-from ..config.scoring import JOINT, Scoring
+from ..config.calibration_file import Calibration
 from ..data.labelled import LabelledQuery
-from ..prompts.compiled import Prompt
+from ..errors import ConfigError
+from ..score.result import PromptResult
 from ..statistics import BoolArray, FloatArray
+from ..statistics.fitting import p_value_of_error
 from . import records
-from .passes import HEADS, Probabilities, ScoreTable, Truth, not_applicable
-from .records import ModeStatistics, NotApplicable, PromptStatistics, Statistics
+from .passes import Truth
+from .records import ModeStatistics, PromptStatistics, Statistics
 
 N_WORST = 10
-"""Rows that a record lists for each mode."""
 THRESHOLDS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+LEVEL = 0.05
+"""With this probability at most statements that are all true are said to fail."""
 _N_CONFUSIONS = 10
 
 
 class Outcomes(NamedTuple):
-    """The values of each row from which statistics are computed; every array is (n_rows,)."""
+    """The values of the rows from which statistics are computed; every array is (n_rows,)."""
 
     confidence: FloatArray
     """the answer's probability"""
@@ -36,93 +40,105 @@ class Outcomes(NamedTuple):
     p_accepted: FloatArray
     """probability of the accepted labels together"""
     brier: FloatArray
-    agrees: FloatArray
-    """1 where `joint` gives the same answer, 0 where another; NaN where it was not computed"""
+    constant: BoolArray
+    """whether the label that is accepted by most rows is accepted"""
     label_mass: FloatArray
     """the probability that lies on the labels at all; NaN where it was not computed"""
 
 
 def prompt_statistics(
-    truth: Truth, p: FloatArray, joint: FloatArray | None = None, label_mass: FloatArray | None = None
+    truth: Truth, p: FloatArray, answers: Sequence[PromptResult], *, abstains: bool = True
 ) -> tuple[PromptStatistics, Outcomes]:
     """The statistics of one prompt in one mode, and the outcomes of the rows that they are of.
 
-    p, joint: (n_rows, n_labels) of all rows, the mode's probabilities and those of `joint`; label_mass: (n_rows,).
+    p: (n_rows, n_labels) of all rows, the mode's probabilities; answers: to all rows, for label mass and fallbacks;
+    abstains: whether the mode has these.
     """
-    index, accepted, first = truth.index, truth.accepted, truth.first
-    p, each, answer = p[index], np.arange(len(index)), p[index].argmax(axis=1)
-    nothing = np.full(len(index), np.nan)
-    rows = Outcomes(
-        confidence=p[each, answer],
-        right=accepted[each, answer],
+    index, accepted, labels = truth.index, truth.accepted, truth.prompt.labels
+    p, rows, answer = p[index], np.arange(len(index)), p[index].argmax(axis=1)
+    audits = [answers[row].audit for row in index]
+    outcomes = Outcomes(
+        confidence=p[rows, answer],
+        right=accepted[rows, answer],
         p_accepted=stats.accepted_probability(p, accepted),
         brier=stats.brier_scores(p, accepted),
-        agrees=nothing if joint is None else (answer == joint[index].argmax(axis=1)).astype(np.float64),
-        label_mass=nothing if label_mass is None else label_mass[index],
+        constant=accepted[:, accepted.sum(axis=0).argmax()],
+        label_mass=np.array([audit.label_mass if audit else np.nan for audit in audits], np.float64),
     )
-    matrix = stats.confusion_matrix(np.where(rows.right, answer, first), answer, len(truth.prompt.labels))
-    f1 = stats.f1_scores(matrix)
-    macro_f1 = stats.mean(f1[np.isfinite(f1)])
+    matrix = stats.confusion_matrix(np.where(outcomes.right, answer, truth.first), answer, len(labels))
+    f1, support = stats.f1_scores(matrix), matrix.sum(axis=1)
+    recall = matrix.diagonal()[support > 0] / support[support > 0]
+    found = _statistics(outcomes, balanced=stats.mean(recall), macro_f1=stats.mean(f1[np.isfinite(f1)]))
     return PromptStatistics(
-        **dict(_statistics(rows, macro_f1=macro_f1)),
-        labels={label: _label(matrix, i, f1[i]) for i, label in enumerate(truth.prompt.labels)},
-        confusions=confusions(truth.prompt.labels, matrix),
+        **dict(found),
+        prompt=truth.prompt.name,
+        n_abstained=sum(answers[row].abstained for row in index) if abstains else 0,
+        labels={label: _label(matrix, place, f1[place]) for place, label in enumerate(labels)},
+        confusions=confusions(labels, matrix),
         confusion_matrix=tuple(map(tuple, matrix.tolist())),
-    ), rows
+    ), outcomes
 
 
-def overall_statistics(prompts: Sequence[tuple[PromptStatistics, Outcomes]]) -> Statistics:
-    """The statistics of all rows of all prompts together; macro-F1 is the mean over the prompts."""
-    arrays = zip(*(rows for _, rows in prompts), strict=True) if prompts else [[np.empty(0)]] * len(Outcomes._fields)
-    return _statistics(
+def mode_statistics(
+    found: Sequence[tuple[PromptStatistics, Outcomes]], not_applicable: Mapping[str, str], common: Sequence[str]
+) -> ModeStatistics:
+    """The statistics of a mode; found: of the prompts that can have it; common: those whose rows count together.
+
+    Balanced accuracy and macro-F1 are means over the prompts.
+    """
+    chosen = [(statistics, outcomes) for statistics, outcomes in found if statistics.prompt in common]
+    arrays = zip(*(outcomes for _, outcomes in chosen), strict=True) if chosen else [np.empty((1, 0), bool)] * 6
+    balanced, f1 = [prompt.balanced_accuracy for prompt, _ in chosen], [prompt.macro_f1 for prompt, _ in chosen]
+    whole = _statistics(
         Outcomes(*map(np.concatenate, arrays)),
-        macro_f1=stats.mean([prompt.macro_f1 for prompt, _ in prompts if prompt.macro_f1 is not None]),
+        balanced=stats.mean([value for value in balanced if value is not None]),
+        macro_f1=stats.mean([value for value in f1 if value is not None]),
     )
+    prompts = {statistics.prompt: statistics for statistics, _ in found}
+    return ModeStatistics(**dict(whole), prompts=prompts, not_applicable=dict(not_applicable))
 
 
-def _statistics(rows: Outcomes, *, macro_f1: float | None) -> Statistics:
+def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | None) -> Statistics:
     n = len(rows.right)
-    mass = rows.label_mass[np.isfinite(rows.label_mass)]
     bins = zip(*stats.reliability(rows.confidence, rows.right), strict=True)
+    sure = {threshold: rows.confidence >= threshold for threshold in THRESHOLDS}
     return Statistics(
         n_rows=n,
         accuracy=stats.mean(rows.right),
         accuracy_ci=stats.wilson(int(rows.right.sum()), n),
+        balanced_accuracy=balanced,
+        majority=stats.mean(rows.constant),
         macro_f1=macro_f1,
         log_loss=stats.mean(stats.log_losses(rows.p_accepted)),
-        n_clipped=int((rows.p_accepted < stats.SMALLEST).sum()),
         brier=stats.mean(rows.brier),
         ece=stats.calibration_error(rows.confidence, rows.right),
-        agreement_with_joint=stats.mean(rows.agrees[np.isfinite(rows.agrees)]),
-        label_mass=records.LabelMass(mean=float(mass.mean()), p10=stats.quantiles(mass, 0.1)[0], min=float(mass.min()))
-        if len(mass)
-        else None,
-        coverage=tuple(_coverage(rows, threshold) for threshold in THRESHOLDS),
+        label_mass=stats.mean(rows.label_mass[np.isfinite(rows.label_mass)]),
+        coverage=tuple(
+            records.Coverage(
+                threshold=threshold,
+                n=int(are_sure.sum()),
+                coverage=stats.mean(are_sure),
+                accuracy=stats.mean(rows.right[are_sure]),
+            )
+            for threshold, are_sure in sure.items()
+        ),
         reliability=tuple(
             records.ReliabilityBin(
-                low=i / stats.N_BINS,
-                high=(i + 1) / stats.N_BINS,
+                low=place / stats.N_BINS,
+                high=(place + 1) / stats.N_BINS,
                 n=int(count),
                 confidence=float(confidence) if count else None,
                 accuracy=float(accuracy) if count else None,
             )
-            for i, (count, confidence, accuracy) in enumerate(bins)
+            for place, (count, confidence, accuracy) in enumerate(bins)
         ),
     )
 
 
-def _coverage(rows: Outcomes, threshold: float) -> records.Coverage:
-    is_sure = rows.confidence >= threshold
-    return records.Coverage(
-        threshold=threshold,
-        n=int(is_sure.sum()),
-        coverage=stats.mean(is_sure),
-        accuracy=stats.mean(rows.right[is_sure]),
+def _label(matrix: npt.NDArray[np.int64], place: int, f1: float) -> records.LabelStatistics:
+    n_right, support, n_predicted = (
+        int(n) for n in (matrix[place, place], matrix[place].sum(), matrix[:, place].sum())
     )
-
-
-def _label(matrix: npt.NDArray[np.int64], i: int, f1: float) -> records.LabelStatistics:
-    n_right, support, n_predicted = int(matrix[i, i]), int(matrix[i].sum()), int(matrix[:, i].sum())
     return records.LabelStatistics(
         precision=n_right / n_predicted if n_predicted else None,
         recall=n_right / support if support else None,
@@ -139,67 +155,66 @@ def confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> tuple[re
     return tuple(records.Confusion(label=labels[i], answer=labels[j], n=n) for n, i, j in wrong[:_N_CONFUSIONS])
 
 
-def mode_statistics(
-    mode: str,
-    found: Probabilities,
-    truths: Sequence[Truth],
-    tables: Mapping[str, ScoreTable],
-    common: Sequence[str] | None,
-) -> ModeStatistics:
-    """The statistics of a mode, over all rows and by prompt.
-
-    found: the mode's probabilities; tables: the scores, with those of `joint` after an exact pass; common: see
-    compared_prompts.
-    """
-    applicable: dict[str, tuple[PromptStatistics, Outcomes]] = {}
-    by_prompt: dict[str, PromptStatistics | NotApplicable] = {}
-    for truth in truths:
-        name, table = truth.prompt.name, tables[truth.prompt.name]
-        if reason := not_applicable(truth.prompt, mode):
-            by_prompt[name] = NotApplicable(not_applicable=reason)
-            continue
-        if mode == HEADS or table.label_mass is None:
-            applicable[name] = prompt_statistics(truth, found[name])
-        else:
-            applicable[name] = prompt_statistics(truth, found[name], table.probability(JOINT), table.label_mass)
-        by_prompt[name] = applicable[name][0]
-    return ModeStatistics(
-        **dict(overall_statistics(list(applicable.values()))),
-        n_prompts=len(applicable),
-        prompts=by_prompt,
-        compared=overall_statistics([applicable[name] for name in common]) if common and applicable else None,
-    )
-
-
-def compared_prompts(modes: Sequence[Scoring], prompts: Sequence[Prompt]) -> tuple[str, ...] | None:
-    """The prompts by which modes are compared: the prompts that every mode can score.
-
-    A mode that can score none does not count. None if the others can score all prompts.
-    """
-    by_mode = [{prompt.name for prompt in prompts if not not_applicable(prompt, mode)} for mode in modes]
-    scored = [names for names in by_mode if names]
-    common = tuple(prompt.name for prompt in prompts if all(prompt.name in names for names in scored))
-    return common if scored and 0 < len(common) < len(prompts) else None
-
-
 def worst_rows(
-    modes: Mapping[Scoring, Probabilities], truths: Sequence[Truth], rows: Sequence[LabelledQuery]
+    probabilities: Sequence[FloatArray], truths: Sequence[Truth], rows: Sequence[LabelledQuery]
 ) -> Iterator[records.WorstRow]:
-    """For each mode the N_WORST rows whose accepted labels have the lowest probability, lowest first."""
-    for mode, found in modes.items():
-        of_mode = []
-        for truth in (truth for truth in truths if truth.prompt.name in found):
-            p = found[truth.prompt.name][truth.index]
-            p_accepted = stats.accepted_probability(p, truth.accepted).tolist()
-            of_mode += [(p_accepted[i], rows[index], truth, p[i]) for i, index in enumerate(truth.index)]
-        for least, row, truth, of_row in sorted(of_mode, key=lambda each: each[0])[:N_WORST]:
-            yield records.WorstRow(
-                mode=mode,
+    """The N_WORST rows whose accepted labels have the lowest probability, lowest first."""
+    cells = []
+    for truth, of_all in zip(truths, probabilities, strict=True):
+        p = of_all[truth.index]
+        p_accepted = stats.accepted_probability(p, truth.accepted).tolist()
+        cells += [(p_accepted[place], rows[row], truth.prompt, p[place]) for place, row in enumerate(truth.index)]
+    for least, row, prompt, of_row in sorted(cells, key=lambda cell: cell[0])[:N_WORST]:
+        yield records.WorstRow(
+            prompt=prompt.name,
+            line=row.line,
+            query=row.query,
+            accepted=row.labels[prompt.name],
+            p_accepted=least,
+            answer=prompt.labels[int(of_row.argmax())],
+            probability=float(of_row.max()),
+        )
+
+
+def check_statements(
+    calibration: Calibration,
+    rows: Sequence[LabelledQuery],
+    answers: Sequence[Sequence[PromptResult]],
+    truths: Sequence[Truth],
+) -> records.CheckRecord:
+    """Stated errors on rows whose queries the calibration was not made with. Raises ConfigError without such rows.
+
+    answers: of the rows; truths: of the prompts, in the answers' order.
+    """
+    is_known = calibration.known([row.query for row in rows])
+    if all(is_known):
+        raise ConfigError("`check_error`: the calibration was made with all of these queries: give other rows")
+    stated = {name: fit.error.target for name, fit in calibration.prompts.items() if fit.error}
+    checks = []
+    for number, truth in enumerate(truths):
+        if (target := stated.get(truth.prompt.name)) is None:
+            continue
+        new = [place for place, row in enumerate(truth.index) if not is_known[row]]
+        counted = [place for place in new if not answers[truth.index[place]][number].abstained]
+        labels = [truth.prompt.labels.index(answers[truth.index[place]][number].label) for place in counted]
+        n_wrong = int((~truth.accepted[counted, labels]).sum())
+        p_value = p_value_of_error(n_wrong, len(counted), target)
+        checks.append(
+            records.Check(
                 prompt=truth.prompt.name,
-                line=row.line,
-                query=row.query,
-                accepted=row.labels[truth.prompt.name],
-                p_accepted=least,
-                answer=truth.prompt.labels[int(of_row.argmax())],
-                probability=float(of_row.max()),
+                stated=target,
+                n_rows=len(new),
+                n_counted=len(counted),
+                n_seen=n_wrong,
+                p_value=p_value,
+                holds=p_value >= LEVEL / len(stated),
+                power=_power(len(counted), target),
             )
+        )
+    return records.CheckRecord(n_known=sum(is_known), checks=tuple(checks))
+
+
+def _power(n: int, target: float) -> float:
+    """With which probability n answers of an error rate of twice the target are too unlikely under the target."""
+    least = next((k for k in range(n + 1) if p_value_of_error(k, n, target) < LEVEL), None)
+    return 0.0 if least is None else p_value_of_error(least, n, min(2 * target, 1 - 1e-9))

@@ -6,20 +6,11 @@ from collections.abc import Sequence
 
 from ..config.prompt import LikelyMistake
 from ..config.schema import Config
-from ..config.scoring import Scoring
 from ..config.words import MAX_LISTED
 from ..data.labelled import BadRow, LabelledData
 from ..report.environment import Environment
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
-from .checks import CheckRecord
-
-
-class NotApplicable(Record):
-    """Why there are no statistics."""
-
-    not_applicable: str
-    """the reason"""
 
 
 class DataRecord(Record):
@@ -51,19 +42,6 @@ class FittedRecord(Record):
     model: ModelInfo
     warnings: tuple[LikelyMistake, ...]
     """likely mistakes in the prompts"""
-    written: str | None
-    """the file; null if nothing was written"""
-
-
-class LabelMass(Record):
-    """The probability that lies on a prompt's labels at all, over the rows."""
-
-    mean: float
-    """mean of the rows"""
-    p10: float
-    """10 % quantile"""
-    min: float
-    """smallest of the rows"""
 
 
 class Coverage(Record):
@@ -95,7 +73,10 @@ class ReliabilityBin(Record):
 
 
 class Statistics(Record):
-    """How well answers and probabilities fit the accepted labels; null where there are no rows."""
+    """How well answers and probabilities fit the accepted labels; null where there are no rows.
+
+    An answer is the most probable label, whether or not a fallback replaces it.
+    """
 
     n_rows: int
     """labelled rows"""
@@ -103,20 +84,20 @@ class Statistics(Record):
     """share of the rows whose answer is accepted"""
     accuracy_ci: tuple[float, float] | None
     """its Wilson 95 % interval"""
+    balanced_accuracy: float | None
+    """mean recall of the labels that are true in some row; over several prompts, the mean of their values"""
+    majority: float | None
+    """the accuracy of the best single label for all rows of a prompt"""
     macro_f1: float | None
     """mean F1 of the labels that are true or predicted in some row; over several prompts, the mean of their values"""
     log_loss: float | None
-    """mean of -ln of the accepted labels' probability, in nats"""
-    n_clipped: int
-    """rows whose accepted labels have a probability below 1e-12, which counts as 1e-12"""
+    """mean of -ln of the accepted labels' probability, in nats; probabilities below 1e-12 count as 1e-12"""
     brier: float | None
     """mean of (1 - p of the accepted labels)² + Σ p² of the others"""
     ece: float | None
     """expected calibration error over 15 bins of the answer's probability"""
-    agreement_with_joint: float | None
-    """share of the rows with the answer of `joint`; null where that was not computed"""
-    label_mass: LabelMass | None
-    """null where the exact scores were not computed"""
+    label_mass: float | None
+    """mean probability that lies on the labels at all; null where the exact scores were not computed"""
     coverage: tuple[Coverage, ...]
     """for thresholds of 0.5 to 0.99"""
     reliability: tuple[ReliabilityBin, ...]
@@ -152,30 +133,30 @@ class Confusion(Record):
 class PromptStatistics(Statistics):
     """The statistics of one prompt in one mode."""
 
+    prompt: str
+    """its name"""
+    n_abstained: int
+    """rows that the fallback answers"""
     labels: dict[str, LabelStatistics]
     """by label, in the order of the configuration"""
     confusions: tuple[Confusion, ...]
     """the most frequent ones, most frequent first"""
     confusion_matrix: tuple[tuple[int, ...], ...]
-    """rows of each true label (row) that got each label (column), in the order of `labels`"""
+    """rows of a true label (row) that got a label (column), in the order of `labels`"""
 
 
 class ModeStatistics(Statistics):
-    """The statistics of all rows of all prompts that can have the mode."""
+    """The statistics of all rows of the prompts that every mode can score."""
 
-    n_prompts: int
-    """prompts that can have the mode"""
-    prompts: dict[str, PromptStatistics | NotApplicable]
-    """by prompt"""
-    compared: Statistics | None = left_out_if_none()
-    """over the prompts that every mode can score, if some mode cannot score all; compare modes by these"""
+    prompts: dict[str, PromptStatistics]
+    """of the prompts that can have the mode"""
+    not_applicable: dict[str, str]
+    """why the others cannot"""
 
 
 class WorstRow(Record):
     """A row whose accepted labels have a low probability."""
 
-    mode: Scoring
-    """the scoring"""
     prompt: str
     """the prompt's name"""
     line: int
@@ -192,8 +173,37 @@ class WorstRow(Record):
     """of the answer"""
 
 
+class Check(Record):
+    """The stated error of one prompt, on rows that its statement does not stand on."""
+
+    prompt: str
+    """the prompt's name"""
+    stated: float
+    """the share of wrong answers among answered queries at most"""
+    n_rows: int
+    """rows that are labelled for the prompt"""
+    n_counted: int
+    """how many of these are answered"""
+    n_seen: int
+    """how many of these have a wrong answer"""
+    p_value: float
+    """how likely a share as bad as this is where the statement is true"""
+    holds: bool
+    """whether that is not too unlikely: at least 0.05, divided by the number of statements"""
+    power: float
+    """with which probability so many rows show that the error is twice the stated one"""
+
+
+class CheckRecord(Record):
+    """The statements of a calibration file on other rows."""
+
+    n_known: int
+    """rows that are left out, as their query was among the calibration's"""
+    checks: tuple[Check, ...]
+
+
 class EvaluationRecord(Record):
-    """How well every scoring mode labels."""
+    """How well a configuration labels, and with `scoring` how well scorings do."""
 
     data: DataRecord
     config: Config
@@ -202,11 +212,11 @@ class EvaluationRecord(Record):
     """likely mistakes in the prompts"""
     environment: Environment
     compared_prompts: tuple[str, ...] | None = left_out_if_none()
-    """the prompts that every mode can score, where one cannot score them all"""
+    """the prompts that the figures of all rows are of, where a mode cannot score all of them"""
     modes: dict[str, ModeStatistics]
-    """by scoring; `calibrated` where the configuration calibrates"""
+    """`configured`: what `run` answers, with heads, prior, temperature and biases; by scoring: none of these"""
     worst: tuple[WorstRow, ...]
-    """for each mode ten rows, lowest probability first"""
+    """ten rows as configured, lowest probability first"""
     non_finite: tuple[BadRow, ...]
     """rows that are left out because their scores are not finite"""
     check: CheckRecord | None = left_out_if_none()

@@ -7,9 +7,8 @@ equally frequent, which is wrong where they are not: docs/real-models.md says wh
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 
@@ -18,11 +17,11 @@ from ..config.prompt import CONTENT_FREE_QUERIES, LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..config.words import shown
-from ..data.rows import Reading, Row, read_queries
+from ..data.rows import PLAIN, Reading, Row, read_queries
 from ..errors import ConfigError, PlanError
+from ..evaluation.passes import probabilities_of
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Paragraph, Table
-from ..report.files import check_writable
 from ..report.record import Record
 from ..score.result import ModelInfo
 from ..statistics import SMALLEST, FloatArray
@@ -63,93 +62,74 @@ class BatchPriorRecord(Record):
     model: ModelInfo
     warnings: tuple[LikelyMistake, ...]
     """what is likely a mistake in the prompts"""
-    written: str
-    """the calibration file"""
     prompts: dict[str, PromptPrior]
     """by prompt"""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPriorSettings:
-    """The queries, the strength and the output of a batch prior."""
-
-    config: Config
-    queries: str
-    """a file, or - for standard input"""
-    reading: Reading
-    out: Path
-    names: tuple[str, ...] = ()
-    """prompts; empty: all"""
-    strength: float = 0.75
-    force: bool = False
-    """overwrite a file that is at `out`"""
-
-
-def fit_batch_prior(settings: BatchPriorSettings, opener: ClassifierOpener) -> tuple[BatchPriorRecord, str]:
+def fit_batch_prior(
+    config: Config,
+    queries: str,
+    opener: ClassifierOpener,
+    *,
+    reading: Reading = PLAIN,
+    names: Sequence[str] = (),
+    strength: float = 0.75,
+) -> tuple[BatchPriorRecord, str]:
     """The record that `qcls-gguf calibrate` prints as JSON for queries without labels, and the calibration file's text.
 
-    Raises ConfigError for fewer than LEAST_QUERIES queries and for what cannot be fitted or written; and what
-    Classifier raises.
+    queries: a file, or - for standard input; names: prompts, empty: all without a head.
+    Raises ConfigError for fewer than LEAST_QUERIES queries and for what cannot be fitted; and what Classifier raises.
     """
-    prompts_to_fit(settings.config, settings.names)
-    check_writable(settings.out, "`out`", {"`queries`": Path(settings.queries)}, force=settings.force)
-    lines = list(read_queries(settings.queries, settings.reading))
-    config = opener.rendered(settings.config)
-    prompts = prompts_to_fit(config, settings.names)
-    plain = tuple(prompt.changed(min_confidence=None, fallback=None) for prompt in prompts)
-    found: dict[str, list[list[float]]] = {prompt.name: [] for prompt in prompts}
-    asked = [*lines, *map(Row, CONTENT_FREE_QUERIES)]
-    raw = config.changed(prompts=plain, calibration=None, heads=None)
-    with opener.open(raw) as classifier:
-        for line in opener.each("label", asked):
+    chosen = [prompt.name for prompt in prompts_to_fit(config, names)]
+    lines = list(read_queries(queries, reading))
+    answers = []
+    with opener.open(config.changed(calibration=None)) as classifier:
+        for line in opener.each("label", [*lines, *map(Row, CONTENT_FREE_QUERIES)]):
             if line.error is None:
                 with suppress(PlanError):  # too long
-                    for answer in classifier.classify(line.text).results:
-                        found[answer.prompt].append([score.probability for score in answer.scores])
-        model = classifier.model
-    n_queries = len(found[prompts[0].name]) - len(CONTENT_FREE_QUERIES)
+                    answers.append(classifier.classify(line.text).results)
+        model, compiled = classifier.model, classifier.prompts
+    n_queries = len(answers) - len(CONTENT_FREE_QUERIES)
     if n_queries < LEAST_QUERIES:
-        raise ConfigError(f"`queries` {settings.queries}: has {n_queries} queries, a prior needs {LEAST_QUERIES}")
-    without_cue = {prompt.name for prompt in settings.config.prompts if prompt.is_chat and not prompt.cue}
+        raise ConfigError(f"`queries` {queries}: has {n_queries} queries, a prior needs {LEAST_QUERIES}")
+    without_cue = {prompt.name for prompt in config.prompts if prompt.is_chat and not prompt.cue}
     priors, entries = {}, {}
-    for prompt in prompts:
-        p, empty = np.split(np.array(found[prompt.name]), [n_queries])
+    for number in (number for number, prompt in enumerate(compiled) if prompt.name in chosen):
+        prompt = compiled[number].settings
+        p, empty = np.split(probabilities_of([results[number] for results in answers]), [n_queries])
         log_mean = np.log(np.maximum(p.mean(axis=0), SMALLEST))
-        bias = np.round(settings.strength * (log_mean.mean() - log_mean), 6)
-        answered = (p, p * np.exp(bias))
-        before, after = (dict(zip(prompt.labels, _shares(each), strict=True)) for each in answered)
-        top = max(prompt.labels, key=lambda label: before[label])
-        steady = round(_shares(p / np.maximum(empty.mean(axis=0), SMALLEST))[prompt.labels.index(top)], 4)
+        bias = np.round(strength * (log_mean.mean() - log_mean), 6)
+        shares = (_shares(p), _shares(p * np.exp(bias)))
+        steady = _shares(p / np.maximum(empty.mean(axis=0), SMALLEST))[int(np.argmax(shares[0]))]
         by_label = dict(zip(prompt.labels, bias.tolist(), strict=True))
         priors[prompt.name] = PromptPrior(
             scoring=prompt.scoring,
             bias=by_label,
-            before=before,
-            after=after,
-            steady=None if prompt.name in without_cue else steady,
+            before=dict(zip(prompt.labels, shares[0], strict=True)),
+            after=dict(zip(prompt.labels, shares[1], strict=True)),
+            steady=None if prompt.name in without_cue else round(steady, 4),
         )
         entries[prompt.name] = PromptCalibration(
             prompt_hash=prompt_hash(prompt),
             scoring=prompt.scoring,
             temperature=1.0,
             bias=by_label,
-            fit={"n_queries": n_queries, "strength": settings.strength},
+            fit={"n_queries": n_queries, "strength": strength},
         )
     record = BatchPriorRecord(
-        queries=settings.queries,
+        queries=queries,
         n_queries=n_queries,
         n_left_out=len(lines) - n_queries,
-        strength=settings.strength,
+        strength=strength,
         model=model,
         warnings=opener.warnings,
-        written=str(settings.out),
         prompts=priors,
     )
     return record, calibration_text(model.sha256, entries)
 
 
 def _shares(p: FloatArray) -> list[float]:
-    """(n_labels,) the share of the rows that each label answers."""
+    """(n_labels,) the shares of the rows that the labels answer."""
     shares: list[float] = (np.bincount(p.argmax(axis=1), minlength=p.shape[1]) / len(p)).tolist()
     return shares
 
@@ -166,7 +146,7 @@ def _skew(name: str, prior: PromptPrior) -> str | None:
 
 
 def batch_prior_document(record: BatchPriorRecord) -> Document:
-    """A row for each label: its bias, and how often it answers without and with the biases."""
+    """A row a label: its bias, and how often it answers without and with the biases."""
     return Document(
         title="Batch prior",
         parts=[

@@ -1,56 +1,52 @@
-"""From labelled data to a calibration file: one pass, then for each prompt a fit and its verdict."""
+"""From labelled rows to a calibration file: temperatures, or the errors that thresholds keep.
+
+Rows that fit a temperature state nothing: a statement is of rows that fitted nothing else.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from ..config.calibration_file import PromptCalibration, calibration_text, prompt_hash
+import numpy as np
+
+from ..config.calibration_file import (
+    PromptCalibration,
+    StatedError,
+    StatementSource,
+    answers_hash,
+    calibration_text,
+    prompt_hash,
+    query_digests,
+    read_calibration,
+)
 from ..config.heads_file import headed
 from ..config.prompt import Prior, PromptConfig
 from ..config.schema import Config, chosen_prompts
 from ..config.scoring import Scoring
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
+from ..config.words import counted
+from ..core.loading import calibrate as adjust
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
 from ..errors import ConfigError, ScoreError
-from ..evaluation.evaluate import EvaluationSettings, score_data
-from ..evaluation.passes import truth_of
-from ..evaluation.records import FittedRecord
+from ..evaluation.passes import Answered, Truth, answer_rows, probabilities_of, truth_of, usable_rows
+from ..evaluation.records import FittedRecord, data_record
 from ..opening import ClassifierOpener
-from ..report.document import TEXT, Document, Table
-from ..report.files import check_writable
+from ..report.document import TEXT, Document, Paragraph, Table, percent
 from ..report.record import Record
-from ..statistics.temperature import cross_validate
+from ..statistics import FloatArray, upper_bound, wilson
+from ..statistics.fitting import Step, cross_validate, error_thresholds, rows_needed
+from ..version import __version__
 
 N_ROWS_A_FOLD = 10
 """Fewer held-out rows say too little of a fit."""
+FALLBACK = "unsure"
 _DIGITS = 6
 """Decimals of what is written."""
 
 
-class LogLoss(Record):
-    """Mean log-loss over the rows, in nats."""
-
-    before: float
-    """of the uncalibrated scores"""
-    after: float
-    """of each row by the fit to the other folds"""
-    standard_error: float
-    """of the mean of before - after"""
-
-
-class CalibrationError(Record):
-    """Expected calibration error over 15 bins."""
-
-    before: float
-    """of the uncalibrated scores"""
-    after: float
-    """of each row by the fit to the other folds"""
-
-
 class FitRecord(Record):
-    """The fit of one prompt, and whether it was kept."""
+    """The temperature of one prompt, and whether it was kept."""
 
     scoring: Scoring
     """as configured"""
@@ -64,8 +60,16 @@ class FitRecord(Record):
     """rows that are labelled for the prompt"""
     n_folds: int
     """of the cross-validation"""
-    log_loss: LogLoss
-    ece: CalibrationError
+    log_loss_before: float
+    """mean over the rows, in nats, of the uncalibrated scores"""
+    log_loss_after: float
+    """of rows by the fit to the other folds"""
+    standard_error: float
+    """of the mean of the difference"""
+    ece_before: float
+    """expected calibration error over 15 bins, of the uncalibrated scores"""
+    ece_after: float
+    """of rows by the fit to the other folds"""
 
 
 class CalibrationRecord(FittedRecord):
@@ -77,93 +81,98 @@ class CalibrationRecord(FittedRecord):
     """by prompt"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitSettings:
-    """The data, the prompts and the output of what is fitted to labelled queries."""
+class StatedPrompt(Record):
+    """What is stated of one prompt's answers."""
 
-    config: Config
-    data: Path
-    """labelled queries, see read_labelled"""
-    out: Path
-    """the file that is to be written"""
-    names: tuple[str, ...] = ()
-    """prompts to fit; empty: all"""
-    columns: LabelledColumns = PLAIN_COLUMNS
-    """which columns of the data are read"""
-    force: bool = False
-    """overwrite a file that is at `out`"""
-    skip_bad: bool = False
-    """leave out rows that cannot be used, instead of refusing them"""
-
-    def check(self) -> None:
-        """Raise ConfigError for names that no prompt has, and for an output that cannot be written."""
-        chosen_prompts(self.config, self.names)
-        inputs = {"`data`": self.data, "the configuration": self.config.path}
-        check_writable(self.out, "`out`", inputs, force=self.force)
+    n_rows: int
+    """rows that are labelled for it"""
+    error_of_all: float
+    """share of them with a wrong answer"""
+    error: StatedError | None = None
+    """null where none can be stated"""
+    answered: float | None = None
+    """share of the rows that the threshold answers"""
+    answered_ci: tuple[float, float] | None = None
+    """its Wilson 95 % interval"""
+    bound: float | None = None
+    """the error among them is below this, by Clopper and Pearson with the same confidence for this threshold alone"""
+    refused: str | None = None
+    """why nothing can be stated"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationSettings(FitSettings):
-    """The same for a calibration."""
+class StatementRecord(FittedRecord):
+    """Error rates, stated by labelled rows."""
 
-    n_folds: int = 5
-    seed: int = 0
-    """of the shuffle into folds"""
+    n_duplicates: int
+    """rows whose query came before"""
+    prompts: dict[str, StatedPrompt]
+    """by prompt"""
 
 
-def calibrate(settings: CalibrationSettings, opener: ClassifierOpener) -> tuple[CalibrationRecord, str | None]:
-    """Fit, and return the record that `qcls-gguf calibrate` prints as JSON, and the calibration file's text.
+def calibrate(
+    config: Config,
+    path: Path,
+    opener: ClassifierOpener,
+    *,
+    names: Sequence[str] = (),
+    columns: LabelledColumns = PLAIN_COLUMNS,
+    skip_bad: bool = False,
+    n_folds: int = 5,
+    seed: int = 0,
+) -> tuple[CalibrationRecord, str | None]:
+    """Fit temperatures; the record that `qcls-gguf calibrate` prints as JSON, and the calibration file's text.
 
+    path: labelled queries; names: prompts to fit, empty: all without a head; seed: of the shuffle into folds.
     The text has the fits that were accepted, and is None where there are none. Nothing is written. Raises ConfigError
-    for what cannot be fitted or written, before anything is computed; and what Classifier raises.
+    for what cannot be fitted, before anything is computed; and what Classifier raises.
     """
-    prompts_to_fit(settings.config, settings.names)
-    settings.check()
-    settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
-    prompts = prompts_to_fit(settings.config, settings.names)
-    evaluation = EvaluationSettings(
-        config=settings.config.changed(calibration=None),  # the one that this replaces
-        path=settings.data,
-        columns=settings.columns,
-        modes=tuple(dict.fromkeys(prompt.scoring for prompt in prompts)),
-        skip_bad=settings.skip_bad,
-    )
-    scored = score_data(evaluation, opener, check=lambda data: _check_rows(settings, prompts, data.rows))
-    if scored.non_finite:
-        lines = ", ".join(str(row.line) for row in scored.non_finite)
-        raise ScoreError(f"`data` {settings.data}: scores that are not finite: lines {lines}: leave these rows out")
-    _check_rows(settings, prompts, scored.rows)  # again: the model may have refused some
-    fits: dict[str, FitRecord] = {}
-    for prompt in opener.each("fit", prompts):
-        index = settings.config.prompts.index(prompt)
-        truth, adjustment = truth_of(scored.prompts[index], scored.rows), scored.adjustments[index]
-        score = scored.tables[prompt.name].by_scoring[prompt.scoring][truth.index]
-        verdict = cross_validate(
-            score if adjustment.prior is None else score - adjustment.prior,
-            truth.accepted,
-            n_folds=settings.n_folds,
-            seed=settings.seed,
-        )
-        fits[prompt.name] = FitRecord(
+    chosen = [prompt.name for prompt in prompts_to_fit(config, names)]
+
+    def check_rows(rows: Sequence[LabelledQuery]) -> None:
+        for name in chosen:
+            if (n_rows := sum(name in row.labels for row in rows)) < n_folds * N_ROWS_A_FOLD:
+                raise ConfigError(
+                    f"`data` {path}: prompt {name}: has {n_rows} labelled rows, {n_folds} folds need "
+                    f"{n_folds * N_ROWS_A_FOLD}: label more, lower `n_folds`, or name the prompts to fit with `prompt`"
+                )
+
+    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
+    usable_rows(data, skip_bad=skip_bad)
+    check_rows(data.rows)
+    with opener.open(config.changed(calibration=None)) as classifier:  # the one that this replaces
+        answered = _finite(answer_rows(classifier, data, opener, skip_bad=skip_bad), path)
+        prompts, adjustments, model = classifier.prompts, classifier.adjustments, classifier.model
+    check_rows(answered.rows)  # again: the model may have refused some
+    fits, entries = {}, {}
+    for number in (number for number, prompt in enumerate(prompts) if prompt.name in chosen):
+        prompt, prior = prompts[number].settings, adjustments[number].prior
+        truth = truth_of(prompts[number], answered.rows)
+        score = np.array([[score.score for score in answered.answers[row][number].scores] for row in truth.index])
+        found = cross_validate(score if prior is None else score - prior, truth.accepted, n_folds=n_folds, seed=seed)
+        fits[prompt.name] = fit = FitRecord(
             scoring=prompt.scoring,
             prior=prompt.prior,
-            accepted=verdict.accepted,
-            temperature=round(verdict.temperature, _DIGITS),
+            accepted=found.accepted,
             n_rows=len(score),
-            n_folds=settings.n_folds,
-            log_loss=LogLoss(**verdict.log_loss._asdict(), standard_error=verdict.standard_error),
-            ece=CalibrationError(**verdict.ece._asdict()),
+            n_folds=n_folds,
+            **{**found._asdict(), "temperature": round(found.temperature, _DIGITS)},
         )
-    entries = {prompt.name: _in_file(prompt, fits[prompt.name]) for prompt in prompts if fits[prompt.name].accepted}
+        if fit.accepted:
+            told = fit.model_dump(include={"n_rows", "n_folds", "log_loss_before", "log_loss_after", "standard_error"})
+            entries[prompt.name] = PromptCalibration(
+                prompt_hash=prompt_hash(prompt),
+                scoring=fit.scoring,
+                temperature=fit.temperature,
+                fit={name: round(number, _DIGITS) for name, number in told.items()},
+            )
     record = CalibrationRecord(
-        data=scored.data,
-        model=scored.model,
+        data=data_record(data, len(answered.rows), answered.bad),
+        model=model,
         warnings=opener.warnings,
-        written=str(settings.out) if entries else None,
-        seed=settings.seed,
+        seed=seed,
         prompts=fits,
     )
-    return record, calibration_text(scored.model.sha256, entries) if entries else None
+    return record, calibration_text(model.sha256, entries) if entries else None
 
 
 def prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
@@ -172,7 +181,7 @@ def prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
     Raises ConfigError for an unknown name, a prompt with a head and a given temperature.
     """
     heads = headed(config)
-    chosen = [each for each in chosen_prompts(config, names) if names or each.name not in heads]
+    chosen = [prompt for prompt in chosen_prompts(config, names) if names or prompt.name not in heads]
     fitted = sorted(heads) if not chosen else [prompt.name for prompt in chosen if prompt.name in heads]
     if fitted:
         raise ConfigError(
@@ -187,42 +196,159 @@ def prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
     return chosen
 
 
-def _check_rows(settings: CalibrationSettings, prompts: Sequence[PromptConfig], rows: Sequence[LabelledQuery]) -> None:
-    """Raise ConfigError for too few rows, before the model is loaded."""
-    n_folds = settings.n_folds
-    for prompt in prompts:
-        n_rows = sum(prompt.name in row.labels for row in rows)
-        if n_rows < n_folds * N_ROWS_A_FOLD:
-            raise ConfigError(
-                f"`data` {settings.data}: prompt {prompt.name}: has {n_rows} labelled rows, {n_folds} folds need "
-                f"{n_folds * N_ROWS_A_FOLD}: label more, lower `n_folds`, or name the prompts to fit with `prompt`"
-            )
-
-
-def _in_file(prompt: PromptConfig, fit: FitRecord) -> PromptCalibration:
-    """What the calibration file says of a prompt."""
-    loss = fit.log_loss
-    numbers = {"log_loss_before": loss.before, "log_loss_after": loss.after, "standard_error": loss.standard_error}
-    rounded = {name: round(number, _DIGITS) for name, number in numbers.items()}
-    return PromptCalibration(
-        prompt_hash=prompt_hash(prompt),
-        scoring=fit.scoring,
-        temperature=fit.temperature,
-        fit={"n_rows": fit.n_rows, "n_folds": fit.n_folds, **rounded},
-    )
+def _finite(answered: Answered, path: Path) -> Answered:
+    """The same; raises ScoreError where scores of some rows are not finite."""
+    if answered.non_finite:
+        lines = ", ".join(str(row.line) for row in answered.non_finite)
+        raise ScoreError(f"`data` {path}: scores that are not finite: lines {lines}: leave these rows out")
+    return answered
 
 
 def calibration_document(record: CalibrationRecord) -> Document:
     """A row for each prompt: its log-loss and ECE before and on held-out rows, its temperature, and the verdict."""
     rows = []
     for name, fit in record.prompts.items():
-        loss, ece = fit.log_loss, fit.ece
-        verdict = (
-            f"{'kept' if fit.accepted else 'refused'}: {loss.before - loss.after:+.4f} ± {loss.standard_error:.4f}"
-        )
-        rows.append([name, fit.n_rows, loss.before, loss.after, ece.before, ece.after, fit.temperature, verdict])
+        gain = fit.log_loss_before - fit.log_loss_after
+        verdict = f"{'kept' if fit.accepted else 'refused'}: {gain:+.4f} ± {fit.standard_error:.4f}"
+        measured = (fit.log_loss_before, fit.log_loss_after, fit.ece_before, fit.ece_after)
+        rows.append([name, fit.n_rows, *measured, fit.temperature, verdict])
     columns = {
         "prompt": TEXT, "rows": "d", "log-loss": ".4f", "log-loss held out": ".4f", "ECE": ".4f", "ECE held out": ".4f",
         "temperature": ".3f", "verdict": ">",
     }  # fmt: skip
     return Document(title="Calibration", parts=[Table(columns=columns, rows=rows)])
+
+
+def state(
+    config: Config,
+    path: Path,
+    opener: ClassifierOpener,
+    *,
+    target_error: float,
+    confidence: float = 0.95,
+    fallback: str | None = None,
+    names: Sequence[str] = (),
+    columns: LabelledColumns = PLAIN_COLUMNS,
+    skip_bad: bool = False,
+) -> tuple[StatementRecord, str | None]:
+    """State errors among answered queries; the record that `qcls-gguf calibrate` prints as JSON, and the file's text.
+
+    path: labelled queries; confidence: of the statement, over the draw of the rows; fallback: the answer to all other
+    queries, None: the prompt's own, else FALLBACK; names: prompts, empty: all.
+    Temperatures and biases are those of the configuration and of its calibration file, which must be fitted to other
+    rows. The text keeps them, and has what can be stated; it is None where nothing can. Raises ConfigError for what
+    cannot be asked, before anything is computed; and what Classifier raises.
+    """
+    headed(config)
+    chosen = [prompt.name for prompt in chosen_prompts(config, names)]
+    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
+    usable_rows(data, skip_bad=skip_bad)
+    for name in chosen:
+        if not any(name in row.labels for row in data.rows):
+            raise ConfigError(f"`data` {path}: no row is labelled for prompt {name}: name others")
+    with opener.open(config.changed(calibration=None)) as classifier:  # whose statements this replaces
+        entries: dict[str, PromptCalibration] = {}
+        if config.calibration is not None and config.calibration.exists():
+            fitted = read_calibration(classifier.config.changed(calibration=config.calibration))
+            assert fitted is not None
+            fitted.check_model(classifier.model.sha256)
+            classifier.core.run(adjust, classifier.core, classifier.configured, fitted)
+            fits = {name: fit for name, fit in fitted.prompts.items() if fit.fits_scores}
+            entries = {name: fit.changed(answers=None, error=None) for name, fit in fits.items()}
+        answered = _finite(answer_rows(classifier, data, opener, skip_bad=skip_bad), path)
+        prompts, model = classifier.prompts, classifier.model
+    stated: dict[str, StatedPrompt] = {}
+    for number in (number for number, prompt in enumerate(prompts) if prompt.name in chosen):
+        prompt, head, truth = prompts[number].settings, prompts[number].head, truth_of(prompts[number], answered.rows)
+        p = probabilities_of([answered.answers[row][number] for row in truth.index])
+        stated[prompt.name] = _stated(truth, p, target_error, confidence, fallback or prompt.fallback or FALLBACK)
+        if stated[prompt.name].error is not None:
+            fit = entries.get(prompt.name) or PromptCalibration(prompt_hash=prompt_hash(prompt), scoring=prompt.scoring)
+            digest = answers_hash(prompt, fit, head.digest if head else None)
+            entries[prompt.name] = fit.changed(answers=digest, error=stated[prompt.name].error)
+    queries = [row.query for row in answered.rows]
+    n_duplicates = len(queries) - len(set(queries))
+    record = StatementRecord(
+        data=data_record(data, len(queries), answered.bad),
+        model=model,
+        warnings=opener.warnings,
+        n_duplicates=n_duplicates,
+        prompts=stated,
+    )
+    source = StatementSource(
+        data=path.name,
+        data_sha256=data.sha256,
+        date=datetime.now(UTC).date().isoformat(),
+        package_version=__version__,
+        n_rows=len(queries),
+        n_duplicates=n_duplicates,
+        queries=query_digests(queries),
+    )
+    has_stated = any(prompt.error for prompt in stated.values())
+    return record, calibration_text(model.sha256, entries, source) if has_stated else None
+
+
+def _stated(truth: Truth, p: FloatArray, target: float, confidence: float, fallback: str) -> StatedPrompt:
+    """What is stated of one prompt; p: (n, n_labels) of its labelled rows."""
+    rows, answer, n = np.arange(len(p)), p.argmax(axis=1), len(p)
+    wrong = ~truth.accepted[rows, answer]
+    steps = error_thresholds(p[rows, answer], wrong, target, confidence)
+    best = next((step for step in reversed(steps) if step.accepted), None)
+    if best is None:
+        why = _why_no_threshold(steps, n, target, confidence)
+        return StatedPrompt(n_rows=n, error_of_all=float(wrong.mean()), refused=why)
+    return StatedPrompt(
+        n_rows=n,
+        error_of_all=float(wrong.mean()),
+        error=StatedError(
+            target=target,
+            confidence=confidence,
+            threshold=best.threshold,
+            fallback=fallback,
+            n_rows=n,
+            n_answered=best.n_answered,
+            n_wrong=best.n_wrong,
+        ),
+        answered=best.n_answered / n,
+        answered_ci=wilson(best.n_answered, n),
+        bound=upper_bound(best.n_wrong, best.n_answered, confidence),
+    )
+
+
+def _why_no_threshold(steps: Sequence[Step], n: int, target: float, confidence: float) -> str:
+    needed = rows_needed(n, steps, target, confidence)
+    what = f"no threshold keeps the error at {target:.3g} with confidence {confidence:.3g}"
+    if not steps:
+        return f"{what}: {n} labelled rows are too few, {needed} are needed if none of them is wrong"
+    best = min(steps, key=lambda step: step.n_wrong / max(step.n_answered, 1))
+    seen = f"{best.n_wrong} of the {best.n_answered} surest rows are wrong"
+    if needed is None:
+        return (
+            f"{what}: {seen}, which more rows do not change: try `learn`, a better prompt or model, or a larger share"
+        )
+    return f"{what}: {seen}; if errors stay as frequent, about {needed} rows are needed, and there are {n}"
+
+
+def statement_document(record: StatementRecord) -> Document:
+    """A row for each prompt's error rate, and what is refused."""
+    rows, titles, parts = [], dict[str, None](), []
+    for name, prompt in record.prompts.items():
+        if prompt.error:
+            low, high = prompt.answered_ci or (0.0, 1.0)
+            error, sure = prompt.error.target, prompt.error.confidence
+            titles[f"Error among answered queries at most {error:.3g}, confidence {sure:.3g}"] = None
+            rows.append([
+                *(name, prompt.n_rows, prompt.error_of_all, prompt.error.threshold),
+                *(f"{percent(prompt.answered)} ({low:.1%}–{high:.1%})", prompt.error.n_wrong, prompt.bound),
+                prompt.error.fallback,
+            ])  # fmt: skip
+        else:
+            parts.append(Paragraph(f"{name}: {prompt.refused}", "warning"))
+    columns = {
+        "prompt": TEXT, "rows": "d", "error of all": ".1%", "threshold": ".4f", "answered (95 %)": ">", "wrong": "d",
+        "error below": ".1%", "the rest gets": TEXT,
+    }  # fmt: skip
+    if record.n_duplicates:
+        what = f"{counted(record.n_duplicates, 'row')} with a query that came before: leave them out, unless queries"
+        parts.append(Paragraph(f"{what} repeat so where the answers are used", "warning"))
+    return Document(title="Statements", parts=[Table(columns=columns, rows=rows, title=" and ".join(titles)), *parts])

@@ -29,7 +29,7 @@ N_FOLDS = 5
 SIGNIFICANT = 0.05
 NONE = np.empty(0, np.intp)
 _MOST_BIASES = 200
-"""With more labels their scores get one scale, and no bias for each."""
+"""With more labels their scores get one scale, and no biases."""
 _LEAST_SCALE = 0.01
 _MOST_NUMBERS = 1 << 22
 """of states in float64 that are in memory at a time"""
@@ -40,7 +40,7 @@ class HeadFit(NamedTuple):
 
     head: Head
     losses: AnyFloats
-    """(n,) log-loss of each row by the fit without it"""
+    """(n,) log-losses of the rows, each by the fit without it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +63,15 @@ class Candidate:
 
     def is_read_by(self, head: Head) -> bool:
         """Whether the head was fitted to this."""
-        found = head.text, head.depth, head.reads_labels
-        return found == (self.text, self.depth, self.scores is not None)
+        return (head.text, head.depth, head.reads_labels) == (self.text, self.depth, self.scores is not None)
 
     def log_p(self, head: Head) -> AnyFloats:
         """(n, n_labels) log-probabilities of the rows by a head that reads this."""
-        found = []
+        parts = []
         for rows in np.array_split(self.index, 1 + self.states.shape[1] * len(self.index) // _MOST_NUMBERS):
-            own = np.zeros((len(rows), len(head.bias))) if self.scores is None else self.scores[rows]
-            found.append(head_scores(head, self.states[rows].astype(np.float32), own.astype(np.float32)))
-        return np.concatenate(found)
+            scores = np.zeros((len(rows), len(head.bias))) if self.scores is None else self.scores[rows]
+            parts.append(head_scores(head, self.states[rows].astype(np.float32), scores.astype(np.float32)))
+        return np.concatenate(parts)
 
     def fit(self, label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
         """The head with the least leave-one-out log-loss; label: (n,).
@@ -96,12 +95,12 @@ class Candidate:
             base = scale * scores + shift
         ridge = Ridge(self.states, self.index, target - np.exp(log_softmax(base)))
         total = np.zeros((len(PENALTIES), len(GAINS)))
-        for some, by_penalty in ridge.left_out(PENALTIES):
+        for part, by_penalty in ridge.left_out(PENALTIES):
             for place, left_out in enumerate(by_penalty):
-                total[place] += [_losses(base[some] + gain * left_out, label[some]).sum() for gain in GAINS]
+                total[place] += [_losses(base[part] + gain * left_out, label[part]).sum() for gain in GAINS]
         least, at = np.unravel_index(total.argmin(), total.shape)
         penalty, gain = PENALTIES[least], GAINS[at]
-        losses = [_losses(base[some] + gain * left_out, label[some]) for some, (left_out,) in ridge.left_out([penalty])]
+        losses = [_losses(base[part] + gain * left_out, label[part]) for part, (left_out,) in ridge.left_out([penalty])]
         weight, bias = ridge.weights(penalty)
         head = Head(
             depth=self.depth,
@@ -138,28 +137,28 @@ class Ridge:
         self._squares, vectors = squares[kept], vectors[:, kept]
         self._vectors = x.T @ vectors / np.sqrt(self._squares) if n <= n_embd else vectors
         self._intercept = target.mean(axis=0)
-        self._along = self._vectors.T @ sum(x.T @ (target[some] - self._intercept) for some, x in self._parts())
+        self._along = self._vectors.T @ sum(x.T @ (target[part] - self._intercept) for part, x in self._parts())
 
     def _parts(self) -> Iterator[tuple[slice, AnyFloats]]:
         """Which of the n rows, and their standardised states."""
         size = max(1, _MOST_NUMBERS // max(self._states.shape[1], len(PENALTIES) * self._target.shape[1]))
         for start in range(0, len(self._index), size):
-            some = slice(start, start + size)
-            yield some, (self._states[self._index[some]].astype(np.float64) - self._mean) / self._scale
+            part = slice(start, start + size)
+            yield part, (self._states[self._index[part]].astype(np.float64) - self._mean) / self._scale
 
     def left_out(self, penalties: Sequence[float]) -> Iterator[tuple[slice, list[AnyFloats]]]:
-        """Part by part which of the n rows, and by penalty (n_part, n_targets) their predictions, each row's by the
+        """Part by part which of the n rows, and by penalty (n_part, n_targets) their predictions, a row's by the
         regression without it.
         """
-        for some, x in self._parts():
-            z, target = x @ self._vectors, self._target[some]
-            squares, found = np.square(z), []
+        for part, x in self._parts():
+            z, target = x @ self._vectors, self._target[part]
+            squares, by_penalty = np.square(z), []
             for penalty in penalties:
                 share = 1 / (self._squares + penalty)
                 fitted = self._intercept + z @ (share[:, None] * self._along)
                 leverage = np.minimum(1 / len(self._index) + squares @ share, 1 - 1e-6)
-                found.append(target - (target - fitted) / (1 - leverage)[:, None])
-            yield some, found
+                by_penalty.append(target - (target - fitted) / (1 - leverage)[:, None])
+            yield part, by_penalty
 
     def weights(self, penalty: float) -> tuple[AnyFloats, AnyFloats]:
         """((n_embd, n_targets), (n_targets,)) weights and intercepts for states that are not standardised."""
@@ -208,38 +207,39 @@ def fit_scores(scores: AnyFloats, label: IntArray) -> tuple[float, AnyFloats]:
 
 def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
     """The candidate that suffices; label: (n,)."""
-    return cheapest([each.fit(label, n_labels, unlearnt) for each in candidates])
+    return cheapest([candidate.fit(label, n_labels, unlearnt) for candidate in candidates])
 
 
 def cheapest(fitted: Sequence[HeadFit]) -> HeadFit:
     """The first, cheapest first, whose log-loss is within one standard error of the least."""
-    best = min(fitted, key=lambda each: float(each.losses.mean()))
-    for each in fitted:
-        more = each.losses - best.losses
-        if more.mean() <= more.std(ddof=1) / math.sqrt(len(more)):
-            return each
-    return best
+    best = min(fitted, key=lambda fit: float(fit.losses.mean()))
+
+    def suffices(fit: HeadFit) -> bool:
+        excess = fit.losses - best.losses
+        return bool(excess.mean() <= excess.std(ddof=1) / math.sqrt(len(excess)))
+
+    return next(fit for fit in fitted if suffices(fit))
 
 
 def held_out(
     candidates: Sequence[Candidate], label: IntArray, n_labels: int, seed: int = 0, every: int = 1
 ) -> AnyFloats:
-    """(n, n_labels) log-probabilities of each row by a head that was chosen and fitted without the row's fold.
+    """(n, n_labels) log-probabilities of the rows, each by a head that was chosen and fitted without the row's fold.
 
-    every: of the other folds only every so many-th row of each label is learnt from.
+    every: of the other folds only every so many-th row of a label is learnt from.
     """
-    found = np.empty((len(label), n_labels))
+    log_p = np.empty((len(label), n_labels))
     unlearnt = np.setdiff1d(np.arange(n_labels), label)
     for fold in folds(label, seed):
         others = np.sort(_by_label(label, np.setdiff1d(np.arange(len(label)), fold), seed)[::every])
-        head = choose([each.rows(others) for each in candidates], label[others], n_labels, unlearnt).head
-        (read,) = [each for each in candidates if each.is_read_by(head)]
-        found[fold] = read.rows(fold).log_p(head)
-    return found
+        head = choose([candidate.rows(others) for candidate in candidates], label[others], n_labels, unlearnt).head
+        (read,) = [candidate for candidate in candidates if candidate.is_read_by(head)]
+        log_p[fold] = read.rows(fold).log_p(head)
+    return log_p
 
 
 def folds(label: IntArray, seed: int = 0) -> list[IntArray]:
-    """The rows of each of N_FOLDS folds, over which each label is spread; label: (n,)."""
+    """The rows of N_FOLDS folds, over which the labels are spread; label: (n,)."""
     by_label = _by_label(label, np.arange(len(label)), seed)
     return [by_label[first::N_FOLDS] for first in range(N_FOLDS)]
 

@@ -1,12 +1,12 @@
-"""One pass over labelled queries: scores by the labels' texts, and states at several depths, on disk."""
+"""One pass over labelled queries: scores by the labels' texts, and states at several depths, in nameless files."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,21 +14,22 @@ import numpy.typing as npt
 from ..classifier import Classifier
 from ..config.heads_file import Head, Heads
 from ..config.prompt import PromptConfig
-from ..config.scoring import FIRST_TOKEN, JOINT, MEAN, TREE, Scoring
+from ..config.scoring import Scoring
 from ..core.handle import LoadedPrompts
 from ..errors import ConfigError, ModelError
-from ..evaluation.passes import ScoreTable, prompt_scores
-from ..prompts.compiled import Prompt
+from ..evaluation.passes import raw_scores
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.heads import unit_states
+from ..score.result import PromptResult
 from ..statistics import FloatArray
 
 HalfArray = npt.NDArray[np.float16]
+Scores = Mapping[Scoring, FloatArray]
+"""(n_rows, n_labels) the scores of one prompt's labels, by scoring"""
 MOST_NUMBERS = 1 << 27
 """In the states of all rows at one depth, which are fitted some 140 times."""
 _SHARES = (0.4, 0.5, 0.6, 0.67, 0.75, 0.85)
 """of the layers: the depths that are tried"""
-_SCORINGS: tuple[Scoring, ...] = TREE, JOINT, MEAN
 
 
 def tried_depths(classifier: Classifier, wanted: Sequence[int] = ()) -> tuple[int, ...]:
@@ -37,12 +38,12 @@ def tried_depths(classifier: Classifier, wanted: Sequence[int] = ()) -> tuple[in
     wanted: instead of the usual ones. Of a model that shows no states of lower layers, all layers alone.
     """
     n_layer = classifier.engine.model.facts.n_layer
-    found = sorted({depth for depth in wanted or [round(share * n_layer) for share in _SHARES] if 0 < depth < n_layer})
+    lower = sorted({depth for depth in wanted or [round(share * n_layer) for share in _SHARES] if 0 < depth < n_layer})
     try:
-        classifier.core.run(classifier.engine.set_depths, tuple(found))
+        classifier.core.run(classifier.engine.set_depths, tuple(lower))
     except ModelError:
         return (n_layer,)
-    return (*found, n_layer)
+    return (*lower, n_layer)
 
 
 def common_text(classifier: Classifier, text: str) -> PromptSet:
@@ -60,59 +61,34 @@ def read_states(
     prompts: LoadedPrompts,
     queries: Sequence[str],
     depths: tuple[int, ...],
-    path: Path,
-    on_row: Callable[[], None],
-) -> tuple[dict[str, ScoreTable], HalfArray]:
-    """The queries' scores by each prompt's texts, and (n_prompts, n_depths, n_queries, n_embd) the unit states at each
-    prompt's end, in files that begin with `path`.
+    on_row: Callable[[int], None],
+) -> tuple[list[Scores], HalfArray]:
+    """The queries' scores by the prompts' texts, and (n_prompts, n_depths, n_queries, n_embd) the unit states at the
+    prompts' ends.
 
-    depths: ascending; the last one is all layers, with the final norm.
-
-    What an earlier run has left there is not computed again. Prompts that have only heads get no scores. Raises
-    ConfigError for more queries than can be fitted or the disk should hold, and what `classify_batch` raises.
+    depths: ascending; the last one is all layers, with the final norm; on_row: is told how many queries were read.
+    There are scores where the set is exact. The states lie in a file of the folder for temporary ones, which is gone
+    with them. Raises ConfigError for more queries than can be fitted or the disk should hold, and what
+    `classify_batch` raises.
     """
+    n, n_embd = len(queries), classifier.engine.model.facts.n_embd
+    shape = (len(prompts.prompts), len(depths), n, n_embd)
+    if n * n_embd > MOST_NUMBERS:
+        raise ConfigError(f"{n} labelled rows, at most {MOST_NUMBERS // n_embd} can be learnt from: give fewer")
+    folder, n_bytes = tempfile.gettempdir(), 2 * math.prod(shape)
+    if n_bytes > (n_free := shutil.disk_usage(folder).free):
+        raise ConfigError(
+            f"the states of {n} rows take {n_bytes >> 20} MiB in {folder}, where {n_free >> 20} are free: give fewer "
+            "rows, prompts or depths, or another folder in TMPDIR"
+        )
+    answers: list[tuple[PromptResult, ...]] = []
+    with tempfile.TemporaryFile(prefix="qcls-learn-") as file:
+        values: HalfArray = np.memmap(file, np.float16, "w+", shape=shape)
     n_together = classifier.config.runtime.max_batch
-    n_embd = classifier.engine.model.facts.n_embd
-    exact = prompts.compiled.exact
-    shape = (len(prompts.prompts), len(depths), len(queries), n_embd)
-    columns = (len(queries), len(_SCORINGS), sum(len(prompt.labels) for prompt in prompts.prompts)) if exact else (0,)
-    if len(queries) * n_embd > MOST_NUMBERS:
-        raise ConfigError(
-            f"{len(queries)} labelled rows, at most {MOST_NUMBERS // n_embd} can be learnt from: give fewer"
-        )
-    n_bytes, n_free = 2 * math.prod(shape) + 8 * math.prod(columns), shutil.disk_usage(path.parent).free
-    is_new = not path.with_suffix(".states.npy").exists()
-    if is_new and n_bytes > n_free:
-        raise ConfigError(
-            f"the states of {len(queries)} rows take {n_bytes >> 20} MiB in {path.parent.parent}, where {n_free >> 20} "
-            "are free: give fewer rows, prompts or depths, or another folder in TMPDIR"
-        )
-
-    def array(suffix: str, kind: type, shape: tuple[int, ...]) -> Any:
-        return np.lib.format.open_memmap(path.with_suffix(suffix), "w+" if is_new else "r+", kind, shape)
-
-    scores: Any = array(".scores.npy", np.float64, columns) if exact else None
-    values: HalfArray = array(".states.npy", np.float16, shape)
-    n_read = int(values[-1, -1].any(axis=1).sum()) // n_together * n_together  # a row's last states are written last
-    for _ in range(n_read):
-        on_row()
-    for start in range(n_read, len(queries), n_together):
-        some = queries[start : start + n_together]
-        answers, states = classifier.core.run(classifier.core.answers_and_states, prompts, some, depths[:-1])
-        for row, own in enumerate(answers if exact else (), start):
-            by_scoring = [prompt_scores(each).by_scoring for each in own]
-            scores[row] = [[score for each in by_scoring for score in each[scoring]] for scoring in _SCORINGS]
-        values[:, :, start : start + len(some)] = unit_states(states).transpose(1, 2, 0, 3)
-        for _ in some:
-            on_row()
-    return {} if scores is None else _tables(prompts.prompts, scores), values
-
-
-def _tables(prompts: Sequence[Prompt], scores: FloatArray) -> dict[str, ScoreTable]:
-    """The scores by prompt; scores: (n_rows, n_scorings, n_labels of all prompts)."""
-    tables, end = {}, 0
-    for prompt in prompts:
-        begin, end = end, end + len(prompt.labels)
-        found = {scoring: scores[:, place, begin:end] for place, scoring in enumerate(_SCORINGS)}
-        tables[prompt.name] = ScoreTable(by_scoring={**found, FIRST_TOKEN: found[TREE]}, label_mass=None)
-    return tables
+    for start in range(0, n, n_together):
+        batch = queries[start : start + n_together]
+        found, states = classifier.core.run(classifier.core.answers_and_states, prompts, batch, depths[:-1])
+        answers += found if prompts.compiled.exact else ()
+        values[:, :, start : start + len(batch)] = unit_states(states).transpose(1, 2, 0, 3)
+        on_row(start + len(batch))
+    return [raw_scores(of_prompt) for of_prompt in zip(*answers, strict=True)], values

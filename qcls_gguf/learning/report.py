@@ -77,17 +77,17 @@ class LearnRecord(FittedRecord):
 
 
 def learn_document(record: LearnRecord) -> Document:
-    """A row for each prompt: its labels' texts, and heads on held-out rows; then the verdicts."""
+    """A row a prompt: its labels' texts, and heads on held-out rows; then the verdicts."""
     rows, verdicts = [], {}
-    for name, each in record.prompts.items():
-        before, after = each.zero_shot, each.learnt
+    for name, prompt in record.prompts.items():
+        before, after = prompt.zero_shot, prompt.learnt
         losses = [before and before.log_loss, after and after.log_loss, before and before.ece, after and after.ece]
         accuracies = [before and _accuracy(before), after and _accuracy(after)]
-        rows.append([name, each.n_rows, *accuracies, *losses, each.depth])
-        where = "" if each.text is None else f", of the text {shown(each.text)}"
-        verdicts[name] = f"{'a head' if each.kept else 'no head'}{where}: {each.reason}"
-        if each.unlearnt:
-            verdicts[name] += f"; without rows, by their texts: {listed(list(map(shown, each.unlearnt)), 'label')}"
+        rows.append([name, prompt.n_rows, *accuracies, *losses, prompt.depth])
+        where = "" if prompt.text is None else f", of the text {shown(prompt.text)}"
+        verdicts[name] = f"{'a head' if prompt.kept else 'no head'}{where}: {prompt.reason}"
+        if prompt.unlearnt:
+            verdicts[name] += f"; without rows, by their texts: {listed(list(map(shown, prompt.unlearnt)), 'label')}"
     columns = {
         "prompt": TEXT, "rows": "d", "labels' texts": ">", "learnt": ">", "log-loss": ".3f", "learnt log-loss": ".3f",
         "ECE": ".3f", "learnt ECE": ".3f", f"layers of {record.n_layer}": "d",
@@ -95,11 +95,11 @@ def learn_document(record: LearnRecord) -> Document:
     curve = Table(
         title="Learning curve",
         columns={"prompt": TEXT, "rows learnt from": TEXT, "accuracy": TEXT, "more rows": TEXT},
-        rows=[[name, *_curve(each.curve)] for name, each in record.prompts.items() if len(each.curve) > 1],
+        rows=[[name, *_curve(prompt.curve)] for name, prompt in record.prompts.items() if len(prompt.curve) > 1],
     )
     confused = Table(
         columns={"confused by heads": TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
-        rows=[[name, c.label, c.answer, c.n] for name, each in record.prompts.items() for c in each.confusions],
+        rows=[[name, c.label, c.answer, c.n] for name, prompt in record.prompts.items() for c in prompt.confusions],
     )
     twice = record.n_contradictions
     notes = [Paragraph(f"{counted(twice, 'query', 'queries')} with different labels in several rows", "warning")]
@@ -114,7 +114,7 @@ def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
     accuracies = list(curve.values())
     gain = 100 * (accuracies[-1] - accuracies[-2])
     verdict = f"{'worth it' if gain >= _WORTH_POINTS else 'hardly'}: the second half brought {gain:+.1f} points"
-    return " ".join(map(str, curve)), " ".join(f"{each:.1%}" for each in accuracies), verdict
+    return " ".join(map(str, curve)), " ".join(f"{accuracy:.1%}" for accuracy in accuracies), verdict
 
 
 def _accuracy(measured: AnswerQuality) -> str:

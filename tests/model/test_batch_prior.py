@@ -1,7 +1,6 @@
 """`calibrate --queries`: biases from queries without labels, and the answers of the next run."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,7 @@ import yaml
 from commands import printed, refused
 
 from qcls_gguf import Classifier, ConfigError, load_config
-from qcls_gguf.data.rows import PLAIN
-from qcls_gguf.learning.batch_prior import BatchPriorRecord, BatchPriorSettings, batch_prior_document, fit_batch_prior
+from qcls_gguf.learning.batch_prior import BatchPriorRecord, batch_prior_document, fit_batch_prior
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import console
 
@@ -32,7 +30,7 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
         printed("calibrate", "--config", "mission", "--queries", queries, "--out", out, "--strength", 0.8, "-f", "json")
     )
     assert BatchPriorRecord.model_validate(record).to_dict() == record
-    assert (record["n_queries"], record["n_left_out"], record["written"]) == (60, 1, str(out))
+    assert (record["n_queries"], record["n_left_out"]) == (60, 1)
     with (shown := console()).capture() as warnings_:
         shown.print(batch_prior_document(BatchPriorRecord.model_validate(record)))
     warnings = warnings_.get()
@@ -63,15 +61,13 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
             assert shares == {label: answered.count(label) / 60 for label in prompt.labels}
 
 
-def test_strength_zero_changes_nothing_and_few_queries_are_refused(queries: Path, tmp_path: Path) -> None:
-    settings = BatchPriorSettings(
-        config=load_config("mission"), queries=str(queries), reading=PLAIN, out=tmp_path / "a", strength=0
-    )
+def test_strength_zero_changes_nothing_and_few_queries_are_refused(queries: Path) -> None:
+    config = load_config("mission")
     with ClassifierOpener() as opener:
-        record, text = fit_batch_prior(replace(settings, names=("audience",)), opener)
+        record, text = fit_batch_prior(config, str(queries), opener, names=("audience",), strength=0)
         queries.write_text("\n".join(QUERIES[:49]))
         with pytest.raises(ConfigError, match="has 49 queries, a prior needs 50"):
-            fit_batch_prior(settings, opener)
+            fit_batch_prior(config, str(queries), opener)
     assert set(record.prompts["audience"].bias.values()) == {0}
     assert list(yaml.safe_load(text)["prompts"]) == ["audience"]
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -21,8 +20,7 @@ from served import Server
 from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.config.calibration_file import PromptCalibration, calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
-from qcls_gguf.learning.calibrate import CalibrationRecord, CalibrationSettings, FitSettings, calibrate
-from qcls_gguf.learning.statements import StatementRecord, StatementRequest, state
+from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord, calibrate, state
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.record import RunRecord
 from qcls_gguf.score.result import Result
@@ -96,11 +94,11 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert done.exit_code == 0, done.stderr
     assert f"written: {out}" in done.stderr
     record = json.loads(done.stdout)
-    assert (record["written"], list(record["prompts"]), record["data"]["n_rows"]) == (str(out), ["audience"], 60)
+    assert (list(record["prompts"]), record["data"]["n_rows"]) == (["audience"], 60)
     assert CalibrationRecord.model_validate(record).to_dict() == record
     fit = record["prompts"]["audience"]
     assert fit["accepted"] is True
-    assert fit["log_loss"]["before"] - fit["log_loss"]["after"] > fit["log_loss"]["standard_error"] > 0
+    assert fit["log_loss_before"] - fit["log_loss_after"] > fit["standard_error"] > 0
 
     text = out.read_text(encoding="utf-8")
     assert text.startswith("# Written by `qcls-gguf calibrate`")
@@ -118,11 +116,11 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
         name: raw[name] for name in raw if name != "audience"
     }
 
-    modes = evaluated(calibrated, data, modes=("tree",))["modes"]
-    assert list(modes) == ["tree", "calibrated"]
-    assert modes["calibrated"]["prompts"]["audience"]["log_loss"] < fit["log_loss"]["before"]
-    assert modes["calibrated"]["prompts"]["colour"]["log_loss"] == pytest.approx(
-        modes["tree"]["prompts"]["colour"]["log_loss"]
+    modes = evaluated(calibrated, data, scorings=("tree",))["modes"]
+    assert list(modes) == ["configured", "tree"]
+    assert modes["configured"]["prompts"]["audience"]["log_loss"] < fit["log_loss_before"]
+    assert modes["configured"]["prompts"]["colour"]["log_loss"] == pytest.approx(
+        modes["tree"]["prompts"]["colour"]["log_loss"], abs=1e-5
     )
 
     assert f"--out {out}: is there already: name another file, or overwrite it with --force" in refused(*arguments)
@@ -131,24 +129,24 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert out.read_text(encoding="utf-8") == text  # whatever the calibration was that it replaces
 
 
-def test_the_calibrated_mode_is_what_the_classifier_answers(write_config: WriteConfig, tmp_path: Path) -> None:
-    """In the configured scorings, with prior and temperature."""
+def test_what_is_evaluated_is_what_the_classifier_answers(write_config: WriteConfig, tmp_path: Path) -> None:
+    """In the configured scorings, with prior, temperature and fallback."""
     path = write_config("qwen3", specs("joint", "first_token"), flash_attn=False, kv_type="f32")
     path = changed(changed(path, prior="content_free"), prompt="item", temperature=0.3, min_confidence=1, fallback="?")
     given: list[dict[str, Any]] = [
         {"query": "red dress", "labels": {"item": "jump", "user": ["boy", "man"]}},
         {"query": "", "labels": {"user": "man"}},
     ]
-    modes = evaluated(path, write_rows(tmp_path / "rows.jsonl", given), modes=("tree",))["modes"]
-    assert modes["calibrated"]["agreement_with_joint"] is not None  # item is scored by joint
+    modes = evaluated(path, write_rows(tmp_path / "rows.jsonl", given), scorings=("tree",))["modes"]
     losses = []
     with Classifier.from_config(path) as classifier:
         for row in given:
             for answer in classifier.classify(row["query"]).results:
                 if accepted := row["labels"].get(answer.prompt):
                     losses.append(-np.log(sum(s.probability for s in answer.scores if s.label in accepted)))
-    assert modes["calibrated"]["log_loss"] == pytest.approx(np.mean(losses), abs=1e-4)
-    assert modes["calibrated"]["log_loss"] != pytest.approx(modes["tree"]["log_loss"], abs=1e-3)
+    assert modes["configured"]["log_loss"] == pytest.approx(np.mean(losses), abs=1e-6)
+    assert modes["configured"]["log_loss"] != pytest.approx(modes["tree"]["log_loss"], abs=1e-3)
+    assert [modes[mode]["prompts"]["item"]["n_abstained"] for mode in ("configured", "tree")] == [1, 0]
 
 
 def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
@@ -175,26 +173,27 @@ def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
     [
         ({"names": ("colours",)}, "`prompt` colours: is no prompt of the configuration, did you mean colour?"),
         ({"n_folds": 7}, "rows.jsonl: prompt audience: has 60 labelled rows, 7 folds need 70: label more"),
-        ({"out": "rows.jsonl", "force": True}, "is the file of `data`: name another"),
-        ({"out": "fashion.yaml", "force": True}, "is the file of the configuration: name another"),
-        ({"config": {"temperature": 2}}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
+        ({"temperature": 2}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
     ],
 )
 def test_refusals_come_before_the_model_is_loaded(
-    change: dict[str, Any], words: str, data: Path, fashion: Path, tmp_path: Path
+    change: dict[str, Any], words: str, data: Path, fashion: Path
 ) -> None:
     steps: list[str] = []
-    options = {"data": data, "out": tmp_path / "fits.yaml", "config": {}, **change}
-    options |= {key: tmp_path / options[key] for key in ("data", "out")}
-    path = changed(fashion, prompt="colour", **options["config"]) if options["config"] else fashion
-    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    path = changed(fashion, prompt="colour", **change) if "temperature" in change else fashion
+    options = {key: value for key, value in change.items() if key != "temperature"}
     with (
         pytest.raises(ConfigError, match=re.escape(words)),
         ClassifierOpener(on_step=lambda *step: steps.append(step[0])) as opener,
     ):
-        calibrate(CalibrationSettings(**{**options, "config": load_config(path)}), opener)
+        calibrate(load_config(path), data, opener, **options)
     assert steps == []
-    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_outputs_that_are_inputs_are_refused(data: Path, fashion: Path) -> None:
+    for out, what in ((data, "--data"), (fashion, "--config")):
+        said = refused("calibrate", "--data", data, "--config", fashion, "--out", out, "--force")
+        assert f"--out {out}: is the file of {what}: name another" in said
 
 
 def test_a_calibration_is_for_its_own_model(fashion: Path, tmp_path: Path) -> None:
@@ -292,9 +291,7 @@ BLUE = "something blue for boys"
 def stated(config: Path, data: list[dict[str, Any]], out: Path, **asked: Any) -> tuple[StatementRecord, str | None]:
     path = write_rows(out.with_suffix(".jsonl"), data)
     with ClassifierOpener() as opener:
-        record, text = state(
-            FitSettings(config=load_config(config), data=path, out=out), StatementRequest(**asked), opener
-        )
+        record, text = state(load_config(config), path, opener, **asked)
     if text is not None:
         out.write_text(text, encoding="utf-8")
     return record, text
@@ -340,7 +337,7 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
 
     new = labelled_rows("heldout", N_STATED)
     both = write_rows(tmp_path / "new.jsonl", [*new, *data[:5]])
-    check = evaluated(config, both, modes=("tree",), check_error=True)
+    check = evaluated(config, both, check_error=True)
     assert check["check"]["n_known"] == 5
     assert [(each["prompt"], each["n_rows"], each["holds"]) for each in check["check"]["checks"]] == [
         (name, N_STATED, True) for name in FASHION
@@ -352,7 +349,7 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
     assert "exchangeability" in said
     for row in new:
         row["labels"]["colour"] = "red"
-    eval_ = ("eval", "--config", config, "--scoring", "tree", "--check-error", "--quiet", "--data")
+    eval_ = ("eval", "--config", config, "--check-error", "--quiet", "--data")
     wrong = invoked(*eval_, write_rows(tmp_path / "wrong.jsonl", new))
     assert wrong.exit_code == 1, wrong.stderr
     assert wrong.stdout.count("FAILS") == 1
@@ -407,11 +404,10 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
     (tmp_path / "c.yaml").write_text(calibration_text(model, {"colour": entry}), encoding="utf-8")
     with ClassifierOpener() as opener:
         data = write_rows(tmp_path / "rows.jsonl", labelled_rows("dev", N_STATED))
-        settings = FitSettings(config=load_config(config), data=data, out=tmp_path / "c.yaml", force=True)
-        record, text = state(settings, StatementRequest(target_error=0.1), opener)
+        record, text = state(load_config(config), data, opener, target_error=0.1)
         assert text is not None
         (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
-        again = state(replace(settings, names=("colour",)), StatementRequest(target_error=0.1), opener)[0]
+        again = state(load_config(config), data, opener, target_error=0.1, names=("colour",))[0]
     after = yaml.safe_load(text)["prompts"]
     assert (after["colour"]["temperature"], after["colour"]["fit"]) == (2.0, {"n_rows": 9})
     assert after["colour"]["prompt_hash"] == prompt_hash(colour)

@@ -15,8 +15,9 @@ from gguf_parts import with_nan_embedding
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.config.schema import raw_config
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.evaluation.passes import row_scores, score_tables
+from qcls_gguf.evaluation.passes import raw_scores
 from qcls_gguf.evaluation.records import EvaluationRecord
+from qcls_gguf.statistics import softmax
 
 RANDOM_ROWS: list[dict[str, Any]] = [
     {"query": "red dress", "labels": {"item": ["jump", "none"], "user": "girl"}},
@@ -24,7 +25,7 @@ RANDOM_ROWS: list[dict[str, Any]] = [
     {"query": "红色 & <i>", "labels": {"item": "tank top", "user": ["boy", "girl"]}},
 ]
 STATISTICS = {
-    "n_rows", "accuracy", "accuracy_ci", "macro_f1", "log_loss", "n_clipped", "brier", "ece", "agreement_with_joint",
+    "n_rows", "accuracy", "accuracy_ci", "balanced_accuracy", "majority", "macro_f1", "log_loss", "brier", "ece",
     "label_mass", "coverage", "reliability",
 }  # fmt: skip
 
@@ -47,59 +48,92 @@ def test_one_pass_has_the_scores_of_every_mode(random_config: Path, open_classif
     """The same as those of a classifier opened in each mode."""
     queries = ("red dress", "", "红色连衣裙")
     with Classifier.from_config(raw_config(load_config(random_config), "tree"), audit=True) as classifier:
-        tables = score_tables(classifier.prompts, [row_scores(classifier.classify(query)) for query in queries])
+        results = [classifier.classify(query).results for query in queries]
+        by_prompt = {of[0].prompt: raw_scores(of) for of in zip(*results, strict=True)}
     for mode in MODES:
         names = ["user"] if mode == "first_token" else ["item", "user"]
         chosen = [spec for spec in specs(mode) if spec.name in names]
         classifier = open_classifier("qwen3", chosen, flash_attn=False, kv_type="f32")
         for i, query in enumerate(queries):
             for answer in classifier.classify(query).results:
-                here = tables[answer.prompt].probability(mode)[i]
+                here = softmax(by_prompt[answer.prompt][mode][i])
                 expected = [score.probability for score in answer.scores]
                 np.testing.assert_allclose(here, expected, rtol=0, atol=1e-5)
 
 
+SCORING_OPTIONS = [word for mode in MODES for word in ("--scoring", mode)]
+
+
 def test_the_record_of_the_embedded_model(data: Path) -> None:
-    record = json.loads(printed("eval", "--data", data, "--format", "json"))
+    """As configured, and by every scoring; the prompts are scored by `tree`, so that one pass has all of them."""
+    record = json.loads(printed("eval", "--data", data, *SCORING_OPTIONS, "--format", "json"))
     assert list(record) == [
         "data", "config", "model", "warnings", "environment", "compared_prompts", "modes", "worst", "non_finite",
     ]  # fmt: skip
     assert EvaluationRecord.model_validate(record).to_dict() == record
     assert (record["data"]["n_rows"], record["data"]["n_bad"], record["non_finite"]) == (40, 0, [])
     assert record["model"]["quantization"] == "Q8_0"
-    assert list(record["modes"]) == MODES
-    for found in record["modes"].values():
+    modes = record["modes"]
+    assert list(modes) == ["configured", *MODES]
+    for found in modes.values():
         assert found.keys() >= STATISTICS
         assert found["accuracy_ci"][0] < found["accuracy"] < found["accuracy_ci"][1] or found["accuracy"] == 1
-        assert found["accuracy"] > 0.8
-        assert 0 < found["label_mass"]["min"] <= found["label_mass"]["mean"] <= 1
+        assert found["accuracy"] > 0.8 > found["majority"]
+        assert 0 < found["label_mass"] <= 1
         for prompt in found["prompts"].values():
-            assert "not_applicable" in prompt or prompt.keys() >= STATISTICS | {"labels", "confusions"}
-    modes = record["modes"]
-    assert "share their first token" in modes["first_token"]["prompts"]["colour"]["not_applicable"]
-    assert modes["first_token"]["n_prompts"] == 6
-    assert modes["joint"]["agreement_with_joint"] == 1
+            assert prompt.keys() >= STATISTICS | {"labels", "confusions", "n_abstained"}
+    assert "share their first token" in modes["first_token"]["not_applicable"]["colour"]
+    assert list(modes["first_token"]["prompts"]) == record["compared_prompts"]
+    assert len({found["n_rows"] for found in modes.values()}) == 1, "modes are compared on the same rows"
     # where the labels differ in their first token, the tree has no other choice
     for name in ("category", "audience"):
         assert modes["first_token"]["prompts"][name] == modes["tree"]["prompts"][name]
-    worst = [row["p_accepted"] for row in record["worst"] if row["mode"] == "tree"]
+    for name, prompt in modes["configured"]["prompts"].items():
+        assert prompt["accuracy"] == modes["tree"]["prompts"][name]["accuracy"]
+    worst = [row["p_accepted"] for row in record["worst"]]
     assert len(worst) == 10
     assert worst == sorted(worst)
 
 
-def test_a_mode_that_no_prompt_can_have(write_config: WriteConfig, tmp_path: Path) -> None:
+def test_a_scoring_that_no_prompt_can_have(write_config: WriteConfig, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", [{"query": "x", "labels": {"item": "jump"}}])
-    config = write_config("qwen3", specs()[:1])
-    found = evaluated(config, rows, modes=("first_token",))["modes"]["first_token"]
-    assert (found["n_prompts"], found["n_rows"], found["accuracy"]) == (0, 0, None)
-    assert "share their first token" in found["prompts"]["item"]["not_applicable"]
+    record = evaluated(write_config("qwen3", specs()[:1]), rows, scorings=("first_token",))
+    found = record["modes"]["first_token"]
+    assert (found["prompts"], found["n_rows"], found["accuracy"]) == ({}, 0, None)
+    assert "share their first token" in found["not_applicable"]["item"]
+    assert record["modes"]["configured"]["n_rows"] == 1
+
+
+def test_what_is_likely_wrong_is_told(write_config: WriteConfig, tmp_path: Path) -> None:
+    """One label answers all rows: no better than it, and the others are never answered."""
+    config = write_config("qwen3", specs()[1:])
+    with Classifier.from_config(config) as classifier:
+        answers = [(f"query {n}", classifier.classify(f"query {n}").labels["user"]) for n in range(80)]
+    top = max(LABELS["user"], key=[label for _, label in answers].count)
+    alike = [query for query, label in answers if label == top][:20]
+    other = next(label for label in LABELS["user"] if label != top)
+    rows = [{"query": query, "labels": {"user": other if n < 8 else top}} for n, query in enumerate(alike)]
+    said = " ".join(printed("eval", "--data", write_rows(tmp_path / "r.jsonl", rows), "--config", config).split())
+    assert "user: is no better than one label for all rows (60.0% are right)" in said
+    assert f"user: never answers '{other}'" in said
+    assert f"{top} 12 20 100.0% 60.0%" in said
+    assert f"{other} 8 0 0.0%" in said
+
+
+def test_a_file_of_heads_that_is_missing_is_told_before_any_work(random_config: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS)
+    random_config.write_text(f"{random_config.read_text()}\nheads: missing.npz\n")
+    for command in (["eval"], ["calibrate", "--target-error", 0.1], ["calibrate"]):
+        said = refused(*command, "--data", rows, "--config", random_config)
+        assert "missing.npz" in said
+        assert "load model" not in said
 
 
 def test_the_page_is_one_file_and_the_terminal_shows_tables(random_config: Path, tmp_path: Path) -> None:
     rows, html = write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS), tmp_path / "report.html"
-    done = invoked("eval", "--data", rows, "--config", random_config, "--html", html)
+    done = invoked("eval", "--data", rows, "--config", random_config, "--html", html, *SCORING_OPTIONS)
     assert done.exit_code == 0, done.stderr
-    for word in ("accuracy (95 %)", "macro-F1", "ECE", "accuracy of", "item", "Worst-scored rows"):
+    for word in ("accuracy (95 %)", "macro-F1", "ECE", "balanced", "majority", "recall", "item", "Worst-scored rows"):
         assert word in done.stdout
     assert "load model" in done.stderr
     text = html.read_text(encoding="utf-8")
@@ -107,10 +141,8 @@ def test_the_page_is_one_file_and_the_terminal_shows_tables(random_config: Path,
     assert "<script" not in text
     assert "红色 &amp; &lt;i&gt;" in text
     assert "&lt;b&gt;$x$&lt;/b&gt;" in text
-    assert text.count('alt="reliability diagram"') == 3
-    assert (
-        text.count('alt="confusion matrix of') == len(LABELS) * len(MODES) - 1
-    )  # first_token is not applicable to one prompt
+    assert text.count('alt="reliability diagram"') == 1
+    assert text.count('alt="confusion matrix of') == len(LABELS)
     assert "share their first token" in text
 
 
@@ -163,6 +195,5 @@ def test_scores_that_are_not_finite_are_counted_and_named(
     assert (lost["line"], "not finite" in lost["reason"]) == (4, True)
     write_rows(path, RANDOM_ROWS)
     clean = json.loads(printed("eval", "--data", path, "--config", config, "--format", "json"))
-    for mode in MODES:
-        assert found["modes"][mode]["accuracy"] == clean["modes"][mode]["accuracy"]
-        assert found["modes"][mode]["log_loss"] == clean["modes"][mode]["log_loss"]
+    for name in ("accuracy", "log_loss"):
+        assert found["modes"]["configured"][name] == clean["modes"]["configured"][name]

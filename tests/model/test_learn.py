@@ -1,30 +1,21 @@
 """`qcls-gguf learn` on small models: what it writes answers as it says, and what it refuses."""
 
 import csv
-import io
 import json
-import os
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import COMMAND, change, invoked
+from commands import change, invoked
 from conftest import MakeModel, WriteConfig
 from gguf_parts import with_nan_embedding
 from oracle import PromptSpec
 from oracle_prompts import EXACT
 
 from qcls_gguf import Classifier
-from qcls_gguf.config.load import load_config
-from qcls_gguf.core.core import Core
-from qcls_gguf.errors import ConfigError
 from qcls_gguf.learning import learn as learn_module
 from qcls_gguf.learning import passes
-from qcls_gguf.opening import ClassifierOpener
 
 TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
 LABELS = ("red", "light blue", "none")
@@ -159,66 +150,6 @@ def test_a_prompt_without_rows_is_left_as_it_is(config: Path, tmp_path: Path) ->
     assert record["prompts"]["shade"]["reason"] == "0 labelled rows for 3 labels: 100 to 300 are usual"
 
 
-def test_what_was_read_is_not_read_again(config: Path, data: Path, tmp_path: Path) -> None:
-    """A stopped run leaves it; another one beside it is refused; the heads are those of a run that was not stopped."""
-    whole, out = tmp_path / "whole.npz", tmp_path / "heads.npz"
-    assert run("--data", data, "--config", config, "--out", whole)[0] == 0
-    folder = tmp_path / "heads.npz.states"
-
-    def stop(part: str, done: int, total: int) -> None:
-        if (part, done) == ("read the common text", 41):
-            with ClassifierOpener() as other, pytest.raises(ConfigError, match="another run is writing there"):
-                learn_module.learn(settings, other)
-            raise KeyboardInterrupt
-
-    settings = learn_module.LearnSettings(config=load_config(config), data=data, out=out, resume=True)
-    with ClassifierOpener(on_progress=stop) as opener:
-        with pytest.raises(KeyboardInterrupt):
-            learn_module.learn(settings, opener)
-        opener.on_progress = lambda part, done, total: None
-        assert len(list(folder.glob("*.states.npy"))) == 2
-        decoded: list[int] = []
-        original = Core.answers_and_states
-
-        def counted(core: Core, prompts: Any, queries: Any, depths: Any) -> Any:
-            decoded.append(len(queries))
-            return original(core, prompts, queries, depths)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Core, "answers_and_states", counted)
-            record, content = learn_module.learn(settings, opener)
-        assert 0 < sum(decoded) <= N - 30
-    assert record.prompts["color"].kept
-    assert content is not None
-    with np.load(whole) as one, np.load(io.BytesIO(content)) as other:
-        for name in ("weight0", "bias0"):
-            np.testing.assert_array_equal(one[name], other[name])
-    assert not folder.exists()
-
-
-def test_suggestions_are_uncertain_and_different(config: Path, data: Path, tmp_path: Path) -> None:
-    queries, out = tmp_path / "log.txt", tmp_path / "to-label.csv"
-    with data.open() as file:
-        labelled = [row["query"] for row in csv.DictReader(file)]
-    fresh = [f"{word} {color}" for word in ("coat", "skirt") for color in ("red", "blue", "small", "wide")]
-    queries.write_text(
-        "\n".join([*labelled[:10], *fresh, *fresh, *(each.upper() + " 7!" for each in fresh), "x" * 5000])
-    )
-    arguments = ("--suggest", 6, "--queries", queries, "--config", config, "--out", out)
-    code, record, said = run(*arguments, "--data", data)
-    assert code == 0, said
-    assert (record["n_queries"], record["n_asked"], record["n_refused"]) == (17, 16, 1)
-    chosen = [each["query"] for each in record["suggestions"]]
-    assert len({query.lower().removesuffix(" 7!") for query in chosen}) == 6
-    assert {query.lower().removesuffix(" 7!") for query in chosen} <= set(fresh)
-    answers = record["suggestions"][0]["probabilities"]
-    assert answers.keys() == {"color", "shade"}
-    assert out.read_text().splitlines() == ["query,color,shade", *(f"{query},," for query in chosen)]
-    assert run(*arguments)[0] == 2  # the file is there
-    code, _, said = run("--queries", queries, "--config", config)
-    assert (code, "give --data FILE" in said) == (2, True)
-
-
 def test_contradictions_are_counted(config: Path, tmp_path: Path) -> None:
     rows = [("a", "red"), ("a", "none"), ("b", "none"), ("b", "none"), ("c", "light blue")] * 3
     data = write_rows(tmp_path / "rows.csv", [{"query": query, "color": label} for query, label in rows])
@@ -265,25 +196,3 @@ def test_states_that_are_not_finite_are_refused(
     code, record, said = run("--data", data, "--config", write_config(damaged, PROMPTS, **EXACT), "--out", out)
     assert (code, record, out.exists()) == (1, None, False)
     assert "not finite" in said
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_leaves_nothing(config: Path, tmp_path: Path) -> None:
-    """While states are written into a file of their own."""
-    rows = [{"query": f"dress {index}", "color": LABELS[index % 3]} for index in range(5000)]
-    data, out, folder = write_rows(tmp_path / "rows.csv", rows), tmp_path / "heads.npz", tmp_path / "states"
-    folder.mkdir()
-    command = [COMMAND, "learn", "--data", str(data), "--config", str(config), "--out", str(out)]
-    environment = {**os.environ, "TMPDIR": str(folder)}
-    limit = time.monotonic() + 60
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
-        while not list(folder.glob("qcls-learn-*/*.states.npy")):
-            assert process.poll() is None
-            assert time.monotonic() < limit
-            time.sleep(0.005)
-        process.send_signal(signal.SIGINT)
-        written, errors = process.communicate(timeout=60)
-    assert (process.returncode, written) == (130, b"")
-    assert b"Traceback" not in errors
-    assert not out.exists()
-    assert not list(folder.iterdir())

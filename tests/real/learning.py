@@ -1,6 +1,6 @@
 """What `learn` gains on real texts, over draws of the labelled rows: the tables of docs/learn.md.
 
-The texts of a task are read once, and stay in the cache folder, as do the draws.
+Draws stay in the cache folder.
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.progress import Progress
 from rich.table import Table
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -24,15 +22,15 @@ from qcls_gguf.config.prompt import CONTENT_FREE_QUERIES
 from qcls_gguf.config.schema import raw_config
 from qcls_gguf.config.scoring import JOINT, MEAN, TREE
 from qcls_gguf.data.labelled import LabelledQuery
-from qcls_gguf.evaluation.passes import ScoreTable, truth_of
+from qcls_gguf.evaluation.passes import truth_of
 from qcls_gguf.learning.fit import Candidate, HeadFit, cheapest
 from qcls_gguf.learning.learn import COMMON_TEXT, candidates_of, learn_prompt
-from qcls_gguf.learning.passes import HalfArray, common_text, read_states, tried_depths
+from qcls_gguf.learning.passes import HalfArray, Scores, common_text, read_states, tried_depths
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.score.adjustment import log_prior
 from qcls_gguf.statistics import AnyFloats, FloatArray, IntArray
-from qcls_gguf.statistics.temperature import cross_validate
+from qcls_gguf.statistics.fitting import cross_validate
 
 from .sweep import prompts
 from .texts import CACHE, Task, config_of
@@ -51,7 +49,7 @@ class Read(NamedTuple):
     rows: list[LabelledQuery]
     label: IntArray
     """(n,) of the rows"""
-    table: ScoreTable
+    table: Scores
     depths: tuple[int, ...]
     own: HalfArray
     common: HalfArray
@@ -78,7 +76,7 @@ class Draw(NamedTuple):
     tf_idf: float
 
 
-def read(task: Task, on_row: Callable[[], None]) -> Read:
+def read(task: Task) -> Read:
     """All of the task's texts by the prompt that `init` writes, and by the common text."""
     own = prompts(task, "list")[0].changed(name=task.ask)
     config = config_of([own], max_query_tokens=400)
@@ -90,13 +88,11 @@ def read(task: Task, on_row: Callable[[], None]) -> Read:
         with opener.open(raw_config(config, TREE), audit=True) as classifier:
             depths, place = tried_depths(classifier), CACHE / f"learning-{task.name.replace(' ', '-')}"
             loaded = classifier.configured
-            tables, states = read_states(
-                classifier, loaded, queries, depths, place.with_name(f"{place.name}-own"), on_row
-            )
+            tables, states = read_states(classifier, loaded, queries, depths, lambda n: None)
             with classifier.prompt_set(common_text(classifier, COMMON_TEXT)) as text:
-                common = read_states(classifier, text, queries, depths, place, on_row)[1]
+                common = read_states(classifier, text, queries, depths, lambda n: None)[1]
             label = np.array([task.labels.index(label) for _, label in pairs])
-            table, compiled = tables[task.ask], loaded.prompts[0]
+            table, compiled = tables[0], loaded.prompts[0]
             return Read(config.prompts[0], compiled, rows, label, table, depths, states[0], common[0], place)
 
 
@@ -109,7 +105,7 @@ def draw(found: Read, n: int, seed: int, *, whole: bool) -> Draw:
     label, n_labels = found.label[drawn], len(found.prompt.labels)
 
     def candidates(index: IntArray) -> list[Candidate]:
-        scores = found.table.by_scoring[found.prompt.scoring]
+        scores = found.table[found.prompt.scoring]
         return candidates_of(found.depths, found.own, found.common, COMMON_TEXT, scores, index)
 
     def accuracy(log_p: AnyFloats) -> float:
@@ -123,7 +119,7 @@ def draw(found: Read, n: int, seed: int, *, whole: bool) -> Draw:
         (tested,) = [each for each in candidates(rest) if each.is_read_by(fit.head)]
         return accuracy(tested.log_p(fit.head)), fit
 
-    ways = [each[rest] - prior for scores in found.table.by_scoring.values()
+    ways = [each[rest] - prior for scores in found.table.values()
             for each in [scores] for prior in (0, log_prior(scores[-len(CONTENT_FREE_QUERIES):]))]  # fmt: skip
     truth = truth_of(found.compiled, [found.rows[i] for i in drawn])
     learnt, _ = learn_prompt(found.prompt, replace(truth, index=drawn), found.table, some, seed)
@@ -159,11 +155,17 @@ def scorings(found: Read) -> dict[tuple[str, str], list[float]]:
     n, figures = len(found.label), {}
     accepted = np.eye(len(found.prompt.labels), dtype=np.bool_)[found.label]
     for scoring in (TREE, JOINT, MEAN):
-        scores, empty = np.split(found.table.by_scoring[scoring], [n])
+        scores, empty = np.split(found.table[scoring], [n])
         for prior, shift in (("none", 0.0), ("content-free", log_prior(empty))):
             fitted = cross_validate(scores - shift, accepted)
             right = (scores - shift).argmax(axis=1) == found.label
-            figures[scoring, prior] = [100 * float(right.mean()), *fitted.log_loss, *fitted.ece]
+            figures[scoring, prior] = [
+                100 * float(right.mean()),
+                fitted.log_loss_before,
+                fitted.log_loss_after,
+                fitted.ece_before,
+                fitted.ece_after,
+            ]
     return figures
 
 
@@ -183,9 +185,7 @@ def tables(tasks: Mapping[str, Task]) -> Iterator[Table]:
     """Of each task the means over draws, and of all of them the scorings."""
     by_task = []
     for name, task in tasks.items():
-        with Progress() as progress:
-            bar = progress.add_task(name, total=2 * (len(task.rows) + len(task.others) + len(CONTENT_FREE_QUERIES)))
-            found = read(task, partial(progress.advance, bar))
+        found = read(task)
         by_task.append(scorings(found))
         yield learning_table(name, list(draws(found)))
     table = Table(

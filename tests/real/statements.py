@@ -12,7 +12,7 @@ from rich.progress import track
 
 from qcls_gguf import Classifier
 from qcls_gguf.statistics import FloatArray, IntArray
-from qcls_gguf.statistics.stated import error_thresholds, p_value_of_error
+from qcls_gguf.statistics.fitting import error_thresholds, p_value_of_error
 
 from .sweep import prompts
 from .texts import CACHE, Task, config_of

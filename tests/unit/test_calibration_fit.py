@@ -17,8 +17,8 @@ from qcls_gguf import PromptConfig
 from qcls_gguf.config.calibration_file import Calibration, PromptCalibration
 from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjusted_scores, adjustments_of, log_prior
 from qcls_gguf.statistics import log_softmax
-from qcls_gguf.statistics.temperature import cross_validate, fit
-from qcls_gguf.statistics.temperature import losses as log_losses
+from qcls_gguf.statistics.fitting import cross_validate, fit
+from qcls_gguf.statistics.fitting import losses as log_losses
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -71,8 +71,8 @@ def test_a_fit_that_helps_is_accepted() -> None:
     score, accepted = drawn(400, 2.0, BIAS)
     verdict = cross_validate(score, accepted)
     assert verdict.accepted
-    assert verdict.log_loss.before - verdict.log_loss.after > verdict.standard_error > 0
-    assert verdict.ece.after < verdict.ece.before
+    assert verdict.log_loss_before - verdict.log_loss_after > verdict.standard_error > 0
+    assert verdict.ece_after < verdict.ece_before
 
 
 def test_a_fit_to_scores_that_are_right_already_is_refused() -> None:
@@ -93,8 +93,8 @@ def test_the_held_out_loss_is_that_of_fits_to_the_other_folds() -> None:
         temperature = fit(score[others], accepted[others])
         losses[fold] = log_losses(log_softmax(score[fold] / temperature), accepted[fold])
     before = log_losses(log_softmax(score), accepted)
-    assert verdict.log_loss.after == pytest.approx(losses.mean())
-    assert verdict.log_loss.before == pytest.approx(before.mean())
+    assert verdict.log_loss_after == pytest.approx(losses.mean())
+    assert verdict.log_loss_before == pytest.approx(before.mean())
     assert verdict.standard_error == pytest.approx((before - losses).std(ddof=1) / 10)
     assert verdict.temperature == fit(score, accepted)
 

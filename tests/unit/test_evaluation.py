@@ -7,24 +7,18 @@ import numpy as np
 import pytest
 from made_prompts import made_prompt
 
-from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.data.labelled import LabelledQuery
-from qcls_gguf.evaluation.metrics import (
-    Outcomes,
-    compared_prompts,
-    mode_statistics,
-    overall_statistics,
-    prompt_statistics,
-)
-from qcls_gguf.evaluation.passes import PromptScores, Truth, probabilities_of, score_tables, truth_of
+from qcls_gguf.evaluation.metrics import Outcomes, mode_statistics, prompt_statistics
+from qcls_gguf.evaluation.passes import Truth, truth_of
 from qcls_gguf.evaluation.records import (
     Confusion,
     Coverage,
     LabelStatistics,
-    ModeStatistics,
     PromptStatistics,
     ReliabilityBin,
 )
+from qcls_gguf.evaluation.report import likely_faults
+from qcls_gguf.score.result import Audit, LabelScore, PromptResult
 from qcls_gguf.statistics import wilson
 
 PROBABILITY = [
@@ -35,11 +29,16 @@ PROBABILITY = [
     [0.0, 1.0, 0.0],  # a would be, and has no probability at all
 ]
 ACCEPTED = ["a", "b", "bc", "ac", "a"]
-JOINT = np.eye(3)[[0, 1, 0, 2, 1]]  # its answers
-MASS = np.array([1, 0.5, 0.6, 0.7, 0.2])
-
-
+MASS = [1, 0.5, 0.6, 0.7, 0.2]
 PROMPT = made_prompt("p", [(1,), (2,), (3,)])
+
+
+def answer(p: list[float], mass: float | None) -> PromptResult:
+    audit = None
+    if mass is not None:
+        audit = Audit(joint=(), mean=(), label_mass=mass, joint_label="", mean_label="", changes=False)
+    scores = tuple(LabelScore(label, 0.0, value, 1) for label, value in zip("abc", p, strict=True))
+    return PromptResult("p", "?", max(p), True, True, scores, audit)
 
 
 def scored(
@@ -53,7 +52,10 @@ def scored(
         first=np.array(["abc".index(row[0]) for row in accepted], np.intp),
     )
     p = np.array(probability, np.float64).reshape(-1, 3)
-    return prompt_statistics(truth, p, JOINT[:n], MASS[:n]) if exact else prompt_statistics(truth, p)
+    answers = [
+        answer(row, mass if exact else None) for row, mass in zip(probability, [*MASS, *[1.0] * n], strict=False)
+    ]
+    return prompt_statistics(truth, p, answers, abstains=exact)
 
 
 def test_the_whole_table() -> None:
@@ -63,13 +65,13 @@ def test_the_whole_table() -> None:
     assert found.accuracy_ci == pytest.approx([0.1176, 0.7693], abs=1e-4)
     logs = [math.log(p) for p in (0.8, 0.3, 0.6, 0.9, 1e-12)]
     assert found.log_loss == pytest.approx(-sum(logs) / 5)
-    assert found.n_clipped == 1
+    assert found.balanced_accuracy == pytest.approx((1 / 2 + 0 + 1) / 3)
+    assert found.majority == pytest.approx(3 / 5), "a for all rows"
+    assert found.n_abstained == 5
     assert found.brier == pytest.approx((0.06 + 0.78 + 0.32 + 0.02 + 2) / 5)
     # two rows at 0.8, both right; one each at 0.5, 0.4 and 1, all wrong
     assert found.ece == pytest.approx((2 * 0.2 + 0.5 + 0.4 + 1) / 5)
-    assert found.agreement_with_joint == pytest.approx(4 / 5)
-    assert found.label_mass is not None
-    assert found.label_mass.to_dict() == pytest.approx({"mean": 0.6, "p10": 0.32, "min": 0.2})
+    assert found.label_mass == pytest.approx(0.6)
     bins = found.reliability
     assert len(bins) == 15
     assert {i: one_bin.n for i, one_bin in enumerate(bins) if one_bin.n} == {6: 1, 7: 1, 12: 2, 14: 1}
@@ -81,7 +83,7 @@ def test_the_whole_table() -> None:
     assert coverage[0.8].to_dict() == {"threshold": 0.8, "n": 3, "coverage": 0.6, "accuracy": pytest.approx(2 / 3)}
     assert coverage[0.99] == Coverage(threshold=0.99, n=1, coverage=0.2, accuracy=0)
     plain, _ = scored(exact=False)
-    assert plain == found.model_copy(update={"agreement_with_joint": None, "label_mass": None})
+    assert plain == found.model_copy(update={"n_abstained": 0, "label_mass": None})
 
 
 def test_labels_and_confusions() -> None:
@@ -113,43 +115,52 @@ def test_wilson_against_published_intervals(n_right: int, n: int, low: float, hi
 
 def test_without_rows_there_is_nothing_but_counts() -> None:
     found, _ = scored([], [])
-    assert (found.n_rows, found.n_clipped, found.confusions) == (0, 0, ())
-    for name in ("accuracy", "accuracy_ci", "macro_f1", "log_loss", "brier", "ece", "agreement_with_joint"):
+    assert (found.n_rows, found.confusions) == (0, ())
+    for name in ("accuracy", "accuracy_ci", "balanced_accuracy", "majority", "macro_f1", "log_loss", "brier", "ece"):
         assert getattr(found, name) is None, name
     assert found.label_mass is None
     json.loads(found.to_json())
 
 
 def test_prompts_together_are_all_their_rows() -> None:
-    found = overall_statistics([scored(PROBABILITY[:1], ["a"]), scored()])
+    one, other = scored(PROBABILITY[:1], ["a"]), scored()
+    found = mode_statistics([one, other], {}, ["p"])
     assert found.n_rows == 6
     assert found.accuracy == pytest.approx(3 / 6)
+    assert found.majority == pytest.approx(4 / 6)
     assert found.brier == pytest.approx((0.06 + 3.18) / 6)
     assert found.macro_f1 == pytest.approx((1 + 1.4 / 3) / 2)
-    assert found.agreement_with_joint == pytest.approx(5 / 6)
+    assert found.balanced_accuracy == pytest.approx((1 + 0.5) / 2)
+    assert mode_statistics([one, other], {"q": "why"}, ["q"]).n_rows == 0
 
 
-def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
-    """`first_token` cannot score `alike`, whose labels begin with the same token, so that modes leave it out."""
-    prompts = [made_prompt("alike", [(1, 2), (1, 3)]), made_prompt("differing", [(4,), (5,)])]
-    rows = [LabelledQuery(line=1, query="q", labels={"alike": ("b",), "differing": ("a",)})]
-    of_prompt = PromptScores(by_scoring={"tree": [math.log(0.75), math.log(0.25)]})
-    tables = score_tables(prompts, [{"alike": of_prompt, "differing": of_prompt}])
+def test_rows_count_for_the_prompts_that_they_are_labelled_for() -> None:
+    rows = [
+        LabelledQuery(line=1, query="x", labels={"q": ("a",)}),
+        LabelledQuery(line=2, query="y", labels={"p": ("c", "a")}),
+    ]
+    truth = truth_of(PROMPT, rows)
+    assert (truth.index.tolist(), truth.accepted.tolist(), truth.first.tolist()) == ([1], [[True, False, True]], [2])
 
-    def statistics(*modes: Scoring) -> list[ModeStatistics]:
-        probabilities = {mode: probabilities_of(mode, prompts, tables) for mode in modes}
-        truths = [truth_of(prompt, rows) for prompt in prompts]
-        common = compared_prompts(modes, prompts)
-        found = {mode: mode_statistics(mode, p, truths, tables, common) for mode, p in probabilities.items()}
-        return [each for each in found.values() if isinstance(each, ModeStatistics)]
 
-    first, tree = statistics("first_token", "tree")
-    assert (first.accuracy, first.n_rows, first.n_prompts) == (1, 1, 1)
-    assert (tree.accuracy, tree.n_rows, tree.n_prompts) == (0.5, 2, 2)
-    assert first.compared is not None
-    assert tree.compared is not None
-    assert (first.compared.accuracy, first.compared.n_rows) == (tree.compared.accuracy, tree.compared.n_rows) == (1, 1)
-    assert compared_prompts(("first_token", "tree"), prompts) == ("differing",)
-    assert compared_prompts(("tree",), prompts) is None
-    assert compared_prompts(("first_token", "tree"), prompts[:1]) is None  # nothing is left to compare with
-    assert statistics("tree")[0].compared is None
+@pytest.mark.parametrize(
+    ("answers", "labels", "words"),
+    [
+        (
+            "a" * 30,
+            "a" * 20 + "b" * 10,
+            ["no better than one label for all rows (66.7% are right)", "never answers 'b'"],
+        ),
+        ("a" * 28 + "bb", "a" * 18 + "b" * 12, ["answers 'a' for 93% of the rows"]),
+        ("a" * 18 + "c" + "b" * 11, "a" * 18 + "c" * 10 + "bb", ["hardly ever finds"]),
+        ("a" * 16 + "b" * 14, "a" * 15 + "b" * 15, []),
+        ("a" * 19, "b" * 19, []),  # too few rows to say so
+    ],
+)
+def test_what_is_likely_wrong_with_answers(answers: str, labels: str, words: list[str]) -> None:
+    found, _ = scored(
+        [[0.9 if name == label else 0.05 for name in "abc"] for label in answers], list(labels), exact=False
+    )
+    said = list(likely_faults(found))
+    assert len(said) == len(words), said
+    assert all(word in text for word, text in zip(words, said, strict=True)), said

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import beta, binom
 
 from qcls_gguf.statistics import FloatArray, binomial_cdf, upper_bound
-from qcls_gguf.statistics.stated import (
+from qcls_gguf.statistics.fitting import (
     error_thresholds,
     p_value_of_error,
     rows_needed,
