@@ -70,6 +70,7 @@ def run(
     if top is not None and format not in ("table", "json", "jsonl"):
         raise ConfigError(f"--top is not for --format {format}")
     from ..config.schema import for_configured_prompts  # see app.py for why here
+    from ..report.answers import AnswerWriter
     from ..report.suspicions import AnswerSample
 
     settings = o.configured(
@@ -92,7 +93,9 @@ def run(
         classifier_opener(offline, quiet) as opener,
         opener.open(for_configured_prompts(settings), audit=audit) as classifier,
     ):
-        writer = _writer(format, classifier, top, is_one)
+        names = [prompt.name for prompt in classifier.prompts]
+        n_top = _TOP if top is None and format == "table" else top
+        writer = AnswerWriter(format, names, n_top=n_top, only_one=is_one)
         counts, sample, began = {"labelled": 0, "failed": 0, "blank": 0}, AnswerSample(), perf_counter()
         try:
             for line in lines():
@@ -108,23 +111,6 @@ def run(
             for why in sample.suspicions(classifier):
                 say(printable(why))
     return EXIT_OTHER if counts["failed"] else None
-
-
-def _writer(form: str, classifier: Classifier, top: int | None, is_one: bool) -> AnswerWriter:
-    """What prints the answers; is_one: there is a single query."""
-    from ..report import answers as formats
-
-    match form:
-        case "table":
-            return formats.Tables(_TOP if top is None else top)
-        case "json":
-            return formats.JsonDocument(top or None, only_one=is_one)
-        case "jsonl":
-            return formats.JsonLines(top or None)
-        case "labels":
-            return formats.Labels()
-    names = [prompt.name for prompt in classifier.prompts]
-    return formats.Rows(names, delimiter="," if form == "csv" else "\t")
 
 
 def _ask() -> Iterator[Row]:

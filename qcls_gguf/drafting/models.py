@@ -125,9 +125,9 @@ def _name_from(folder: Path | None, file: Path) -> str:
 
 def fitting_model(family: Family) -> DraftModel:
     """The largest model of a family that fits the free memory of the GPUs; without a GPU a small one."""
-    from ..report.environment import model_room  # as above
+    from ..report.environment import free_memory  # as above
 
-    room = model_room()
+    room = free_memory()
     chosen = choose(room.weights_bytes, on_gpu=room.on_gpu, family=family)
     where = "of GPU memory" if room.on_gpu else "of main memory, and no GPU"
     larger = "" if room.on_gpu else "; a larger one labels better and takes longer"

@@ -5,57 +5,57 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from pydantic import Field
+
 from ..config.words import abbreviated
 from ..errors import ModelError
 from ..model.files import ModelFile, Source
 from ..report.document import TEXT, Document, Table
-from ..report.environment import model_room
+from ..report.environment import free_memory
 from ..report.record import Record
 
 
 class ModelOnDisk(Record):
     """A GGUF model that could be used."""
 
-    source: Source
-    """where it was found: in this package, another Python package, Ollama's store, or the Hugging Face hub's cache"""
-    name: str
-    """what `model` or, for the hub, `hf_repo` takes"""
-    path: str
-    """the GGUF file, of a split model the first"""
-    arch: str | None = None
-    """the architecture, such as qwen3, or `qwen3 (lev)` of a decision model; null, as all below, where the file cannot
-    be used"""
-    n_parameters: int | None = None
-    """its weights"""
-    quantization: str | None = None
-    """such as Q4_K_M"""
-    size_bytes: int | None = None
-    """of all its parts"""
-    fits: bool | None = None
-    """whether the weights fit into the free memory named in `memory`, with 1 GiB of each GPU, or of RAM, for all else;
-    prompts may need more"""
-    error: str | None = None
-    """why the file cannot be used"""
+    source: Source = Field(
+        description="where it is: this package, another Python package, Ollama's store, or the hub's cache"
+    )
+    name: str = Field(description="what `model` or, for the hub, `hf_repo` takes")
+    path: str = Field(description="the GGUF file, of a split model the first")
+    arch: str | None = Field(
+        default=None,
+        description="the architecture, such as qwen3, or `qwen3 (lev)` of a decision model; null, as all below, where "
+        "the file cannot be used",
+    )
+    n_parameters: int | None = Field(default=None, description="its weights")
+    quantization: str | None = Field(default=None, description="such as Q4_K_M")
+    size_bytes: int | None = Field(default=None, description="of all its parts")
+    fits: bool | None = Field(
+        default=None,
+        description="whether the weights fit into the free memory named in `memory`, with 1 GiB of every GPU, or of "
+        "RAM, for all else; prompts may need more",
+    )
+    error: str | None = Field(default=None, description="why the file cannot be used")
 
 
 class ModelsRecord(Record):
     """The models of this machine."""
 
-    memory: str
-    """`GPU`, or `RAM` where there is none: where a model is to fit"""
-    free_bytes: int
-    """what is free there"""
-    models: tuple[ModelOnDisk, ...]
-    """the embedded model first, then those of packages, Ollama's, and the hub's"""
+    memory: str = Field(description="`GPU`, or `RAM` where there is none: where a model is to fit")
+    free_bytes: int = Field(description="what is free there")
+    models: tuple[ModelOnDisk, ...] = Field(
+        description="the embedded model first, then those of packages, Ollama's, and the hub's"
+    )
 
 
-def models_record(found: Iterable[tuple[Source, str, Path]]) -> ModelsRecord:
-    """Each model, as `local_models` finds it, beside the memory that is free at this moment. Headers are read."""
-    room = model_room()
+def models_record(models: Iterable[tuple[Source, str, Path]]) -> ModelsRecord:
+    """The models that `local_models` finds, beside the memory that is free at this moment. Headers are read."""
+    memory = free_memory()
     return ModelsRecord(
-        memory="GPU" if room.on_gpu else "RAM",
-        free_bytes=room.free_bytes,
-        models=tuple(_on_disk(*model, room.weights_bytes) for model in found),
+        memory="GPU" if memory.on_gpu else "RAM",
+        free_bytes=memory.free_bytes,
+        models=tuple(_on_disk(*model, memory.weights_bytes) for model in models),
     )
 
 

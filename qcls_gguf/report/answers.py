@@ -1,4 +1,4 @@
-"""How `qcls-gguf run` prints answers, one after the other as they come: a writer for each format."""
+"""How `qcls-gguf run` prints answers, one after the other as they come."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import csv
 import heapq
 import sys
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -20,6 +22,7 @@ from ..score.result import PromptResult, Result
 from .document import console, percent
 from .record import json_text
 
+Format = Literal["table", "json", "jsonl", "labels", "csv", "tsv"]
 BLANK = "blank line"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_CELLS = 12
@@ -29,101 +32,69 @@ _LEAST_FOR_OTHERS = 36
 
 
 class AnswerWriter:
-    """Prints one answer after the other to standard output. Subclasses say how."""
+    """Prints one answer after the other to standard output, in a format, as they come.
+
+    table: a table a query, as wide as the terminal; labels: a line a query, the labels in the order of the prompts,
+    parted by tabs, empty where there are none; csv, tsv: the line, the query, label and probability by prompt, and
+    what was wrong; jsonl: an object a line, with the line that it came with, and the model's hash in place of all
+    about it; json: one document, the object of the only query, or a list.
+    """
+
+    def __init__(
+        self, kind: Format, prompts: Sequence[str], *, n_top: int | None = None, only_one: bool = False
+    ) -> None:
+        """n_top: labels of a prompt that are shown, or keep their scores, 0 or None: all; only_one: in a document."""
+        self._kind, self._n_top, self._only_one = kind, n_top, only_one
+        self._console, self._n_written = console(), 0
+        self._columns = [name + suffix for name in prompts for suffix in ("", "_probability")]
+        delimiter = "\t" if kind == "tsv" else ","
+        self._print_row = csv.writer(sys.stdout, delimiter=delimiter, lineterminator="\n").writerow
+        if kind in ("csv", "tsv"):
+            self._print_row(["line", "query", *self._columns, "error"])
 
     def write(self, line: Row, answer: Result | str | None) -> None:
         """Print a query's answer; a text: why it has none; None: the line is blank."""
-        raise NotImplementedError
+        result = answer if isinstance(answer, Result) else None
+        match self._kind:
+            case "table" if result:
+                self._console.print(result_table(result, self._n_top or 0, width=self._console.width))
+            case "table":
+                if answer is None:
+                    self._console.print(f"(line {line.number} is blank)\n", style="dim")
+            case "labels":
+                labels = [prompt.label for prompt in result.results] if result else []
+                print(*map(printable, labels), sep="\t", flush=True)
+            case "csv" | "tsv":
+                cells, error = [""] * len(self._columns), str(answer or BLANK)
+                if result:
+                    pairs = ((prompt.label, f"{prompt.probability:.6f}") for prompt in result.results)
+                    cells, error = [cell for pair in pairs for cell in pair], ""
+                self._print_row(["" if line.number is None else line.number, line.text, *cells, error])
+                sys.stdout.flush()
+            case _:
+                self._print_json(line, answer)
+
+    def _print_json(self, line: Row, answer: Result | str | None) -> None:
+        record: JsonObject = {"query": line.text, **({"blank": True} if answer is None else {"error": answer})}
+        if isinstance(answer, Result):
+            record = answer.to_dict()
+            if self._kind == "jsonl":
+                del record["model"]
+                record["model_sha256"] = answer.model.sha256
+            for prompt in record["results"] if self._n_top else []:
+                prompt["scores"] = heapq.nlargest(self._n_top or 0, prompt["scores"], key=itemgetter("probability"))
+        if line.number is not None:
+            record = {"line": line.number, **record}
+        before = ""
+        if self._kind == "json" and not self._only_one:
+            before = ",\n" if self._n_written else "[\n"
+        self._n_written += 1
+        end = "" if before else "\n"
+        print(before, json_text(record, indent=2 if self._kind == "json" else None), sep="", end=end, flush=True)
 
     def close(self) -> None:
         """Print what comes after the last answer."""
-
-
-class Tables(AnswerWriter):
-    """A table for each query, as wide as the terminal."""
-
-    def __init__(self, n_top: int) -> None:
-        self._console, self._n_top = console(), n_top
-
-    def write(self, line: Row, answer: Result | str | None) -> None:
-        if isinstance(answer, Result):
-            self._console.print(result_table(answer, self._n_top, width=self._console.width))
-        elif answer is None:
-            self._console.print(f"(line {line.number} is blank)\n", style="dim")
-
-
-class Labels(AnswerWriter):
-    """A line for each query: the labels, in the order of the prompts, separated by tabs; empty where there are none."""
-
-    def write(self, line: Row, answer: Result | str | None) -> None:
-        answers = answer.results if isinstance(answer, Result) else ()
-        print(*(printable(each.label) for each in answers), sep="\t", flush=True)
-
-
-class Rows(AnswerWriter):
-    """CSV: the line, the query, for each prompt its label and probability, and what was wrong."""
-
-    def __init__(self, prompts: Sequence[str], *, delimiter: str) -> None:
-        self._print = csv.writer(sys.stdout, delimiter=delimiter, lineterminator="\n").writerow
-        columns = [name + suffix for name in prompts for suffix in ("", "_probability")]
-        self._empty = [""] * len(columns)
-        self._print(["line", "query", *columns, "error"])
-
-    def write(self, line: Row, answer: Result | str | None) -> None:
-        cells, error = self._empty, answer or BLANK
-        if isinstance(answer, Result):
-            cells, error = [], ""
-            for each in answer.results:
-                cells += [each.label, f"{each.probability:.6f}"]
-        self._print(["" if line.number is None else line.number, line.text, *cells, error])
-        sys.stdout.flush()
-
-
-class JsonLines(AnswerWriter):
-    """An object a line, with the line that it came with, and the model's hash in place of all about it."""
-
-    def __init__(self, n_scores: int | None) -> None:
-        """n_scores: how many of the most probable labels keep their scores; None: all, as configured."""
-        self._n_scores = n_scores
-
-    def write(self, line: Row, answer: Result | str | None) -> None:
-        place = {} if line.number is None else {"line": line.number}
-        if not isinstance(answer, Result):
-            what = {"blank": True} if answer is None else {"error": answer}
-            self._print({**place, "query": line.text, **what})
-            return
-        record = self._record(answer)
-        if self._n_scores is not None:
-            for each in record["results"]:
-                each["scores"] = heapq.nlargest(self._n_scores, each["scores"], key=lambda score: score["probability"])
-        self._print({**place, **record})
-
-    def _record(self, result: Result) -> JsonObject:
-        record = result.to_dict()
-        del record["model"]
-        return {**record, "model_sha256": result.model.sha256}
-
-    def _print(self, value: JsonObject) -> None:
-        print(json_text(value), flush=True)
-
-
-class JsonDocument(JsonLines):
-    """One JSON document: the object of the only query, or a list."""
-
-    def __init__(self, n_scores: int | None, *, only_one: bool) -> None:
-        super().__init__(n_scores)
-        self._only_one, self._n_written = only_one, 0
-
-    def _record(self, result: Result) -> JsonObject:
-        return result.to_dict()
-
-    def _print(self, value: JsonObject) -> None:
-        before = "" if self._only_one else ",\n" if self._n_written else "[\n"
-        print(before, json_text(value, indent=2), sep="", end="\n" if self._only_one else "", flush=True)
-        self._n_written += 1
-
-    def close(self) -> None:
-        if not self._only_one:
+        if self._kind == "json" and not self._only_one:
             print("\n]" if self._n_written else "[]", flush=True)
 
 
@@ -151,7 +122,7 @@ def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
 
 
 def _answers(result: Result, n_top: int, width: int) -> Iterator[RenderableType]:
-    """For each prompt name, label, bar and probability; beside or below them the next labels and the audit."""
+    """By prompt name, label, bar and probability; beside or below them the next labels and the audit."""
     names = [printable(answer.prompt) for answer in result.results]
     labels = [printable(answer.label) for answer in result.results]
     n_head = max(map(cell_len, names)) + max(map(cell_len, labels)) + _BAR_CELLS
@@ -172,7 +143,7 @@ def _other_labels(answer: PromptResult, n_top: int) -> Iterator[Text]:
     ranked = sorted(answer.scores, key=lambda score: score.probability, reverse=True)
     # after abstention the most probable label is shown, too
     shown = ranked[0 if answer.abstained else 1 : n_top or None]
-    others = [f"{printable(each.label)} {percent(each.probability)}" for each in shown]
+    others = [f"{printable(label.label)} {percent(label.probability)}" for label in shown]
     if others:
         yield Text(("abstained: " if answer.abstained else "") + _GAP.join(others), "dim")
     if audit := answer.audit:

@@ -10,9 +10,10 @@ import os
 import platform
 import resource
 import sys
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic import Field
 
 from ..config.schema import Config
 from ..engine.cores import physical_cores, threads
@@ -35,16 +36,11 @@ _THROTTLE_REASONS = {
 class GpuState(Record):
     """The GPU in use; null for values that the driver does not give, as for a part of a GPU (MIG)."""
 
-    name: str | None
-    """name of the card"""
-    driver: str | None
-    """version of NVIDIA's driver"""
-    sm_mhz: int | None
-    """clock of its multiprocessors"""
-    max_sm_mhz: int | None
-    """the highest clock"""
-    throttle_reasons: tuple[str, ...]
-    """what limits the clock"""
+    name: str | None = Field(description="name of the card")
+    driver: str | None = Field(description="version of NVIDIA's driver")
+    sm_mhz: int | None = Field(description="clock of its multiprocessors")
+    max_sm_mhz: int | None = Field(description="the highest clock")
+    throttle_reasons: tuple[str, ...] = Field(description="what limits the clock")
 
 
 def gpu_state() -> GpuState | None:
@@ -63,11 +59,12 @@ def gpu_state() -> GpuState | None:
             return None
 
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    gpu = None
     try:
         if first.startswith(("GPU-", "MIG-")):
             gpu = ask("DeviceGetHandleByUUID", first)
-        else:  # empty or -1: CUDA is to see none
-            gpu = ask("DeviceGetHandleByIndex", int(first)) if first.isdecimal() else None
+        elif first.isdecimal():  # empty or -1: CUDA is to see none
+            gpu = ask("DeviceGetHandleByIndex", int(first))
         if gpu is None:
             return None
         reasons = ask("DeviceGetCurrentClocksEventReasons", gpu) or 0
@@ -85,22 +82,19 @@ def gpu_state() -> GpuState | None:
 class Environment(Record):
     """What a time or a score may depend on, besides the configuration."""
 
-    date: str
-    """when the record was made: UTC, ISO 8601"""
-    os: str
-    """operating system and its version"""
-    cpu: str
-    """the processor's name"""
-    instruction_sets: tuple[str, ...]
-    """instruction sets that the CPU code was compiled for, such as AVX2 or AMX_INT8"""
-    n_cores: int
-    """physical cores that the process may use"""
-    n_threads: int
-    """threads that a decode uses on the CPU"""
-    gpu: GpuState | None
-    """the first NVIDIA GPU that the process may see, when the record was made; null if it cannot be queried"""
-    python: str
-    """version of Python"""
+    date: str = Field(description="when the record was made: UTC, ISO 8601")
+    os: str = Field(description="operating system and its version")
+    cpu: str = Field(description="the processor's name")
+    instruction_sets: tuple[str, ...] = Field(
+        description="that the CPU code was compiled for, such as AVX2 or AMX_INT8"
+    )
+    n_cores: int = Field(description="physical cores that the process may use")
+    n_threads: int = Field(description="threads that a decode uses on the CPU")
+    gpu: GpuState | None = Field(
+        description="the first NVIDIA GPU that the process may see, when the record was made; null if it cannot be "
+        "queried"
+    )
+    python: str = Field(description="version of Python")
 
 
 def environment(config: Config) -> Environment:
@@ -117,30 +111,28 @@ def environment(config: Config) -> Environment:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRoom:
+class FreeMemory(NamedTuple):
     """The memory that a model would go to: the GPUs', or without one the machine's."""
 
     on_gpu: bool
     free_bytes: int
     """in all"""
     weights_bytes: int
-    """of it for weights; on each GPU, or in the machine's memory, something is left for all else"""
+    """of it for weights; on every GPU, or in the machine's memory, something is left for all else"""
 
 
-def model_room() -> ModelRoom:
+def free_memory() -> FreeMemory:
     """What is free at this moment."""
-    found = gpus()
-    if found:
-        return ModelRoom(True, sum(device.free_bytes for device in found), room_bytes(found))
+    if seen := gpus():
+        return FreeMemory(True, sum(device.free_bytes for device in seen), room_bytes(seen))
     free = available_bytes()
-    return ModelRoom(False, free, max(0, free - RESERVE_BYTES))
+    return FreeMemory(False, free, max(0, free - RESERVE_BYTES))
 
 
 def gpu_free_bytes() -> int | None:
     """Free memory of all GPUs that models are placed on; None where there is none."""
-    room = model_room()
-    return room.free_bytes if room.on_gpu else None
+    memory = free_memory()
+    return memory.free_bytes if memory.on_gpu else None
 
 
 def rss_bytes() -> int:

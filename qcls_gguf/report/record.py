@@ -44,68 +44,68 @@ LEFT_OUT = "x-left-out"
 """marks, in a JSON Schema, a field that is left out where it has no value"""
 
 
-def left_out_if_none() -> Any:
+def left_out_if_none(description: str | None = None) -> Any:
     """The default of a field that is not in the JSON where it is None."""
-    return Field(default=None, exclude_if=lambda value: value is None, json_schema_extra={LEFT_OUT: True})
+    return Field(
+        default=None,
+        description=description,
+        exclude_if=lambda value: value is None,
+        json_schema_extra={LEFT_OUT: True},
+    )
 
 
 class LabelRecord(Record):
     """One label of a prompt."""
 
-    label: str
-    """the text of the label"""
+    label: str = Field(description="the text of the label")
     score: float = Field(description=f"{SCORE_MEANING}. Without prior, temperature and bias")
-    probability: float
-    """0 to 1, after prior, temperature and bias"""
-    n_tokens: int
-    """tokens of the label"""
+    probability: float = Field(description="0 to 1, after prior, temperature and bias")
+    n_tokens: int = Field(description="tokens of the label")
 
 
 class PromptRecord(Record):
     """One prompt's answer."""
 
-    prompt: str
-    """the prompt's name"""
-    label: str
-    """the answer: the most probable label, or the fallback where that is less probable than min_confidence"""
-    probability: float
-    """probability of the most probable label, 0 to 1"""
-    abstained: bool
-    """whether the answer is the fallback"""
-    fast_path: bool
-    """false if the query changed tokens of the cached prefix, which were then computed again"""
-    scores: tuple[LabelRecord, ...]
-    """all labels, in the order of the configuration; if fewer were asked for, the most probable ones first"""
-    scored_by: Literal["head"] | None = left_out_if_none()
-    """only where a learnt head gave the answer instead of the labels' texts"""
-    depth: int | None = left_out_if_none()
-    """the layers after which that head read the hidden state"""
-    audit: Audit | None = left_out_if_none()
-    """only with an audit, or if the prompt's scoring is exact"""
-    most_probable: str | None = left_out_if_none()
-    """the most probable label, where the answer is the fallback"""
+    prompt: str = Field(description="the prompt's name")
+    label: str = Field(
+        description="the answer: the most probable label, or the fallback where that is less probable than "
+        "min_confidence",
+    )
+    probability: float = Field(description="probability of the most probable label, 0 to 1")
+    abstained: bool = Field(description="whether the answer is the fallback")
+    fast_path: bool = Field(
+        description="false if the query changed tokens of the cached prefix, which were then computed again",
+    )
+    scores: tuple[LabelRecord, ...] = Field(
+        description="all labels, in the order of the configuration; if fewer were asked for, the most probable ones "
+        "first",
+    )
+    scored_by: Literal["head"] | None = left_out_if_none(
+        "only where a learnt head gave the answer instead of the labels' texts",
+    )
+    depth: int | None = left_out_if_none("the layers after which that head read the hidden state")
+    audit: Audit | None = left_out_if_none("only with an audit, or if the prompt's scoring is exact")
+    most_probable: str | None = left_out_if_none("the most probable label, where the answer is the fallback")
 
 
 class RunRecord(Record):
     """One query's answer. Times and counts are of the whole request."""
 
-    query: str
-    """the text that was labelled"""
-    total_ms: float
-    """from the call to the answer, in ms, without wait_ms"""
-    stage_ms: dict[str, float]
-    """ms by stage of the request"""
-    counts: Counts
-    """counts of the request's decodes"""
-    results: tuple[PromptRecord, ...]
-    """an answer for each prompt, in the order of the configuration"""
-    model: ModelInfo | None = left_out_if_none()
-    """the model that answered, and the device that computed; in JSON lines only in the header line"""
-    wait_ms: float
-    """ms of waiting for other callers' requests, before total_ms"""
-    n_chars_cut: int | None = left_out_if_none()
-    """characters of the query that were left out, because it was too long; only where `long_queries` had it cut"""
-    model_sha256: str | None = left_out_if_none()
-    """sha256 of the model file; only in JSON lines"""
-    line: int | None = left_out_if_none()
-    """line number in the input, from 1; not for queries that were given as options or typed"""
+    query: str = Field(description="the text that was labelled")
+    total_ms: float = Field(description="from the call to the answer, in ms, without wait_ms")
+    stage_ms: dict[str, float] = Field(description="ms by stage of the request")
+    counts: Counts = Field(description="counts of the request's decodes")
+    results: tuple[PromptRecord, ...] = Field(
+        description="an answer for each prompt, in the order of the configuration",
+    )
+    model: ModelInfo | None = left_out_if_none(
+        "the model that answered, and the device that computed; in JSON lines only in the header line",
+    )
+    wait_ms: float = Field(description="ms of waiting for other callers' requests, before total_ms")
+    n_chars_cut: int | None = left_out_if_none(
+        "characters of the query that were left out, because it was too long; only where `long_queries` had it cut",
+    )
+    model_sha256: str | None = left_out_if_none("sha256 of the model file; only in JSON lines")
+    line: int | None = left_out_if_none(
+        "line number in the input, from 1; not for queries that were given as options or typed",
+    )

@@ -10,7 +10,7 @@ from qcls_gguf.drafting.draft import Draft, draft_text, labels_of
 from qcls_gguf.drafting.models import LARGEST_FIRST, DraftModel, Family, choose, fitting_model, given_model
 from qcls_gguf.drafting.rows import find_labels
 from qcls_gguf.model import find_model
-from qcls_gguf.report.environment import ModelRoom
+from qcls_gguf.report.environment import FreeMemory
 
 ROOT = Path(__file__).parents[2]
 CHAT = DraftModel(settings={"hf_repo": "a/b"}, why="as given")
@@ -159,7 +159,7 @@ def test_a_family_is_ordered_and_becomes_a_configuration(
 ) -> None:
     sizes = [choice.size_bytes for choice in LARGEST_FIRST[family]]
     assert sizes == sorted(sizes, reverse=True)
-    monkeypatch.setattr("qcls_gguf.report.environment.model_room", lambda: ModelRoom(True, 15 * GB, 14 * GB))
+    monkeypatch.setattr("qcls_gguf.report.environment.free_memory", lambda: FreeMemory(True, 15 * GB, 14 * GB))
     config = loaded(draft_text(draft("a=p,q", model=fitting_model(family)), tmp_path), tmp_path)
     first = LARGEST_FIRST[family][0]
     assert (config.model.hf_repo, config.model.quantization) == (first.repo, first.quantization)

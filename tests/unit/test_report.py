@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from records_page import RECORDS, records_page
@@ -14,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from qcls_gguf.data.rows import Row
-from qcls_gguf.report.answers import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables, result_table
+from qcls_gguf.report.answers import AnswerWriter, result_table
 from qcls_gguf.report.document import TEXT, Document, Figure, Paragraph, Section, Table, facts
 from qcls_gguf.report.html import document_page
 from qcls_gguf.report.record import Record, RunRecord, left_out_if_none
@@ -156,6 +157,7 @@ def result(*prompts: PromptResult) -> Result:
     return Result(query="red dress", total_ms=7.5, stage_ms=stages, counts=counts, results=prompts, model=MODEL)
 
 
+PROMPTS = ["category", "audience"]
 ANSWER = result(prompt("category", 0.1, 0.2, 0.7)._replace(depth=18), prompt("audience", 0.75, 0.25))
 
 
@@ -169,14 +171,14 @@ def printed(writer: AnswerWriter, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_labels_are_a_line_for_each_line_and_blank_ones_stand_among_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "(line 2 is blank)" in printed(Tables(3), capsys)
-    assert printed(Labels(), capsys) == "category label 2\taudience label 0\n\n\n"
+    assert "(line 2 is blank)" in printed(AnswerWriter("table", PROMPTS, n_top=3), capsys)
+    assert printed(AnswerWriter("labels", PROMPTS), capsys) == "category label 2\taudience label 0\n\n\n"
 
 
-@pytest.mark.parametrize("delimiter", [",", "\t"])
-def test_csv_has_a_row_for_each_line(delimiter: str, capsys: pytest.CaptureFixture[str]) -> None:
-    writer = Rows(["category", "audience"], delimiter=delimiter)
-    header, *rows = csv.reader(io.StringIO(printed(writer, capsys)), delimiter=delimiter)
+@pytest.mark.parametrize(("kind", "delimiter"), [("csv", ","), ("tsv", "\t")])
+def test_csv_has_a_row_for_each_line(kind: Any, delimiter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    header, *rows = csv.reader(io.StringIO(printed(AnswerWriter(kind, PROMPTS), capsys)), delimiter=delimiter)
+    assert header == ["line", "query", *(name + end for name in PROMPTS for end in ("", "_probability")), "error"]
     assert [dict(zip(header, row, strict=True)).get("error") for row in rows] == ["", "blank line", "line 3: not UTF-8"]
     assert [row[:2] for row in rows] == [["1", "red dress"], ["2", ""], ["3", "bad"]]
     assert rows[0][2:6] == ["category label 2", "0.700000", "audience label 0", "0.750000"]
@@ -184,7 +186,7 @@ def test_csv_has_a_row_for_each_line(delimiter: str, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("n_scores", [None, 2])
 def test_json_lines_have_the_hash_of_the_model(n_scores: int | None, capsys: pytest.CaptureFixture[str]) -> None:
-    answer, blank, bad = map(json.loads, printed(JsonLines(n_scores), capsys).splitlines())
+    answer, blank, bad = map(json.loads, printed(AnswerWriter("jsonl", PROMPTS, n_top=n_scores), capsys).splitlines())
     assert (answer["line"], answer["model_sha256"]) == (1, MODEL.sha256)
     assert RunRecord.model_validate(answer).to_dict() == answer
     assert "model" not in answer
@@ -195,10 +197,10 @@ def test_json_lines_have_the_hash_of_the_model(n_scores: int | None, capsys: pyt
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [value.get("line") for value in json.loads(printed(JsonDocument(None, only_one=False), capsys))] == [1, 2, 3]
-    JsonDocument(None, only_one=False).close()
+    assert [value.get("line") for value in json.loads(printed(AnswerWriter("json", PROMPTS), capsys))] == [1, 2, 3]
+    AnswerWriter("json", PROMPTS).close()
     assert json.loads(capsys.readouterr().out) == []
-    writer = JsonDocument(None, only_one=True)
+    writer = AnswerWriter("json", PROMPTS, only_one=True)
     writer.write(Row("red dress"), ANSWER)
     writer.close()
     assert json.loads(capsys.readouterr().out) == ANSWER.to_dict() | {
