@@ -71,7 +71,7 @@ def write_model(
     if spec.head in ("tied", "untied") and tied != (spec.head == "tied"):
         raise ValueError(f"tied={tied}: the head of a {name} model is always {spec.head}")
     tokens = build_vocab(vocab).with_control(control_tokens)
-    tokens = replace(tokens, pre=pre or tokens.pre)
+    tokens = replace(tokens, pre=tokens.pre if pre is None else pre)
     if n_vocab is not None:
         tokens = tokens.padded(n_vocab)
     n_layer = spec.n_layer if n_layer is None else n_layer

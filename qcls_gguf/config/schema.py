@@ -138,6 +138,11 @@ class RuntimeConfig(Settings):
         description="what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: a token, "
         "if it was added to the vocabulary, such as </think>; control tokens stay text",
     )
+    normalise_queries: Truth = Field(
+        default=True,
+        description="a query whose accents are characters of their own, as macOS stores names, is read in Unicode's "
+        "form NFC, unless the model's tokenizer does that itself",
+    )
     max_batch: Count = Field(
         default=4, description="queries that classify_batch puts into one decode, where the sequences suffice"
     )

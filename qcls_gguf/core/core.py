@@ -16,6 +16,7 @@ from itertools import chain, groupby, islice
 from operator import attrgetter
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from unicodedata import is_normalized, normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +85,9 @@ class Core:
         self._runtime = config.runtime
         self._most_bytes = config.runtime.max_query_tokens * _BYTES_A_TOKEN
         self._tokenize = engine.model.native.tokenize
+        self._composes = config.runtime.normalise_queries and not engine.model.composes
+        self.n_composed = 0
+        """Queries that were brought into Unicode's form NFC."""
         self._turn_cost: TurnCost | None = None
         self._label_tokens = label_tokens
         self._tokens_agree = True  # whether the engine's rows and the scorers have the same label tokens
@@ -147,9 +151,10 @@ class Core:
         how = query.how if isinstance(query, LongText) else self._runtime.long_queries
         most = self._runtime.max_query_tokens
         known = {} if known is None else known
+        text = self.as_read(query)
         n_more = 1  # a text of any size is cut before it is tokenised
-        if how == "refuse" or len(query) <= self._most_bytes:
-            fragments, n_more = self._fragments(prompts, query, known)
+        if how == "refuse" or len(text) <= self._most_bytes:
+            fragments, n_more = self._fragments(prompts, text, known)
             if n_more <= 0:
                 return TokenizedItem(prompts, query, fragments)
         if how == "refuse":
@@ -157,12 +162,19 @@ class Core:
                 f"the query has {most + n_more} tokens ({len(query)} characters), more than runtime.max_query_tokens: "
                 f"{most}: shorten it, raise the limit (`max_query_tokens`), or label a part of it (`long_queries`)"
             )
-        long, n, n_kept = LongQuery(query, how, self.engine.model, self._most_bytes), most, 0
+        long, n, n_kept = LongQuery(text, how, self.engine.model, self._most_bytes), most, 0
         while n_more > 0:
-            text, n_kept = long.kept(n)
-            fragments, n_more = self._fragments(prompts, text, known)
+            part, n_kept = long.kept(n)
+            fragments, n_more = self._fragments(prompts, part, known)
             n = max(0, n - n_more)
-        return TokenizedItem(prompts, query, fragments, len(query) - n_kept)
+        return TokenizedItem(prompts, query, fragments, len(text) - n_kept)
+
+    def as_read(self, query: str) -> str:
+        """The query as it is tokenised: in Unicode's form NFC, unless the tokenizer brings it there itself."""
+        if not self._composes or query.isascii() or is_normalized("NFC", query):
+            return query
+        self.n_composed += 1
+        return normalize("NFC", query)
 
     def _fragments(
         self, prompts: LoadedPrompts, query: str, known: dict[str, Int32Array]

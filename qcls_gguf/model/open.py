@@ -52,6 +52,12 @@ class Vocabulary(Closing):
         self.bos_text, self.eos_text = map(self._token_text, (native.facts.token_bos, native.facts.token_eos))
         """The texts of the tokens that begin and end a text; empty where the vocabulary has none."""
 
+    @cached_property
+    def composes(self) -> bool:
+        """Whether the tokenizer itself brings text into Unicode's form NFC."""
+        composed, decomposed = (self.tokenize(text, parse_special=False).tolist() for text in ("\xe9", "e\u0301"))
+        return bool(composed == decomposed)
+
     @property
     def label_end(self) -> int:
         """The file's own end-of-turn token, else its end-of-sequence token, -1 where it has neither.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import logging
+import re
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import byref
 from dataclasses import dataclass
 from functools import cache
@@ -101,19 +105,46 @@ def build_info() -> BuildInfo:
     return found.to(BuildInfo)
 
 
+log = logging.getLogger("qcls_gguf.llama")
+"""What llama.cpp says while it loads a model."""
+log.addHandler(logging.NullHandler())
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+_NOTHING = re.compile(r"^\w+: +|\*{4,}")  # the names of functions, and lines around other lines
 _log: Callable[[int, str], None] | None = None
+_n_loads, _loads_lock = 0, threading.Lock()
 
 
 def _pass_on(level: int, text: bytes, _user: Any) -> None:
     if _log is not None:
         _log(level, text.decode(errors="replace"))
+        return
+    number = _LEVELS.get(level, logging.DEBUG)
+    if log.isEnabledFor(number) and (words := _NOTHING.sub("", text.decode(errors="replace")).strip(" .\n")):
+        log.log(number, "%s", words)
 
 
 _forward_log = LOG_FUNCTION(_pass_on)  # never replaced: C may be calling it while the log is changed
 
 
-def set_log(log: Callable[[int, str], None] | None) -> None:
-    """Send llama.cpp's log to `log(level, text)` (1 debug, 2 info, 3 warning, 4 error, 5 continued), or nowhere."""
+def set_log(new: Callable[[int, str], None] | None) -> None:
+    """Send llama.cpp's log to `new(level, text)` (1 debug, 2 info, 3 warning, 4 error, 5 continued), or nowhere."""
     global _log
-    _log = log
-    call("qcls_set_log", _forward_log if log is not None else LOG_FUNCTION(), None)
+    _log = new
+    call("qcls_set_log", _forward_log if new is not None else LOG_FUNCTION(), None)
+
+
+@contextmanager
+def heard() -> Iterator[None]:
+    """What llama.cpp says inside goes to `log`, unless `set_log` sends it elsewhere."""
+    global _n_loads
+    with _loads_lock:
+        _n_loads += 1
+        if _log is None:
+            call("qcls_set_log", _forward_log, None)
+    try:
+        yield
+    finally:
+        with _loads_lock:
+            _n_loads -= 1
+            if _n_loads == 0 and _log is None:
+                call("qcls_set_log", LOG_FUNCTION(), None)

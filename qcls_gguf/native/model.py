@@ -23,7 +23,7 @@ from ..system.closing import Closing
 from ..system.threads import start
 from . import abi
 from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, check, int32
-from .library import call, library
+from .library import call, heard, library
 
 if TYPE_CHECKING:
     from .context import NativeContext
@@ -215,7 +215,8 @@ def _load(path: Path, params: ModelParams, progress: Callable[[float], object] |
 
     def load() -> None:
         nonlocal status
-        status = library().qcls_model_open(byref(params), byref(handle), byref(error))
+        with heard():
+            status = library().qcls_model_open(byref(params), byref(handle), byref(error))
 
     params.progress = PROGRESS_FUNCTION(go_on)
     loader = threading.Thread(target=load)

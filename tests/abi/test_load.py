@@ -1,22 +1,27 @@
 """Loading a model: what llama.cpp says of a bad file, the log, the progress, the facts of file and build."""
 
 import importlib.metadata
+import logging
 import os
+import re
 import threading
 from collections.abc import Iterator
 from ctypes import byref, c_void_p
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gguf
 import pytest
-from conftest import MakeModel, OpenContext, RunPython
+from conftest import SIZES, MakeModel, OpenContext, RunPython
 from gguf_parts import finish
+from random_models import write_model
+from random_vocab import build_vocab
 
 from qcls_gguf import __version__
 from qcls_gguf.errors import ModelError
-from qcls_gguf.native import NativeModel
-from qcls_gguf.native.abi import Error, ModelParams, Status
+from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native.abi import Error, ModelParams, Status, with_remedy
 from qcls_gguf.native.library import build_info, library, set_log
 
 PIN = Path(__file__).parents[2] / "vendor" / "pin.toml"
@@ -96,6 +101,64 @@ def test_a_message_cannot_move_the_cursor(tmp_path: Path) -> None:
     assert any(r"\x1b[2J\x0aloaded \u202e\x9b1A': name a model of another family" in line for line in lines)
 
 
+INSIDE = re.compile(r"GGML_ASSERT|\.cpp:|\b(?:llama|ggml|gguf)_\w+:")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"pre": "fashion-2"}, "does not know the pre-tokeniser 'fashion-2' (tokenizer.ggml.pre): install a newer"),
+        ({"tokenizer": "fashion"}, "does not know the tokenizer 'fashion' (tokenizer.ggml.model): install a newer"),
+        ({"twice": True}, "the vocabulary has the same token twice (tokenizer.ggml.tokens): fetch or convert"),
+    ],
+)
+def test_what_llama_cpp_refuses_is_said_with_a_remedy(
+    options: dict[str, Any], said: str, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vocab = build_vocab("bpe")
+    vocab = replace(vocab, model=options.get("tokenizer", vocab.model), pre=options.get("pre", vocab.pre))
+    tokens = (*vocab.tokens[:20], vocab.tokens[5], *vocab.tokens[21:]) if options.get("twice") else vocab.tokens
+    monkeypatch.setattr("random_models.build_vocab", lambda _: replace(vocab, tokens=tokens))
+    with pytest.raises(ModelError) as caught:
+        NativeModel(write_model(tmp_path / "odd.gguf", n_layer=1))
+    assert said in str(caught.value)
+    assert not INSIDE.search(str(caught.value))
+
+
+def test_a_cache_type_that_does_not_fit_the_heads(make_model: MakeModel) -> None:
+    model = NativeModel(make_model("llama", heads=(48, 2, 2), n_layer=1))
+    with (
+        model,
+        pytest.raises(ModelError, match=r"runtime\.kv_type q8_0 .* blocks of 32, .* heads of 48: set"),
+    ):
+        NativeContext(model, **SIZES, kv_type="q8_0", flash_attn=True)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ('/a/b/llama-x.cpp:12: GGML_ASSERT(n > 0 && "m") failed', 'a check of its own fails (n > 0 && "m")'),
+        ("ggml.c:7: fatal error", "fatal error"),
+        (
+            "no: llama_model_load: error loading model: odd\nllama_f: failed to load model",
+            "no: odd",
+        ),
+        (
+            "no: llama_model_load: error loading model: odd; llama_f: failed to load model",
+            "no: odd",
+        ),
+        ("V cache quantization requires flash_attn", "runtime.kv_type needs flash attention: set runtime.flash_attn"),
+        ("quantized V cache was requested, but this requires Flash Attention", "runtime.kv_type needs flash attention"),
+        ("missing tensor 'blk.0.attn_q.weight'", "the file lacks the tensor 'blk.0.attn_q.weight': fetch or convert"),
+        ("warning: failed to mlock 12-byte buffer (RLIMIT_MEMLOCK)", "raise the limit on locked memory (ulimit -l)"),
+        ("all is said: in plain words", "all is said: in plain words"),
+    ],
+)
+def test_words_of_the_inside_are_left_out(message: str, said: str) -> None:
+    assert said in with_remedy(message)
+    assert not INSIDE.search(with_remedy(message))
+
+
 def test_the_log_goes_where_it_is_sent(
     make_model: MakeModel,
     open_context: OpenContext,
@@ -118,6 +181,18 @@ def test_the_log_goes_where_it_is_sent(
     assert capfd.readouterr() == ("", "")
 
 
+def test_warnings_of_a_load_reach_a_logger(make_model: MakeModel, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "qcls_gguf.llama"):
+        NativeModel(make_model(pre="")).close()
+    said = {record.getMessage(): record.levelno for record in caplog.records}
+    assert said["missing pre-tokenizer type, using: 'default'"] == logging.WARNING
+    assert "GENERATION QUALITY WILL BE DEGRADED!" in said
+    assert any("general.architecture" in words for words, level in said.items() if level == logging.INFO)
+    n_records = len(caplog.records)
+    NativeModel(make_model()).close()
+    assert len(caplog.records) == n_records  # quiet by default
+
+
 def test_the_log_may_be_replaced_while_models_load(make_model: MakeModel) -> None:
     loads = [threading.Thread(target=lambda: NativeModel(make_model()).close()) for _ in range(4)]
     make_model()
@@ -135,7 +210,7 @@ def test_a_log_function_may_switch_the_log_off(make_model: MakeModel, run_python
     code = """
 import sys
 from pathlib import Path
-from qcls_gguf.native import NativeModel
+from qcls_gguf.native import NativeContext, NativeModel
 from qcls_gguf.native.library import set_log
 lines = []
 def first_line(level, text):

@@ -1,7 +1,9 @@
 """A query is plain text: what it spells becomes no mark of the vocabulary, unless the configuration asks for it."""
 
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from conftest import MakeModel, WriteConfig
@@ -133,3 +135,26 @@ def test_a_control_token_that_is_a_part_of_a_character(
     prompt = PromptSpec(name="color", template="{query} 红|im_start| is", labels=("red", "light blue"))
     with pytest.raises(ConfigError, match=r"prompts\.color: a control token .* part of a character"):
         Classifier.from_config(write_config(path, [prompt]))
+
+
+WORDS = ("robe été", "Ångström", "한국어", "tiếng Việt", "パーカー", "йога", "café 👗")
+"""with accents in several scripts"""
+
+
+@pytest.mark.parametrize("form", ["NFD", "NFKD"])
+def test_a_query_is_read_alike_however_its_accents_are_stored(
+    form: Literal["NFD", "NFKD"], path: Path, write_config: WriteConfig
+) -> None:
+    with Classifier.from_config(write_config(path, [PROMPT])) as classifier:
+        for word in WORDS:
+            other = unicodedata.normalize(form, word)
+            assert other != word
+            assert classifier.classify(other).results == classifier.classify(word).results
+            assert classifier.classify_batch([other, word])[0].results == classifier.classify(word).results
+        assert classifier.core.n_composed == 2 * len(WORDS)
+        classifier.classify("red dress")
+        assert classifier.core.n_composed == 2 * len(WORDS)
+    with Classifier.from_config(write_config(path, [PROMPT], normalise_queries=False)) as classifier:
+        other = unicodedata.normalize(form, WORDS[0])
+        assert classifier.core.as_read(other) == other
+        assert classifier.classify(other).results != classifier.classify(WORDS[0]).results
