@@ -16,7 +16,6 @@ __all__ = [
     "DeadlineError",
     "DecodeError",
     "LabelScore",
-    "LoadedPrompts",
     "Model",
     "ModelConfig",
     "ModelError",
@@ -24,8 +23,10 @@ __all__ = [
     "OpenModels",
     "PlanError",
     "PromptConfig",
+    "PromptHandle",
     "PromptResult",
     "QclsError",
+    "QueryError",
     "Result",
     "RuntimeConfig",
     "ScoreError",
@@ -38,8 +39,18 @@ if TYPE_CHECKING:
     from .config.load import load_config
     from .config.prompt import PromptConfig
     from .config.schema import Config, ModelConfig, RuntimeConfig
-    from .core.handle import LoadedPrompts
-    from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
+    from .core.handle import PromptHandle
+    from .errors import (
+        BusyError,
+        ConfigError,
+        DeadlineError,
+        DecodeError,
+        ModelError,
+        PlanError,
+        QclsError,
+        QueryError,
+        ScoreError,
+    )
     from .model import Model, OpenModels
     from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
 else:  # hidden from type checkers, which would otherwise accept any name
@@ -49,7 +60,7 @@ else:  # hidden from type checkers, which would otherwise accept any name
         ".config.prompt": ("PromptConfig",),
         ".config.schema": ("Config", "ModelConfig", "RuntimeConfig"),
         ".errors": tuple(name for name in __all__ if name.endswith("Error")),
-        ".core.handle": ("LoadedPrompts",),
+        ".core.handle": ("PromptHandle",),
         ".model": ("Model", "OpenModels"),
         ".score.result": ("Counts", "LabelScore", "ModelInfo", "PromptResult", "Result"),
     }
@@ -57,6 +68,8 @@ else:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):
         """The public name of a module, kept here from then on."""
+        if name == "LoadedPrompts":
+            raise AttributeError("LoadedPrompts is called PromptHandle now")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module

@@ -1,33 +1,37 @@
-"""The public API, in one file: a classifier is a model, an engine, and the prompt sets that it holds ready."""
+"""The public API, in one file: a classifier is the handle of a configuration's prompts, with its engine and model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
-from .config.calibration_file import Calibration
-from .config.heads_file import read_fitted
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
 from .config.schema import Config, check_config
 from .config.words import shown
-from .core.core import Core
-from .core.handle import Labeller, LoadedPrompts
-from .core.loading import load_prompts, some_of
-from .core.sharing import TurnCost
-from .core.startup import ClassifierParts, start
+from .core.core import Core, Item
+from .core.handle import PromptHandle, load_prompts
+from .core.queue import TurnCost
+from .core.startup import Prepared, prepare, start
 from .engine.capacity import check_capacity
 from .engine.engine import Engine
+from .engine.open import compile_config
+from .engine.prefix_cache import Prefix
 from .errors import ConfigError
 from .model import Model, OpenModels
-from .prompts.chat import render_prompts
-from .prompts.prompt_set import PromptSet, compile_prompts, read_depths
+from .prompts.prompt_set import PromptSet, read_depths
 from .score.result import Counts, ModelInfo, Result
 
+_RENAMED = {
+    "configured": "the classifier itself is the handle of its prompts",
+    "handle": "the classifier itself is the handle of its prompts",
+    "some": "it is called subset",
+}
 
-class Classifier(Labeller):
+
+class Classifier(PromptHandle):
     """Labels queries by all prompts of a configuration.
 
     Creating it loads the model, caches the prompts and warms up. Usable from several threads: while one request is
@@ -37,16 +41,17 @@ class Classifier(Labeller):
             print(classifier.classify("red dress for girls").labels)
     """
 
-    def __init__(self, started: ClassifierParts, *, owns_model: bool = False) -> None:
+    def __init__(self, prepared: Prepared, core: Core | None = None, held: Sequence[Prefix] = ()) -> None:
         """Use `from_config`."""
-        if not isinstance(started, ClassifierParts):
-            raise ConfigError(f"a Classifier is made by Classifier.from_config, not by Classifier({shown(started)})")
-        self._started = started
-        self._owns_model = owns_model
-        self.core: Core = started.core
-        """How requests reach the engine."""
-        self.configured = started.prompts
-        """The prompt set of the configuration."""
+        if core is None:
+            raise ConfigError(f"a Classifier is made by Classifier.from_config, not by Classifier({shown(prepared)})")
+        super().__init__(core, prepared.prompts, held, prepared.sources)
+        self._prepared = prepared
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _RENAMED:
+            raise AttributeError(f"a Classifier has no {name} any more: {_RENAMED[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def from_config(
@@ -70,31 +75,16 @@ class Classifier(Labeller):
         Raises ConfigError or ModelError.
         """
         config = load_config(config) if isinstance(config, str | Path) else check_config(config)
-        started = start(config, model, offline=offline, on_step=on_step, on_load=on_load, audit=audit)
-        return cls(started, owns_model=model is None)
+        return cls.open(prepare(config, model, offline=offline, on_step=on_step, on_load=on_load, audit=audit))
 
-    def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
-        """Label one query; see `classify_batch`."""
-        return self.core.ask([(self.configured, query)], deadline_s)[0]
-
-    @property
-    def handle(self) -> LoadedPrompts:
-        """The prompt set of the configuration."""
-        return self.configured
-
-    def _ask(self, queries: Sequence[str], deadline_s: float | None) -> list[Result]:
-        return self.classify_pairs([(self.configured, query) for query in queries], deadline_s=deadline_s)
-
-    async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
-        """Label one query without blocking the event loop.
-
-        A task that is cancelled before its turn is not computed. Raises as `classify_batch` does.
-        """
-        return (await self.aclassify_pairs([(self.configured, query)], deadline_s=deadline_s))[0]
+    @classmethod
+    def open(cls, prepared: Prepared) -> Self:
+        """Open what was prepared, once. Raises ConfigError or ModelError."""
+        return start(prepared, lambda core, held: cls(prepared, core, held))
 
     def prompt_set(
         self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet, *, audit: bool = False
-    ) -> LoadedPrompts:
+    ) -> PromptHandle:
         """Add a prompt set on the same model and engine, and keep it ready until it is closed.
 
             with classifier.prompt_set("other.yaml") as other:
@@ -107,39 +97,41 @@ class Classifier(Labeller):
         runtime.question_cells, runtime.question_prefixes).
         """
         self.core.executor.check()
-        compiled, calibration = (prompts, None) if isinstance(prompts, PromptSet) else self._compiled(prompts, audit)
-        check_capacity(
-            compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
-        )
-        self.engine.model.check_loaded(read_depths([compiled], self.engine.model.facts.n_layer)[1])
-        self.engine.model.output_rows.of(compiled.label_tokens.tolist())  # read before anybody has to wait for it
-        return load_prompts(self.core, compiled, calibration)
+        engine, calibration = self.engine, None
+        if not isinstance(prompts, PromptSet):
+            if isinstance(prompts, str | Path):
+                config = load_config(prompts)
+            else:
+                config = check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
+            compiled = compile_config(config, engine.model, chat=self.config.model, audit=audit)
+            for fitted in (compiled.calibration, compiled.heads):
+                if fitted is not None:
+                    fitted.check_model(self.model.sha256)
+            prompts, calibration = compiled.prompts, compiled.calibration
+        facts = engine.model.facts
+        check_capacity(prompts, engine.capacity, self.config.runtime.max_query_tokens, facts.n_ctx_train)
+        engine.model.check_loaded(read_depths([prompts], facts.n_layer)[1])
+        engine.model.output_rows.of(prompts.label_tokens.tolist())  # read before anybody has to wait for it
+        return load_prompts(self.core, prompts, calibration)
 
-    def _compiled(
-        self, prompts: str | Path | Config | Sequence[PromptConfig], audit: bool
-    ) -> tuple[PromptSet, Calibration | None]:
-        """Prompts on this model, with the calibration that their configuration names."""
-        if isinstance(prompts, str | Path):
-            config = load_config(prompts)
-        else:
-            config = check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
-        rendered = render_prompts(config.prompts, self.engine.model, self.config.model).prompts
-        config, calibration, heads = read_fitted(config.changed(prompts=rendered))
-        for fitted in (calibration, heads):
-            if fitted is not None:
-                fitted.check_model(self.model.sha256)
-        return compile_prompts(config.prompts, self.engine.model, audit=audit, heads=heads), calibration
+    def classify_pairs(self, pairs: Sequence[Item], *, deadline_s: float | None = None) -> list[Result]:
+        """Answer pairs of a prompt set's handle and a query, all in one decode if they fit; see `classify_batch`."""
+        return self.core.ask(pairs, deadline_s)
 
-    def some(self, names: Sequence[str]) -> LoadedPrompts:
-        """Some of the configured prompts as a set of their own, with the same calibration."""
-        return some_of(self.configured, names)
+    async def aclassify_pairs(self, pairs: Sequence[Item], *, deadline_s: float | None = None) -> list[Result]:
+        """`classify_pairs` without blocking the event loop; see `aclassify`."""
+        return await self.core.ask_async(pairs, deadline_s)
 
     def measure_turns(self) -> TurnCost:
         """Measure the fixed cost of a decode; from then on callers share a decode only if that saves time.
 
         Takes a second at most, during which no request is answered. Raises DecodeError and ScoreError.
         """
-        return self.core.measure_turns(self.configured)
+        return self.core.measure_turns(self)
+
+    def plan_counts(self, query: str) -> Counts:
+        """The counts of `classify` for a query; computes nothing. Raises PlanError as it does."""
+        return self.core.counts(self, query)
 
     @property
     def config(self) -> Config:
@@ -158,24 +150,8 @@ class Classifier(Labeller):
 
     @property
     def startup_ms(self) -> dict[str, float]:
-        """Milliseconds of each step of the start-up."""
-        return dict(self._started.ledger.steps_ms)
-
-    def plan_counts(self, query: str) -> Counts:
-        """The counts of `classify` for a query all of which is fed; computes nothing. Raises PlanError as it does."""
-        return self.core.counts(self.configured, query)
-
-    def classify_pairs(
-        self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
-    ) -> list[Result]:
-        """Answer each pair of a prompt set and a query, all in one decode if they fit; see `classify_batch`."""
-        return self.core.ask(pairs, deadline_s)
-
-    async def aclassify_pairs(
-        self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
-    ) -> list[Result]:
-        """`classify_pairs` without blocking the event loop; see `aclassify`."""
-        return await self.core.ask_async(pairs, deadline_s)
+        """Milliseconds of the steps of the start-up."""
+        return dict(self._prepared.ledger.steps_ms)
 
     def close(self) -> None:
         """Answer waiting requests, refuse new ones, then free the context, and the model if it was opened for this.
@@ -188,5 +164,4 @@ class Classifier(Labeller):
 
     def _free(self) -> None:
         self.engine.close()
-        if self._owns_model:
-            self.engine.model.close()
+        self._prepared.close()

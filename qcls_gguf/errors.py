@@ -24,6 +24,10 @@ class PlanError(QclsError):
     """A request does not fit into the token tree or the limits of the context."""
 
 
+class QueryError(PlanError):
+    """A query cannot be answered as it is: it is missing, no text, or too long."""
+
+
 class DecodeError(QclsError):
     """The native library refused or failed a decode."""
 

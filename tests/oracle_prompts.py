@@ -11,7 +11,7 @@ import numpy.typing as npt
 from oracle import COLOR, Oracle, PromptSpec
 
 from qcls_gguf import Classifier, PromptConfig, Result
-from qcls_gguf.core.handle import LoadedPrompts
+from qcls_gguf.core.handle import PromptHandle
 
 EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 DEFAULT: dict[str, Any] = {"flash_attn": False}
@@ -130,7 +130,7 @@ def assert_alike(result: Result, other: Result) -> None:
 
 def compared(
     prompts: Sequence[PromptSpec],
-    classifier: Classifier | LoadedPrompts,
+    classifier: Classifier | PromptHandle,
     *batches: Sequence[str],
     largest: float = LARGEST,
     **options: Any,

@@ -228,7 +228,7 @@ def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:
 
 def _weight_bytes(classifier: Classifier) -> int:
     """The bytes of the weights that a decode reads: those of its layers, and the head where logits are computed."""
-    model, compiled = classifier.engine.model, classifier.configured.compiled
+    model, compiled = classifier.engine.model, classifier.compiled
     _, depth = read_depths([compiled], model.facts.n_layer)
     return weight_bytes(model.header, model.file.tensors.values(), head=compiled.exact, depth=depth)
 

@@ -16,8 +16,8 @@ from ..classifier import Classifier
 from ..config.schema import MAX_SEQ, Config
 from ..config.scoring import TREE
 from ..engine.capacity import whole_cells
-from ..engine.cores import threads
 from ..engine.engine import Engine
+from ..engine.resources import threads
 from ..errors import QclsError
 from ..model import Model
 from ..model.placement import flash_attention
@@ -167,7 +167,7 @@ def qcls(workload: Workload) -> Iterator[Method]:
     def remarks() -> list[str]:
         heads = [
             f"{prompt.name} after {prompt.head.depth} of {classifier.engine.model.facts.n_layer} layers"
-            for prompt in classifier.configured.compiled.prompts
+            for prompt in classifier.compiled.prompts
             if prompt.head
         ]
         return [f"heads answer {', '.join(heads)}; the other methods read the labels' texts"] if heads else []

@@ -6,7 +6,7 @@ the engine, and nobody who waits holds a lock that the executor needs. It costs 
 0.07 to 0.12 ms where a request of the embedded joint configuration takes 6 (two busy cores).
 
 Jobs are served by their deadlines, then by arrival. A turn takes the first job and as many of the next ones as may join
-it; no job is held back to wait for others.
+it, if that saves time by the measured cost of a decode; no job is held back to wait for others.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
 from queue import SimpleQueue
-from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from time import perf_counter, perf_counter_ns
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from ..errors import BusyError, DeadlineError, DecodeError
+from ..errors import BusyError, DeadlineError, DecodeError, PlanError
 from ..system.threads import start
 
 if TYPE_CHECKING:  # callers that await have imported asyncio; others need not
@@ -35,13 +37,71 @@ _EXIT_S = 60.0
 """Seconds that the interpreter's exit waits for a decode to end."""
 _LAST_NS = 1 << 62
 _CLOSED = "this Classifier is closed"
+_LETTERS = [chr(n) for n in range(ord("a"), ord("z") + 1)]
+_PROBE_WORDS = 6
+"""words per probe query"""
+_N_ROUNDS = 8
+_MOST_S = 0.5
+"""Seconds after which no further round begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCost:
+    """A decode's time is modelled as a fixed part plus a part per token; only their ratio is needed."""
+
+    fixed_tokens: float
+    """the fixed part, as the number of tokens that take as long"""
+
+    @classmethod
+    def through(cls, few: tuple[int, float], many: tuple[int, float]) -> Self:
+        """The line through two decodes, given as (tokens, time)."""
+        n_more, longer = many[0] - few[0], many[1] - few[1]
+        if n_more <= 0 or longer <= 0:  # more tokens in no more time
+            return cls(inf)
+        return cls(max(0.0, few[1] * n_more / longer - few[0]))
+
+    def pays(self, n_in_turn: int, n_tokens: int, n_waiting: int) -> bool:
+        """Whether a waiting job should join the turn of n_in_turn others, rather than begin the next turn.
+
+        If it joins, all others also wait for its n_tokens. In return it and all jobs after it, n_waiting
+        together, save the fixed part of a decode. It joins if that makes the total waiting time shorter.
+        """
+        return n_in_turn * n_tokens <= n_waiting * self.fixed_tokens
+
+
+def measured_turn_cost(ask: Callable[[Sequence[str]], int], max_batch: int) -> TurnCost:
+    """The fixed cost of a decode, from the shortest decodes of one query and of max_batch queries, run in turns.
+
+    ask(queries) answers them together and returns how many tokens were fed. The cost is 0, so that no decode is shared,
+    if max_batch is 1 or short queries are too long for the configuration.
+    """
+    n_queries = min(max_batch, len(_LETTERS) - _PROBE_WORDS)
+    queries = [" ".join(_LETTERS[n : n + _PROBE_WORDS]) for n in range(n_queries)]
+    if n_queries < 2:
+        return TurnCost(0.0)
+    shortest: dict[int, float] = {}
+    until = perf_counter() + _MOST_S
+    for n_round in range(_N_ROUNDS):
+        for asked in (queries[:1], queries):
+            began = perf_counter()
+            try:
+                n_tokens = ask(asked)
+            except PlanError:  # in some vocabulary these queries have more tokens than are allowed
+                return TurnCost(0.0)
+            took = perf_counter() - began
+            if n_round:  # the first one makes plans and graphs
+                shortest[n_tokens] = min(took, shortest.get(n_tokens, took))
+        if n_round and perf_counter() > until:
+            break
+    least, most = min(shortest), max(shortest)
+    return TurnCost.through((least, shortest[least]), (most, shortest[most]))
 
 
 class Job(Generic[R]):
     """A request to the executor: to answer items, or to run an action between turns. Its caller waits for it."""
 
     __slots__ = (
-        "_done", "action", "arrived_ns", "deadline_ns", "ended_ns", "error", "future", "has_begun", "is_given_up",
+        "_done", "action", "arrived_ns", "deadline_ns", "error", "future", "has_begun", "is_given_up",
         "items", "order_ns", "plan", "value",
     )  # fmt: skip
 
@@ -65,7 +125,7 @@ class Job(Generic[R]):
         self.value: R | None = None
         self.error: BaseException | None = None
         self.has_begun = self.is_given_up = False
-        self.arrived_ns = self.ended_ns = perf_counter_ns()
+        self.arrived_ns = perf_counter_ns()
         self.deadline_ns = None if deadline_s is None else self.arrived_ns + int(deadline_s * 1e9)
         self.order_ns = self.arrived_ns + int(min(_USUAL_S if deadline_s is None else deadline_s, _USUAL_S) * 1e9)
         self._done = threading.Lock()  # released once, when the result is there
@@ -102,7 +162,7 @@ class Job(Generic[R]):
 
     def finish(self, value: R | None, error: BaseException | None = None) -> None:
         """Give the result, or the error in its place, to the caller. Only for the executor."""
-        self.value, self.error, self.ended_ns = value, error, perf_counter_ns()
+        self.value, self.error = value, error
         if self.future is None:
             self._done.release()
 
@@ -117,7 +177,7 @@ class Executor:
         max_waiting: int,
         joins: Callable[[Sequence[Job[Any]], Job[Any], int], bool],
     ) -> None:
-        """step(turn) returns the result of each job of a turn; max_waiting: how many jobs may wait; joins(turn, job,
+        """step(turn) returns the results of a turn's jobs; max_waiting: how many jobs may wait; joins(turn, job,
         n_waiting): whether a job may join a turn of others, while n_waiting jobs wait, including this one.
 
         Raises DecodeError if the process cannot start another thread.
@@ -244,7 +304,7 @@ class Executor:
         try:
             results = self._step(turn)
         except BaseException as e:  # whatever it is, the thread goes on
-            if len(turn) > 1:  # each by itself, so that the error reaches the caller whose items raise it
+            if len(turn) > 1:  # one by one, so that the error reaches the caller whose items raise it
                 for job in turn:
                     self._serve_turn([job])
                 return
@@ -261,14 +321,14 @@ class Executor:
 
 
 def _deliver(jobs: Sequence[Job[Any]]) -> None:
-    """Give results to futures, waking each event loop once."""
+    """Give results to futures, waking every event loop once."""
     by_loop: dict[AbstractEventLoop, list[Job[Any]]] = {}
     for job in jobs:
         if job.future is not None:
             by_loop.setdefault(job.future.get_loop(), []).append(job)
-    for loop, own in by_loop.items():
+    for loop, waiting in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed: nothing awaits them any more
-            loop.call_soon_threadsafe(_settle, own)
+            loop.call_soon_threadsafe(_settle, waiting)
 
 
 def _settle(jobs: Sequence[Job[Any]]) -> None:

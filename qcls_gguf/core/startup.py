@@ -1,39 +1,44 @@
-"""The start-up: all work that is done once, before the first request, so that requests need not do it."""
+"""The start-up: all work that is done once, before the first request, so that requests need not do it.
+
+`prepare` makes a value of a configuration and a model: rendered, compiled, placed. `start` opens it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TypeVar
 
 from ..config.calibration_file import Calibration
 from ..config.heads_file import Heads, read_fitted
 from ..config.prompt import PromptConfig
 from ..config.schema import Config, RuntimeConfig
-from ..config.words import counted, shown
+from ..config.words import counted
 from ..engine.capacity import N_UNTIL_CAPTURED, shapes
-from ..engine.cores import OtherPrograms, threads
 from ..engine.engine import Engine
-from ..engine.memory import LEAST_FREE_BYTES
-from ..engine.open import open_engine, open_model
+from ..engine.open import compile_config, open_engine, open_model
+from ..engine.prefix_cache import Prefix
 from ..engine.prefix_file import StateCache, hold_prefixes
+from ..engine.resources import LEAST_FREE_BYTES, OtherPrograms, threads
 from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from ..model import Model, OpenModels
 from ..model.placement import device_name, used_gpus
 from ..native import build_info
 from ..native.device import driver_step
-from ..prompts.chat import is_chat, render_prompts
-from ..prompts.prompt_set import compile_prompts
+from ..prompts.chat import is_chat
+from ..prompts.prompt_set import PromptSet
 from ..score.adjustment import content_free_queries
 from ..score.result import ModelInfo
 from ..system.threads import check_gil
 from ..system.timing import Ledger
 from ..version import __version__
 from .core import Core
-from .handle import LoadedPrompts
-from .loading import add, calibrate
+from .handle import PromptHandle
+
+H = TypeVar("H", bound=PromptHandle)
+MakeHandle = Callable[[Core, Sequence[Prefix]], H]
+"""makes the handle of the configured prompts, given their cached prefixes"""
 
 # Query lengths that are decoded at start-up, so that a GPU loads their kernels; longer queries use the same kernels.
 _WARM_TOKENS = 64
@@ -47,17 +52,30 @@ _MOST_SHAPES_BYTES = 128 << 20
 """Most memory for the compute buffers of kept graphs on a CPU, where a new graph costs only 2 % of a request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifierParts:
-    """The parts of a classifier, warm and calibrated."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prepared:
+    """A configuration on a model: rendered, compiled, placed, ready to be opened. It holds the open model."""
 
-    core: Core
-    prompts: LoadedPrompts
-    """the configured prompts"""
+    config: Config
+    """with the whole text of every prompt, and the stated thresholds"""
+    sources: Sequence[PromptConfig]
+    """the prompts as written"""
+    model: Model
+    owns_model: bool
+    """whether the model was opened for it, and is closed with what is opened"""
+    prompts: PromptSet
+    calibration: Calibration | None
+    heads: Heads | None
     ledger: Ledger
+    others: OtherPrograms
+
+    def close(self) -> None:
+        """Close the model, if it was opened for this."""
+        if self.owns_model:
+            self.model.close()
 
 
-def start(
+def prepare(
     config: Config,
     model: Model | OpenModels | None = None,
     *,
@@ -65,8 +83,8 @@ def start(
     on_step: Callable[[str, str, float], None] | None = None,
     on_load: Callable[[float], None] | None = None,
     audit: bool = False,
-) -> ClassifierParts:
-    """Open the model, unless an open one is given; compile and cache the prompts; warm up.
+) -> Prepared:
+    """Open the model, unless an open one is given; render and compile the prompts.
 
     audit: add exact scores to every answer. Raises ConfigError or ModelError, after closing what it opened.
     """
@@ -75,70 +93,72 @@ def start(
     if config.runtime.n_gpu_layers != 0 and (step := driver_step()):
         ledger.step("GPU code", step)
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
-    calibration = heads = None
-    if not is_chat(config.prompts):
-        config, calibration, heads = read_fitted(config)
+    fitted = None if is_chat(config.prompts) else read_fitted(config)
     models = model if isinstance(model, OpenModels) else OpenModels(offline=offline, on_load=on_load)
     opened = model if isinstance(model, Model) else open_model(config, models, audit=audit, ledger=ledger)
     if opened.opened_with != config.runtime.of_model:
-        wanted, found = (", ".join(words) for words in (config.runtime.of_model, opened.opened_with))
+        wanted, given = (", ".join(words) for words in (config.runtime.of_model, opened.opened_with))
         raise ConfigError(
-            f"runtime.query_tokens and cpu_activations: {wanted}, and the open model was opened with {found}: "
+            f"runtime.query_tokens and cpu_activations: {wanted}, and the open model was opened with {given}: "
             "open it with the same"
         )
     try:
-        sources = config.prompts
-        if is_chat(sources):
-            config = _rendered(config, opened, ledger)
-            config, calibration, heads = read_fitted(config)
-        started = _start(config, sources, opened, calibration, heads, ledger, audit=audit)
+        compiled = compile_config(config, opened, audit=audit, fitted=fitted, ledger=ledger)
     except BaseException as e:
         if model is None:
             opened.close()
-        if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet, so the model is the cause
+        if isinstance(e, PlanError):
             raise ModelError(f"{opened.path}: {e}") from e
         raise
-    if opened.n_gpu_layers == 0 and (crowding := others.crowding(threads(config.runtime).n)):
-        ledger.step("CPUs", crowding)
-    return started
-
-
-def _start(
-    config: Config,
-    sources: Sequence[PromptConfig],
-    model: Model,
-    calibration: Calibration | None,
-    heads: Heads | None,
-    ledger: Ledger,
-    *,
-    audit: bool,
-) -> ClassifierParts:
-    if heads is not None:
-        heads.check_shape(model.facts.n_layer, model.facts.n_embd)
-    n_labels = sum(len(prompt.labels) for prompt in config.prompts)
-    with ledger.at_work("compile prompts", counted(n_labels, "label")):
-        prompts = compile_prompts(config.prompts, model, audit=audit, heads=heads)
-    n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
-    model.output_rows.of(prompts.label_tokens.tolist())
-    ledger.step(
-        "compile prompts", f"{counted(len(prompts.prompts), 'prompt')}, {counted(n_read, 'hidden state')} a query"
+    return Prepared(
+        config=compiled.config,
+        sources=config.prompts,
+        model=opened,
+        owns_model=model is None,
+        prompts=compiled.prompts,
+        calibration=compiled.calibration,
+        heads=compiled.heads,
+        ledger=ledger,
+        others=others,
     )
+
+
+def start(prepared: Prepared, make: MakeHandle[H]) -> H:
+    """Open the context, cache the prompts, warm up and calibrate.
+
+    Raises ConfigError or ModelError, after closing what it opened, and the model if it was opened for this.
+    """
+    try:
+        handle = _started(prepared, make)
+    except BaseException as e:
+        prepared.close()
+        if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet, so the model is the cause
+            raise ModelError(f"{prepared.model.path}: {e}") from e
+        raise
+    n_threads = threads(prepared.config.runtime).n
+    if prepared.model.n_gpu_layers == 0 and (crowding := prepared.others.crowding(n_threads)):
+        prepared.ledger.step("CPUs", crowding)
+    return handle
+
+
+def _started(prepared: Prepared, make: MakeHandle[H]) -> H:
+    config, model, prompts, ledger = prepared.config, prepared.model, prepared.prompts, prepared.ledger
     engine = open_engine(model, config.runtime, prompts, ledger)
     try:
         held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
         sha256 = model.sha256()
-        for fitted in (calibration, heads):
+        for fitted in (prepared.calibration, prepared.heads):
             if fitted is not None:
                 fitted.check_model(sha256)
         ledger.step("hash model", f"sha256 {sha256[:16]}…, in the background")
-        label_tokens = prompts.label_tokens if prompts.exact else np.empty(0, np.int32)
-        core = Core(engine, _model_info(model), config, label_tokens)
-        loaded = add(core, prompts, held, sources)
-        _warm_up(core, loaded, config.runtime, prefix_file)
+        core = Core(engine, _model_info(model), config)
+        handle = make(core, held)
+        core.add(handle)
+        _warm_up(handle, prefix_file)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
-        calibrate(core, loaded, calibration)
+        handle.calibrate(prepared.calibration)
         if queries := content_free_queries(prompts.settings):
             n_queries = counted(len(queries), "content-free query", "content-free queries")
             n_prompts = sum(prompt.prior == "content_free" for prompt in prompts.settings)
@@ -147,19 +167,7 @@ def _start(
     except BaseException:
         engine.close()
         raise
-    return ClassifierParts(core=core, prompts=loaded, ledger=ledger)
-
-
-def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
-    found = render_prompts(config.prompts, model, config.model)
-    whose = "the configuration's" if config.model.chat_template else "the file's own"
-    what = f"{whose}, {counted(found.n_rendered, 'prompt')}"
-    if found.folded:
-        what += f"; it has no turn for a system text, which begins the user's: {', '.join(found.folded)}"
-    if found.end:
-        what += f"; it ends answers with {shown(found.end)}, and so do labels here, not with the file's end of turn"
-    ledger.step("chat template", what)
-    return config.changed(prompts=found.prompts)
+    return handle
 
 
 def _model_info(model: Model) -> ModelInfo:
@@ -180,22 +188,23 @@ def _model_info(model: Model) -> ModelInfo:
     )
 
 
-def _warm_up(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig, prefix_file: StateCache | None) -> None:
+def _warm_up(prompts: PromptHandle, prefix_file: StateCache | None) -> None:
     """Warm up. prefix_file: the file that prefixes were read from; if their cells give no scores, it is removed."""
     try:
-        _run_decodes(core, prompts, runtime)
+        _run_decodes(prompts)
     except ScoreError as e:
         if prefix_file is None:
             raise
         # The engine has already computed the prefixes in use again.
         prefix_file.warn(f"its cells give no scores ({e})")
         prefix_file.discard()
-        _run_decodes(core, prompts, runtime)
+        _run_decodes(prompts)
 
 
-def _run_decodes(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig) -> None:
+def _run_decodes(prompts: PromptHandle) -> None:
     """Run decodes like those of requests, because kernels load and graphs are built and captured at first uses."""
-    engine, templates = core.engine, prompts.templates
+    core, templates = prompts.core, prompts.templates
+    engine, runtime = core.engine, core.config.runtime
     on_gpu = engine.model.n_gpu_layers > 0
     n_shapes, n_warm = shapes(runtime, engine.model.n_gpu_layers)
 

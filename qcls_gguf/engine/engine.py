@@ -14,6 +14,7 @@ next one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from ..model import Model
 from ..native import NativeContext
 from ..plan.decodes import Capacity
 from ..plan.tree import DecodeInput, Root
+from ..score.rows import RowLayout
 from ..statistics import Float32Array, Int32Array
 from ..system.closing import Closing
 from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens, store_prefixes
@@ -51,12 +53,14 @@ class Engine(Closing):
         context: NativeContext,
         *,
         n_leaf_seqs: int,
+        label_tokens: Int32Array | None = None,
         why_no_logits: str | None = None,
     ) -> None:
         """Take over the context. Of its sequences the first n_leaf_seqs are for the leaves of decodes, and the
         others are for prefixes.
 
-        why_no_logits: the message for callers that want logits in the rows; None: rows may hold them.
+        label_tokens: those that the context was opened with; why_no_logits: the message for callers that want logits in
+        the rows; None: rows may hold them.
         """
         self.model = model
         self.context = context
@@ -75,7 +79,7 @@ class Engine(Closing):
         """Prefixes that `hold` found in the cache, that it stored, and that it evicted to make room."""
         self._cache_kind = RecurrentPrefixCache if model.has_states else PrefixCache
         self.cache = self._cache_kind(self._holders)
-        self._shared = [_NOTHING] * n_leaf_seqs  # the prefix whose cells each leaf sequence shares
+        self._shared = [_NOTHING] * n_leaf_seqs  # the prefix whose cells a leaf sequence shares
         self._leaf_seq = np.arange(n_leaf_seqs, dtype=np.int32)
         self._leaf_start = np.zeros(n_leaf_seqs, np.int32)  # how many positions of the prefix it shares
         self._n_groups = 0  # so many times prefixes were decoded together
@@ -83,14 +87,11 @@ class Engine(Closing):
         self.is_clean = True
         """False while cells change, and after an error that leaves them in an unknown state, until `restore`."""
         self._queued = model.is_all_on_gpu  # sequences are trimmed while the GPU computes
-        self._rows = np.zeros((context.n_outputs_max, context.row_size), np.float32)
-        self.depths: tuple[int, ...] = ()
-        """The layers, beside the last one that is computed, whose residual streams are in the rows."""
-        self.end_depth = 0
-        """The last layer that is computed; 0: all, and the final norm."""
+        no_tokens = np.empty(0, np.int32)
+        self._use_layout(RowLayout(model.facts.n_embd, (), 0, no_tokens if label_tokens is None else label_tokens))
 
     def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
-        """Put prefixes into the cache and pin each as often as it is named; `release` unpins them.
+        """Put prefixes into the cache and pin them as often as they are named; `release` unpins them.
 
         Only tokens that no cached prefix shares are decoded. Prefixes that nobody uses are evicted if room is needed.
         state: what `saved_prefixes` returned for the same prefixes, to load instead of decoding, into an empty cache.
@@ -200,42 +201,40 @@ class Engine(Closing):
         self._shared = [_NOTHING] * self.capacity.n_seqs
         self._leaf_start[:] = 0
 
-    def set_label_tokens(self, tokens: Int32Array) -> None:
-        """From now on every row holds, after the hidden state, the logits of these tokens and the log-sum-exp
-        of all logits.
+    def set_rows(self, depths: tuple[int, ...], end: int, label_tokens: Int32Array) -> None:
+        """From now on rows hold the logits of these tokens, (n,) int32 ascending, too.
 
-        tokens: (n,) int32; with none, rows hold hidden states only. Raises ConfigError for an engine whose rows must
-        not hold logits.
+        depths, end: as for `set_depths`. Raises as that does, and ConfigError for an engine whose rows must not hold
+        logits.
         """
-        if len(tokens) and self._why_no_logits:
+        if len(label_tokens) and self._why_no_logits:
             raise ConfigError(self._why_no_logits)
-        self.context.set_label_tokens(tokens)
-        self._make_rows()
+        if end == 0:  # logits need all layers
+            self.set_depths(depths)
+        if not np.array_equal(label_tokens, self.layout.label_tokens):
+            self.context.set_label_tokens(label_tokens)
+            self._use_layout(replace(self.layout, label_tokens=label_tokens))
+        self.set_depths(depths, end)
 
     def set_depths(self, depths: tuple[int, ...], end: int = 0) -> None:
-        """From now on every row holds the residual streams after so many layers each, beside the hidden state.
+        """From now on rows hold the residual streams after so many layers, beside the hidden state.
 
         end: above 0, the layer, higher than those, that is computed last, whose residual stream is the hidden state.
         Where layers are computed that were not before, all prefixes in use are stored again. Raises PlanError or
         ModelError, with nothing changed, for what the model's graph does not give, and DecodeError.
         """
-        if (depths, end) == (self.depths, self.end_depth):
+        before = self.layout.end
+        if (depths, end) == (self.layout.depths, before):
             return
         self.model.check_loaded(end)
         self.context.set_depths(np.array(depths, np.int32), end)
-        lacks_cells = self.end_depth > 0 and (end == 0 or end > self.end_depth)
-        self.depths, self.end_depth = depths, end
-        self._make_rows()
-        if lacks_cells:
+        self._use_layout(replace(self.layout, depths=depths, end=end))
+        if before > 0 and (end == 0 or end > before):
             self.restore()
 
-    def columns(self, depth: int) -> slice:
-        """The columns of a row with the state after `depth` layers; after all layers, the final-norm hidden state."""
-        n = self.model.facts.n_embd
-        first = (self.depths.index(depth) + 1) * n if depth in self.depths else 0
-        return slice(first, first + n)
-
-    def _make_rows(self) -> None:
+    def _use_layout(self, layout: RowLayout) -> None:
+        self.layout = layout
+        """What the rows hold."""
         self._rows = np.zeros((self.context.n_outputs_max, self.context.row_size), np.float32)
 
     def decode(self, wanted: DecodeInput) -> DecodeResult:

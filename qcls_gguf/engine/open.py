@@ -10,23 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from ..config.heads_file import layers_needed, read_heads
-from ..config.schema import Config, RuntimeConfig
-from ..config.words import counted
+from ..config.calibration_file import Calibration
+from ..config.heads_file import Heads, layers_needed, read_fitted
+from ..config.schema import Config, ModelConfig, RuntimeConfig
+from ..config.words import counted, shown
 from ..errors import ConfigError, DecodeError, ModelError, PlanError
 from ..model import Model, OpenModels, Vocabulary
 from ..model.header import TensorInfo
 from ..model.open import context_memory, open_vocabulary
 from ..model.placement import ON_CPU, fitted, flash_attention, gpus, is_scarce, used_gpus
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
-from ..prompts.chat import render_prompts
+from ..prompts.chat import is_chat, render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.timing import Ledger
 from .capacity import Limits, limits
-from .cores import threads
 from .engine import Engine
-from .memory import LEAST_FREE_BYTES, check_memory, many_states, shortage_on_gpus
+from .resources import LEAST_FREE_BYTES, check_memory, many_states, shortage_on_gpus, threads
 
 _COLUMNS_STEP = {8: 256, 12: 256, 14: 512}
 """For Q8_0, Q4_K and Q6_K: the length of a row must be a multiple of this."""
@@ -39,7 +40,7 @@ _OUTPUTS = ("output.weight", "token_embd.weight")
 
 
 def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
-    """An engine with an empty cache that has room for a prompt set, and for questions at run time.
+    """An engine with an empty cache for a prompt set, and for questions at run time.
 
     Raises ConfigError if a limit is too small, ModelError for a model whose logits cannot be computed from its hidden
     states, or if memory is lacking.
@@ -67,7 +68,10 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         f"{counted(context.n_seq_max, 'sequence')}, {computing}"
         f"{many_states(state_bytes, size.n_state_seqs) if in_part else ''}",
     )
-    engine = Engine(model, context, n_leaf_seqs=size.n_leaf_seqs, why_no_logits=why_no_logits)
+    label_tokens = prompts.label_tokens if prompts.exact else None
+    engine = Engine(
+        model, context, n_leaf_seqs=size.n_leaf_seqs, label_tokens=label_tokens, why_no_logits=why_no_logits
+    )
     try:
         engine.set_depths(*read_depths([prompts], model.facts.n_layer))
     except BaseException:
@@ -101,14 +105,64 @@ def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledge
     return models.open(config, file, placed, ledger)
 
 
+class Compiled(NamedTuple):
+    """A configuration's prompts on a model."""
+
+    config: Config
+    """with the whole text of every prompt, and the stated thresholds"""
+    prompts: PromptSet
+    calibration: Calibration | None
+    heads: Heads | None
+
+
+def compile_config(
+    config: Config,
+    model: Vocabulary,
+    *,
+    chat: ModelConfig | None = None,
+    audit: bool = False,
+    fitted: tuple[Config, Calibration | None, Heads | None] | None = None,
+    ledger: Ledger | None = None,
+) -> Compiled:
+    """Render the prompts by the chat template where one is needed, and compile them with their fitted files.
+
+    chat: whose chat template; None: the configuration's; audit: as for `compile_prompts`; fitted: what `read_fitted`
+    gave already. Reads the rows of the output matrix of a Model. Raises ConfigError, ModelError.
+    """
+    ledger, chat = ledger or Ledger(), chat or config.model
+    if is_chat(config.prompts):
+        rendered = render_prompts(config.prompts, model, chat)
+        whose = "the configuration's" if chat.chat_template else "the file's own"
+        what = f"{whose}, {counted(rendered.n_rendered, 'prompt')}"
+        if rendered.folded:
+            what += f"; it has no turn for a system text, which begins the user's: {', '.join(rendered.folded)}"
+        if rendered.end:
+            what += (
+                f"; it ends answers with {shown(rendered.end)}, and so do labels here, not with the file's end of turn"
+            )
+        ledger.step("chat template", what)
+        config = config.changed(prompts=rendered.prompts)
+    config, calibration, heads = fitted or read_fitted(config)
+    if heads is not None:
+        heads.check_shape(model.facts.n_layer, model.facts.n_embd)
+    n_labels = sum(len(prompt.labels) for prompt in config.prompts)
+    with ledger.at_work("compile prompts", counted(n_labels, "label")):
+        prompts = compile_prompts(config.prompts, model, audit=audit, heads=heads)
+    if isinstance(model, Model):
+        model.output_rows.of(prompts.label_tokens.tolist())  # before anybody has to wait for them
+    n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
+    ledger.step(
+        "compile prompts", f"{counted(len(prompts.prompts), 'prompt')}, {counted(n_read, 'hidden state')} a query"
+    )
+    return Compiled(config, prompts, calibration, heads)
+
+
 def context_settings(config: Config, vocabulary: Vocabulary, *, audit: bool = False) -> ContextSettings:
     """The settings with which `open_engine` opens the context of a configuration, except the number of threads.
 
-    audit: as for `compile_prompts`. Raises what that, rendering the prompts and `open_engine` raise.
+    audit: as for `compile_prompts`. Raises what `compile_config` and `open_engine` raise.
     """
-    texts = render_prompts(config.prompts, vocabulary, config.model).prompts
-    heads = read_heads(config.changed(prompts=texts), None)
-    prompts = compile_prompts(texts, vocabulary, audit=audit, heads=heads)
+    prompts = compile_config(config, vocabulary, audit=audit).prompts
     if config.runtime.batch_invariant:
         _check_invariant(vocabulary, prompts)
     return _settings(vocabulary, config.runtime, prompts, _size(vocabulary, config.runtime, prompts), n_threads=1)

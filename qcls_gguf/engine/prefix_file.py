@@ -30,9 +30,9 @@ from ..native.device import instruction_sets
 from ..system.folders import PART_SUFFIX, cache_folder, write_whole
 from ..system.timing import Ledger
 from ..version import __version__
-from .cores import threads
 from .engine import Engine
 from .prefix_cache import Prefix, Tokens
+from .resources import threads
 
 MAGIC = b"qcls-gguf prefix cells 3\n"
 WORTH_MS = 250.0
@@ -121,7 +121,7 @@ class StateCache:
             warnings.warn(f"{self.path}: the prefixes could not be saved: {_reason(e)}", stacklevel=2)
             return
         with suppress(OSError):  # another process may do the same
-            files = sorted(folder.glob("*.kv"), key=lambda each: each.lstat().st_mtime)
+            files = sorted(folder.glob("*.kv"), key=lambda file: file.lstat().st_mtime)
             for old in files[:-N_KEPT]:
                 old.unlink(missing_ok=True)
 
@@ -203,7 +203,7 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> S
         "tokens": prefix_digest(dict.fromkeys(wanted)),
         "kv_type": runtime.kv_type,
         "cpu_activations": runtime.cpu_activations,
-        "end_depth": engine.end_depth,
+        "end_depth": engine.layout.end,
         "flash_attn": runtime.flash_attn,
         "visible_cells": engine.context.why_no_visible_cells is None,
         "n_ctx": engine.context.n_ctx,

@@ -37,7 +37,7 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
     tokenizer, memory, max_batch = classifier.engine.model, context.counters(), config.runtime.max_batch
     n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in prompts), len({prompt.prefix for prompt in prompts})
     n_longest = config.runtime.max_query_tokens
-    n_decodes, n_tokens = classifier.configured.templates.size_of_query(n_longest) or (None, None)
+    n_decodes, n_tokens = classifier.templates.size_of_query(n_longest) or (None, None)
     inspected = tuple(_inspected(prompt, prompts, tokenizer, tokenizer.facts.n_layer) for prompt in prompts)
     empty = classifier.plan_counts("")
     request = records.Request(
@@ -169,8 +169,8 @@ def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> re
     chosen = {prompt.name for prompt in chosen_prompts(classifier.config, names)}
     classifier.check(query)
     prompts = tuple(
-        _shown_prompt(prompt, classifier.engine.model, classifier.core.as_read(query))
-        for prompt in classifier.configured.compiled.prompts
+        _shown_prompt(prompt, classifier.engine.model, classifier.core.queries.as_read(query))
+        for prompt in classifier.compiled.prompts
         if prompt.name in chosen
     )
     return records.ShownPrompts(query=query, prompts=prompts, warnings=classifier.warnings)

@@ -16,7 +16,7 @@ from ..config.load import load_config
 from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
 from ..config.words import kind_of, shown
-from ..core.handle import Labeller
+from ..core.handle import PromptHandle
 from ..data.rows import QUERY
 from ..errors import ConfigError, prefixed
 from .answers import AnswerColumns, Answers, answer_of
@@ -30,7 +30,7 @@ _BATCH = 8
 
 def label_table(
     table: Any,
-    classifier: Labeller | Config | str | Path = DEFAULT_CONFIG,
+    classifier: PromptHandle | Config | str | Path = DEFAULT_CONFIG,
     *,
     query_column: str = QUERY,
     prefix: str = "",
@@ -55,10 +55,10 @@ def label_table(
     """
     with ExitStack() as stack:
         size = batch or _BATCH
-        if not isinstance(classifier, Labeller):
+        if not isinstance(classifier, PromptHandle):
             config = load_config(classifier) if isinstance(classifier, str | Path) else classifier
             classifier = stack.enter_context(Classifier.from_config(with_room(config, size)))
-        prompts = classifier.handle.compiled.settings
+        prompts = classifier.compiled.settings
         columns = AnswerColumns(prompts=prompts, prefix=prefix, scores=scores, top_k=top_k)
         labeller = BatchLabeller(classifier, size)
         with prefixed("the table"):

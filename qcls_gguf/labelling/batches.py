@@ -11,7 +11,7 @@ from time import perf_counter, perf_counter_ns
 
 from ..config.schema import Config, for_configured_prompts
 from ..core.core import TokenizedItem
-from ..core.handle import Labeller
+from ..core.handle import PromptHandle
 from ..core.queue import Job
 from ..engine.capacity import N_UNTIL_CAPTURED, pays_to_repeat_shapes
 from ..errors import PlanError, ScoreError
@@ -36,20 +36,20 @@ def with_room(config: Config, n: int) -> Config:
     return for_configured_prompts(config.changed(runtime=runtime))
 
 
-def pays_to_pad(prompts: Labeller) -> bool:
+def pays_to_pad(prompts: PromptHandle) -> bool:
     """Whether padding decodes to a few token counts, so that shapes repeat, saves time."""
-    core = prompts.handle.core
+    core = prompts.core
     return pays_to_repeat_shapes(core.config.runtime, core.engine.model.n_gpu_layers)
 
 
 class BatchLabeller:
     """Labels many queries on a classifier without other users; it plans decodes ahead itself."""
 
-    def __init__(self, prompts: Labeller, size: int, *, padded: bool | None = None) -> None:
+    def __init__(self, prompts: PromptHandle, size: int, *, padded: bool | None = None) -> None:
         """size: queries of a decode. padded: whether decodes are padded so that shapes repeat; None: if that saves
         time, but never one by one, where results must equal those of `classify`.
         """
-        self._prompts, self._handle = prompts, prompts.handle
+        self._prompts = prompts
         self._size = size
         self._padded = size > 1 and pays_to_pad(prompts) if padded is None else padded
 
@@ -86,7 +86,7 @@ class BatchLabeller:
         batch: Batch = []
         for place in self.ordered(queries):
             try:
-                batch.append((place, self._handle.tokenize(queries[place])))
+                batch.append((place, self._prompts.tokenize(queries[place])))
             except PlanError as e:
                 refused.append((place, str(e)))
             if len(batch) == self._size:
@@ -101,13 +101,13 @@ class BatchLabeller:
         Halves rather than as many queries as fit, because their number is part of a decode's shape.
         """
         tokenized = [each for _, each in batch]
-        plan = self._handle.core.plan(tokenized, pads=self._padded)
+        plan = self._prompts.core.plan(tokenized, pads=self._padded)
         if len(batch) > 1 and len(plan) > 1:
             middle = len(batch) // 2
             yield from self._asked(batch[:middle])
             yield from self._asked(batch[middle:])
         else:
-            yield batch, self._handle.core.submit(tokenized, plan)
+            yield batch, self._prompts.core.submit(tokenized, plan)
 
     def _results(self, batch: Batch, job: Job[list[Result]]) -> list[tuple[int, Result | str]]:
         places = [place for place, _ in batch]
@@ -124,7 +124,7 @@ class BatchLabeller:
             return str(e)
 
 
-def measure_batches(prompts: Labeller, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
+def measure_batches(prompts: PromptHandle, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
     """Measure how fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes take turns.
 
     All sizes take blocks of queries in the order of a run with several in a decode. Stops after some seconds, with the
@@ -162,7 +162,7 @@ def measure_batches(prompts: Labeller, queries: Sequence[str], most: int = MOST)
     return speeds
 
 
-def _most_in_time(prompts: Labeller, query: str, most: int) -> int:
+def _most_in_time(prompts: PromptHandle, query: str, most: int) -> int:
     """The largest size, at most `most`, up to which two rounds of all sizes take about twice _MOST_S; discards the
     answers.
     """

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ..config.schema import Config
 from ..config.words import digest_of
-from ..core.handle import Labeller
+from ..core.handle import PromptHandle
 from ..data.rows import PLAIN, Format, Reading
 from ..opening import ClassifierOpener
 from ..report.suspicions import AnswerSample
@@ -122,7 +122,7 @@ class Worker(Closing):
             self._most = settings.batch or MOST
             self.classifier = stack.enter_context(opener.open(with_room(settings.config, self._most)))
             self.columns = AnswerColumns(
-                prompts=self.classifier.handle.compiled.settings,
+                prompts=self.classifier.compiled.settings,
                 prefix=settings.prefix,
                 scores=settings.scores,
                 top_k=settings.top_k,
@@ -223,7 +223,7 @@ class Worker(Closing):
     def _is_cut(self, text: str) -> bool:
         """Whether only a part of a query that has an answer is labelled."""
         refuses = self.classifier.config.runtime.long_queries == "refuse"
-        return not refuses and self.classifier.handle.tokenize(text).n_chars_cut > 0
+        return not refuses and self.classifier.tokenize(text).n_chars_cut > 0
 
     def _write(self, task: Task, block: Block, answers: Answers, began: float) -> Progress:
         format_ = self._settings.format or task.input.format
@@ -241,8 +241,8 @@ class Worker(Closing):
         self._stack.close()
 
 
-def _answers_digest(prompts: Labeller, config: Config) -> str:
+def _answers_digest(prompts: PromptHandle, config: Config) -> str:
     """A sha256 of everything that answers depend on except the model: prompts, calibration, and limits of queries."""
     names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type", "cpu_activations")
     settings = [[name, getattr(config.runtime, name)] for name in names]
-    return digest_of([prompts.handle.compiled.digest, repr(prompts.adjustments), settings])
+    return digest_of([prompts.compiled.digest, repr(prompts.adjustments), settings])

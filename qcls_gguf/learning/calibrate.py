@@ -26,7 +26,6 @@ from ..config.prompt import Prior, PromptConfig
 from ..config.schema import Config, chosen_prompts
 from ..config.scoring import Scoring
 from ..config.words import counted
-from ..core.loading import calibrate as adjust
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
 from ..errors import ConfigError, ScoreError
 from ..evaluation.passes import Answered, Truth, answer_rows, probabilities_of, truth_of, usable_rows
@@ -252,7 +251,7 @@ def state(
             fitted = read_calibration(classifier.config.changed(calibration=config.calibration))
             assert fitted is not None
             fitted.check_model(classifier.model.sha256)
-            classifier.core.run(adjust, classifier.core, classifier.configured, fitted)
+            classifier.core.run(classifier.calibrate, fitted)
             fits = {name: fit for name, fit in fitted.prompts.items() if fit.fits_scores}
             entries = {name: fit.changed(answers=None, error=None) for name, fit in fits.items()}
         answered = _finite(answer_rows(classifier, data, opener, skip_bad=skip_bad), path)

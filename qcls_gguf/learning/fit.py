@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..config.heads_file import Head
-from ..score.heads import head_scores
+from ..score.rows import head_scores
 from ..statistics import AnyFloats, IntArray, log_softmax
 
 PENALTIES = tuple(10.0**e for e in np.arange(-3, 2.1, 0.5))

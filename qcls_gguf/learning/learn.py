@@ -17,7 +17,7 @@ from ..config.schema import Config, chosen_prompts, for_configured_prompts, raw_
 from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
 from ..config.words import counted, listed, shown
-from ..core.handle import LoadedPrompts
+from ..core.handle import PromptHandle
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
 from ..errors import CapacityError, ConfigError
 from ..evaluation.metrics import confusions
@@ -133,11 +133,11 @@ def learn_heads(
 
     classifier: of these prompts by `raw_config`, with exact scores. Raises as `read_states` does.
     """
-    loaded, texts = classifier.configured, choices.texts
+    loaded, texts = classifier, choices.texts
     tried = tried_depths(classifier, choices.depths)
     queries = [*(row.query for row in rows), *CONTENT_FREE_QUERIES]
 
-    def read(what: LoadedPrompts, part: str) -> tuple[list[Scores], HalfArray]:
+    def read(what: PromptHandle, part: str) -> tuple[list[Scores], HalfArray]:
         return read_states(classifier, what, queries, tried, lambda n: on_progress(part, n, len(queries)))
 
     tables, own = read(loaded, "read the prompts")

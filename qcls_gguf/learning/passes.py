@@ -15,12 +15,12 @@ from ..classifier import Classifier
 from ..config.heads_file import Head, Heads
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
-from ..core.handle import LoadedPrompts
+from ..core.handle import PromptHandle
 from ..errors import ConfigError, ModelError
 from ..evaluation.passes import raw_scores
 from ..prompts.prompt_set import PromptSet, compile_prompts
-from ..score.heads import unit_states
 from ..score.result import PromptResult
+from ..score.rows import unit_states
 from ..statistics import FloatArray
 
 HalfArray = npt.NDArray[np.float16]
@@ -58,7 +58,7 @@ def common_text(classifier: Classifier, text: str) -> PromptSet:
 
 def read_states(
     classifier: Classifier,
-    prompts: LoadedPrompts,
+    prompts: PromptHandle,
     queries: Sequence[str],
     depths: tuple[int, ...],
     on_row: Callable[[int], None],

@@ -12,9 +12,8 @@ from typing import TypeAlias
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
-from ..core.handle import LoadedPrompts, n_tokens_of
-from ..core.loading import some_of
-from ..core.long_queries import LongText
+from ..core.handle import PromptHandle, n_tokens_of
+from ..core.queries import LongText
 from ..errors import CapacityError, ConfigError, PlanError, ScoreError
 from ..prompts.prompt_set import PromptSet
 from ..score.result import Result
@@ -24,7 +23,7 @@ from .question import PLACE, Distribution, PlaceError, Question, TextQuestion, U
 from .sets import RoomError, SetCache
 
 log = logging.getLogger("qcls_gguf.questions")
-Pair: TypeAlias = tuple[LoadedPrompts, str]
+Pair: TypeAlias = tuple[PromptHandle, str]
 Ask: TypeAlias = Callable[[Sequence[Pair]], Awaitable[list[Result]]]
 """answers each pair of a prompt set and a text, all in one turn"""
 _AT_ONCE = 8
@@ -67,7 +66,7 @@ class QuestionAsker:
 
     def configured(
         self, names: tuple[str, ...] | None, scoring: Scoring | None, *, audit: bool
-    ) -> AbstractAsyncContextManager[LoadedPrompts]:
+    ) -> AbstractAsyncContextManager[PromptHandle]:
         """The configured prompts, or a set of some of them, perhaps with another scoring or with exact scores.
 
         Another scoring is that of the labels' texts, without calibration
@@ -80,17 +79,17 @@ class QuestionAsker:
         asked = tuple(name for name in self.prompts if names is None or name in names)
         others = [self.prompts[name] for name in asked if scoring not in (None, self.prompts[name].scoring)]
         if not audit and not others and len(asked) == len(self.prompts):
-            return nullcontext(classifier.configured)
+            return nullcontext(classifier)
 
-        def make() -> LoadedPrompts:
+        def make() -> PromptHandle:
             if scoring and others:
                 prompts = tuple(self.prompts[name].changed(scoring=scoring) for name in asked)
                 other = config.changed(prompts=prompts, calibration=None, heads=None)
                 return classifier.prompt_set(other, audit=audit)
             if not audit:
-                return classifier.some(asked)
+                return classifier.subset(asked)
             with classifier.prompt_set(config, audit=True) as every:  # files of fits and heads are for all of them
-                return some_of(every, asked)
+                return every.subset(asked)
 
         return self.sets.using(("configured", asked, scoring if others else None, audit), make)
 
@@ -158,7 +157,7 @@ class QuestionAsker:
                 answers[place] = Distribution(probabilities, result.results[0])
         return answers
 
-    def _loaded(self, asked: TextQuestion, waits_s: float, usage: Usage) -> AbstractAsyncContextManager[LoadedPrompts]:
+    def _loaded(self, asked: TextQuestion, waits_s: float, usage: Usage) -> AbstractAsyncContextManager[PromptHandle]:
         """The prompt set of a question. waits_s: see SetCache.using. Raises PlaceError.
 
         Entering it raises ConfigError and RoomError.
@@ -176,7 +175,7 @@ class QuestionAsker:
             raise PlaceError(what, asked.param)
         return self.configured((name,), None, audit=question.audit)
 
-    def _made(self, question: Question, compiled: list[PromptSet]) -> LoadedPrompts:
+    def _made(self, question: Question, compiled: list[PromptSet]) -> PromptHandle:
         """The prompt set of a question. compiled: gets it, for another try where there was no room."""
         if not compiled:
             compiled.append(self._compiled(question))

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from ..classifier import Classifier
-from ..core.handle import LoadedPrompts
+from ..core.handle import PromptHandle
 from ..errors import BusyError, PlanError
 
 MOST_SETS = 256
@@ -40,7 +40,7 @@ class Tasks(set[asyncio.Task[Any]]):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    loaded: LoadedPrompts
+    loaded: PromptHandle
     n_users: int = 0
 
 
@@ -69,8 +69,8 @@ class SetCache:
 
     @asynccontextmanager
     async def using(
-        self, key: Hashable, make: Callable[[], LoadedPrompts], waits_s: float = 0.0
-    ) -> AsyncIterator[LoadedPrompts]:
+        self, key: Hashable, make: Callable[[], PromptHandle], waits_s: float = 0.0
+    ) -> AsyncIterator[PromptHandle]:
         """A context with the set of a key, which stays open inside; make() makes it in another thread.
 
         waits_s: how long to wait until sets in use free their room; 0 for callers that use another set, because callers
@@ -97,7 +97,7 @@ class SetCache:
         finally:
             entry.n_users -= 1
             self._free()
-            is_exact = entry.loaded.compiled.exact and not self._classifier.configured.compiled.exact
+            is_exact = entry.loaded.compiled.exact and not self._classifier.compiled.exact
             if entry.n_users == 0 and is_exact:
                 del self._entries[key]
                 self._tasks.start(self._close_exact(entry))
@@ -106,7 +106,7 @@ class SetCache:
         self._freed.set()
         self._freed = asyncio.Event()
 
-    async def _make(self, key: Hashable, make: Callable[[], LoadedPrompts]) -> None:
+    async def _make(self, key: Hashable, make: Callable[[], PromptHandle]) -> None:
         """Make the set of a key unless it is there. Raises as `using` does."""
         async with self._changing:
             if key in self._entries:

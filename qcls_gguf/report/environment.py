@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from ..config.schema import Config
-from ..engine.cores import physical_cores, threads
+from ..engine.resources import physical_cores, threads
 from ..model.placement import RESERVE_BYTES, gpus, room_bytes
 from ..native import devices
 from ..native.device import instruction_sets

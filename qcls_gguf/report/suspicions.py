@@ -11,7 +11,7 @@ import numpy as np
 
 from ..config.prompt import CONTENT_FREE_QUERIES, NO_CONTENT
 from ..config.words import shown
-from ..core.handle import Labeller
+from ..core.handle import PromptHandle
 from ..score.result import Result
 
 _LEAST, _MOST = 50, 256
@@ -33,11 +33,11 @@ class AnswerSample:
         if len(self._results) > _MOST:
             self._results, self._every = self._results[::2], 2 * self._every
 
-    def suspicions(self, prompts: Labeller) -> list[str]:
+    def suspicions(self, prompts: PromptHandle) -> list[str]:
         """A sentence for each prompt that answers nearly all of the queries alike, or whose answers hang on what it
         prefers without a query. prompts: which gave the answers; they are asked some queries without content.
         """
-        n, handle, found = len(self._results), prompts.handle, []
+        n, handle, found = len(self._results), prompts, []
         if n < _LEAST:
             return []
         empty = [prompts.classify(query) for query in CONTENT_FREE_QUERIES]

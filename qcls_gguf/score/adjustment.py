@@ -21,7 +21,7 @@ from ..errors import ConfigError, PlanError
 from ..statistics import AnyFloats, log_softmax, log_sum_exp
 
 RawScores = Callable[[str], Mapping[str, AnyFloats]]
-"""A query's raw scores, (n_labels,) by prompt, each in its configured scoring."""
+"""A query's raw scores, (n_labels,) by prompt, in its configured scoring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,15 @@ class Adjustments:
     def __init__(self, prompts: Sequence[Adjustment], first: Sequence[int], adjusted: Sequence[bool]) -> None:
         """Prompt p's labels lie at [first[p], first[p + 1]); adjusted: which prompts are, one at least."""
         spans = zip(prompts, first[:-1], first[1:], adjusted, strict=True)
-        own = [(each, low, high) for each, low, high, is_adjusted in spans if is_adjusted]
-        n = np.array([high - low for _, low, high in own], np.intp)
-        self._columns = np.concatenate([np.arange(low, high) for _, low, high in own])
+        made, low, high = zip(*[span[:3] for span in spans if span[3]], strict=True)
+        n = np.array(high) - low
+        self._columns = np.concatenate(list(map(np.arange, low, high)))
         self._start = np.cumsum(n) - n
-        self._owner = np.repeat(np.arange(len(own)), n)
-        temperature = np.repeat([each.temperature for each, _, _ in own], n)
-        prior = np.concatenate([np.zeros(high - low) if each.prior is None else each.prior for each, low, high in own])
-        bias = np.concatenate([np.zeros(high - low) if each.bias is None else each.bias for each, low, high in own])
+        self._owner = np.repeat(np.arange(len(n)), n)
+        temperature = np.repeat([adjustment.temperature for adjustment in made], n)
+        parts = [(of.prior, of.bias, np.zeros(size)) for of, size in zip(made, n, strict=True)]
+        prior = np.concatenate([zero if prior is None else prior for prior, _, zero in parts])
+        bias = np.concatenate([zero if bias is None else bias for _, bias, zero in parts])
         self._scale = (1 / temperature).astype(np.float32)
         # (s - prior) / temperature + bias as one product and one sum
         self._shift = (bias - prior / temperature).astype(np.float32)
@@ -68,8 +69,7 @@ class Adjustments:
 
 def adjusted_scores(score: AnyFloats, adjustment: Adjustment) -> AnyFloats:
     """(…, n_labels) one prompt's calibrated log-probabilities."""
-    own = score if adjustment.prior is None else score - adjustment.prior
-    scaled = np.asarray(own / adjustment.temperature)
+    scaled = np.asarray((score if adjustment.prior is None else score - adjustment.prior) / adjustment.temperature)
     return log_softmax(scaled if adjustment.bias is None else scaled + adjustment.bias)
 
 

@@ -93,7 +93,7 @@ class Counts:
     n_queries: int
     """queries of the request"""
     n_decodes: int
-    """decodes of the request, each a pass over the model's weights"""
+    """decodes of the request: passes over the model's weights"""
     n_tokens_new: int
     """tokens that were fed"""
     n_tokens_cached: int
@@ -149,7 +149,7 @@ class Result:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The answer of each prompt."""
+        """The answers by prompt."""
         return {result.prompt: result.label for result in self.results}
 
     def __getitem__(self, prompt: str) -> PromptResult:
@@ -164,15 +164,15 @@ class Result:
         return prompt in self.labels
 
     def __repr__(self) -> str:
-        """One line: the query and each prompt's answer with its probability."""
+        """One line: the query, and the prompts' answers with their probabilities."""
         answers = ", ".join(f"{answer.prompt}={answer.label} {answer.probability:.1%}" for answer in self.results)
         return f"Result({self.query!r}: {answers}; {self.total_ms:.2f} ms)"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: a row for each prompt, with its answer and that answer's probability."""
+        """A table for notebooks: the prompts, their answers and the answers' probabilities."""
         rows = [
-            f"<tr><td>{escape(each.prompt)}</td><td>{escape(each.label)}</td><td>{each.probability:.1%}</td></tr>"
-            for each in self.results
+            f"<tr><td>{escape(answer.prompt)}</td><td>{escape(answer.label)}</td><td>{answer.probability:.1%}</td></tr>"
+            for answer in self.results
         ]
         head = "<tr><th>prompt</th><th>label</th><th>probability</th></tr>"
         return f"<table><caption>{escape(self.query)}</caption>{head}{''.join(rows)}</table>"

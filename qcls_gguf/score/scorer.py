@@ -1,7 +1,7 @@
 """Hidden states and label rows to label scores and answers: pure numpy, one pass for all prompts and queries.
 
 With h the hidden state of a trie node and W[t] the output matrix's row of token t, an edge's logit is h · W[t], or
-what the model makes of that (output.py).
+what the model makes of that (rows.py).
 
 - `first_token`: a label's score is its edge's logit; its probability the softmax over the prompt's labels.
 - `tree`: a label's score is the sum over its edges of the log-softmax over the edge's siblings; its probability is
@@ -18,10 +18,9 @@ over the vocabulary, as a context with label tokens returns them; an edge's log-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import Context
-from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise, repeat
+from itertools import accumulate, chain, pairwise
 from operator import getitem
 from typing import NamedTuple
 
@@ -32,11 +31,10 @@ from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie, Pointer
-from ..statistics import Float32Array, Int32Array, IntArray, softmax
+from ..statistics import Float32Array, IntArray, softmax
 from .adjustment import Adjustment, Adjustments
-from .heads import HeadScorer, pointer_scores
-from .output import NOT_FINITE, Arithmetic, Output
 from .result import Audit, LabelScore, PromptResult
+from .rows import NOT_FINITE, Arithmetic, HeadScorer, Output, RowLayout, pointer_scores
 
 _COPIED_FLOATS = 1 << 16
 """Up to so many numbers in the rows of all edges, hidden states are copied for a single product; see `_dot`."""
@@ -55,8 +53,7 @@ class LabelScores(NamedTuple):
     exact: ExactScores | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactScores:
+class ExactScores(NamedTuple):
     """Scores over the whole vocabulary; for a trie that is not exact, only of the tokens that it reads."""
 
     joint: Float32Array
@@ -74,25 +71,25 @@ class Scorer:
         self,
         tries: Sequence[LabelTrie],
         rows: dict[int, Float32Array],
-        label_tokens: Int32Array | None = None,
         *,
+        exact: bool = False,
         output: Output | None = None,
         arithmetic: Arithmetic,
         reads_labels: bool = True,
     ) -> None:
         """rows[t] is the output matrix's row of token t, shape (n_embd,), for every token on an edge of the tries.
 
-        label_tokens: see `use_label_tokens`; output: what turns products into logits;
-        arithmetic(node_start, label_start, label_edge): node i's edges are [node_start[i], node_start[i + 1]), label
-        j's path label_edge[label_start[j] : label_start[j + 1]]; every node and label has an edge. reads_labels: False
-        if heads answer every prompt without its labels' scores, which are then zeros unless they are exact.
+        exact: compute exact scores, too; output: what turns products into logits; arithmetic(node_start, label_start,
+        label_edge): node i's edges are [node_start[i], node_start[i + 1]), label j's path
+        label_edge[label_start[j] : label_start[j + 1]]; every node and label has an edge. reads_labels: False if heads
+        answer every prompt without its labels' scores, which are then zeros unless they are exact.
         """
         self.n_positions = sum(len(trie.read) for trie in tries)
         """The number of hidden states that one query's scores read."""
         tokens = [edge.token for trie in tries for edge in trie.edges]
         self.first = [0, *accumulate(len(trie.label_edges) for trie in tries)]
         self.first_edge = [0, *accumulate(len(trie.edges) for trie in tries)][:-1]
-        """Each prompt's first edge, which reads its end if that is read at all."""
+        """The first edge of every prompt, which reads its end if that is read at all."""
         based = list(zip(self.first_edge, tries, strict=True))
         node_start = [
             base + place
@@ -104,64 +101,51 @@ class Scorer:
         label_start, label_edge = [0, *accumulate(map(len, paths))], list(chain.from_iterable(paths))
         output = output or Output()
         self._finish = output.finish(tokens)
-        own = np.stack([rows[token] for token in tokens]).astype(np.float32)
-        self._edge_rows = output.scaled(own)  # (n_edges, n_embd)
+        self._edge_rows = output.scaled(np.stack([rows[token] for token in tokens]).astype(np.float32))
         is_small = self._edge_rows.size <= _COPIED_FLOATS
         self._copied = np.empty((1, *self._edge_rows.shape), np.float32) if is_small else None
         self._nodes = list(pairwise([*node_start, len(tokens)]))
         self._label_edge = np.array(label_edge, np.intp)
         self._label_start = np.array(label_start[:-1], np.intp)
         self._n_edges = np.diff(label_start)
-        self._make_room = arithmetic(
+        self._make_buffers = arithmetic(
             np.array([*node_start, len(tokens)], np.int32),
             np.array(label_start, np.int32),
             np.array(label_edge, np.int32),
         )
-        self._room = self._make_room(1)
+        self._buffers = self._make_buffers(1)
         self._edge_tokens = np.array(tokens, np.int32)
-        labels = [(trie.scoring, range(*own)) for trie, own in zip(tries, pairwise(self.first), strict=True)]
-        first_token = [label for scoring, own in labels if scoring == FIRST_TOKEN for label in own]
+        labels = [(trie.scoring, range(*span)) for trie, span in zip(tries, pairwise(self.first), strict=True)]
+        first_token = [label for scoring, span in labels if scoring == FIRST_TOKEN for label in span]
         self._first_token = np.array(first_token, np.intp)
         self._first_edge = self._label_edge[self._label_start[self._first_token]]
-        self._exact = [(scoring, slice(own.start, own.stop)) for scoring, own in labels if scoring in EXACT_SCORINGS]
+        self._exact = [(scoring, slice(span.start, span.stop)) for scoring, span in labels if scoring in EXACT_SCORINGS]
+        self._is_exact = exact
         self._reads_labels = reads_labels
-        self._label_column: IntArray | None = None
-        self.use_label_tokens(label_tokens)
         self._quiet = _quiet()
 
-    def use_label_tokens(self, label_tokens: Int32Array | None) -> None:
-        """From now on compute exact scores too, from the logits that follow the hidden states in a row.
-
-        label_tokens: (n,) ascending, the tokens of these logits, which include all of this scorer's; None: no exact
-        scores.
-        """
-        self._label_column = None if label_tokens is None else np.searchsorted(label_tokens, self._edge_tokens)
-        self._n_label_logits = 0 if label_tokens is None else len(label_tokens) + 1
-
-    def score(self, hidden: Float32Array, row: IntArray) -> LabelScores:
+    def score(self, hidden: Float32Array, layout: RowLayout, row: IntArray) -> LabelScores:
         """Scores of n queries.
 
-        hidden: (n_rows, row size) rows that begin with final-norm hidden states, (n_embd,), and, for exact scores, end
-        with the label tokens' logits and the log-sum-exp; row: (n_queries, n_edges) for each edge the row with the
-        hidden state of its node, prompt by prompt, each prompt's in the order of trie.edges.
-        Raises ScoreError if a hidden state is not finite.
+        hidden: (n_rows, row size) rows of this layout; exact scores need the logits of all of the scorer's tokens in
+        them; row: (n_queries, n_edges) for every edge the row with the hidden state of its node, prompt by prompt, in
+        the order of trie.edges. Raises ScoreError if a hidden state is not finite.
         """
-        room = self._room
-        if len(room.edge) != len(row):
-            room = self._room = self._make_room(len(row))
-        if not self._reads_labels and self._label_column is None:
-            room.score.fill(0.0)
-            room.probability.fill(0.0)
-            return LabelScores(room.score, room.probability, None)
-        edge = room.edge
+        buffers = self._buffers
+        if len(buffers.edge) != len(row):
+            buffers = self._buffers = self._make_buffers(len(row))
+        score, probability, edge = buffers.score, buffers.probability, buffers.edge
+        if not self._reads_labels and not self._is_exact:
+            score.fill(0.0)
+            probability.fill(0.0)
+            return LabelScores(score, probability, None)
         self._quiet.run(self._dot, hidden, row, edge)
         if self._finish is not None:
             self._finish(edge)
         logits = edge[:, self._first_edge] if len(self._first_token) else None
-        room.compute()
-        score, probability = room.score, room.probability
-        exact = None if self._label_column is None else self._quiet.run(self._exact_scores, hidden, row)
-        if not room.finite[0] or not (exact is None or np.isfinite(exact.joint).all()):
+        buffers.compute()
+        exact = self._quiet.run(self._exact_scores, hidden, layout, row) if self._is_exact else None
+        if not buffers.finite[0] or not (exact is None or np.isfinite(exact.joint).all()):
             raise ScoreError(NOT_FINITE)
         if logits is not None:
             score[:, self._first_token] = logits
@@ -176,7 +160,7 @@ class Scorer:
 
         This is a tenth of the work of hidden @ rows.T, whose BLAS threads also stall on a busy machine: on 2 busy
         cores, 95 edges of 4096, the median is 0.05 ms against 0.19, the worst 4 ms against 150. Going node by node
-        avoids copying a hidden state for each of its edges: 0.11 ms against 0.19 on a Xeon. For one query of a small
+        avoids copying a hidden state for all of its edges: 0.11 ms against 0.19 on a Xeon. For one query of a small
         model a single call is faster.
         """
         n_embd = self._edge_rows.shape[1]
@@ -187,33 +171,28 @@ class Scorer:
         for start, end in self._nodes:
             np.vecdot(hidden[row[:, start], None, :n_embd], self._edge_rows[start:end], out=edge[:, start:end])
 
-    def _exact_scores(self, hidden: Float32Array, row: IntArray) -> ExactScores:
-        label_logits = hidden[:, hidden.shape[1] - self._n_label_logits :]
-        log_probability = label_logits[row, self._label_column] - label_logits[row, -1]
+    def _exact_scores(self, hidden: Float32Array, layout: RowLayout, row: IntArray) -> ExactScores:
+        label_logits = hidden[:, hidden.shape[1] - len(layout.label_tokens) - 1 :]
+        columns = np.searchsorted(layout.label_tokens, self._edge_tokens)
+        log_probability = label_logits[row, columns] - label_logits[row, -1]
         joint = np.add.reduceat(log_probability[:, self._label_edge], self._label_start, axis=1)
-        return _exact(joint, (joint / self._n_edges).astype(np.float32), self.first)
-
-
-def _exact(joint: Float32Array, mean: Float32Array, first: Sequence[int]) -> ExactScores:
-    """The exact scores, (n_queries, n_labels) each, with each prompt's mass; prompt p's labels begin at first[p]."""
-    return ExactScores(joint=joint, mean=mean, label_mass=np.add.reduceat(np.exp(joint), first[:-1], axis=1))
+        mean = (joint / self._n_edges).astype(np.float32)
+        return ExactScores(joint, mean, np.add.reduceat(np.exp(joint), self.first[:-1], axis=1))
 
 
 class Answers:
     """Makes the answers of all prompts.
 
-    It works on whole columns, without Python code that runs for each label or prompt: after a decode the CPU's caches
+    It works on whole columns, without Python code that runs for every label or prompt: after a decode the CPU's caches
     hold none of that code, so that it would run slowly.
     """
 
     def __init__(self, prompts: Sequence[Prompt], scorer: Scorer) -> None:
-        """Heads of the prompts need `use_columns`."""
         self._scorer = scorer
         heads = [prompt.head for prompt in prompts]
         self._ends = scorer.first_edge
         self._depths = [head.depth if isinstance(head, Head) else None for head in heads]
         self._pointers = [(prompt, head) for prompt, head in enumerate(heads) if isinstance(head, Pointer)]
-        self._pointer_columns: dict[int, slice] = {}
         self._prompts = [prompt.name for prompt in prompts]
         self._labels = [prompt.labels for prompt in prompts]
         self._first = [0, *accumulate(map(len, self._labels))]
@@ -231,36 +210,32 @@ class Answers:
         ]
         self.adjust([Adjustment()] * len(prompts))
 
-    def use_columns(self, columns: Callable[[int], slice]) -> None:
-        """From now on heads find the states of their depth in these columns of the rows."""
-        self._pointer_columns = {head.depth: columns(head.depth) for _, head in self._pointers}
-        if self._learnt:
-            self._learnt.use_columns(columns)
-
     def adjust(self, adjustments: Sequence[Adjustment]) -> None:
-        """Use these adjustments from now on, one for each prompt."""
+        """Use these adjustments from now on, one a prompt."""
         self.adjustments = adjustments
-        """The calibration of each prompt's scores."""
+        """The calibration of the prompts' scores."""
         adjusted = [not adjustment.is_neutral for adjustment in adjustments]
         self._adjusting = Adjustments(adjustments, self._first, adjusted) if any(adjusted) else None
 
-    def of(self, hidden: Float32Array, row: IntArray, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
-        """The answers to each query.
+    def of(
+        self, hidden: Float32Array, layout: RowLayout, row: IntArray, fast_path: Sequence[bool]
+    ) -> list[tuple[PromptResult, ...]]:
+        """The answers to every query.
 
-        hidden, row: as Scorer.score takes them; fast_path: for each query, for each prompt. Raises ScoreError.
+        hidden, layout, row: as Scorer.score takes them; fast_path: for every query, for every prompt. Raises
+        ScoreError.
         """
-        scores = self._scorer.score(hidden, row)
+        scores = self._scorer.score(hidden, layout, row)
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
-        found: list[tuple[slice | IntArray, Float32Array]] = []
+        by_heads: list[tuple[slice | IntArray, Float32Array]] = []
         if self._learnt:
-            found.append((self._learnt.columns, self._learnt.scores(hidden, row, scores.score)))
+            by_heads.append((self._learnt.columns, self._learnt.scores(hidden, layout, row, scores.score)))
         for prompt, head in self._pointers:
             edge = self._ends[prompt]
             ends = row[:, edge : edge + len(self._labels[prompt]) + 1]
-            states = hidden[ends, self._pointer_columns[head.depth]]
-            found.append((self._slices[prompt], pointer_scores(head, states)))
-        for labels, score in found:
+            by_heads.append((self._slices[prompt], pointer_scores(head, hidden[ends, layout.columns(head.depth)])))
+        for labels, score in by_heads:
             if not np.isfinite(score).all():
                 raise ScoreError(NOT_FINITE)
             scores.score[:, labels], scores.probability[:, labels] = score, np.exp(score)
@@ -271,36 +246,33 @@ class Answers:
         answers: list[tuple[PromptResult, ...]] = []
         for score, probability in zip(scores.score.tolist(), scores.probability.tolist(), strict=True):
             query = len(answers)
-            label_columns = zip(self._all_labels, score, probability, self._all_n_tokens, strict=True)
-            label_scores = tuple(map(tuple.__new__, repeat(LabelScore), label_columns))
-            own = list(map(probability.__getitem__, self._slices))
-            top = list(map(max, own))
-            label = list(map(getitem, self._labels, map(list.index, own, top)))
+            columns = zip(self._all_labels, score, probability, self._all_n_tokens, strict=True)
+            label_scores = tuple(map(LabelScore._make, columns))
+            by_prompt = list(map(probability.__getitem__, self._slices))
+            top = list(map(max, by_prompt))
+            label = list(map(getitem, self._labels, map(list.index, by_prompt, top)))
             audits = self._audits(scores.exact, query, label) if scores.exact else self._none
             abstained = [False] * n
             for prompt, fallback, min_confidence in self._fallbacks:
                 if top[prompt] < min_confidence:
                     label[prompt], abstained[prompt] = fallback, True
             fast = fast_path[query * n : (query + 1) * n]
-            own_scores = map(label_scores.__getitem__, self._slices)
-            columns = zip(
-                *(self._prompts, label, top, abstained, fast, own_scores, audits, self._depths),
-                strict=True,
-            )
-            answers.append(tuple(map(tuple.__new__, repeat(PromptResult), columns)))
+            of_prompts = map(label_scores.__getitem__, self._slices)
+            fields = (self._prompts, label, top, abstained, fast, of_prompts, audits, self._depths)
+            answers.append(tuple(map(PromptResult._make, zip(*fields, strict=True))))
         return answers
 
     def _audits(self, exact: ExactScores, query: int, winners: Sequence[str]) -> list[Audit | None]:
-        """An audit for each prompt whose label trie is exact, None for the others.
+        """An audit for the prompts whose label trie is exact, None for the others.
 
-        winners: the label of each prompt that its scoring finds most probable.
+        winners: the label of every prompt that its scoring finds most probable.
         """
         joint, mean = exact.joint[query].tolist(), exact.mean[query].tolist()
         label_mass = exact.label_mass[query].tolist()
         columns = zip(self._is_exact, self._slices, label_mass, self._labels, winners, strict=True)
         return [
-            _audit(joint[own], mean[own], mass, labels, winner) if is_exact else None
-            for is_exact, own, mass, labels, winner in columns
+            _audit(joint[span], mean[span], mass, labels, winner) if is_exact else None
+            for is_exact, span, mass, labels, winner in columns
         ]
 
 

@@ -16,7 +16,7 @@ from qcls_gguf.errors import PlanError, ScoreError
 from qcls_gguf.native.trie import trie_rooms
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 from qcls_gguf.score import scorer as scorer_module
-from qcls_gguf.score.output import Output
+from qcls_gguf.score.rows import Output, RowLayout
 from qcls_gguf.score.scorer import LabelScores
 
 END = 6
@@ -27,6 +27,7 @@ Float32Array = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.intp]
 Path = tuple[int, ...]
 Scorer = partial(scorer_module.Scorer, arithmetic=trie_rooms)
+LAYOUT = RowLayout(N_EMBD)
 Request = tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray]
 
 
@@ -55,7 +56,7 @@ def scores_of(
     n_edges = [sum(edge.node == node for edge in trie.edges) for trie in tries for node in trie.read]
     scorer = Scorer(tries, head)
     assert scorer.n_positions == row.shape[1]
-    return scorer.score(hidden, np.repeat(row, n_edges, axis=1))
+    return scorer.score(hidden, LAYOUT, np.repeat(row, n_edges, axis=1))
 
 
 def rows(*numbers: Sequence[int]) -> IndexArray:
@@ -140,7 +141,7 @@ def test_what_is_not_finite_is_refused(output: Output, scoring: Scoring, value: 
     head = {0: np.full(2, 1e30, np.float32), 1: np.zeros(2, np.float32)}
     scorer = Scorer([trie_of((0,), (1,), scoring=scoring)], head, output=output)
     with pytest.raises(ScoreError, match="not finite"):
-        scorer.score(np.array([[1e-30, 1], [value, 1]], np.float32), rows([0, 0], [1, 1]))
+        scorer.score(np.array([[1e-30, 1], [value, 1]], np.float32), LAYOUT, rows([0, 0], [1, 1]))
 
 
 def test_what_no_answer_reads_is_not_computed() -> None:
@@ -148,8 +149,8 @@ def test_what_no_answer_reads_is_not_computed() -> None:
     tries, head = [trie_of((0,), (1,))], {token: np.full(N_EMBD, np.nan, np.float32) for token in (0, 1)}
     hidden, row = np.ones((2, N_EMBD), np.float32), rows([0, 0], [1, 1])
     with pytest.raises(ScoreError, match="not finite"):
-        Scorer(tries, head).score(hidden, row)
-    found = Scorer(tries, head, reads_labels=False).score(hidden, row)
+        Scorer(tries, head).score(hidden, LAYOUT, row)
+    found = Scorer(tries, head, reads_labels=False).score(hidden, LAYOUT, row)
     assert found.score.tolist() == found.probability.tolist() == [[0.0, 0.0]] * 2
 
 
@@ -181,7 +182,7 @@ def test_one_scorer_for_requests_of_any_number_of_queries() -> None:
     for n_queries in (1, 3, 1, 1, 2, 4):
         hidden = random.normal(size=(2 * n_queries, N_EMBD)).astype(np.float32)
         row = np.arange(2 * n_queries, dtype=np.intp).reshape(n_queries, 2)
-        found = scorer.score(hidden, np.repeat(row, (3, 2), axis=1))
+        found = scorer.score(hidden, LAYOUT, np.repeat(row, (3, 2), axis=1))
         assert found.score.shape == found.probability.shape == (n_queries, 5)
         check_against_mirror(tries, head, hidden, row, found)
 

@@ -16,7 +16,7 @@ N_OUTPUTS = 2
 
 def hidden_states(classifier: Classifier, n_tokens: int, n_other: int = 0, *, prompt: int = 0) -> Float32Array:
     """(N_OUTPUTS, n_embd) after a prompt's prefix and n_tokens new tokens; n_other as in sequence_plan."""
-    held = classifier.configured.held[prompt]
+    held = classifier.held[prompt]
     root = Root(held.holder, len(held.tokens))
     plan = sequence_plan(classifier.engine, root, n_tokens, n_other)
     return timed_decode(classifier.engine, plan)[0].hidden.copy()

@@ -13,8 +13,8 @@ from statistics import median
 
 from qcls_gguf import Classifier
 from qcls_gguf.engine.capacity import whole_cells
-from qcls_gguf.engine.cores import threads
 from qcls_gguf.engine.engine import Engine
+from qcls_gguf.engine.resources import threads
 from qcls_gguf.errors import ModelError
 from qcls_gguf.model import Model
 from qcls_gguf.model.placement import flash_attention

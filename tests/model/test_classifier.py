@@ -88,7 +88,7 @@ def test_what_a_notebook_shows(classifier: Classifier) -> None:
     model = classifier.model
     assert repr(classifier) == f"<Classifier of color, item ({model.description}, {model.device})>"
     with classifier.prompt_set(classifier.config.prompts[:1]) as handle:
-        assert "LoadedPrompts of color (" in repr(handle)
+        assert "PromptHandle of color (" in repr(handle)
     assert repr(handle).endswith(", closed)>")
     classifier.close()
     assert repr(classifier).endswith(", closed)>")

@@ -13,8 +13,8 @@ from oracle import PromptSpec
 from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, OpenModels, load_config
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine import open as engine_open
-from qcls_gguf.engine.memory import many_states, shortage_on_gpus
 from qcls_gguf.engine.open import context_settings, open_model
+from qcls_gguf.engine.resources import many_states, shortage_on_gpus
 from qcls_gguf.labelling.worker import LabelSettings, Worker
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement

@@ -18,7 +18,7 @@ from qcls_gguf.model import rows
 from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.rows import OutputRows
 from qcls_gguf.native.context import OutputSteps
-from qcls_gguf.score.output import Output
+from qcls_gguf.score.rows import Output
 
 LARGEST = {"": 5e-5, "gelu": 2e-3}
 """Of scores and probabilities. Measured: 6.7e-6; 6.7e-4 with Gemma 4, whose GELUs ggml looks up in a table of F16."""

@@ -318,7 +318,7 @@ def test_a_table_in_memory_is_labelled_chunk_by_chunk(classifier: Classifier) ->
     assert found.column("category").num_chunks == 2
     assert found.column("error").to_pylist()[1] == "row 2: the query is null"
     reader = pa.table({"query": chunks}).to_reader()
-    streamed = label_table(reader, classifier.configured, prefix="p_")
+    streamed = label_table(reader, classifier, prefix="p_")
     assert isinstance(streamed, pa.RecordBatchReader)
     assert streamed.read_all().column("p_audience").to_pylist() == found.column("audience").to_pylist()
     empty = label_table(pa.table({"query": pa.array([], pa.string())}), classifier)

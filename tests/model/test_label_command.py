@@ -82,7 +82,7 @@ def classifier() -> Iterator[Classifier]:
 def label(classifier: Classifier, queries: list[str], *, padded: bool) -> tuple[list[Result], int, float]:
     """The results in the order of the queries, the number of decodes, and which part of these found its graph."""
     before = classifier.engine.context.counters().n_graphs_reused
-    made = list(BatchLabeller(classifier.configured, SIZE, padded=padded).label(queries))
+    made = list(BatchLabeller(classifier, SIZE, padded=padded).label(queries))
     found = {place: result for batch in made for place, result in batch if isinstance(result, Result)}
     n_reused = classifier.engine.context.counters().n_graphs_reused - before
     return [found[place] for place in range(len(queries))], len(made), n_reused / len(made)
@@ -114,10 +114,10 @@ def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
     classifier: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "_MOST_S", 600.0)
-    before = measure_batches(classifier.configured, QUERIES[:8], SIZE)
+    before = measure_batches(classifier, QUERIES[:8], SIZE)
     monkeypatch.setattr(batches, "pays_to_pad", lambda prompts: True)
     counters = classifier.engine.context.counters()
-    found = measure_batches(classifier.configured, QUERIES[:8], SIZE)
+    found = measure_batches(classifier, QUERIES[:8], SIZE)
     assert [each.size for each in found] == [each.size for each in before] == [1, 2, 4]
     assert all(each.n_tokens % 8 == 0 for each in found if each.size > 1)
     timed = sum(each.n_queries // each.size for each in found)
@@ -127,6 +127,6 @@ def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
 def test_slow_queries_are_labelled_at_once(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring would take minutes, and what it computes is not kept."""
     monkeypatch.setattr(batches, "_MOST_S", 1e-9)
-    measured = measure_batches(classifier.configured, QUERIES[:8], SIZE)
+    measured = measure_batches(classifier, QUERIES[:8], SIZE)
     assert measured == []
     assert best_size(measured) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, PlanError
-from qcls_gguf.core.long_queries import GAP
+from qcls_gguf.core.queries import GAP
 
 MOST = 12
 PROMPTS = [COLOR, PromptSpec(name="item", template="the item of '{query}' is\n", labels=("dress", "none"))]
@@ -53,9 +53,9 @@ def parts(how: str, query: str, n_cut: int) -> list[str]:
 @settings(max_examples=150, derandomize=False, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_part_is_fed_as_it_is_by_itself(query: str, how: str, classifiers: tuple[Classifier, Classifier]) -> None:
     cutting, refusing = classifiers
-    cut = cutting.handle.tokenize(query)
+    cut = cutting.tokenize(query)
     try:
-        whole = refusing.handle.tokenize(query)
+        whole = refusing.tokenize(query)
     except PlanError:
         assert cut.n_chars_cut > 0
     else:
@@ -66,7 +66,7 @@ def test_a_part_is_fed_as_it_is_by_itself(query: str, how: str, classifiers: tup
     same = []
     for part in parts(how, query, cut.n_chars_cut):
         try:
-            same.append([each.tolist() for each in refusing.handle.tokenize(part).fragments] == fed)
+            same.append([each.tolist() for each in refusing.tokenize(part).fragments] == fed)
         except PlanError:  # another part of as many characters may have more tokens
             same.append(False)
     assert any(same)
@@ -75,7 +75,7 @@ def test_a_part_is_fed_as_it_is_by_itself(query: str, how: str, classifiers: tup
 def test_the_part_is_as_long_as_is_allowed(how: str, vocab: str, classifiers: tuple[Classifier, Classifier]) -> None:
     cutting, refusing = classifiers
     query = " dress" * 40
-    n_tokens = len(cutting.handle.tokenize(query).fragments[0]) - len(refusing.handle.tokenize("").fragments[0])
+    n_tokens = len(cutting.tokenize(query).fragments[0]) - len(refusing.tokenize("").fragments[0])
     n_lost = how == "head" and vocab == "spm"  # which puts a space before the first word
     assert n_tokens == MOST - n_lost
     for part in parts(how, query, cutting.classify(query).n_chars_cut):

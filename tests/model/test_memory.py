@@ -9,8 +9,8 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.schema import KvType
-from qcls_gguf.engine import memory
-from qcls_gguf.engine.memory import cache_bytes
+from qcls_gguf.engine import resources
+from qcls_gguf.engine.resources import cache_bytes
 from qcls_gguf.model.header import read_header
 
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue"))
@@ -40,7 +40,7 @@ def test_a_hybrid_is_not_refused_for_a_cache_that_it_does_not_have(
     path = make_model("qwen35")
     config = write_config(path, [PROMPT], n_ctx=1 << 14)
     most = cache_bytes(read_header(path), 1 << 14, "f16")
-    monkeypatch.setattr(memory, "_ASKED_FROM_BYTES", most)
+    monkeypatch.setattr(resources, "_ASKED_FROM_BYTES", most)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=int(0.8 * most)))
     with Classifier.from_config(config) as classifier:
         assert 0.5 * most <= classifier.engine.context.counters().cache_bytes < 0.8 * most

@@ -37,7 +37,7 @@ def assert_same(found: DecodeInput, wanted: DecodeInput) -> None:
 
 def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     """Whether the fast path was taken by every prompt, and whether a template was found; they must agree."""
-    fragments = classifier.configured.tokenize(query).fragments
+    fragments = classifier.tokenize(query).fragments
     templates = templates_of(classifier)
     additions = templates.additions(fragments)
     (decode,) = plan_decodes(additions, classifier.engine.capacity)
@@ -50,7 +50,7 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
 
 def templates_of(classifier: Classifier) -> Templates:
     """Templates of its prompts, none made yet."""
-    prompts, engine = classifier.configured, classifier.engine
+    prompts, engine = classifier, classifier.engine
     holders = [prefix.holder for prefix in prompts.held]
     return Templates(prompts.compiled, holders, engine.capacity, engine.model.facts.n_vocab)
 
@@ -94,7 +94,7 @@ def test_templates_of_long_texts_take_no_more_memory_than_is_allowed(
     monkeypatch.setattr("qcls_gguf.plan.planner._MOST_BYTES", most)
     prompts = [spec(name, f"<|im_start|>the {name} of {{query}} is") for name in ("colour", "kind", "name")]
     classifier = open_classifier("qwen3", prompts)
-    prompts_, n_vocab = classifier.configured, classifier.engine.model.facts.n_vocab
+    prompts_, n_vocab = classifier, classifier.engine.model.facts.n_vocab
     capacity = Capacity(n_seqs=256, n_tokens=1 << 20, n_rows=256)
     templates = Templates(prompts_.compiled, [prefix.holder for prefix in prompts_.held], capacity, n_vocab)
     tracemalloc.start()
@@ -117,7 +117,7 @@ def test_what_several_queries_share_no_token_of_is_put_together(
     prompts = [spec("a", "of {query} the colour is"), spec("b", "a thing: {query}<|im_start|>colour"),
                spec("c", "a thing: {query}<|im_start|>hue")]  # fmt: skip
     classifier = open_classifier("qwen3", prompts, max_batch=6, n_batch=130)
-    sets = [classifier.configured, classifier.prompt_set([QUESTION])]
+    sets = [classifier, classifier.prompt_set([QUESTION])]
     n_joined = 0
     rng = random.Random(0)
     grown: list[object] = []

@@ -22,7 +22,6 @@ from waiting import until
 from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, PromptConfig, Result, load_config
 from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import Scoring
-from qcls_gguf.core.handle import LoadedPrompts
 from qcls_gguf.core.queue import Job
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.engine.prefix_cache import Prefix
@@ -78,7 +77,7 @@ def test_a_set_answers_as_a_classifier_of_its_own(classifier: Classifier, write_
 
 def test_pairs_of_several_sets_share_a_decode(classifier: Classifier) -> None:
     with classifier.prompt_set([question(1)]) as one, classifier.prompt_set([question(2), question(3)]) as two:
-        pairs = [(one, "red dress"), (classifier.configured, "jeans"), (two, "red dress"), (one, "")]
+        pairs = [(one, "red dress"), (classifier, "jeans"), (two, "red dress"), (one, "")]
         results = classifier.classify_pairs(pairs)
         assert {result.counts.n_decodes for result in results} == {1}
         assert {result.counts.n_queries for result in results} == {4}
@@ -88,43 +87,18 @@ def test_pairs_of_several_sets_share_a_decode(classifier: Classifier) -> None:
     assert classifier.classify_pairs([]) == []
 
 
-def test_sets_that_are_asked_together_again_answer_the_same(
-    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    joined: list[Sequence[LoadedPrompts]] = []
-    original = LoadedPrompts.joined
-
-    def join(one: LoadedPrompts, sets: Sequence[LoadedPrompts]) -> LoadedPrompts:
-        joined.append(sets)
-        return original(one, sets)
-
-    monkeypatch.setattr(LoadedPrompts, "joined", join)
-
-    def plain(results: Sequence[Result]) -> list[Any]:
-        return [[each.query, each.counts, each.results] for each in results]
-
+def test_sets_that_are_asked_together_answer_as_alone(classifier: Classifier) -> None:
     with ExitStack() as stack:
         sets = [
             stack.enter_context(classifier.prompt_set(prompts))
             for prompts in ([question(1)], [question(2, temperature=2.0), question(3)], [question(4, ("red", "blue"))])
         ]
-        for query in QUERIES:
-            pairs = [(each, query) for each in sets]
-            apart = classifier.classify_pairs([*pairs, (classifier.configured, query)])[:-1]
-            for _ in range(2):
-                results = classifier.classify_pairs(pairs)
-                for found, alone in zip(results, apart, strict=True):
-                    assert_alike(found, alone)
-            assert plain(classifier.classify_pairs(pairs)) == plain(results)
-        assert joined == [tuple(sets)]
-        both = classifier.classify_pairs([(each, query) for query in QUERIES for each in sets])
-        for found, (query, each) in zip(both, product(QUERIES, sets), strict=True):
-            assert_alike(found, each.classify(query))
+        both = classifier.classify_pairs([(prompts, query) for query in QUERIES for prompts in sets])
+        for found, (query, prompts) in zip(both, product(QUERIES, sets), strict=True):
+            assert_alike(found, prompts.classify(query))
         sets[1].close()
         with pytest.raises(DecodeError, match="this prompt set is closed"):
-            classifier.classify_pairs(pairs)
-        pairs = [pairs[0], pairs[2]]
-        assert plain(classifier.classify_pairs(pairs)) == plain(classifier.classify_pairs(pairs))
+            classifier.classify_pairs([(prompts, "red") for prompts in sets])
 
 
 def test_hundreds_of_sets_come_and_go(classifier: Classifier, write_config: WriteConfig) -> None:
@@ -183,7 +157,6 @@ def test_a_closed_set_says_so(classifier: Classifier) -> None:
     other.close()
     with pytest.raises(DecodeError, match="this prompt set is closed"):
         other.classify("red dress")
-    classifier.configured.close()  # which changes nothing
     assert classifier.classify("red dress").labels
     classifier.close()
     with pytest.raises(DecodeError, match="this Classifier is closed"):

@@ -87,7 +87,7 @@ def read(task: Task) -> Read:
         config = opener.rendered(config)
         with opener.open(raw_config(config, TREE), audit=True) as classifier:
             depths, place = tried_depths(classifier), CACHE / f"learning-{task.name.replace(' ', '-')}"
-            loaded = classifier.configured
+            loaded = classifier
             tables, states = read_states(classifier, loaded, queries, depths, lambda n: None)
             with classifier.prompt_set(common_text(classifier, COMMON_TEXT)) as text:
                 common = read_states(classifier, text, queries, depths, lambda n: None)[1]

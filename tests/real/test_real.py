@@ -95,7 +95,7 @@ def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_pro
     )
     with Classifier.from_config(settings) as classifier:
         results = ASKED[asked](classifier, texts)
-        assert len(set(classifier.handle.compiled.prefixes)) == 1, "a query is computed once"
+        assert len(set(classifier.compiled.prefixes)) == 1, "a query is computed once"
     ours = np.array([[score.score for score in result.results[0].scores] for result in results])
     for other, limits in zip(expected(name), limits_of(name, device), strict=True):
         if limits is None:

@@ -10,7 +10,7 @@ import pytest
 
 from qcls_gguf import Classifier, ConfigError
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.engine.cores import OtherPrograms, physical_cores, threads
+from qcls_gguf.engine.resources import OtherPrograms, physical_cores, threads
 from qcls_gguf.system.control_groups import available_bytes, cpu_quota, memory_left
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from qcls_gguf.learning import fit
 from qcls_gguf.learning.fit import N_FOLDS, Candidate, Ridge, choose, fit_scores, folds, held_out
-from qcls_gguf.score.heads import head_scores, unit_states
+from qcls_gguf.score.rows import head_scores, unit_states
 from qcls_gguf.statistics import log_softmax
 
 N_EMBD = 24

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from waiting import occupied, until
 
-from qcls_gguf.core.queue import Executor, Job
-from qcls_gguf.core.sharing import TurnCost
+from qcls_gguf.core.queue import Executor, Job, TurnCost
 from qcls_gguf.errors import BusyError, DeadlineError, DecodeError, PlanError, QclsError
 
 Answer = Future[list[str]]

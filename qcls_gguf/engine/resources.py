@@ -1,0 +1,198 @@
+"""What of the machine a context takes: threads, by the cores that the process may use and a container's CPU quota; and
+whether the KV cache fits into the free memory, checked before llama.cpp allocates it.
+
+Linux grants more memory than exists, and kills the process that then uses it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config.schema import KvType, RuntimeConfig
+from ..config.words import counted
+from ..errors import ModelError
+from ..model.header import GgufHeader
+from ..native import ContextMemory
+from ..system.control_groups import available_bytes, cpu_quota
+
+_LEAST_S = 0.05
+"""The system counts in hundredths of a second."""
+_BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
+_MANY_BYTES = 1 << 28
+"""If a context cannot be opened, the message mentions the recurrent states of all sequences if they take as much."""
+LEAST_FREE_BYTES = 256 << 20
+"""Memory of a GPU that contexts leave free for the scratch memory of decodes; without it llama.cpp ends the process."""
+_ASKED_FROM_BYTES = 1 << 30
+"""For smaller caches the free memory is not checked, because that would take longer than opening the context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threads:
+    """The number of threads of a decode on the CPU, with the reason for it."""
+
+    n: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{counted(self.n, 'thread')} ({self.why})"
+
+
+def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
+    """The configured threads, else all cores but one.
+
+    A busy neighbour on the last core can make a decode a hundred times slower.
+
+    A control group's quota limits them further: threads that have used it up are stopped until its next period.
+    root: where `proc` and `sys` are looked for.
+    """
+    n_cores = physical_cores()
+    if runtime.n_threads != "auto":
+        why, slow = "as configured", "requests may take many times as long"
+        if runtime.n_threads > n_cores:
+            why += f", more than {counted(n_cores, 'core')}: {slow}"
+        elif runtime.n_threads == n_cores > 1:
+            why += f", one for every core: while other programs work, {slow}"
+        return Threads(n=runtime.n_threads, why=why)
+    n_free = max(1, n_cores - 1)
+    quota = cpu_quota(root)
+    if quota is not None and quota < n_free:
+        return Threads(n=max(1, math.floor(quota)), why=f"a quota of {quota:.3g} CPUs, {n_cores} cores")
+    return Threads(n=n_free, why=f"{counted(n_cores, 'core')}{' less one' * (n_cores > 1)}")
+
+
+class OtherPrograms:
+    """Measures, from its creation on, how busy other programs keep the CPUs that this process may use."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        """root: where `proc` is looked for."""
+        self._root = root
+        self._began, self._busy, self._own = time.monotonic(), _busy_s(root), time.process_time()
+
+    def crowding(self, n_threads: int) -> str | None:
+        """A warning if other programs left fewer CPUs than there are threads; None otherwise.
+
+        The threads of a decode wait for the slowest one, so a thread that shares its CPU slows down all. A single
+        thread waits for none.
+        """
+        seconds, busy = time.monotonic() - self._began, _busy_s(self._root)
+        if n_threads == 1 or seconds < _LEAST_S or busy is None or self._busy is None:
+            return None
+        n_cpus = len(_usable())
+        n_busy = min(n_cpus, (busy - self._busy - (time.process_time() - self._own)) / seconds)
+        if n_threads + n_busy <= n_cpus + 0.5:
+            return None
+        return (
+            f"other programs kept {n_busy:.1f} of {n_cpus} CPUs busy meanwhile, so {n_threads} threads wait for one "
+            "another, and requests may take many times as long: set n_threads lower"
+        )
+
+
+def _busy_s(root: Path) -> float | None:
+    """Seconds for which the CPUs that this process may use have been busy; None if the system does not tell."""
+    names = {f"cpu{cpu}" for cpu in _usable()}
+    try:
+        lines = [line.split() for line in (root / "proc/stat").read_text().splitlines()]
+        times = [list(map(int, line[1:9])) for line in lines if line and line[0] in names]
+        # user, nice, system, idle, waiting for disks, interrupts, theirs, taken by other virtual machines
+        busy = sum(sum(of_cpu) - of_cpu[3] - of_cpu[4] for of_cpu in times)
+        return busy / os.sysconf("SC_CLK_TCK") if times else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _usable() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def physical_cores() -> int:
+    """Physical cores that this process may use; hardware threads, if the system does not tell which share a core."""
+    usable = _usable()
+    siblings = set()
+    for cpu in usable:
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            siblings.add(topology.read_text())
+        except OSError:
+            return max(1, len(usable))
+    return max(1, len(siblings))
+
+
+def cache_bytes(header: GgufHeader, n_ctx: int, kv_type: KvType) -> int:
+    """The most bytes of a cache of n_ctx cells, with keys and values for each head in every layer.
+
+    Some models keep less, such as hybrids. 0 if the header has a list in place of a needed number.
+    """
+
+    def number(key: str) -> int:
+        value = header.scalars.get(f"{header.arch}.{key}", 0)
+        return value if type(value) is int else 0
+
+    n_heads = number("attention.head_count")
+    n_kv_heads = number("attention.head_count_kv") or n_heads
+    usual = number("embedding_length") // n_heads if n_heads else 0
+    sizes = [number(f"attention.{part}_length") or usual for part in ("key", "value")]
+    return int(header.n_layer * n_kv_heads * sum(sizes) * n_ctx * _BITS[kv_type] / 8)
+
+
+def check_memory(
+    header: GgufHeader,
+    path: object,
+    n_ctx: int,
+    kv_type: KvType,
+    *,
+    measure: Callable[[], ContextMemory],
+    n_state_bytes: int = 0,
+) -> None:
+    """Raise ModelError for a cache that does not fit in main memory.
+
+    measure: called if an upper bound does not fit, for what the cache really takes; n_state_bytes: bytes of all states
+    of recurrent layers.
+    """
+    n_most = cache_bytes(header, n_ctx, kv_type) + n_state_bytes
+    if n_most < _ASKED_FROM_BYTES:
+        return
+    n_free = available_bytes()
+    if n_most > n_free and (n_bytes := measure().cache_bytes) > n_free:
+        raise ModelError(
+            f"{path}: a cache of {n_ctx:,} cells, with {_gib(n_state_bytes)} of states, takes {_gib(n_bytes)}, and "
+            f"{_gib(n_free)} of memory are free: lower runtime.n_ctx, question_cells, max_query_tokens or max_batch, "
+            "or take a smaller kv_type"
+        )
+
+
+def many_states(state_bytes: int, n_seqs: int) -> str:
+    """A remark on the memory of n_seqs sequences' recurrent states, and how to lower it; empty if it is little."""
+    if (n_bytes := state_bytes * n_seqs) < _MANY_BYTES:
+        return ""
+    return (
+        f"; the states of {n_seqs:,} sequences take {_gib(n_bytes)}: if memory is lacking, lower "
+        "runtime.max_batch or question_prefixes, or take fewer prompts"
+    )
+
+
+def shortage_on_gpus(
+    runtime: RuntimeConfig, n_gpu_layers: int, taken: ContextMemory, free_bytes: Sequence[int], n_others: int
+) -> str:
+    """Why a context has too little memory on GPUs that layers are on, and what to do.
+
+    taken: what it takes, on all of them; free_bytes: of each of these GPUs, without it; n_others: other open contexts
+    on GPUs.
+    """
+    is_auto = runtime.n_gpu_layers == "auto"
+    others = f" and {counted(n_others, 'other open context')}" if n_others else ""
+    where = "the GPU" if len(free_bytes) == 1 else f"the fullest of {len(free_bytes)} GPUs"
+    return (
+        f"it takes {taken}, and {_gib(min(free_bytes, default=0))} are free on {where} beside "
+        f"{counted(n_gpu_layers, 'layer')}{' that n_gpu_layers auto put there' * is_auto}{others}: set "
+        f"runtime.n_gpu_layers to less than {n_gpu_layers}, or lower runtime.max_query_tokens or question_cells"
+        f"{', or close the other contexts, as a service does that is started again' * (n_others > 0)}"
+    )
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 30):.1f} GiB"
