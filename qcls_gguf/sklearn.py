@@ -38,7 +38,7 @@ from .config.resources import DEFAULT_CONFIG
 from .config.schema import Config, raw_config
 from .config.scoring import TREE
 from .config.words import listed, shown
-from .data.labelled import LabelledQuery
+from .data.labelled import LabelledQuery, label_of
 from .learning.learn import learn_heads, why_not
 from .learning.report import LearntPrompt
 from .opening import with_one_prompt
@@ -78,8 +78,8 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Nothing is opened or checked yet.
 
         config: as for Classifier.from_config. prompt: the name of one of its prompts; None: its only one. classes: the
-        labels that integers in y stand for, in this order; None: all labels of the prompt in sorted order, as
-        scikit-learn's LabelEncoder numbers them.
+        labels that integers in y stand for, in this order, if there are no labels of these names; None: all labels of
+        the prompt in sorted order, as scikit-learn's LabelEncoder numbers them.
         """
         self.config = config
         self.prompt = prompt
@@ -88,10 +88,11 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
         """Open the classifier, check X and y, record the classes, and learn a head from y, as `qcls-gguf learn` does.
 
-        y: labels of the prompt, or integers for them (see `classes`), as VotingClassifier and cross_val_predict pass
-        them to their estimators. Answers are among the classes in y; without y, among all labels. A head answers only
-        where it is proven better than the labels' texts; `learnt_` says so. Raises ValueError if X has anything but
-        texts or y other classes, and what Classifier.from_config raises.
+        y: labels of the prompt, also as numbers or truth values, or integers for them (see `classes`), as
+        VotingClassifier and cross_val_predict pass them to their estimators. Answers are among the classes in y;
+        without y, among all labels. A head answers only where it is proven better than the labels' texts; `learnt_`
+        says so. Raises ValueError if X has anything but texts, if y has other classes or numbers that may stand for
+        different labels, and what Classifier.from_config raises.
         """
         texts = _texts(X)
         if not texts:
@@ -206,27 +207,40 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _columns(self, classes: npt.NDArray[Any], labels: Sequence[str]) -> npt.NDArray[np.int64]:
         """The place of each class among the prompt's labels. Raises ValueError for classes that are none of them."""
-        named = self._numbered(classes, labels) if classes.dtype.kind in "biu" else [str(each) for each in classes]
-        known = {label: column for column, label in enumerate(labels)}
-        if unknown := [name for name in named if name not in known]:
+        values = classes.tolist()
+        if classes.dtype.kind in "biuf":
+            named = self._numbered(
+                [value if value is True or value is False else int(value) for value in values], labels
+            )
+        else:
+            named = [label_of(value, labels) for value in values]
+        if unknown := [value for value, name in zip(values, named, strict=True) if name not in labels]:
             what = listed(list(map(shown, unknown)), most=5)
             raise ValueError(
                 f"y: {what}: no label of the prompt, which has {', '.join(labels)}: map y to these, or leave y out"
             )
-        return np.array([known[name] for name in named], np.int64)
+        return np.array([labels.index(name) for name in named if name is not None], np.int64)
 
-    def _numbered(self, classes: npt.NDArray[Any], labels: Sequence[str]) -> list[str]:
-        """The labels that integers stand for. Raises ValueError if that is ambiguous."""
-        names = sorted(labels) if self.classes is None else list(self.classes)
-        numbers = [int(each) for each in classes]
-        # Without the last classes, numbers may as well be those of a meta-estimator that has numbered fewer classes.
-        if numbers[0] < 0 or numbers[-1] != len(names) - 1:
-            raise ValueError(
-                f"y has integers from {numbers[0]} to {numbers[-1]}, and they stand for {len(names)} labels, "
-                f"0 to {len(names) - 1} ({', '.join(names)}): set classes to the labels that y has, in the order of "
-                "their names, or give y as labels"
-            )
-        return [names[number] for number in numbers]
+    def _numbered(self, numbers: Sequence[int], labels: Sequence[str]) -> list[str | None]:
+        """The labels that numbers stand for: those of the same value, unless they may as well be the places that a
+        meta-estimator gave to other classes. Raises ValueError where that is ambiguous.
+        """
+        names = list(labels if self.classes is None else self.classes)
+        by_value = [label_of(number, names) for number in numbers]
+        last = len(names) - 1
+        if numbers[0] < 0 or numbers[-1] > last:
+            return by_value
+        readings = [] if None in by_value else [by_value]
+        if numbers[-1] == last:  # else they may be places among fewer classes
+            orders = [names] if self.classes is not None else [sorted(names), _by_value(names)]
+            readings += [[order[number] for number in numbers] for order in orders]
+            if all(reading == readings[0] for reading in readings):
+                return readings[0]
+        raise ValueError(
+            f"y has integers from {numbers[0]:d} to {numbers[-1]:d}, and they stand for {len(names)} labels, "
+            f"0 to {last} ({', '.join(names)}), or for labels of that name: set classes to the labels that y has, in "
+            "the order of their names, of numbers in the order of their values, or give y as labels"
+        )
 
     def _opened(self) -> _SharedClassifier:
         """The open classifier, which the estimator keeps from then on."""
@@ -312,6 +326,14 @@ def _share(key: Key) -> _SharedClassifier:
 def _all_classes(labels: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     classes = np.array(sorted(labels))
     return classes, np.array([labels.index(label) for label in classes.tolist()], np.int64)
+
+
+def _by_value(labels: Sequence[str]) -> list[str]:
+    """Labels in the order of their values, if all are numbers, else of their names."""
+    try:
+        return sorted(labels, key=float)
+    except ValueError:
+        return sorted(labels)
 
 
 def _texts(values: Any) -> list[str]:

@@ -2,15 +2,22 @@
 
 import gc
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from commands import tiny_rows
+from hypothesis import event, given
+from hypothesis.strategies import DataObject, booleans, data, lists, sampled_from
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_array
 
@@ -180,6 +187,69 @@ def test_meta_estimators() -> None:
     assert probabilities == pytest.approx(whole.predict_proba(texts), abs=1e-3)
     calibrated = CalibratedClassifierCV(model, cv=StratifiedKFold(2), ensemble=False).fit(texts, labels)
     assert calibrated.score(texts, labels) > 0.8
+
+
+LABELS_OF_VALUES = [
+    [*map(str, range(3))], ["1", "2", "3"], ["9", "10", "8"], [*map(str, range(12))], ["true", "false"], ["1.0", "2.0"],
+    ["-1", "0", "1"], ["small", "large", "huge"],
+]  # fmt: skip
+
+
+@given(data())
+def test_a_number_stands_for_its_label_or_is_refused_however_classes_are_numbered_again(drawn: DataObject) -> None:
+    """Classes as they are and as LabelEncoder numbers them, all of them or those of a fold, as numbers or as texts."""
+    labels = drawn.draw(sampled_from(LABELS_OF_VALUES))
+    named = drawn.draw(lists(sampled_from(labels), min_size=1, unique=True))
+    values: list[Any] = named
+    if labels[0] != "small" and drawn.draw(booleans()):
+        values = [label == "true" if labels[0] == "true" else drawn.draw(sampled_from([int, float]))(float(label))
+                  for label in named]  # fmt: skip
+    right = dict(zip(values, named, strict=True))
+    classes = np.unique(np.array(values))
+    fold = drawn.draw(lists(sampled_from(range(len(classes))), min_size=1, unique=True).map(sorted))
+    is_numbered = drawn.draw(booleans())
+    estimator = GgufClassifier(classes=drawn.draw(sampled_from([None, [right[value] for value in classes.tolist()]])))
+    try:
+        columns = estimator._columns(np.array(fold) if is_numbered else classes[fold], labels)
+    except ValueError as e:
+        event("refused")
+        refused = str(e)
+    else:
+        event("read")
+        assert [labels[column] for column in columns] == [right[value] for value in classes[fold].tolist()]
+        return
+    assert is_numbered or classes.dtype.kind in "biuf"
+    assert "set classes to" in refused or "no label of the prompt" in refused
+
+
+ESTIMATORS: dict[str, Callable[[GgufClassifier], Any]] = {
+    "alone": lambda model: model,
+    "voting": lambda model: VotingClassifier([("one", model)], voting="soft"),
+    "search": lambda model: GridSearchCV(model, {"prompt": ["size"]}, cv=2),
+    "calibrated": lambda model: CalibratedClassifierCV(model, cv=2, ensemble=False),
+    "one against the rest": OneVsRestClassifier,
+    "stacking": lambda model: StackingClassifier(
+        [("one", model)], make_pipeline(FunctionTransformer(), LogisticRegression()), cv=2
+    ),
+}
+
+
+@pytest.mark.parametrize("labels", [("1", "2", "3"), ("9", "10")])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_numbers_in_meta_estimators(name: str, labels: tuple[str, ...]) -> None:
+    """A class n is told by the label n: the most probable one of all texts is the same."""
+    config = SMALL.changed(prompts=(PROMPT.changed(labels=labels),))
+    texts = [f"item {n}" for n in range(4 * len(labels))]
+    expected = list(map(int, GgufClassifier(config).predict(texts)))
+    try:
+        fitted = ESTIMATORS[name](GgufClassifier(config)).fit(texts, list(map(int, labels)) * 4)
+    except ValueError as e:
+        refused = str(e)
+    else:
+        assert fitted.classes_.tolist() == sorted(map(int, labels))
+        assert name not in ("alone", "voting", "search") or fitted.predict(texts).tolist() == expected
+        return
+    assert "set classes to" in refused
 
 
 COLOURS = ("red", "blue", "small")
