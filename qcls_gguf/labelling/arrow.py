@@ -134,10 +134,11 @@ def _mixture(values: Iterable[Any], name: str) -> str:
 def _mixed(frame: Any) -> str | None:
     """Which column of a frame of pandas cannot become one of Arrow."""
     for name in getattr(frame, "columns", ()):
+        column = frame[name]
         try:
-            pa.array(frame[name], from_pandas=True)
+            pa.array(column, from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError):
-            return _mixture(frame[name], str(name))
+            return _mixture(column, str(name)) if column.ndim == 1 else None
     return None
 
 

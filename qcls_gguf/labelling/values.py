@@ -14,7 +14,7 @@ from ..data.rows import Row
 
 _TEXTS = (
     pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary, pa.types.is_large_binary,
-    pa.types.is_binary_view, pa.types.is_fixed_size_binary, pa.types.is_null,
+    pa.types.is_binary_view, pa.types.is_null,
 )  # fmt: skip
 
 
@@ -42,10 +42,8 @@ def texts_of(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     if pa.types.is_dictionary(column.type):
         texts = texts_of(column.dictionary)
         return [None if place is None else texts[place] for place in column.indices.to_pylist()]
-    if pa.types.is_binary_view(column.type) or pa.types.is_fixed_size_binary(column.type):
-        values = column.to_pylist()
-    else:
-        values = column.cast(pa.large_binary()).to_pylist()
+    is_view = pa.types.is_binary_view(column.type)
+    values = column.to_pylist() if is_view else column.cast(pa.large_binary()).to_pylist()
     return [None if value is None else value.decode(errors="surrogateescape") for value in values]
 
 
