@@ -92,7 +92,7 @@ class App:
                 raise RefusedError(404, "unknown path", _REMOVED_PATHS.get(path, _NO_PATH))
             method, _, handler = _ROUTES[exchange.route]
             if exchange.method not in (method, "HEAD" if method == "GET" else ""):
-                raise RefusedError(405, "method", f"this path takes {method}", allow=method)
+                raise RefusedError(405, "method", f"this path takes {method}", headers={"allow": method})
             return await handler(exchange)
         except ClientDisconnect:
             raise
@@ -118,7 +118,8 @@ class App:
         digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
         if not any(hmac.compare_digest(digest, known) for known in self._digests):
             what = "an API key is needed: send Authorization: Bearer KEY, or X-API-Key: KEY"
-            raise RefusedError(401, "key", "this API key is not known" if given else what)
+            what = "this API key is not known" if given else what
+            raise RefusedError(401, "key", what, headers={"www-authenticate": "Bearer"})
 
 
 async def _dropped(exchange: Exchange) -> bool:

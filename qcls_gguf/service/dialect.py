@@ -32,13 +32,9 @@ class Strict(BaseModel, extra="forbid", strict=True):
 class LongTexts(BaseModel):
     """What a request says about texts that are too long."""
 
-    truncate: _Truncate = Field(
-        default=None, description="whether a part of them is labelled; none: as the service is configured"
-    )
+    truncate: _Truncate = Field(default=None, description="whether a part of them is labelled; none: as configured")
     truncation: _Truncate = Field(default=None, description="the same")
-    truncation_direction: Literal["left", "right", "Left", "Right"] | None = Field(
-        default=None, description="which end is left out, the right one if none is named"
-    )
+    truncation_direction: Literal["left", "right", "Left", "Right"] = Field(default="right", description="the end cut")
 
     @property
     def long(self) -> LongQueries | None:
@@ -54,11 +50,7 @@ class LongTexts(BaseModel):
 class QuestionsRequest(LongTexts, strict=True):
     """The common fields of all requests with questions."""
 
-    audit: bool = Field(
-        default=False,
-        description="ours: whether an answer also has the probability that lies on its options at all, as "
-        "`x_label_mass`; costs the model's head",
-    )
+    audit: bool = Field(default=False, description="ours: whether answers have `x_label_mass`; costs the model's head")
 
 
 Answer: TypeAlias = Callable[[list[Any], Usage], object]

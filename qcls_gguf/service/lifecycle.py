@@ -22,7 +22,7 @@ from ..questions.asking import QuestionAsker
 from ..questions.forms import FormSettings
 from ..questions.sets import Tasks
 from ..system.timing import Ledger
-from .refusal import RefusedError
+from .refusal import RefusedError, unavailable
 
 log = logging.getLogger("qcls_gguf.service")
 OnStep = Callable[[str, str, float], None]
@@ -143,7 +143,7 @@ class Lifecycle:
         return self.loaded
 
     def _refusal(self) -> RefusedError:
-        return RefusedError(503, self.state, f"the service is {self.state}", retry_ms=1000)
+        return unavailable(self.state, f"the service is {self.state}")
 
     @contextmanager
     def admitted(self, n_queries: int) -> Iterator[None]:
@@ -154,7 +154,7 @@ class Lifecycle:
         if self.n_requests >= self.settings.waiting_requests:
             retry_ms = min(max(self.n_queries * self._query_ms / 2, _SOONEST_MS), _LATEST_MS)
             what = f"{self.n_requests} requests are in the service, as many as it admits: ask again later"
-            raise RefusedError(503, "requests", what, retry_ms=retry_ms)
+            raise unavailable("requests", what, retry_ms)
         self.n_requests += 1
         self.n_queries += n_queries
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -37,24 +37,16 @@ class RefusedError(Exception):
     message: str
     param: str | None = None
     """the field that is wrong, such as `queries[3]`"""
-    retry_ms: float | None = None
-    """after which the client may ask again"""
-    allow: str | None = None
-    """the methods that a path takes"""
+    headers: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.message
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers that tell clients when to try again, or how to identify themselves."""
-        headers = {} if self.allow is None else {"allow": self.allow}
-        if self.retry_ms is not None:
-            headers["retry-after-ms"] = str(math.ceil(self.retry_ms))
-            headers["retry-after"] = str(math.ceil(self.retry_ms / 1e3))
-        if self.status == 401:
-            headers["www-authenticate"] = "Bearer"
-        return headers
+
+def unavailable(reason: str, what: str, retry_ms: float = 1000.0) -> RefusedError:
+    """The refusal (503) of what can be asked again after some time."""
+    headers = {"retry-after-ms": str(math.ceil(retry_ms)), "retry-after": str(math.ceil(retry_ms / 1e3))}
+    return RefusedError(503, reason, what, headers=headers)
 
 
 def invalid(param: str, what: str) -> RefusedError:
@@ -84,9 +76,9 @@ def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> Ref
             return RefusedError(504, "deadline", f"{error}: ask with a longer x-request-timeout-ms, or later")
         case RoomError():
             what = "questions that are being answered take the capacity that this one's options need: ask again later"
-            return RefusedError(503, "room", what, retry_ms=1000)
+            return unavailable("capacity", what)
         case BusyError():
-            return RefusedError(503, "requests", str(error), retry_ms=1000)
+            return unavailable("requests", str(error))
         case UnknownPromptError():
             return RefusedError(404, "unknown prompt", str(error), param=param)
         case OpenAnswerError():

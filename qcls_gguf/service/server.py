@@ -50,18 +50,10 @@ def serve(lifecycle: Lifecycle, on_ready: Callable[[str], None]) -> None:
 
 async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     config = uvicorn.Config(  # HTTP/1.1 only; the service itself handles signals and the log
-        App(lifecycle),
-        http=_Protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        App(lifecycle), http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
-        proxy_headers=False,
-    )
+    )  # fmt: skip
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment,method-assign]
     loop = asyncio.get_running_loop()

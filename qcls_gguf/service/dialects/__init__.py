@@ -8,47 +8,28 @@ from . import chat_completions, classify, openai_decisions, predict, systemone
 
 DIALECTS: tuple[Dialect, ...] = (
     Dialect(
-        "/v1/classify",
-        "Label a query by the configured prompts",
-        classify.ClassifyRequest,
-        classify.ask,
-        takes_lines=True,
-        answers=(RunRecord, classify.ClassifyAnswers),
+        "/v1/classify", "Label a query by the configured prompts", classify.ClassifyRequest, classify.ask,
+        takes_lines=True, answers=(RunRecord, classify.ClassifyAnswers),
     ),
     Dialect(
-        "/v1/decisions",
-        "as TypeSafe does",
-        systemone.SystemOneRequest,
-        systemone.ask,
-        claims=lambda body: isinstance(body, dict) and "state" in body,
+        "/v1/decisions", "as TypeSafe does", systemone.SystemOneRequest, systemone.ask, claims=systemone.claims
     ),
     Dialect(  # all other bodies
-        "/v1/decisions",
-        "Answer questions about a text, as OpenAI does",
-        openai_decisions.DecisionsRequest,
+        "/v1/decisions", "Answer questions about a text, as OpenAI does", openai_decisions.DecisionsRequest,
         openai_decisions.ask,
     ),
     Dialect(
-        "/v1/systemone",
-        "Answer questions about a text, as TypeSafe does",
-        systemone.SystemOneRequest,
-        systemone.ask,
+        "/v1/systemone", "Answer questions about a text, as TypeSafe does", systemone.SystemOneRequest, systemone.ask,
         words=systemone.words,
     ),
     Dialect(
-        "/predict",
-        "Label texts by one prompt, as text-embeddings-inference and Hugging Face do",
-        predict.PredictRequest,
-        predict.ask,
-        parameters=("prompt",),
-        words=predict.words,
+        "/predict", "Label texts by one prompt, as text-embeddings-inference and Hugging Face do",
+        predict.PredictRequest, predict.ask, parameters=("prompt",), words=predict.words,
     ),
     Dialect(
-        "/v1/chat/completions",
-        "Choose one of given answers, as OpenAI's chat completions with a schema do",
-        chat_completions.ChatRequest,
-        chat_completions.ask,
+        "/v1/chat/completions", "Choose one of given answers, as OpenAI's chat completions with a schema do",
+        chat_completions.ChatRequest, chat_completions.ask,
     ),
-)
+)  # fmt: skip
 """If a path has several dialects, the first one that claims a body gets it; the last one describes the path, and writes
 the errors."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -23,17 +23,9 @@ class ClassifyRequest(LongTexts, Strict):
 
     query: str | None = Field(default=None, description="one text")
     queries: list[str] | None = Field(default=None, description="several texts; not in a line of a stream")
-    prompts: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = Field(
-        default=None, description="names of the prompts to ask; none: all"
-    )
-    scoring: Scoring | None = Field(
-        default=None,
-        description="another scoring for all of them, as of `qcls-gguf run`; none: what the configuration says",
-    )
-    audit: bool = Field(
-        default=False,
-        description="whether exact scores are added; every request computes the LM head while such a request is served",
-    )
+    prompts: tuple[str, ...] | None = Field(default=None, min_length=1, strict=False, description="names; none: all")
+    scoring: Scoring | None = Field(default=None, description="another scoring for them; none: as configured")
+    audit: bool = Field(default=False, description="whether exact scores are added; others compute the LM head, too")
 
     @model_validator(mode="after")
     def _check(self) -> ClassifyRequest:

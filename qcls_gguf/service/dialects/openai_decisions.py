@@ -200,8 +200,8 @@ def _answer(given: AnyQuestion, answer: Distribution | None) -> dict[str, object
             head["probability"] = probabilities[0]
         case ChoiceQuestion():
             values = [choice.value for choice in given.choices]
-            pairs = zip(values, probabilities, strict=True)
             head |= {"choice": values[answer.best], "confidence": answer.choice_confidence}
+            pairs = zip(values, probabilities, strict=True)
             head["probabilities"] = [{"value": value, "probability": probability} for value, probability in pairs]
         case ScoreQuestion():
             head |= {"score": answer.expected_level, "confidence": answer.score_confidence}
@@ -213,10 +213,6 @@ def _answer(given: AnyQuestion, answer: Distribution | None) -> dict[str, object
 
 
 def _usage(usage: Usage) -> dict[str, object]:
-    return {
-        "input_tokens": usage.whole,
-        "input_tokens_details": {"cached_tokens": usage.found, "cache_write_tokens": usage.stored},
-        "output_tokens": 0,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": usage.whole,
-    }
+    details = {"cached_tokens": usage.found, "cache_write_tokens": usage.stored}
+    nothing = {"output_tokens": 0, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": usage.whole}
+    return {"input_tokens": usage.whole, "input_tokens_details": details, **nothing}

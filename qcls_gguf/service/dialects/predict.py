@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
 
 from pydantic import Field
 
@@ -23,35 +22,19 @@ _USUAL_HYPOTHESIS = "Is the text about {}?"
 class PredictParameters(LongTexts):
     """Hugging Face's parameters; others are ignored."""
 
-    top_k: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="how many labels to answer with, the most probable first; none: all"
-    )
-    candidate_labels: Annotated[list[str], Field(min_length=1)] | None = Field(
-        default=None, description="labels to choose from instead of a configured prompt's"
-    )
-    hypothesis_template: str | None = Field(
-        default=None, description="what a label means, with {} in its place; beside candidate_labels"
-    )
-    multi_label: bool = Field(
-        default=False,
-        description="whether every one of candidate_labels is judged by itself, so that they do not add up to 1",
-    )
+    top_k: int | None = Field(default=None, ge=1, description="how many labels to answer with; none: all")
+    candidate_labels: list[str] | None = Field(default=None, min_length=1, description="replace a prompt's labels")
+    hypothesis_template: str | None = Field(default=None, description="what a candidate means, with {} in its place")
+    multi_label: bool = Field(default=False, description="whether candidates are judged one by one")
 
 
 class PredictRequest(LongTexts):
     """A text, `[[text], …]` or a list of texts; other fields are ignored."""
 
-    inputs: str | list[str | list[str]] = Field(
-        description="a list of exactly two texts is a pair to text-embeddings-inference, and is refused without "
-        "candidate_labels"
-    )
-    raw_scores: bool = Field(default=False, description="whether the answer has raw scores instead of probabilities")
+    inputs: str | list[str | list[str]] = Field(description="two texts are a pair, refused without candidate_labels")
+    raw_scores: bool = Field(default=False, description="whether scores are raw, not probabilities")
     model: str | None = Field(default=None, description="which prompt: its name, or default/<prompt>")
-    parameters: PredictParameters | None = Field(
-        default=None,
-        description="with them, unless they have candidate_labels, a single text is answered by a list of one list of "
-        "labels, too",
-    )
+    parameters: PredictParameters | None = Field(default=None, description="with them a text is answered by two lists")
 
 
 def ask(request: PredictRequest, exchange: Exchange) -> Texts | Questions:
@@ -65,10 +48,8 @@ def ask(request: PredictRequest, exchange: Exchange) -> Texts | Questions:
 
     def answer(results: list[Result], _: Usage) -> object:
         field = "score" if request.raw_scores else "probability"
-        ranked = [
-            _ranked([(label.label, getattr(label, field)) for label in result.results[0].scores], parameters.top_k)
-            for result in results
-        ]
+        labelled = [[(label.label, getattr(label, field)) for label in result.results[0].scores] for result in results]
+        ranked = [_ranked(labels, parameters.top_k) for labels in labelled]
         # Clients of Hugging Face send parameters, empty ones too, and want a list of lists from a classification.
         return ranked[0] if is_single and request.parameters is None else ranked
 
@@ -97,14 +78,14 @@ def _texts(inputs: str | list[str | list[str]], *, may_pair: bool) -> list[str]:
     if isinstance(inputs, str):
         return [inputs]
     if may_pair and len(inputs) == 2 and all(isinstance(text, str) for text in inputs):
-        what = "a list of two texts is a pair to text-embeddings-inference, and pairs are not labelled: "
-        raise RefusedError(422, "invalid", f'{what}send [["one"], ["two"]] for two texts', param="inputs")
+        what = "a list of two texts is a pair to text-embeddings-inference, and is not labelled: send "
+        raise invalid("inputs", f'{what}[["one"], ["two"]] for two texts')
     if not inputs:
         raise RefusedError(400, "invalid", "inputs is empty: send at least one text", param="inputs")
     texts = [[text] if isinstance(text, str) else text for text in inputs]
     for index, text in enumerate(texts):
         if len(text) != 1:
-            raise RefusedError(422, "invalid", f"inputs[{index}]: {len(text)} texts where one belongs", param="inputs")
+            raise invalid(f"inputs[{index}]", f"{len(text)} texts where one belongs")
     return [text for (text,) in texts]
 
 
@@ -142,5 +123,5 @@ def _ranked(labelled: Iterable[tuple[str, float]], top_k: int | None) -> list[di
 
 def words(refusal: RefusedError) -> dict[str, object]:
     """The body of an error."""
-    kind = {400: "Validation", 413: "Validation", 422: "Validation", 503: "Overloaded"}.get(refusal.status, "Backend")
-    return {"error": refusal.message, "error_type": kind}
+    kinds = {400: "Validation", 413: "Validation", 422: "Validation", 503: "Overloaded"}
+    return {"error": refusal.message, "error_type": kinds.get(refusal.status, "Backend")}

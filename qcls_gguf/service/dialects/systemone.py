@@ -56,6 +56,11 @@ class SystemOneRequest(QuestionsRequest):
     videos: list[Any] | None = None
 
 
+def claims(body: object) -> bool:
+    """Whether a body for `/v1/decisions` is of this dialect."""
+    return isinstance(body, dict) and "state" in body
+
+
 def ask(request: SystemOneRequest, _: object) -> Questions:
     """The questions of a request. Raises RefusedError."""
     shown = {
