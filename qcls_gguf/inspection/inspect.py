@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from ..config.schema import MAX_SEQ, chosen_prompts, short
 from ..config.template import SLOT
 from ..config.words import counted, shown
 from ..errors import ConfigError
+from ..model.header import TensorInfo
 from ..native.device import instruction_sets
+from ..native.kernel_steps import OWN_TYPES
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..report.document import percent
 from ..score.result import ModelInfo
@@ -54,6 +57,7 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
     return records.Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
+        stock_types=stock_types(tokenizer.file.tensors.values(), bool(classifier.model.n_gpu_layers)),
         instruction_sets=instruction_sets(),
         startup_ms=classifier.startup_ms,
         context=records.ContextSizes(
@@ -79,6 +83,18 @@ def inspect_classifier(classifier: Classifier) -> records.Inspection:
         prompts=inspected,
         warnings=classifier.warnings,
     )
+
+
+def stock_types(tensors: Iterable[TensorInfo], on_gpu: bool) -> dict[str, float]:
+    """The types of a file's matrices that this project's kernels do not multiply by, with their share of the bytes."""
+    from gguf import GGMLQuantizationType  # takes long to load
+
+    n_bytes: Counter[str] = Counter()
+    for tensor in tensors:
+        if len(tensor.shape) > 1 and tensor.name.startswith("blk."):
+            n_bytes[GGMLQuantizationType(tensor.ggml_type).name] += tensor.n_bytes
+    own = OWN_TYPES["GPU" if on_gpu else "CPU"]
+    return {name: n / n_bytes.total() for name, n in n_bytes.most_common() if name not in own}
 
 
 def _costs(request: records.Request, prompts: Sequence[records.PromptInspection]) -> tuple[records.Cost, ...]:

@@ -114,6 +114,9 @@ class Inspection(Record):
 
     config: str | None = Field(description="the configuration's file")
     model: ModelInfo
+    stock_types: dict[str, float] = Field(
+        description="types of weights whose products are llama.cpp's, with their share of the bytes of all matrices"
+    )
     instruction_sets: tuple[str, ...] = Field(description="that the code for the CPU was compiled for, such as AVX2")
     startup_ms: dict[str, float] = Field(description="by step of the start-up")
     context: ContextSizes

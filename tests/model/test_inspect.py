@@ -15,9 +15,10 @@ from rich.console import Console
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig
 from qcls_gguf.config.load import parse_config
-from qcls_gguf.inspection.inspect import inspect_classifier, show_prompts
+from qcls_gguf.inspection.inspect import inspect_classifier, show_prompts, stock_types
 from qcls_gguf.inspection.records import Inspection, ShownPrompts, TrieNode
 from qcls_gguf.inspection.report import inspection_view, shown_prompts_view
+from qcls_gguf.model.header import TensorInfo
 
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>"]
 PROMPTS = [
@@ -57,6 +58,27 @@ def test_what_is_shared_what_is_added_and_the_trees_of_labels(open_classifier: O
     assert shape(tree.trie) == ("", None, "fr", [(" wool", None, "fr", of_wool), (" all", None, "", of_all), red])
     assert shape(exact.trie) == ("", None, "fr", [(" wool", None, "fr", of_wool), (" all", None, "fr", of_all), red])
     assert tree.trie.token is None
+
+
+def test_types_without_kernels_of_ours_are_named_by_their_share(open_classifier: OpenClassifier) -> None:
+    """Of a file of Q2_K more on a GPU than on a CPU; vectors and embeddings do not count."""
+    shapes = {
+        "blk.0.a": (10, 10, 8),
+        "blk.0.b": (10, 10, 10),
+        "blk.0.norm": (10, None, 10),
+        "token_embd.weight": (9, 9, 2),
+    }
+    tensors = [
+        TensorInfo(name=name, shape=(n,) if m is None else (n, m), ggml_type=kind, offset=0, n_bytes=100)
+        for name, (n, m, kind) in shapes.items()
+    ]
+    assert stock_types(tensors, on_gpu=True) == stock_types(tensors, on_gpu=False) == {"Q2_K": 0.5}
+    found = inspect_classifier(open_classifier("qwen3", PROMPTS))
+    assert found.stock_types == {}
+    assert "kernels" not in render(found)
+    assert "llama.cpp's for Q2_K (14% of the weights)" in render(
+        found.model_copy(update={"stock_types": {"Q2_K": 0.14}})
+    )
 
 
 def render(found: Inspection) -> str:
