@@ -9,24 +9,27 @@ use the engine.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from unicodedata import is_normalized, normalize
 
 import numpy as np
 
 from ..config.schema import Config
+from ..config.words import shown
 from ..engine.capacity import pays_to_share
 from ..engine.engine import Engine
-from ..errors import DecodeError, ScoreError
+from ..errors import DecodeError, QueryError, ScoreError
 from ..plan.decodes import padded
 from ..plan.planner import Fragments, plan_request
 from ..plan.tree import DecodeInput
 from ..prompts.prompt_set import read_depths
 from ..score.result import Counts, ModelInfo, PromptResult, Result
-from ..statistics import Float32Array, FloatArray, Int32Array, IntArray
-from .queries import QueryTokenizer
+from ..statistics import Float32Array, Int32Array, IntArray
+from .long_queries import LongQuery, LongText
 from .queue import Executor, Job, TurnCost, measured_turn_cost
 
 if TYPE_CHECKING:
@@ -36,6 +39,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Plan = tuple[DecodeInput, ...]
 """the decodes of a request"""
+MAX_QUERIES = 10_000
+"""The most queries of one call; other callers wait until it ends."""
+_BYTES_A_TOKEN = 32
+"""A query may have so many for all of max_query_tokens, so that it is tokenised soon. Text has 3 to 6 bytes a token;
+only long runs of one character have more than 32."""
+_LONGEST_S = 1e9
+"""the longest deadline"""
 _LEAST_NS = 250_000
 """Shorter waits, such as a thread's wake-up, are reported as 0."""
 
@@ -66,7 +76,12 @@ class Core:
         self.engine = engine
         self.info = info
         self.config = config
-        self.queries = QueryTokenizer(engine.model, config.runtime)
+        self.n_composed = 0
+        """Queries that were brought into Unicode's form NFC."""
+        self._runtime = runtime = config.runtime
+        self._most_bytes = runtime.max_query_tokens * _BYTES_A_TOKEN
+        self._composes = runtime.normalise_queries and not engine.model.composes
+        self._tokenize = engine.model.native.tokenize
         self._turn_cost: TurnCost | None = None
         self._handles: list[PromptHandle] = []
         self.executor: Executor
@@ -74,13 +89,13 @@ class Core:
 
     def start(self) -> None:
         """Start the executor thread; any thread may ask afterwards. Raises DecodeError if it cannot be started."""
-        self.executor = Executor(self.step, max_waiting=self.config.runtime.max_waiting, joins=self._joins)
+        self.executor = Executor(self.step, max_waiting=self._runtime.max_waiting, joins=self._joins)
 
     # any thread
 
     def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """Returns a result for every item; this is the hot path. Raises what Classifier.classify_batch raises."""
-        self.queries.check([query for _, query in items], deadline_s)
+        self.check(items, deadline_s)
         if not items:
             return []
         job: Job[list[Result]] = Job(items, deadline_s)
@@ -89,7 +104,7 @@ class Core:
 
     async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """`ask` without blocking the event loop."""
-        self.queries.check([query for _, query in items], deadline_s)
+        self.check(items, deadline_s)
         if not items:
             return []
         import asyncio  # callers that await have imported it; for others it would take 40 ms
@@ -116,16 +131,84 @@ class Core:
         self.executor.put(job)
         return job
 
+    def check(self, items: Sequence[tuple[object, object]], deadline_s: float | None = None) -> None:
+        """Raise QueryError for a value that is not a query, or has too many bytes to tokenise; tokenises nothing."""
+        if len(items) > MAX_QUERIES:
+            raise QueryError(
+                f"{len(items)} queries in one call, at most {MAX_QUERIES} are answered: ask in several calls"
+            )
+        for _, query in items:
+            how = query.how if isinstance(query, LongText) else self._runtime.long_queries
+            most = self._most_bytes if how == "refuse" else sys.maxsize
+            if not isinstance(query, str):
+                if _is_missing(query):
+                    raise QueryError(f"the query is missing: {shown(query)} is no text; leave it out")
+                raise QueryError(f"a query is text, not {type(query).__name__}: {shown(query)}")
+            try:
+                # A text with more characters than the limit has bytes is refused without being encoded.
+                n, unit = (len(query), "characters") if len(query) > most else (len(query.encode()), "bytes")
+            except UnicodeEncodeError as e:
+                raise QueryError(
+                    f"character {e.start} of the query is not valid Unicode ({e.reason}): write the text in UTF-8"
+                ) from None
+            if n > most:
+                raise QueryError(
+                    f"the query has {n} {unit}, more than {most} bytes, {_BYTES_A_TOKEN} for each of "
+                    "runtime.max_query_tokens: shorten it, raise the limit (`max_query_tokens`), or label a part of it "
+                    "(`long_queries`)"
+                )
+        if deadline_s is not None and not (isinstance(deadline_s, int | float) and abs(deadline_s) < _LONGEST_S):
+            raise QueryError(
+                f"deadline_s: {shown(deadline_s)} is not a number of seconds below {_LONGEST_S:g}: leave it out to wait"
+            )
+
+    def as_read(self, query: str) -> str:
+        """The query as it is tokenised: in Unicode's form NFC, unless the tokenizer brings it there itself."""
+        if not self._composes or is_normalized("NFC", query):
+            return query
+        self.n_composed += 1
+        return normalize("NFC", query)
+
     def tokenize(self, prompts: PromptHandle, query: str, known: dict[str, Int32Array] | None = None) -> TokenizedItem:
-        """A query that was checked, with its tokens; see QueryTokenizer.fragments. Raises QueryError."""
+        """A query that was checked, with the tokens of a set's distinct fragments with the query in them.
+
+        known: the texts that were tokenised for this turn. Of a query with too many tokens a part is tokenised, as
+        runtime.long_queries says. Raises QueryError if it says refuse.
+        """
         if not prompts.is_open:
             raise DecodeError("this prompt set is closed: ask the classifier for it again")
-        fragments, n_cut = self.queries.fragments(prompts.compiled, query, {} if known is None else known)
-        return TokenizedItem(prompts, query, fragments, n_cut)
+        how = query.how if isinstance(query, LongText) else self._runtime.long_queries
+        most, known = self._runtime.max_query_tokens, {} if known is None else known
+        whole = part = query if query.isascii() else self.as_read(query)
+        n, n_kept, long = most, len(whole), None
+        if how != "refuse" and len(whole) > self._most_bytes:  # a text of any size is cut before it is tokenised
+            long = LongQuery(whole, how, self.engine.model, self._most_bytes)
+            part, n_kept = long.kept(n)
+        while True:
+            fragments, n_more = [], -most
+            for (before, after), n_empty in prompts.compiled.fragments.items():
+                text = before + part + after
+                if (tokens := known.get(text)) is None:
+                    tokens = known[text] = self._tokenize(text, parse_special=False)
+                n_more = max(n_more, len(tokens) - n_empty - most)
+                fragments.append(tokens)
+            if n_more <= 0:
+                return TokenizedItem(prompts, query, fragments, len(whole) - n_kept)
+            if how == "refuse":
+                raise QueryError(
+                    f"the query has {most + n_more} tokens ({len(query)} characters), more than "
+                    f"runtime.max_query_tokens: {most}: shorten it, raise the limit (`max_query_tokens`), or label a "
+                    "part of it (`long_queries`)"
+                )
+            if long is None:
+                long = LongQuery(whole, how, self.engine.model, self._most_bytes)
+            else:
+                n = max(0, n - n_more)
+            part, n_kept = long.kept(n)
 
     def counts(self, prompts: PromptHandle, query: str) -> Counts:
         """The counts of `ask` for a query; computes nothing. Raises PlanError."""
-        self.queries.check([query])
+        self.check([(prompts, query)])
         return self.run(lambda: _counts(1, self.plan([self.tokenize(prompts, query)])))
 
     def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -138,7 +221,7 @@ class Core:
         def ask(queries: Sequence[str]) -> int:
             return self.answer([(prompts, query) for query in queries])[0].counts.n_tokens_new
 
-        self._turn_cost = self.run(measured_turn_cost, ask, self.config.runtime.max_batch)
+        self._turn_cost = self.run(measured_turn_cost, ask, self._runtime.max_batch)
         return self._turn_cost
 
     # the executor thread, or the thread that starts
@@ -165,12 +248,16 @@ class Core:
         start_ns = tokenized_ns = perf_counter_ns()
         tokenized: Sequence[TokenizedItem] = items
         if plan is None:
+            tokenized, asked = [], []
             known: dict[str, Int32Array] = {}  # questions about one text share it
-            tokenized = [self.tokenize(prompts, query, known) for prompts, query in items]
+            for prompts, query in items:
+                item = self.tokenize(prompts, query, known)
+                tokenized.append(item)
+                asked.append((prompts.templates, item.fragments))
             tokenized_ns = perf_counter_ns()
-            plan = plan_request([(item.prompts.templates, item.fragments) for item in tokenized])
+            plan = plan_request(asked)
         planned_ns = perf_counter_ns()
-        hidden, rows, fast_path, batch_us, trim_us = self._decode(plan)
+        hidden, rows, fast_path, batch_us, trim_us = self.decode(plan)
         decoded_ns = perf_counter_ns()
         try:
             answers = self._answers(tokenized, hidden, rows, fast_path)
@@ -204,7 +291,7 @@ class Core:
             results.append(result)
         return results
 
-    def _decode(self, plan: Plan) -> tuple[Float32Array, IntArray, list[bool], int, int]:
+    def decode(self, plan: Plan) -> tuple[Float32Array, IntArray, list[bool], int, int]:
         """Run the decodes of a request.
 
         Returns the hidden states (n_rows, row size) of all decodes; (n_edges,) the row that every edge of the label
@@ -244,7 +331,7 @@ class Core:
         jobs = (*turn, job)
         if any(other.action is not None or other.plan is not None for other in jobs):
             return False
-        if sum([len(other.items) for other in jobs]) > self.config.runtime.max_batch:
+        if sum([len(other.items) for other in jobs]) > self._runtime.max_batch:
             return False
         if self._turn_cost is None:
             n_gpu_layers = self.engine.model.n_gpu_layers
@@ -278,28 +365,11 @@ class Core:
         tokens = np.array(sorted({token for tokens in exact for token in tokens}), np.int32)
         self.engine.set_rows(*read_depths(sets, self.engine.model.facts.n_layer), tokens)
 
-    def raw_scores(self, prompts: PromptHandle, query: str) -> dict[str, FloatArray]:
-        """(n_labels,) a query's raw scores by prompt."""
-        (result,) = self.answer([(prompts, query)])
-        return {answer.prompt: np.array([score.score for score in answer.scores]) for answer in result.results}
 
-    def answers_and_states(
-        self, prompts: PromptHandle, queries: Sequence[str], depths: tuple[int, ...]
-    ) -> tuple[Sequence[tuple[PromptResult, ...]], Float32Array]:
-        """The answers to all queries, and (n_queries, n_prompts, n_depths, n_embd) the states at the prompts' ends.
-
-        depths: layers, ascending, below the last one; after them comes the final-norm hidden state. The scoring of
-        every prompt has to read its end. Raises as `answer` does, and ModelError for a model that shows no such states.
-        """
-        self.engine.set_depths(depths)
-        items = [self.tokenize(prompts, query) for query in queries]
-        hidden, rows, fast_path, _, _ = self._decode(self.plan(items))
-        layout = self.engine.layout
-        by_item = rows.reshape(len(items), -1)
-        ends = by_item[:, prompts.scorer.first_edge]
-        columns = map(layout.columns, (*depths, self.engine.model.facts.n_layer))
-        states = np.stack([hidden[:, of_depth][ends] for of_depth in columns], axis=2)
-        return prompts.answers.of(hidden, layout, by_item, fast_path), states
+def _is_missing(value: object) -> bool:
+    """Whether a value means a missing one in a table, such as None or NaN."""
+    is_nan = isinstance(value, float) and value != value
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _counts(n_queries: int, plan: Plan) -> Counts:

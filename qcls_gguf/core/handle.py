@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from typing import NoReturn, Self
+
+import numpy as np
 
 from ..config.calibration_file import Calibration
 from ..config.prompt import LikelyMistake, PromptConfig
@@ -18,12 +19,12 @@ from ..plan.planner import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
 from ..score.adjustment import Adjustment, adjustments_of
-from ..score.result import Result
+from ..score.result import PromptResult, Result
 from ..score.rows import Output
 from ..score.scorer import Answers, Scorer
+from ..statistics import Float32Array, FloatArray
 from ..system.closing import Closing
-from .core import Core, TokenizedItem
-from .queries import MAX_QUERIES
+from .core import MAX_QUERIES, Core, TokenizedItem
 
 PIECE = 64
 """tokens of a prefix that are decoded between two turns: about as many as a request of several prompts feeds"""
@@ -127,7 +128,7 @@ class PromptHandle(Closing):
 
     def tokenize(self, query: str) -> TokenizedItem:
         """A query with its tokens, for `Core.plan`; any thread may call it. Raises QueryError."""
-        self.core.queries.check([query])
+        self.core.check([(self, query)])
         return self.core.tokenize(self, query)
 
     def n_fed(self, query: str) -> int:
@@ -170,8 +171,31 @@ class PromptHandle(Closing):
 
         Raises ConfigError for a content-free query that cannot be labelled.
         """
-        raw_scores = partial(self.core.raw_scores, self)
+
+        def raw_scores(query: str) -> dict[str, FloatArray]:
+            (result,) = self.core.answer([(self, query)])
+            return {answer.prompt: np.array([score.score for score in answer.scores]) for answer in result.results}
+
         self.answers.adjust(adjustments_of(self.compiled.settings, calibration, raw_scores))
+
+    def answers_and_states(
+        self, queries: Sequence[str], depths: tuple[int, ...]
+    ) -> tuple[Sequence[tuple[PromptResult, ...]], Float32Array]:
+        """The answers to all queries, and (n_queries, n_prompts, n_depths, n_embd) the states at the prompts' ends.
+
+        depths: layers, ascending, below the last one; after them comes the final-norm hidden state. The scoring of
+        every prompt has to read its end. For the executor thread. Raises as `classify_batch` does, and ModelError for a
+        model that shows no such states.
+        """
+        engine = self.core.engine
+        engine.set_depths(depths)
+        plan = self.core.plan([self.core.tokenize(self, query) for query in queries])
+        hidden, rows, fast_path, _, _ = self.core.decode(plan)
+        by_item = rows.reshape(len(queries), -1)
+        ends = by_item[:, self.scorer.first_edge]
+        columns = map(engine.layout.columns, (*depths, engine.model.facts.n_layer))
+        states = np.stack([hidden[:, of_depth][ends] for of_depth in columns], axis=2)
+        return self.answers.of(hidden, engine.layout, by_item, fast_path), states
 
     def subset(self, names: Sequence[str]) -> PromptHandle:
         """Some prompts as a set of their own with the same calibration, until it is closed. For any thread.

@@ -185,7 +185,7 @@ def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> re
     chosen = {prompt.name for prompt in chosen_prompts(classifier.config, names)}
     classifier.check(query)
     prompts = tuple(
-        _shown_prompt(prompt, classifier.engine.model, classifier.core.queries.as_read(query))
+        _shown_prompt(prompt, classifier.engine.model, classifier.core.as_read(query))
         for prompt in classifier.compiled.prompts
         if prompt.name in chosen
     )

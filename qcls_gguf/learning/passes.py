@@ -87,7 +87,7 @@ def read_states(
     n_together = classifier.config.runtime.max_batch
     for start in range(0, n, n_together):
         batch = queries[start : start + n_together]
-        found, states = classifier.core.run(classifier.core.answers_and_states, prompts, batch, depths[:-1])
+        found, states = classifier.core.run(prompts.answers_and_states, batch, depths[:-1])
         answers += found if prompts.compiled.exact else ()
         values[:, :, start : start + len(batch)] = unit_states(states).transpose(1, 2, 0, 3)
         on_row(start + len(batch))

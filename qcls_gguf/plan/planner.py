@@ -50,12 +50,6 @@ class Template(NamedTuple):
         token[self.node] = 0
         return self.decode._replace(token=token)
 
-    def filled(self, varying: Fragments) -> DecodeInput:
-        """The decode with a query filled in; varying: its tokens in each distinct fragment."""
-        token = self.decode.token.copy()
-        token[self.node] = (varying[0] if len(varying) == 1 else np.concatenate(varying))[self.source]
-        return self.decode._replace(token=token)
-
 
 class Templates:
     """The templates of one prompt set, each made when its length is first asked for. Any thread may use them."""
@@ -75,27 +69,37 @@ class Templates:
         self._made: dict[tuple[int, ...], Template | None] = {}
         self._n_bytes = 0
 
-    def varying(self, fragments: Fragments) -> list[Int32Array] | None:
-        """The tokens of each distinct fragment after its stable ones; None for a query off the fast path."""
+    def filled(self, fragments: Fragments) -> DecodeInput | None:
+        """The decode of a query by a template; None if it takes several decodes, or not the fast path."""
         if not self._possible:
             return None
-        varying = []
+        varying, lengths = [], []
         for tokens, stable in zip(fragments, self._stable, strict=True):
-            if tokens[: len(stable)].tobytes() != stable.tobytes():
+            n = len(stable)
+            if tokens[:n].tobytes() != stable.tobytes():
                 return None
-            varying.append(tokens[len(stable) :])
-        return varying
+            varying.append(tokens[n:])
+            lengths.append(len(tokens) - n)
+        key = tuple(lengths)
+        template = self._made[key] if key in self._made else self.of_lengths(key)
+        if template is None:
+            return None
+        token = template.decode.token.copy()
+        token[template.node] = (varying[0] if len(varying) == 1 else np.concatenate(varying))[template.source]
+        return template.decode._replace(token=token)
 
     def additions(self, fragments: Fragments) -> list[Addition]:
         """What each prompt adds for a query. Raises PlanError where there is nothing to feed."""
         tokens = [tokens.tolist() for tokens in fragments]
         return additions_of(self._set.prompts, self._holders, [tokens[index] for index in self._fragment_of])
 
-    def first_tokens(self, varying: Fragments) -> list[tuple[int, int]] | None:
-        """For each cached prefix (its sequence, the first token that a query adds to it); None if a query adds none."""
-        if not all(map(len, varying)):
-            return None
-        return [(holder, int(varying[fragment][0])) for holder, fragment in self._roots.items()]
+    def beginnings(self, fragments: Fragments) -> list[tuple[int, int]]:
+        """For the cached prefixes (sequence, first token that a query adds to it), -1 where it adds none."""
+        first = [
+            int(tokens[len(stable)]) if len(tokens) > len(stable) else -1
+            for tokens, stable in zip(fragments, self._stable, strict=True)
+        ]
+        return [(holder, first[fragment]) for holder, fragment in self._roots.items()]
 
     def of_lengths(self, lengths: tuple[int, ...]) -> Template | None:
         """The template for distinct fragments with these numbers of varying tokens; None if such a query takes several
@@ -159,25 +163,31 @@ class Templates:
 
 
 def plan_request(asked: Sequence[tuple[Templates, Fragments]]) -> tuple[DecodeInput, ...]:
-    """The decodes for some queries, each given by its prompt set's templates and its tokens.
+    """The decodes for some queries, given by their prompt sets' templates and their tokens.
 
     Raises PlanError if there is nothing to feed.
     """
     made: list[DecodeInput] = []
-    begins: list[tuple[int, int]] = []  # where two queries grow from the same cells, their next tokens must differ
     for templates, fragments in asked:
-        varying = templates.varying(fragments)
-        template = templates.of_lengths(tuple(map(len, varying))) if varying else None
-        first = () if len(asked) == 1 else templates.first_tokens(varying) if varying else None
-        if template is None or varying is None or first is None:
+        if (decode := templates.filled(fragments)) is None:
             break
-        made.append(template.filled(varying))
-        begins += first
-    capacity = asked[0][0].capacity
-    if len(made) == len(asked) and len(set(begins)) == len(begins):
+        made.append(decode)
+    else:
         if len(made) == 1:
             return (made[0],)
-        n_leaves, n_tokens, n_rows = zip(*[(len(one.roots), one.n_tokens, one.n_rows) for one in made], strict=True)
-        if capacity.holds(sum(n_leaves), sum(n_tokens), sum(n_rows)):
-            return (side_by_side(made),)
-    return plan_decodes([addition for query in asked for addition in query[0].additions(query[1])], capacity)
+        if (together := _side_by_side(asked, made)) is not None:
+            return (together,)
+    additions = [addition for templates, fragments in asked for addition in templates.additions(fragments)]
+    return plan_decodes(additions, asked[0][0].capacity)
+
+
+def _side_by_side(asked: Sequence[tuple[Templates, Fragments]], made: Sequence[DecodeInput]) -> DecodeInput | None:
+    """One decode of all these; None where two share a token, or it would be too large.
+
+    Two that grow from the same cells share none if their next tokens differ, and are those of their queries.
+    """
+    begins = [begin for templates, fragments in asked for begin in templates.beginnings(fragments)]
+    n_leaves, n_tokens, n_rows = zip(*[(len(one.roots), one.n_tokens, one.n_rows) for one in made], strict=True)
+    is_apart = len(set(begins)) == len(begins) and all(token >= 0 for _, token in begins)
+    holds = asked[0][0].capacity.holds(sum(n_leaves), sum(n_tokens), sum(n_rows))
+    return side_by_side(made) if is_apart and holds else None

@@ -13,7 +13,7 @@ from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
 from ..core.handle import PromptHandle, n_tokens_of
-from ..core.queries import LongText
+from ..core.long_queries import LongText
 from ..errors import CapacityError, ConfigError, PlanError, ScoreError
 from ..prompts.prompt_set import PromptSet
 from ..score.result import Result

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import orjson
 from starlette.requests import ClientDisconnect
 
-from ..core.queries import LongText
+from ..core.long_queries import LongText
 from ..errors import QclsError
 from ..questions.asking import Pair
 from ..questions.question import TextQuestion

@@ -14,7 +14,7 @@ from mutate import ODD, mutated
 from waiting import occupied
 
 from qcls_gguf import Classifier, Config, ConfigError, PlanError, PromptConfig, RuntimeConfig, load_config
-from qcls_gguf.core.queries import MAX_QUERIES
+from qcls_gguf.core.core import MAX_QUERIES
 
 _CONFIG = Path(__file__).parents[2] / "configs" / "fashion-8-joint.yaml"
 _MAX_TOKENS = 64
@@ -107,7 +107,7 @@ def test_a_query_of_more_bytes_than_an_int32_counts_is_refused(classifier: Class
 
 
 def test_the_limit_of_bytes_is_exact(classifier: Classifier) -> None:
-    classifier.core.queries.check([" " * _MAX_BYTES, "", "红" * (_MAX_BYTES // 3)])
+    classifier.core.check([(None, query) for query in (" " * _MAX_BYTES, "", "红" * (_MAX_BYTES // 3))])
     for query in (" " * (_MAX_BYTES + 1), "红" * (_MAX_BYTES // 3 + 1)):
         with pytest.raises(PlanError, match=f"more than {_MAX_BYTES} bytes"):
             classifier.classify(query)

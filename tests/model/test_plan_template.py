@@ -41,11 +41,10 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     templates = templates_of(classifier)
     additions = templates.additions(fragments)
     (decode,) = plan_decodes(additions, classifier.engine.capacity)
-    varying = templates.varying(fragments)
-    template = None if varying is None else templates.of_lengths(tuple(map(len, varying)))
-    if varying is not None and template is not None:
-        assert_same(template.filled(varying), decode)
-    return all(each.fast_path for each in additions), template is not None
+    filled = templates.filled(fragments)
+    if filled is not None:
+        assert_same(filled, decode)
+    return all(each.fast_path for each in additions), filled is not None
 
 
 def templates_of(classifier: Classifier) -> Templates:
