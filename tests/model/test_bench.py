@@ -11,9 +11,10 @@ from conftest import ROOT, MakeModel, OpenClassifier
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier
-from qcls_gguf.bench.benchmark import Workload, send_in_turns
+from qcls_gguf.bench.benchmark import Workload, send_in_turns, weight_bytes
 from qcls_gguf.bench.queries import made_queries
 from qcls_gguf.bench.records import BenchmarkRecord
+from qcls_gguf.model.header import GgufHeader, TensorInfo
 from qcls_gguf.native import NativeModel
 from qcls_gguf.system.timing import STAGES
 
@@ -98,6 +99,33 @@ def test_a_file_that_cannot_be_asked_is_refused(text: str, options: list[str], m
     assert re.search(message, refused("bench", "--queries", path, *options, "--quiet"))
 
 
+SIZES = {
+    "token_embd.weight": 1000, "output.weight": 1000, "output_norm.weight": 10, "blk.0.attn_q.weight": 100,
+    "blk.0.ffn_up_exps.weight": 800, "blk.1.ffn_up.weight": 200,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "n_bytes"), [({}, 510), ({"depth": 2}, 510), ({"depth": 1}, 310), ({"head": True}, 1510)]
+)
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_the_weights_that_a_decode_reads(options: dict[str, Any], n_bytes: int, is_tied: bool) -> None:
+    """Two of eight experts; the head, which may be the embeddings, where logits are computed."""
+    scalars: dict[str, Any] = {
+        "general.architecture": "a",
+        "a.block_count": 2,
+        "a.expert_count": 8,
+        "a.expert_used_count": 2,
+    }
+    header = GgufHeader(path=Path("m.gguf"), stamp=("m.gguf", 0, 0, 0), scalars=scalars, tensors={})
+    tensors = [
+        TensorInfo(name=name, shape=(1, 1), ggml_type=8, offset=0, n_bytes=n)
+        for name, n in SIZES.items()
+        if not is_tied or name != "output.weight"
+    ]
+    assert weight_bytes(header, tensors, **options) == n_bytes
+
+
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>", "light blue jump suit"]
@@ -148,27 +176,21 @@ def test_the_planner_feeds_the_least(queries: list[str], classifier: Classifier)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "spm"])
-@pytest.mark.parametrize("n_tokens", [1, 2, 5, 12, 40])
-def test_made_queries_have_so_many_tokens(kind: str, n_tokens: int, make_model: MakeModel) -> None:
+@pytest.mark.parametrize("lengths", [range(n, n + 1) for n in (1, 2, 5, 12, 40)] + [range(2, 6)])
+def test_made_queries_have_so_many_tokens(kind: str, lengths: range, make_model: MakeModel) -> None:
+    """The same queries whenever they are made; several lengths equally often, in random order."""
     with NativeModel(make_model("qwen3" if kind == "bpe" else "llama", vocab=kind)) as model:
-        found = made_queries(model, range(n_tokens, n_tokens + 1))
-        assert found == made_queries(model, range(n_tokens, n_tokens + 1))
-        assert len(set(found.queries)) == len(found.queries) >= 4
+        made = made_queries(model, lengths)
+        assert made == made_queries(model, lengths)
+        assert len(set(made.queries)) == len(made.queries) >= 4
         n_before = len(model.tokenize("query", parse_special=False))
-        for query in found.queries:
-            assert query == query.strip()
-            assert len(model.tokenize(f"query {query}", parse_special=False)) == n_before + n_tokens
-
-
-def test_mixed_queries_have_every_length_equally_often(make_model: MakeModel) -> None:
-    with NativeModel(make_model()) as model:
-        found = made_queries(model, range(2, 6))
-        assert found == made_queries(model, range(2, 6))
-        assert found.name == "2–5 tokens"
-        n_before = len(model.tokenize("query", parse_special=False))
-        lengths = [len(model.tokenize(f"query {query}", parse_special=False)) - n_before for query in found.queries]
-        assert {n: lengths.count(n) for n in set(lengths)} == dict.fromkeys(range(2, 6), 8)
-        assert lengths != sorted(lengths)
+        found = [len(model.tokenize(f"query {query}", parse_special=False)) - n_before for query in made.queries]
+        assert set(found) == set(lengths)
+        assert all(query == query.strip() for query in made.queries)
+        if len(lengths) > 1:
+            assert made.name == "2–5 tokens"
+            assert {found.count(n) for n in lengths} == {8}
+            assert found != sorted(found)
 
 
 def test_requests_are_sent_in_turns(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:

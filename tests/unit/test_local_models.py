@@ -22,11 +22,10 @@ from qcls_gguf.report.document import Table
 
 MODEL = "application/vnd.ollama.image.model"
 PARAMS = "application/vnd.ollama.image.params"
+NAME = "registry.ollama.ai/library/tiny/latest"
 
 
-def add_model(
-    store: Path, content: bytes, name: str = "registry.ollama.ai/library/tiny/latest", *others: str, **changes: Any
-) -> Path:
+def add_model(store: Path, content: bytes, name: str = NAME, *others: str, **changes: Any) -> Path:
     """Put a model into a store: the blob, and a manifest with further layers of the types in `others`."""
     digest = hashlib.sha256(content).hexdigest()
     blob = store / "blobs" / f"sha256-{digest}"
@@ -85,23 +84,20 @@ def test_a_missing_model_lists_what_there_is(store: Path) -> None:
         ([MODEL], {}, "has 2 layers with weights"),
         ([], {"mediaType": PARAMS}, "has 0 layers with weights"),
         ([], {"digest": "sha256:../../etc"}, "is no manifest of a model"),
+        *(([text], {}, "is no manifest of a model") for text in ("", "[", '{"layers": [1]}', "[" * 100_000, "\xff")),
     ],
 )
 def test_a_model_that_is_not_one_whole_file_is_refused(
     store: Path, others: list[str], changes: dict[str, Any], message: str
 ) -> None:
-    add_model(store, b"weights", "registry.ollama.ai/library/tiny/latest", *others, **changes)
+    """others: further layers, or what the manifest holds instead."""
+    is_damaged = not changes and not others[0].startswith("application/")
+    add_model(store, b"weights", NAME, *([] if is_damaged else others), **changes)
+    if is_damaged:
+        (store / "manifests" / NAME).write_text(others[0], encoding="latin-1")
     with pytest.raises(ModelError, match=message):
         find_ollama_model("tiny")
     assert list(installed()) == []
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"layers": 1}', '{"layers": [1]}', "[" * 100_000, "\xff"])
-def test_a_damaged_manifest_is_refused(store: Path, text: str) -> None:
-    add_model(store, b"weights")
-    (store / "manifests/registry.ollama.ai/library/tiny/latest").write_text(text, encoding="latin-1")
-    with pytest.raises(ModelError, match="is no manifest of a model"):
-        find_ollama_model("tiny")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
