@@ -167,7 +167,7 @@ class Rows:
         """rows over several lines that look like rows of their own"""
         self._again: deque[tuple[str, int]] = deque()
         """lines that were read and are to be read again, and where they end"""
-        self._reading, self._others, self._needs_query = reading, others, needs_query
+        self._name, self._reading, self._others, self._needs_query = name, reading, others, needs_query
         path = Path(name)
         content = unpacked(file)
         told = reading.format or format_of(path)
@@ -348,13 +348,15 @@ class Rows:
             n_lines = len(taken)
             if problem is None and len(fields) != n_columns and any(field.strip() for field in fields):
                 remedy = f"quote those with a {delimiter!r}" if len(fields) > n_columns else "write empty ones, too"
+                if n_lines > 1:
+                    remedy = f"a field in quotes runs on to line {number + n_lines - 1}, close its quotes"
                 problem = f"has {counted(len(fields), 'field')}, the header {n_columns}: {remedy}"
             if n_lines > 1 and problem is None and self._are_rows([line for line, _ in taken]):
                 runs_on = f"a field in quotes runs on to line {number + n_lines - 1}, over lines that look like rows"
                 remedy = "close its quotes, or double those that are part of it"
                 if delimiter in ",;":  # which texts have, too
                     if not self.n_warned:
-                        _log.warning("line %d: %s: if they are rows, %s", number, runs_on, remedy)
+                        _log.warning("%s: line %d: %s: if they are rows, %s", self._name, number, runs_on, remedy)
                     self.n_warned += 1
                 else:
                     problem = f"{runs_on}: {remedy}"

@@ -62,7 +62,7 @@ def label_table(
         columns = AnswerColumns(prompts=prompts, prefix=prefix, scores=scores, top_k=top_k)
         labeller = BatchLabeller(classifier, size)
         with prefixed("the table"):
-            reader = _reader_of(table, query_column)
+            reader = reader_of(table, query_column)
             added = columns.schema()
             check_names(added.names, reader.schema.names)
         schema = pa.schema([*reader.schema, *added], reader.schema.metadata)
@@ -75,7 +75,7 @@ def label_table(
 _TAKEN = "give an Arrow table, a frame of pandas or Polars, a list of dictionaries, or a list of texts"
 
 
-def _reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
+def reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
     """The batches of what `label_table` takes. Raises ConfigError for anything else."""
     if isinstance(given, pa.RecordBatchReader):
         check_query_type(given.schema, query_column)
@@ -133,12 +133,12 @@ def _mixture(values: Iterable[Any], name: str) -> str:
 
 def _mixed(frame: Any) -> str | None:
     """Which column of a frame of pandas cannot become one of Arrow."""
-    for name in getattr(frame, "columns", ()):
-        column = frame[name]
+    names = [str(name) for name in getattr(frame, "columns", ())]
+    for name in names if len(set(names)) == len(names) else ():
         try:
-            pa.array(column, from_pandas=True)
+            pa.array(frame[name], from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError):
-            return _mixture(column, str(name)) if column.ndim == 1 else None
+            return _mixture(frame[name], name)
     return None
 
 

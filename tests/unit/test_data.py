@@ -1,12 +1,24 @@
-"""Reading queries and labelled rows: lines, JSON lines and tables as they come, and what is wrong with them."""
+"""Reading queries and labelled rows: lines, JSON lines and tables as people save them, and what is wrong with them."""
 
+import csv
+import gzip
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from qcls_gguf.data.labelled import BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled
-from qcls_gguf.data.rows import Reading, Row, check_queries, read_queries
+from qcls_gguf.data.rows import Reading, Row, all_queries, check_queries, open_rows, read_queries
 from qcls_gguf.errors import ConfigError
 
 
@@ -235,3 +247,197 @@ def test_columns_of_labels_may_be_named(tmp_path: Path, name: str, text: str) ->
         assert dict(read_labelled(path, LABELS, columns).rows[0].labels) == {"category": ("dress",)}
     with pytest.raises(ConfigError, match="has no column 'kind': the columns are 'category', 'user'"):
         read_labelled(path, LABELS, LabelledColumns(labels=("kind",)))
+
+
+# What people save: any delimiter, encoding, packing and ending, and fields that have some of their characters.
+
+CHARACTERS = "aä裙👗é\u0301 ,;|^\t\"'\n\\x.:{}[]=\u2028"
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-32-be", "gb18030", "windows-1252"]
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": lambda content: zstd(content)}
+
+
+def zstd(content: bytes) -> bytes:
+    packed = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(packed, "zstd") as stream:
+        stream.write(content)
+    return packed.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def saved(folder: Path, name: str, text: str, encoding: str, packing: str) -> Path:
+    path = folder / f"{name}{packing}"
+    path.write_bytes(PACKINGS[packing](text.encode(encoding)))
+    return path
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_rows_in_are_rows_out(drawn: st.DataObject) -> None:
+    """As they are read at once, and part by part from where the part before ended."""
+    delimiter = drawn.draw(st.sampled_from(",;|^\t"))
+    encoding, packing = drawn.draw(st.sampled_from(ENCODINGS)), drawn.draw(st.sampled_from(sorted(PACKINGS)))
+    left_out = "" if delimiter in ",;" else "\n"  # between such delimiters rows over several lines are told
+    texts = st.text([c for c in CHARACTERS if c not in left_out and (encoding != "windows-1252" or ord(c) < 256)])
+    rows = drawn.draw(st.lists(st.tuples(texts, texts.filter(str.strip)), min_size=1, max_size=6))
+    with TemporaryDirectory() as folder:
+        text = io.StringIO()
+        quoting = drawn.draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+        line_end = drawn.draw(st.sampled_from(["\n", "\r\n"]))
+        writer = csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=line_end)  # type: ignore[arg-type]
+        writer.writerows([("sku", "query"), *rows])
+        name = drawn.draw(st.sampled_from(["a.csv", "a.CSV", "a.tsv", "a.TAB", "a.psv", "a", "part-00000", "a.txt"]))
+        path = saved(Path(folder), name, text.getvalue(), encoding, packing)
+        reading = Reading(query="query", encoding=encoding if encoding in ENCODINGS[6:] else None)
+        found = list(read_queries(str(path), reading, blank=True))
+        assert [(row.text, row.error) for row in found] == [(query, None) for _, query in rows]
+        place = 0, 1
+        for row in rows:
+            with open_rows(str(path), "", reading, at=place) as opened:
+                assert list(next(opened).fields) == list(row)
+                place = opened.offset, opened.next_line
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_quote_that_is_not_closed_takes_no_row_along(drawn: st.DataObject) -> None:
+    """One begins a field, one may stand anywhere after it: rows stay rows, or the line of the first one is told."""
+    delimiter, n = drawn.draw(st.sampled_from(",;|^\t")), drawn.draw(st.integers(2, 8))
+    rows = [[f"{row}", f"text {row}", f"{row} cm"] for row in range(n)]
+    where = drawn.draw(st.integers(0, n - 1)), drawn.draw(st.integers(0, 2))
+    last = drawn.draw(st.integers(where[0], n)), drawn.draw(st.integers(0, 2))
+    rows[where[0]][where[1]] = '"' + rows[where[0]][where[1]]
+    if last[0] < n and last != where:
+        rows[last[0]][last[1]] += drawn.draw(st.sampled_from(['"', '" more', '"more"']))
+    with TemporaryDirectory() as folder, capture_logs() as logs:
+        path = Path(folder, "a.csv")
+        path.write_text("".join(f"{delimiter.join(row)}\n" for row in [["id", "query", "size"], *rows]))
+        found = list(read_queries(str(path)))
+    others = [f"text {row}" for row in range(n) if row not in (where[0], last[0])]
+    is_told = any(f"line {where[0] + 2}" in said for said in [*logs, *(row.error or "" for row in found)])
+    assert is_told or len(found) == n
+    assert logs or [row.text for row in found if row.text in others] == others
+
+
+@contextmanager
+def capture_logs() -> Iterator[list[str]]:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("qcls_gguf.data").addHandler(handler)
+    try:
+        yield said
+    finally:
+        logging.getLogger("qcls_gguf.data").removeHandler(handler)
+
+
+OBJECTS = '{"id": 1, "title": "red dress"}\n{"id": 2, "title": "blue jeans"}\n'
+TABLE = "id,title\n1,red dress\n2,blue jeans\n"
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize(
+    "ending", ["", ".txt", ".log", ".jl", ".jsonlines", ".NDJSON", ".json", ".csv", ".tab", ".psv"]
+)
+@pytest.mark.parametrize("text", [OBJECTS, TABLE, TABLE.replace(",", "\t"), TABLE.replace(",", "|")])
+def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp_path: Path) -> None:
+    """What the name does not say, the content says; where the two differ, it is an error, or the format is named."""
+    path = saved(tmp_path, f"rows{ending}", text, "utf-8", packing)
+    is_json, is_named_json = text == OBJECTS, ending in (".jl", ".jsonlines", ".NDJSON", ".json")
+    right = ["red dress", "blue jeans"]
+    if is_json == is_named_json or ending in ("", ".txt", ".log"):
+        assert all_queries(str(path), Reading(query="title")) == right
+    else:
+        with pytest.raises(ConfigError):
+            all_queries(str(path), Reading(query="title"))
+    assert all_queries(str(path), Reading(query="title", format="jsonl" if is_json else "csv")) == right
+    assert len(all_queries(str(path), Reading(format="text"))) == 2 + (not is_json)
+
+
+@pytest.mark.parametrize(
+    ("content", "reading", "words"),
+    [
+        (b"id~query\n", Reading(), "or what stands between the fields with `delimiter`"),
+        (b"id,query\n", Reading(delimiter="||"), "`delimiter` '||': give one character, or tab"),
+        (b"query\n", Reading(encoding="klingon"), "`encoding` klingon: is no known encoding: name one such as utf-8"),
+        (b"query\n", Reading(encoding="cp037"), "`encoding` cp037: is no known encoding"),
+        (b"\xef\xbb\xbfquery\n", Reading(encoding="latin-1"), "begins with the mark of UTF-8: leave `encoding` out"),
+        (b"query\rred dress\r", Reading(), "its lines end in carriage returns alone"),
+        (gzip.compress(b"query\n" * 99)[:-9], Reading(), "is packed with gzip and cannot be unpacked"),
+        (b"query\n", Reading(format="text", query="query"), "`query_column` is for tables, and `input_format` is text"),
+        (b"query\n", Reading(format="parquet"), "is no sound Parquet file"),
+        (b"PK\x03\x04", Reading(), "is a spreadsheet or packed"),
+    ],
+)
+def test_what_must_not_be_guessed_is_named(content: bytes, reading: Reading, words: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    with pytest.raises(ConfigError, match=words.replace("|", r"\|")):
+        all_queries(str(tmp_path / "rows.csv"), reading)
+
+
+def test_long_fields_and_other_encodings_are_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"query,notes\nred dress,{'x' * 140_000}\nrobe d\xe9t\xe9,\n", encoding="latin-1")
+    first, second = read_queries(str(path))
+    assert (first.error, len(first.fields[1])) == (None, 140_000)
+    assert (second.text, second.is_blank) == ("robe d\\xe9t\\xe9", False)
+    assert "name its encoding with `encoding`" in (second.error or "")
+    assert all_queries(str(path), Reading(encoding="latin-1"))[1] == "robe d\xe9t\xe9"
+
+
+def test_queries_stand_in_objects_within_objects_and_in_parquet(tmp_path: Path) -> None:
+    objects = [
+        {"data": {"text": "red"}},
+        {"data.text": "blue"},
+        {"data": {"text": 5}},
+        {"data": "none"},
+        {"data": None},
+    ]
+    (tmp_path / "a.jl").write_text("\n".join(map(json.dumps, objects)))
+    errors = [row.error for row in read_queries(str(tmp_path / "a.jl"), Reading(query="data.text"))]
+    assert errors[:2] == [None, None]
+    assert "line 3: 'data.text' is a number, not text" in str(errors[2])
+    assert all("has no text 'data.text'" in str(error) for error in errors[3:])
+    (tmp_path / "b.jl").write_text('{"m": [{"content": "red"}]}')
+    assert all_queries(str(tmp_path / "b.jl"), Reading(query="m.0.content")) == ["red"]
+    table = pa.table({"data": pa.array([{"text": "red"}, {"text": None}]), "raw": pa.array([b"a", b"\xff"])})
+    pq.write_table(table, tmp_path / "c")
+    for column, right in (
+        ("data.text", ["row 2: the query is null"]),
+        ("raw", ["row 2: the query is not valid UTF-8"]),
+    ):
+        first, *others = read_queries(str(tmp_path / "c"), Reading(query=column))
+        assert (first.text, [row.error for row in others]) == ("red" if column != "raw" else "a", right)
+
+
+@given(st.data())
+def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
+    """Numbers, truth values and texts of them in JSON lines, flat or not, in CSV and in Parquet."""
+    several = [("1", "2", "3"), ("1.0", "2.5"), ("true", "false"), ("True", "no"), ("1e3", "7")]
+    labels = drawn.draw(st.sampled_from(several))
+    label = drawn.draw(st.sampled_from(labels))
+    value: Any = {"true": True, "false": False, "True": True, "no": "no"}.get(label, label)
+    if value == label and label != "no":
+        value = drawn.draw(
+            st.sampled_from([label, float(label), int(float(label)) if float(label) % 1 == 0 else label])
+        )
+    form = drawn.draw(st.sampled_from(["labels", "list", "flat", "csv", "parquet"]))
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "rows.csv" if form == "csv" else "rows")
+        labelled = {"stars": [value] if form == "list" else value}
+        row = {"query": "x", **({"labels": labelled} if form in ("labels", "list") else labelled)}
+        if form == "csv":
+            path.write_text(f"query,stars\nx,{value}\n")
+        elif form == "parquet":
+            pq.write_table(pa.Table.from_pylist([row]), path)
+        else:
+            path.write_text(json.dumps(row))
+        found = read_labelled(path, {"stars": labels})
+    assert [dict(row.labels) for row in found.rows] == [{"stars": (label,)}], found.bad
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), "", [], 9, True, {"a": 1}, ["1", None]])
+def test_values_that_are_no_label_are_none_or_told(value: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"query": "x", "labels": {"stars": value, "user": "boy"}}))
+    found = read_labelled(tmp_path / "rows.jsonl", {"stars": ("1", "2"), "user": ("boy",)})
+    is_missing = value is None or value == "" or value != value
+    assert [dict(row.labels) for row in found.rows] == ([{"user": ("boy",)}] if is_missing else [])
+    assert all("labels.stars: " in row.reason for row in found.bad)

@@ -1,8 +1,15 @@
 """Inputs of `label`: which files they are, what is wrong with them, and how they are cut into shards."""
 
 import os
+from collections.abc import Callable
+from datetime import date
 from pathlib import Path
+from typing import Any
 
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +17,8 @@ import pytest
 from qcls_gguf.data.lines import REMEDY
 from qcls_gguf.data.rows import Reading
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.labelling.blocks import Block, distinct_queries, read_block
+from qcls_gguf.labelling.arrow import reader_of
+from qcls_gguf.labelling.blocks import Block, column_at, distinct_queries, read_block
 from qcls_gguf.labelling.inputs import Input, find_inputs, read_input
 from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.values import texts_of
@@ -112,15 +120,103 @@ def test_a_query_of_ten_megabytes_is_one_row(tmp_path: Path) -> None:
     ]
 
 
-def test_any_type_of_text_has_queries(tmp_path: Path) -> None:
-    for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())):
-        texts = texts_of(pa.chunked_array([pa.array(["a", None, "a", "b"]).cast(kind)]))
-        assert distinct_queries(texts, "row", range(1, 9)).index.tolist() == [0, -1, 0, 1]
+TEXTS = ["red", None, "red", "blue"]
+TYPES = [pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]
+ENCODED = [pa.dictionary(pa.int32(), kind) for kind in (pa.string(), pa.large_string(), pa.large_binary())]
+
+
+def texts_read(given: Any, column: str = "query") -> list[str | None]:
+    return texts_of(column_at(reader_of(given, column).read_all(), column))
+
+
+@pytest.mark.parametrize("kind", [*TYPES, *ENCODED], ids=str)
+def test_any_type_of_text_has_queries(kind: pa.DataType) -> None:
+    chunk = pa.array(TEXTS, kind) if kind in TYPES else pa.array(TEXTS, kind.value_type).dictionary_encode()
+    column = pa.chunked_array([chunk, chunk])
+    assert distinct_queries(texts_of(column), "row", range(1, 9)).index.tolist() == [0, -1, 0, 1] * 2
+    assert texts_read(pa.table({"query": column})) == TEXTS * 2
+
+
+def test_bytes_that_are_no_text_are_told_row_by_row(tmp_path: Path) -> None:
     assert texts_of(pa.nulls(2)) == [None, None]
-    bad = pa.array([b"red", b"\xff\xfe", None, b"red"], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"query": bad}), tmp_path / "a.parquet")
-    wrong = ["row 2: the query is not valid UTF-8", "row 3: the query is null"]
-    assert queries(plan(tmp_path / "a.parquet", 9)) == ["red", *wrong, "red"]
+    bad = pa.array([b"red", b"\xff\xfe", None, b"red"], pa.binary())
+    for column in (bad, bad.view(pa.string()), bad.dictionary_encode()):
+        pq.write_table(pa.table({"query": column}), tmp_path / "a.parquet")
+        wrong = ["row 2: the query is not valid UTF-8", "row 3: the query is null"]
+        assert queries(plan(tmp_path / "a.parquet", 9)) == ["red", *wrong, "red"]
+
+
+def pandas_series() -> pd.Series:
+    return pd.Series(["red", None], name="x", index=[4, 7])
+
+
+TABLES: dict[str, Callable[[], Any]] = {
+    "categorical": lambda: pl.DataFrame({"query": pl.Series(["red", None], dtype=pl.Categorical)}),
+    "enum": lambda: pl.DataFrame({"query": pl.Series(["red", None], dtype=pl.Enum(["red"]))}),
+    "series of polars": lambda: pl.Series("x", ["red", None]),
+    "lazy frame": lambda: pl.LazyFrame({"query": ["red", None]}),
+    "bytes of polars": lambda: pl.DataFrame({"query": [b"red", None]}),
+    "series of pandas": pandas_series,
+    "category of pandas": lambda: pd.DataFrame({"query": pandas_series().astype("category")}),
+    "string of pandas": lambda: pd.DataFrame({"query": pandas_series().astype("string")}),
+    "objects of pandas": lambda: pd.DataFrame({"query": pd.Series(["red", float("nan")], dtype=object)}),
+    "dictionaries": lambda: [{"query": "red"}, {"n": 1}],
+    "texts": lambda: ["red", None],
+    "numpy": lambda: np.array(["red", None], dtype=object),
+    "columns": lambda: {"query": ["red", None]},
+    "array": lambda: pa.array([b"red", None], pa.large_binary()),
+    "duckdb": lambda: duckdb.sql("SELECT unnest(['red', NULL]) AS query"),
+}
+NO_TABLES: dict[str, tuple[Callable[[], Any], str]] = {
+    "numbers": (lambda: pd.DataFrame({"query": [1]}), "column 'query' is int64, not text"),
+    "dates": (lambda: pl.DataFrame({"query": [date.today()]}), "column 'query' is date32"),
+    "mixed objects": (
+        lambda: pd.DataFrame({"query": ["red", 501, None]}),
+        "column 'query' has 501 in row 2, int among",
+    ),
+    "mixed others": (lambda: pd.DataFrame({"query": ["a", "b"], "sku": [1, "x"]}), "column 'sku' has 'x' in row 2"),
+    "mixed dictionaries": (lambda: [{"query": "red"}, {"query": 5}], "column 'query' has 5 in row 2"),
+    "two names": (lambda: pd.DataFrame([["a", "b"]], columns=["query", "query"]), "Duplicate column names"),
+    "objects of polars": (lambda: pl.DataFrame({"query": pl.Series(["a"], dtype=pl.Object)}), "is fixed_size_binary"),
+    "a text": (lambda: "red dress", "is text: give an Arrow table, a frame of pandas or Polars, a list of dict"),
+    "a row": (lambda: {"query": "red dress"}, "is a mapping: give an Arrow table"),
+    "a generator": (lambda: (text for text in "ab"), "cannot be read: .*: give an Arrow table"),
+    "nothing": (lambda: None, "cannot be read: .*: give an Arrow table"),
+    "a matrix": (lambda: np.array([["a"]]), "column 'query' has values that Arrow has no type for"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_in_memory_have_queries(name: str) -> None:
+    assert texts_read(TABLES[name]()) == ["red", None]
+
+
+def test_what_pandas_makes_of_no_text_at_all_is_null_and_its_index_stays() -> None:
+    for values in ([float("nan")] * 2, pd.array([None] * 2, dtype="Int64"), [None] * 2):
+        assert texts_read(pd.DataFrame({"query": values})) == [None, None]
+    assert texts_read(pl.DataFrame({"data": [{"text": "red"}]}), "data.text") == ["red"]
+    assert reader_of(pandas_series(), "query").read_all().to_pandas().index.tolist() == [4, 7]
+
+
+@pytest.mark.parametrize("name", NO_TABLES)
+def test_what_is_no_table_in_memory_is_told(name: str) -> None:
+    make, words = NO_TABLES[name]
+    with pytest.raises(ConfigError, match=words):
+        texts_read(make())
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_folders_of_partitions_are_columns(ending: str, tmp_path: Path) -> None:
+    folder = tmp_path / "rows" / "country=d%2Fe" / "year=__HIVE_DEFAULT_PARTITION__"
+    folder.mkdir(parents=True)
+    if ending == "parquet":
+        pq.write_table(pa.table({"query": ["red dress"], "n": [1]}), folder / "part-0.parquet")
+    else:
+        (folder / f"part-0.{ending}").write_text("query\nred\n" if ending == "csv" else '{"query": "red"}')
+    (found,) = find_inputs([str(tmp_path / "rows")])
+    assert read_input(found, Reading(), 5).partition == {"country": "d/e", "year": None}
+    pq.write_table(pa.table({"query": ["red dress"], "year": [2023]}), found.with_name("own.parquet"))
+    assert list(read_input(found.with_name("own.parquet"), Reading(), 5).partition) == ["country"]
 
 
 def test_empty_files_have_one_shard_without_rows(tmp_path: Path) -> None:
