@@ -60,7 +60,7 @@ class RandomTensors:
         if n_in % GGML_QUANT_SIZES[kind][0]:
             kind = GGMLQuantizationType.F16
         std = gain / n_in**0.5
-        if kind in (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q6_K):
+        if kind in SCALES:
             rows = random_blocks(self.rng, kind, shape, std)
         else:
             rows = quantize(self.rng.normal(0, std, shape).astype(np.float32), kind)
@@ -83,24 +83,29 @@ class RandomTensors:
             self.vector(f"{name}.bias", n)
 
 
+_T = GGMLQuantizationType
+SCALES: dict[GGMLQuantizationType, dict[int, float]] = {
+    _T.Q3_K: {108: 1 / 43},
+    _T.Q4_K: {0: 1 / 257, 2: 7.5 / 257},
+    _T.Q5_K: {0: 1 / 520, 2: 15.5 / 520},
+    _T.Q6_K: {208: 1 / 1366},
+    _T.IQ3_S: {0: 1 / 145},
+    _T.IQ4_NL: {0: 1 / 68},
+    _T.IQ4_XS: {0: 1 / 1260},
+}
+"""Of types that gguf cannot encode: where a block has float16 scales, and these for values of spread 1, the scales of 4
+to 8 bits being uniform (ggml-common.h has the layouts)."""
+
+
 def random_blocks(
     rng: np.random.Generator, kind: GGMLQuantizationType, shape: tuple[int, ...], std: float
 ) -> npt.NDArray[np.uint8]:
-    """Random valid Q4_K or Q6_K blocks of values with mean about 0 and spread about `std`.
+    """Random valid blocks of a type of SCALES, of values with mean about 0 and spread about `std`.
 
-    gguf has no K-quant encoder. All bytes are random but the float16 scales; the layouts are those of ggml-common.h:
-    Q4_K is d, dmin, 12 bytes of scales, 128 of quants; Q6_K is 192 bytes of quants, 16 of scales, d. Returns bytes
-    (..., n_in / 256 * block bytes).
+    All bytes are random but the float16 scales. Returns bytes (..., n_in / values of a block * bytes of a block).
     """
     n_values, n_bytes = GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // n_values, n_bytes), dtype=np.uint8)
-    if kind == GGMLQuantizationType.Q4_K:
-        # value = d * scale * quant - dmin * min, scale and min uniform in 0..63, quant in 0..15
-        d = std / 257
-        scales = {0: d, 2: 7.5 * d}
-    else:
-        # value = d * scale * quant, scale uniform in -128..127, quant in -32..31
-        scales = {208: std / 1366}
-    for offset, value in scales.items():
-        blocks[..., offset : offset + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
+    for offset, value in SCALES[kind].items():
+        blocks[..., offset : offset + 2] = np.frombuffer(np.float16(value * std).tobytes(), np.uint8)
     return blocks.reshape(*shape[:-1], -1)

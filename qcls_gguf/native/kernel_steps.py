@@ -28,25 +28,11 @@ TREE_WALK = "QCLS_TREE_WALK"
 STOCK = dict.fromkeys((*STEPS.values(), CPU_PRODUCTS, TREE_WALK), "0")
 """The environment in which a model is loaded, and a context made, that run llama.cpp's own kernels."""
 
-OWN_TYPES = {
-    "GPU": {"Q4_K", "Q6_K", "Q8_0"},
-    "CPU": {
-        "Q4_0",
-        "Q4_1",
-        "Q5_0",
-        "Q5_1",
-        "Q8_0",
-        "Q3_K",
-        "Q4_K",
-        "Q5_K",
-        "Q6_K",
-        "IQ3_S",
-        "IQ4_NL",
-        "IQ4_XS",
-        "MXFP4",
-    }
-    | {"NVFP4", "F32", "F16", "BF16"},
+_QUANTISED = {
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    *("IQ3_S", "IQ4_NL", "IQ4_XS", "MXFP4"),
 }
+OWN_TYPES = {"GPU": _QUANTISED, "CPU": _QUANTISED | {"NVFP4", "F32", "F16", "BF16"}}
 """The types of weights that this project's kernels multiply by, by the kind of device; all others llama.cpp's do."""
 
 

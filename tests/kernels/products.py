@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGMLQuantizationType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize, quantize
-from random_tensors import random_blocks
+from random_tensors import SCALES, random_blocks
 
 from qcls_gguf.native.kernel_steps import environment as set_environment
 from qcls_gguf.native.library import library, library_folder
@@ -21,6 +21,8 @@ Doubles = npt.NDArray[np.float64]
 _WEIGHTS = 1  # ggml_backend_buffer_usage
 _F32 = 0
 _EPS = 1e-6
+HEADS = {"Q4_1": 4, "Q5_1": 4, "Q4_K": 16, "Q5_K": 16}
+"""Types with minimums, and the bytes of their blocks before the codes."""
 
 
 class _InitParams(ctypes.Structure):
@@ -54,11 +56,14 @@ class Matrix:
 
     @classmethod
     def random(cls, rng: np.random.Generator, type_name: str, n_rows: int, n_k: int) -> Self:
+        """Of any bytes where gguf cannot encode the type, with every other row 8 times as large."""
         kind = GGMLQuantizationType[type_name]
-        if type_name == "Q8_0":
-            data = quantize(rng.normal(0, n_k**-0.5, (n_rows, n_k)).astype(np.float32), kind)
-        else:
+        if kind in SCALES:
             data = random_blocks(rng, kind, (n_rows, n_k), n_k**-0.5)
+            data[::2] = random_blocks(rng, kind, (len(data[::2]), n_k), 8 * n_k**-0.5)
+        else:
+            spread = np.resize([8, 1], (n_rows, 1)) * n_k**-0.5
+            data = quantize((rng.normal(size=(n_rows, n_k)) * spread).astype(np.float32), kind)
         return cls(type_name, data, dequantize(data, kind))
 
 
@@ -177,13 +182,13 @@ def normalized(y: Floats) -> Floats:
 
 def exact(matrices: Sequence[Matrix], y: Floats, minimums_of: Floats, *, glu: bool = False) -> list[Doubles]:
     """What Backend.multiply should give of activations y that are quantised already; minimums_of: those that the
-    minimums of Q4_K are multiplied by, which the kernels sum before they quantise.
+    minimums are multiplied by, which the kernels sum before they quantise.
     """
     results = []
     for matrix in matrices:
         result: Doubles = y.astype(np.float64) @ matrix.values.T.astype(np.float64)
-        if matrix.type_name == "Q4_K":
-            result += (minimums_of.astype(np.float64) - y) @ -_minimums(matrix).T
+        if matrix.type_name in HEADS:
+            result += (minimums_of.astype(np.float64) - y) @ _minimums(matrix).T
         results.append(result)
     if glu:
         gate, up = results
@@ -192,14 +197,11 @@ def exact(matrices: Sequence[Matrix], y: Floats, minimums_of: Floats, *, glu: bo
 
 
 def _minimums(matrix: Matrix) -> Doubles:
-    """(n_rows, n_k): what Q4_K takes off each value."""
-    n_rows, n_k = matrix.values.shape
-    blocks = matrix.data.reshape(n_rows, n_k // 256, 144)
-    of_block = blocks[..., 2:4].copy().view(np.float16).astype(np.float64)
-    scales = blocks[..., 4:16]
-    low, high = scales[..., 4:8] & 63, (scales[..., 8:12] >> 4) | (scales[..., 4:8] >> 6 << 4)
-    minimums = np.concatenate([low, high], axis=-1) * of_block
-    return np.repeat(minimums, 32, axis=-1).reshape(n_rows, n_k)
+    """(n_rows, n_k): the values of a matrix whose codes are all 0."""
+    kind = GGMLQuantizationType[matrix.type_name]
+    blocks = matrix.data.reshape(-1, GGML_QUANT_SIZES[kind][1]).copy()
+    blocks[:, HEADS[matrix.type_name] :] = 0
+    return dequantize(blocks.reshape(matrix.data.shape), kind).astype(np.float64)
 
 
 def distance(found: Floats, wanted: Doubles) -> float:

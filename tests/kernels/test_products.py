@@ -8,24 +8,25 @@ import pytest
 from conftest import MakeModel, OpenClassifier
 from oracle import ITEM
 
-from kernels.products import Floats, Matrix, backend, distance, exact, normalized, quantized
+from kernels.products import HEADS, Floats, Matrix, backend, distance, exact, normalized, quantized
 from kernels.variants import runs_code_for_75
 from qcls_gguf import ModelError
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import sees_cuda_gpu
-from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS
+from qcls_gguf.native.kernel_steps import LANE_ORDER, OWN_TYPES, STEPS
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 N_K = 1024
 SIZES = (2, 3, 5, 8, 9, 26, 57, 64, 72, 80, 88, 96, 104, 107, 112, 113, 120, 128, 129, 160, 257)
 N_ROWS = (544, 96)  # neither is a whole number of tiles
-LARGEST_OF_ROUNDING = {"Q4_K": 6e-4, "Q6_K": 6e-6, "Q8_0": 6e-6}
-"""Of a column, usually. Q4_K multiplies its minimums by sums of activations that are rounded to halves, which is 2.9e-4
-of these products in the mean, with glu 4.2e-4."""
-LARGEST_BETWEEN_KERNELS = {"Q4_K": 1.2e-3, "Q6_K": 6e-6, "Q8_0": 6e-6}
+TYPES = sorted(OWN_TYPES["GPU"])
+LARGEST_OF_ROUNDING = {False: 6e-6, True: 9e-4}
+"""Of a column, usually. Types with minimums multiply them by sums of activations that are rounded to halves, which is
+2.9e-4 of these products of Q4_K in the mean, with glu 4.2e-4, of Q4_1 6.3e-4."""
+LARGEST_BETWEEN_KERNELS = {False: 6e-6, True: 1.2e-3}
 """Halves of both kinds differ by up to 6.3e-4 in these products."""
-LARGEST_OF_A_VALUE = 3e-3  # where an activation lies between two int8 values, and the GPU's choice is the other one
-LAYOUTS = [("Q4_K", False), ("Q6_K", False), ("Q6_K", True), ("Q8_0", False), ("Q8_0", True)]
+LARGEST_OF_A_VALUE = 4e-3  # where an activation lies between two int8 values, and the GPU's choice is the other one
+LAYOUTS = [*((name, False) for name in TYPES), ("Q6_K", True), ("Q8_0", True)]
 KINDS: list[dict[str, Any]] = [{}, {"glu": True}, {"norm": True}, {"glu": True, "norm": True}]
 
 
@@ -49,7 +50,7 @@ def test_products_are_exact(weight_type: str, lanes: bool) -> None:
     if lanes and not runs_code_for_75():
         pytest.skip("needs code for 7.5")
     rng = np.random.default_rng(7)
-    limit = LARGEST_OF_ROUNDING[weight_type]
+    limit = LARGEST_OF_ROUNDING[weight_type in HEADS]
     with backend(environment()) as short, backend(environment(short_loops=False)) as plain:
         for i, n_cols in enumerate((*SIZES, 1) if lanes else SIZES):
             matrices = [Matrix.random(rng, weight_type, N_ROWS[i % 2], N_K) for _ in range(2)]
@@ -63,7 +64,7 @@ def test_products_are_exact(weight_type: str, lanes: bool) -> None:
                     assert max(columns) < LARGEST_OF_A_VALUE, (n_cols, kind, max(columns))
                     assert "norm" in kind or np.median(columns) < limit, (n_cols, kind, np.median(columns))
                     between = distance(one, other.astype(np.float64))
-                    assert between < LARGEST_BETWEEN_KERNELS[weight_type], (n_cols, kind, between)
+                    assert between < LARGEST_BETWEEN_KERNELS[weight_type in HEADS], (n_cols, kind, between)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
@@ -117,12 +118,12 @@ def test_a_model_with_one_damaged_block_is_refused(
         open_classifier(path, [ITEM], n_gpu_layers="all", state_cache=False)
 
 
-@pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize("weight_type", TYPES)
 def test_batch_invariant_products_have_the_same_bits(weight_type: str) -> None:
     rng = np.random.default_rng(8)
     matrices = [Matrix.random(rng, weight_type, 544, N_K) for _ in range(2)]
     y = activations(rng, 160)
-    orders = [False, True] if runs_code_for_75() and weight_type != "Q4_K" else [False]
+    orders = [False, True] if runs_code_for_75() and (weight_type, True) in LAYOUTS else [False]
     with backend(environment(), batch_invariant=True) as invariant:
         for kind in KINDS:
             whole = invariant.multiply(matrices, y, **kind)

@@ -9,7 +9,7 @@ from kernels.variants import LANES, compare_variants, variants
 from oracle import ITEM, PromptSpec
 
 from qcls_gguf.native import sees_cuda_gpu
-from qcls_gguf.native.kernel_steps import environment
+from qcls_gguf.native.kernel_steps import OWN_TYPES, environment
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LEFT_TO_STOCK = 1
@@ -17,18 +17,25 @@ LARGEST_OF_HEAD = 0.05  # measured: 0.012, of scores down to -36
 TAKEN = (2, 3, 7, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 81, 104, 112, 113, 128, 129, 160, 161, 225, 300)
 
 
-@pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
+SHAPES: list[tuple[str, dict[str, Any]]] = [
+    ("qwen3", {"n_embd": 512, "n_ff": 1024, "tied": False}),
+    ("qwen3", {"n_embd": 768, "n_ff": 512, "tied": True, "heads": (128, 6, 2)}),
+    ("llama", {"n_embd": 512, "n_ff": 1024}),
+    ("qwen2", {"n_embd": 512, "n_ff": 1024}),
+]
+IN_ALL_SHAPES = {"Q4_K", "Q6_K", "Q8_0"}
+
+
 @pytest.mark.parametrize(
-    ("name", "shape"),
+    ("weight_type", "name", "shape"),
     [
-        ("qwen3", {"n_embd": 512, "n_ff": 1024, "tied": False}),
-        ("qwen3", {"n_embd": 768, "n_ff": 512, "tied": True, "heads": (128, 6, 2)}),
-        ("llama", {"n_embd": 512, "n_ff": 1024}),
-        ("qwen2", {"n_embd": 512, "n_ff": 1024}),
+        (weight_type, *shape)
+        for weight_type in sorted(OWN_TYPES["GPU"])
+        for shape in (SHAPES if weight_type in IN_ALL_SHAPES else SHAPES[:1])
     ],
 )
 def test_hidden_states_are_stock_s_within_rounding(
-    name: str, shape: dict[str, Any], weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier
+    weight_type: str, name: str, shape: dict[str, Any], make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
     path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
     classifier = open_classifier(path, [ITEM], n_gpu_layers="all")

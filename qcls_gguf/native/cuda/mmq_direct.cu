@@ -8,8 +8,36 @@
 
 namespace mmq_direct {
 
+// The launch of each type, and of those that have it in lane order.
+using launch_fn = void (*)(ggml_backend_cuda_context &, args &, const product &);
+struct direct_type {
+    ggml_type type;
+    launch_fn launch;
+    launch_fn launch_lanes;
+};
+static const direct_type DIRECT_TYPES[] = {
+    {GGML_TYPE_Q4_K, launch_type<GGML_TYPE_Q4_K, false>, nullptr},
+    {GGML_TYPE_Q6_K, launch_type<GGML_TYPE_Q6_K, false>, launch_type<GGML_TYPE_Q6_K, true>},
+    {GGML_TYPE_Q8_0, launch_type<GGML_TYPE_Q8_0, false>, launch_type<GGML_TYPE_Q8_0, true>},
+    {GGML_TYPE_Q3_K, launch_type<GGML_TYPE_Q3_K, false>, nullptr},
+    {GGML_TYPE_Q4_0, launch_type<GGML_TYPE_Q4_0, false>, nullptr},
+    {GGML_TYPE_Q4_1, launch_type<GGML_TYPE_Q4_1, false>, nullptr},
+    {GGML_TYPE_Q5_0, launch_type<GGML_TYPE_Q5_0, false>, nullptr},
+    {GGML_TYPE_Q5_1, launch_type<GGML_TYPE_Q5_1, false>, nullptr},
+    {GGML_TYPE_Q5_K, launch_type<GGML_TYPE_Q5_K, false>, nullptr},
+    {GGML_TYPE_IQ3_S, launch_type<GGML_TYPE_IQ3_S, false>, nullptr},
+    {GGML_TYPE_IQ4_NL, launch_type<GGML_TYPE_IQ4_NL, false>, nullptr},
+    {GGML_TYPE_IQ4_XS, launch_type<GGML_TYPE_IQ4_XS, false>, nullptr},
+    {GGML_TYPE_MXFP4, launch_type<GGML_TYPE_MXFP4, false>, nullptr},
+};
+
+static const direct_type * find_type(const ggml_type type) {
+    const auto found = std::find_if(std::begin(DIRECT_TYPES), std::end(DIRECT_TYPES), [&](const direct_type & t) { return t.type == type; });
+    return found == std::end(DIRECT_TYPES) ? nullptr : found;
+}
+
 bool is_direct_type(const ggml_type type) {
-    return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0;
+    return find_type(type) != nullptr;
 }
 
 generation generation_of(const ggml_backend_cuda_context & ctx) {
@@ -33,7 +61,13 @@ int n_col_tiles(const ggml_type type, const generation gen, const int64_t n_cols
 
 int columns_of_tile(const ggml_type type, const generation gen, const int64_t n_cols) {
     const int n = n_col_tiles(type, gen, n_cols);
-    return GGML_PAD((n_cols + n - 1)/n, 8);
+    const int64_t columns = (n_cols + n - 1)/n;
+    return GGML_PAD(columns, columns > 48 && !has_all_columns(type) ? 16 : 8);
+}
+
+bool have_same_layout(const ggml_type a, const ggml_type b, const generation gen, const int64_t n_cols) {
+    const auto n_padded = [&](const ggml_type type) { return n_col_tiles(type, gen, n_cols)*columns_of_tile(type, gen, n_cols); };
+    return is_split_order(a) == is_split_order(b) && n_padded(a) == n_padded(b);
 }
 
 int n_fixed_parts(const ggml_backend_cuda_context & ctx, const ggml_tensor * x) {
@@ -132,12 +166,6 @@ void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const g
     }
 }
 
-extern template void launch_type<GGML_TYPE_Q4_K, false>(ggml_backend_cuda_context &, args &, const product &);
-extern template void launch_type<GGML_TYPE_Q6_K, false>(ggml_backend_cuda_context &, args &, const product &);
-extern template void launch_type<GGML_TYPE_Q6_K, true>(ggml_backend_cuda_context &, args &, const product &);
-extern template void launch_type<GGML_TYPE_Q8_0, false>(ggml_backend_cuda_context &, args &, const product &);
-extern template void launch_type<GGML_TYPE_Q8_0, true>(ggml_backend_cuda_context &, args &, const product &);
-
 void multiply(ggml_backend_cuda_context & ctx, const quantized & y, const product & p, const counters & arrived) {
     const ggml_tensor * x = p.x[0];
     args g = {};
@@ -148,13 +176,8 @@ void multiply(ggml_backend_cuda_context & ctx, const quantized & y, const produc
     g.n_cols = p.dst[0]->ne[1];
     g.n_col_tiles = n_col_tiles(x->type, generation_of(ctx), g.n_cols);
     g.start = make_int4(MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS);
-    const bool lanes = ggml_cuda_is_lane_ordered(x);
-    switch (x->type) {
-        case GGML_TYPE_Q4_K: launch_type<GGML_TYPE_Q4_K, false>(ctx, g, p); break;
-        case GGML_TYPE_Q6_K: (lanes ? launch_type<GGML_TYPE_Q6_K, true> : launch_type<GGML_TYPE_Q6_K, false>)(ctx, g, p); break;
-        case GGML_TYPE_Q8_0: (lanes ? launch_type<GGML_TYPE_Q8_0, true> : launch_type<GGML_TYPE_Q8_0, false>)(ctx, g, p); break;
-        default: GGML_ABORT("no direct kernel for %s", ggml_type_name(x->type));
-    }
+    const direct_type * type = find_type(x->type);
+    (ggml_cuda_is_lane_ordered(x) ? type->launch_lanes : type->launch)(ctx, g, p);
 }
 
 } // namespace mmq_direct

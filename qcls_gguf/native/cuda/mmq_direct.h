@@ -33,6 +33,7 @@ class ggml_cuda_mmq_direct_graph {
     int64_t n_tiles_at_most(const ggml_tensor * x, int64_t n_cols) const;
     bool can_compute(const ggml_tensor * node) const;
     ggml_type type_of(int i) const { return graph_->nodes[i]->src[0]->type; }
+    bool has_layout_of(int i, ggml_type type) const;
     std::vector<int> companions(int i) const;
     bool is_glu(int i) const;
     bool find_norm(int i, norm_nodes & found) const;

@@ -60,6 +60,11 @@ bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
         ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
 }
 
+// Whether product i reads activations in the layout of a type.
+bool ggml_cuda_mmq_direct_graph::has_layout_of(const int i, const ggml_type type) const {
+    return have_same_layout(type_of(i), type, generation_, graph_->nodes[i]->ne[1]);
+}
+
 static bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
     const char * a0 = (const char *) a->data;
     const char * b0 = (const char *) b->data;
@@ -199,9 +204,9 @@ bool ggml_cuda_mmq_direct_graph::compute_directly(const int i) {
     const bool glu = is_glu(first);
     std::vector<int> nodes = glu ? std::vector<int>{first, first + 1} : companions(first);
     std::stable_sort(nodes.begin(), nodes.end(), [&](const int a, const int b) { return type_of(a) < type_of(b); });
-    std::vector<ggml_type> types;  // each type has its own layout of the activations
+    std::vector<ggml_type> types;  // of each layout of the activations, the first type that has it
     for (const int k : nodes) {
-        if (types.empty() || types.back() != type_of(k)) {
+        if (std::none_of(types.begin(), types.end(), [&](const ggml_type type) { return has_layout_of(k, type); })) {
             types.push_back(type_of(k));
         }
     }
@@ -260,7 +265,7 @@ void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector
         if (is_last || p.x.size() == MAX_MATRICES || type_of(nodes[n + 1]) != type_of(nodes[n]) || !steps_.fuse_matrices ||
                 is_lane_ordered(nodes[n + 1]) != is_lane_ordered(nodes[n]) ||
                 n_fixed_parts(ctx_, graph_->nodes[nodes[n + 1]]->src[0]) != n_fixed_parts(ctx_, p.x[0])) {
-            multiply(ctx_, type_of(nodes[n]) == types[0] ? y : *other, p, arrived);
+            multiply(ctx_, has_layout_of(nodes[n], types[0]) ? y : *other, p, arrived);
             p = {};
         }
     }

@@ -31,13 +31,25 @@ constexpr int FEW_MULTIPROCESSORS = 48;
 // The generation of the code that a context's device runs.
 generation generation_of(const ggml_backend_cuda_context & ctx);
 
+// Types that have a scale for each 16 values, and types that have minimums for each 32.
+constexpr bool has_scales_of_16(const ggml_type type) {
+    return type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q3_K;
+}
+constexpr bool has_minimums(const ggml_type type) {
+    return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q5_K || type == GGML_TYPE_Q4_1 || type == GGML_TYPE_Q5_1;
+}
+// Types with kernels for every multiple of 8 columns. Others have them up to 48, and for multiples of 16 above.
+constexpr bool has_all_columns(const ggml_type type) {
+    return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0;
+}
+
 // The most columns of a tile; more do not fit into registers or shared memory. Weights are read once for each tile of
 // columns.
 constexpr int max_columns_of_tile(const ggml_type type, const generation gen) {
-    if (type == GGML_TYPE_Q6_K) {
+    if (has_scales_of_16(type)) {
         return 112;
     }
-    return type == GGML_TYPE_Q4_K && gen == generation::TURING ? 120 : 128;
+    return !has_minimums(type) || gen == generation::AMPERE ? 128 : has_all_columns(type) ? 120 : 112;
 }
 
 bool is_direct_type(ggml_type type);
@@ -46,6 +58,9 @@ bool is_direct_type(ggml_type type);
 // each tile, a multiple of 8.
 int n_col_tiles(ggml_type type, generation gen, int64_t n_cols);
 int columns_of_tile(ggml_type type, generation gen, int64_t n_cols);
+
+// Whether products with matrices of these types can read the same quantised activations.
+bool have_same_layout(ggml_type a, ggml_type b, generation gen, int64_t n_cols);
 
 // Into how many parts each tile of a matrix is divided in batch-invariant contexts. 0 in other contexts: blocks take
 // equal shares, wherever these divide a tile.

@@ -4,7 +4,7 @@
 #include "mmq_copied_weights.cuh"
 #include "mmq_direct_launch.h"
 #include "mmq_lane_weights.cuh"
-#include "mmq_weights.cuh"
+#include "mmq_slices.cuh"
 
 #include <type_traits>
 
@@ -29,10 +29,13 @@ struct shape<type, J, generation::TURING, short_loop, lanes, halves> {
     // need no short loops have 128 bytes a cycle. There tiles of half the rows are faster: their parts are smaller and
     // fewer.
     static constexpr int COLUMNS_OF_32_ROWS =
-        type == GGML_TYPE_Q4_K ? 128 : type == GGML_TYPE_Q6_K ? (lanes ? 72 : 0) : lanes && short_loop ? 128 : 88;
-    static constexpr int RG = J <= COLUMNS_OF_32_ROWS ? 4 : 2;
+        type == GGML_TYPE_Q4_K ? 128 : has_scales_of_16(type) ? (lanes ? 72 : 0) : lanes && short_loop ? 128 : 88;
+    template <int rows> using weights_of =
+        std::conditional_t<lanes, lane_weights<type, rows, true, short_loop>, weights<type, rows, true, short_loop>>;
+    static constexpr bool FITS_32_ROWS = 2*TILE_NJ*GROUP_BYTES + 8*weights_of<4>::SMEM_BYTES <= SHARED;
+    static constexpr int RG = J <= COLUMNS_OF_32_ROWS && FITS_32_ROWS ? 4 : 2;
     // If registers are too scarce for early loads, late loads cost less than spills.
-    static constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : type == GGML_TYPE_Q8_0 && !lanes ? J <= 48 : true;
+    static constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : has_scales_of_16(type) || lanes ? true : J <= 48;
     // The compiler would load the sums' start again for most products; in long loops it is faster to keep it in
     // registers.
     static constexpr bool START_IS_ARGUMENT = J >= 48;
@@ -53,8 +56,8 @@ template <ggml_type type, int J, bool short_loop> struct shape<type, J, generati
     // The fastest shapes tried on an H200. With more warps, loads are waited for less; with more rows in a block,
     // activations are read less often.
     static constexpr int RG = type == GGML_TYPE_Q8_0 && J >= 48 && J <= 88 ? 4 : 2;
-    static constexpr int WARPS = RG == 4 || J <= 40 ? 4 : type != GGML_TYPE_Q6_K ? 6 : J <= 72 ? 4 : 8;
-    static constexpr int BLOCKS = RG == 4 || WARPS == 6 ? 2 : WARPS == 8 ? 1 : type == GGML_TYPE_Q6_K ? 3 : 4;
+    static constexpr int WARPS = RG == 4 || J <= 40 ? 4 : !has_scales_of_16(type) ? 6 : J <= 72 ? 4 : 8;
+    static constexpr int BLOCKS = RG == 4 || WARPS == 6 ? 2 : WARPS == 8 ? 1 : has_scales_of_16(type) ? 3 : 4;
     static constexpr bool EARLY = false;
     static constexpr bool START_IS_ARGUMENT = true;
     using W = copied_weights<type, RG>;

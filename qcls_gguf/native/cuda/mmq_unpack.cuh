@@ -35,12 +35,17 @@ static __device__ __forceinline__ void q4_k_values(const int2 words, const int s
     scale = fmaf(byte_above_2_23(scales, 2*pair + n), unit, -8388608.0f*unit);
 }
 
+// The minimums, negative, of the 32 values number 4*h + first (0 or 2) and of the next 32.
+static __device__ __forceinline__ half2 q4_k_minimums(const int4 & head, const int h, const int first) {
+    const int mins = h == 0 ? head.z & 0x3F3F3F3F : ((head.w >> 4) & 0x0F0F0F0F) | ((head.z >> 2) & 0x30303030);
+    const int above_1024 = __byte_perm(mins >> (8*first), 0x64646464, 0x4140);
+    const half2 m = __hsub2(*(const half2 *) &above_1024, __float2half2_rn(1024.0f));
+    return __hmul2(m, __half2half2(__hneg(__high2half(*(const half2 *) &head.x))));
+}
+
 // A fragment with the minimums for K_STEP values: rows by 4 sub-blocks. The other 4 of the instruction's 8 are zero.
 static __device__ __forceinline__ int q4_k_min_fragment(const int4 & head, const int h) {
-    const int mins = h == 0 ? head.z & 0x3F3F3F3F : ((head.w >> 4) & 0x0F0F0F0F) | ((head.z >> 2) & 0x30303030);
-    const int above_1024 = __byte_perm(mins >> (16*(threadIdx.x % 2)), 0x64646464, 0x4140);
-    const half2 m = __hsub2(*(const half2 *) &above_1024, __float2half2_rn(1024.0f));
-    const half2 v = __hmul2(m, __half2half2(__hneg(__high2half(*(const half2 *) &head.x))));
+    const half2 v = q4_k_minimums(head, h, threadIdx.x % 2 * 2);
     return threadIdx.x % 4 < 2 ? *(const int *) &v : 0;
 }
 
