@@ -233,6 +233,8 @@ class PromptConfig(Settings):
 class LikelyMistake:
     """What is likely wrong with prompts that can be used all the same."""
 
+    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}  # for the schema of records
+
     kind: MistakeKind
     """by which a configuration may leave it untold: ignore_warnings"""
     prompts: tuple[str, ...]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..config.words import MAX_LISTED, JsonObject, hint, shown
 from ..errors import ConfigError, readable
@@ -30,6 +30,8 @@ class LabelledQuery:
 @dataclass(frozen=True, slots=True)
 class BadRow:
     """A row that cannot be used, and why."""
+
+    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}  # for the schema of records
 
     line: int
     """in the data"""

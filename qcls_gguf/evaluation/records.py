@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.words import MAX_LISTED
@@ -16,16 +18,11 @@ from ..score.result import ModelInfo
 class DataRecord(Record):
     """The labelled queries."""
 
-    path: str
-    """the file"""
-    sha256: str
-    """of the file"""
-    n_rows: int
-    """rows that were used"""
-    n_bad: int
-    """rows that could not be used"""
-    bad: tuple[BadRow, ...]
-    """the first 20 of them"""
+    path: str = Field(description="the file")
+    sha256: str = Field(description="of the file")
+    n_rows: int = Field(description="rows that were used")
+    n_bad: int = Field(description="rows that could not be used")
+    bad: tuple[BadRow, ...] = Field(description="the first 20 of them")
 
 
 def data_record(data: LabelledData, n_rows: int, bad: Sequence[BadRow]) -> DataRecord:
@@ -40,36 +37,26 @@ class FittedRecord(Record):
 
     data: DataRecord
     model: ModelInfo
-    warnings: tuple[LikelyMistake, ...]
-    """likely mistakes in the prompts"""
+    warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
 
 
 class Coverage(Record):
     """The rows whose answer has at least a given probability."""
 
-    threshold: float
-    """the least probability of an answer"""
-    n: int
-    """number of the rows"""
-    coverage: float | None
-    """their share of all rows; null without rows"""
-    accuracy: float | None
-    """of those rows; null where there are none"""
+    threshold: float = Field(description="the least probability of an answer")
+    n: int = Field(description="number of the rows")
+    coverage: float | None = Field(description="their share of all rows; null without rows")
+    accuracy: float | None = Field(description="of those rows; null where there are none")
 
 
 class ReliabilityBin(Record):
     """The rows whose answer has a probability in [low, high); the last bin holds 1 too."""
 
-    low: float
-    """its lower end, included"""
-    high: float
-    """its upper end, not included"""
-    n: int
-    """rows in the bin"""
-    confidence: float | None
-    """mean probability of the answers; null for an empty bin"""
-    accuracy: float | None
-    """null for an empty bin"""
+    low: float = Field(description="its lower end, included")
+    high: float = Field(description="its upper end, not included")
+    n: int = Field(description="rows in the bin")
+    confidence: float | None = Field(description="mean probability of the answers; null for an empty bin")
+    accuracy: float | None = Field(description="null for an empty bin")
 
 
 class Statistics(Record):
@@ -78,127 +65,98 @@ class Statistics(Record):
     An answer is the most probable label, whether or not a fallback replaces it.
     """
 
-    n_rows: int
-    """labelled rows"""
-    accuracy: float | None
-    """share of the rows whose answer is accepted"""
-    accuracy_ci: tuple[float, float] | None
-    """its Wilson 95 % interval"""
-    balanced_accuracy: float | None
-    """mean recall of the labels that are true in some row; over several prompts, the mean of their values"""
-    majority: float | None
-    """the accuracy of the best single label for all rows of a prompt"""
-    macro_f1: float | None
-    """mean F1 of the labels that are true or predicted in some row; over several prompts, the mean of their values"""
-    log_loss: float | None
-    """mean of -ln of the accepted labels' probability, in nats; probabilities below 1e-12 count as 1e-12"""
-    brier: float | None
-    """mean of (1 - p of the accepted labels)² + Σ p² of the others"""
-    ece: float | None
-    """expected calibration error over 15 bins of the answer's probability"""
-    label_mass: float | None
-    """mean probability that lies on the labels at all; null where the exact scores were not computed"""
-    coverage: tuple[Coverage, ...]
-    """for thresholds of 0.5 to 0.99"""
-    reliability: tuple[ReliabilityBin, ...]
-    """15 bins of equal width"""
+    n_rows: int = Field(description="labelled rows")
+    accuracy: float | None = Field(description="share of the rows whose answer is accepted")
+    accuracy_ci: tuple[float, float] | None = Field(description="its Wilson 95 % interval")
+    balanced_accuracy: float | None = Field(
+        description="mean recall of the labels that are true in some row; over several prompts, the mean of their "
+        "values"
+    )
+    majority: float | None = Field(description="the accuracy of the best single label for all rows of a prompt")
+    macro_f1: float | None = Field(
+        description="mean F1 of the labels that are true or predicted in some row; over several prompts, the mean of "
+        "their values"
+    )
+    log_loss: float | None = Field(
+        description="mean of -ln of the accepted labels' probability, in nats; probabilities below 1e-12 count as 1e-12"
+    )
+    brier: float | None = Field(description="mean of (1 - p of the accepted labels)² + Σ p² of the others")
+    ece: float | None = Field(description="expected calibration error over 15 bins of the answer's probability")
+    label_mass: float | None = Field(
+        description="mean probability that lies on the labels at all; null where the exact scores were not computed"
+    )
+    coverage: tuple[Coverage, ...] = Field(description="for thresholds of 0.5 to 0.99")
+    reliability: tuple[ReliabilityBin, ...] = Field(description="15 bins of equal width")
 
 
 class LabelStatistics(Record):
     """How one label was answered."""
 
-    precision: float | None
-    """null where the label is never the answer"""
-    recall: float | None
-    """null where the label is never true"""
-    f1: float | None
-    """null where it is neither"""
-    support: int
-    """rows whose true label it is"""
-    n_predicted: int
-    """rows whose answer it is"""
+    precision: float | None = Field(description="null where the label is never the answer")
+    recall: float | None = Field(description="null where the label is never true")
+    f1: float | None = Field(description="null where it is neither")
+    support: int = Field(description="rows whose true label it is")
+    n_predicted: int = Field(description="rows whose answer it is")
 
 
 class Confusion(Record):
     """Rows of one label that got another."""
 
-    label: str
-    """the true label: the first accepted one"""
-    answer: str
-    """the answer, which is not accepted"""
-    n: int
-    """number of rows"""
+    label: str = Field(description="the true label: the first accepted one")
+    answer: str = Field(description="the answer, which is not accepted")
+    n: int = Field(description="number of rows")
 
 
 class PromptStatistics(Statistics):
     """The statistics of one prompt in one mode."""
 
-    prompt: str
-    """its name"""
-    n_abstained: int
-    """rows that the fallback answers"""
-    labels: dict[str, LabelStatistics]
-    """by label, in the order of the configuration"""
-    confusions: tuple[Confusion, ...]
-    """the most frequent ones, most frequent first"""
-    confusion_matrix: tuple[tuple[int, ...], ...]
-    """rows of a true label (row) that got a label (column), in the order of `labels`"""
+    prompt: str = Field(description="its name")
+    n_abstained: int = Field(description="rows that the fallback answers")
+    labels: dict[str, LabelStatistics] = Field(description="by label, in the order of the configuration")
+    confusions: tuple[Confusion, ...] = Field(description="the most frequent ones, most frequent first")
+    confusion_matrix: tuple[tuple[int, ...], ...] = Field(
+        description="rows of a true label (row) that got a label (column), in the order of `labels`"
+    )
 
 
 class ModeStatistics(Statistics):
     """The statistics of all rows of the prompts that every mode can score."""
 
-    prompts: dict[str, PromptStatistics]
-    """of the prompts that can have the mode"""
-    not_applicable: dict[str, str]
-    """why the others cannot"""
+    prompts: dict[str, PromptStatistics] = Field(description="of the prompts that can have the mode")
+    not_applicable: dict[str, str] = Field(description="why the others cannot")
 
 
 class WorstRow(Record):
     """A row whose accepted labels have a low probability."""
 
-    prompt: str
-    """the prompt's name"""
-    line: int
-    """line number in the data"""
-    query: str
-    """text of the query"""
-    accepted: tuple[str, ...]
-    """the accepted labels"""
-    p_accepted: float
-    """probability of the accepted labels together"""
-    answer: str
-    """the most probable label"""
-    probability: float
-    """of the answer"""
+    prompt: str = Field(description="the prompt's name")
+    line: int = Field(description="line number in the data")
+    query: str = Field(description="text of the query")
+    accepted: tuple[str, ...] = Field(description="the accepted labels")
+    p_accepted: float = Field(description="probability of the accepted labels together")
+    answer: str = Field(description="the most probable label")
+    probability: float = Field(description="of the answer")
 
 
 class Check(Record):
     """The stated error of one prompt, on rows that its statement does not stand on."""
 
-    prompt: str
-    """the prompt's name"""
-    stated: float
-    """the share of wrong answers among answered queries at most"""
-    n_rows: int
-    """rows that are labelled for the prompt"""
-    n_counted: int
-    """how many of these are answered"""
-    n_seen: int
-    """how many of these have a wrong answer"""
-    p_value: float
-    """how likely a share as bad as this is where the statement is true"""
-    holds: bool
-    """whether that is not too unlikely: at least 0.05, divided by the number of statements"""
-    power: float
-    """with which probability so many rows show that the error is twice the stated one"""
+    prompt: str = Field(description="the prompt's name")
+    stated: float = Field(description="the share of wrong answers among answered queries at most")
+    n_rows: int = Field(description="rows that are labelled for the prompt")
+    n_counted: int = Field(description="how many of these are answered")
+    n_seen: int = Field(description="how many of these have a wrong answer")
+    p_value: float = Field(description="how likely a share as bad as this is where the statement is true")
+    holds: bool = Field(
+        description="whether that is not too unlikely: at least 0.05, divided by the number of statements"
+    )
+    power: float = Field(description="with which probability so many rows show that the error is twice the stated one")
 
 
 class CheckRecord(Record):
     """The statements of a calibration file on other rows."""
 
-    n_known: int
-    """rows that are left out, as their query was among the calibration's"""
+    n_known: int = Field(description="rows that are left out, as their query was among the calibration's")
     checks: tuple[Check, ...]
 
 
@@ -208,16 +166,17 @@ class EvaluationRecord(Record):
     data: DataRecord
     config: Config
     model: ModelInfo
-    warnings: tuple[LikelyMistake, ...]
-    """likely mistakes in the prompts"""
+    warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
     environment: Environment
-    compared_prompts: tuple[str, ...] | None = left_out_if_none()
-    """the prompts that the figures of all rows are of, where a mode cannot score all of them"""
-    modes: dict[str, ModeStatistics]
-    """`configured`: what `run` answers, with heads, prior, temperature and biases; by scoring: none of these"""
-    worst: tuple[WorstRow, ...]
-    """ten rows as configured, lowest probability first"""
-    non_finite: tuple[BadRow, ...]
-    """rows that are left out because their scores are not finite"""
-    check: CheckRecord | None = left_out_if_none()
-    """what the calibration states, on these rows; only where that was asked for"""
+    compared_prompts: tuple[str, ...] | None = left_out_if_none(
+        "the prompts that the figures of all rows are of, where a mode cannot score all of them"
+    )
+    modes: dict[str, ModeStatistics] = Field(
+        description="`configured`: what `run` answers, with heads, prior, temperature and biases; by scoring: none of "
+        "these"
+    )
+    worst: tuple[WorstRow, ...] = Field(description="ten rows as configured, lowest probability first")
+    non_finite: tuple[BadRow, ...] = Field(description="rows that are left out because their scores are not finite")
+    check: CheckRecord | None = left_out_if_none(
+        "what the calibration states, on these rows; only where that was asked for"
+    )

@@ -27,17 +27,12 @@ _ENDINGS = ", ".join(FORMATS)
 class Shard(Record):
     """Consecutive rows of an input, which become one output file."""
 
-    first_row: int
-    """of the input, from 0"""
+    first_row: int = Field(description="of the input, from 0")
     n_rows: int
-    row_group: int = 0
-    """of Parquet"""
-    skip: int = 0
-    """rows of the row group before it"""
-    offset: int = 0
-    """of text formats: bytes of the file before it"""
-    line: int = 1
-    """and the number of its first line"""
+    row_group: int = Field(default=0, description="of Parquet")
+    skip: int = Field(default=0, description="rows of the row group before it")
+    offset: int = Field(default=0, description="of text formats: bytes of the file before it")
+    line: int = Field(default=1, description="and the number of its first line")
 
 
 class Input(Record):
@@ -45,17 +40,19 @@ class Input(Record):
 
     path: str
     format: Format
-    stamp: Stamp
-    """when its shards were found"""
-    digest: str
-    """sha256 of its first and its last 64 KiB: it stays where a file is only copied or touched"""
-    columns: str
-    """the Arrow schema of its columns, serialised, in base64; empty for JSON lines whose objects stay as they are"""
+    stamp: Stamp = Field(description="when its shards were found")
+    digest: str = Field(
+        description="sha256 of its first and its last 64 KiB: it stays where a file is only copied or touched"
+    )
+    columns: str = Field(
+        description="the Arrow schema of its columns, serialised, in base64; empty for JSON lines whose objects stay "
+        "as they are"
+    )
     shards: tuple[Shard, ...]
-    partition: dict[str, str | None] = Field(default={})
-    """what the folders above it say of all its rows, as in `country=de`"""
-    name: str = ""
-    """what the names of its output files begin with"""
+    partition: dict[str, str | None] = Field(
+        default={}, description="what the folders above it say of all its rows, as in `country=de`"
+    )
+    name: str = Field(default="", description="what the names of its output files begin with")
 
     @property
     def column_types(self) -> pa.Schema | None:

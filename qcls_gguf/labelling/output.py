@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from ..config.words import counted
 from ..data.rows import FORMATS, Format, format_of, why_refused
@@ -37,13 +37,11 @@ class Manifest(Record):
     """The settings of a run, and its results."""
 
     version: Literal[4] = 4
-    settings: dict[str, JsonValue]
-    """the settings that must be equal when a run is resumed"""
+    settings: dict[str, JsonValue] = Field(description="the settings that must be equal when a run is resumed")
     provenance: dict[str, JsonValue]
     inputs: tuple[Input, ...]
     totals: dict[str, JsonValue] | None = None
-    joined_bytes: int | None = None
-    """of the one file that the shards became"""
+    joined_bytes: int | None = Field(default=None, description="of the one file that the shards became")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

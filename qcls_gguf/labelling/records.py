@@ -24,112 +24,87 @@ _N_LISTED = 20
 class BatchSpeed(Record):
     """How fast a sample of the queries was labelled with so many in a decode."""
 
-    size: int
-    """queries of a decode"""
-    n_queries: int
-    """that were timed"""
-    n_tokens: int
-    """that were fed for them"""
-    queries_per_s: float
-    """distinct queries in a second"""
+    size: int = Field(description="queries of a decode")
+    n_queries: int = Field(description="that were timed")
+    n_tokens: int = Field(description="that were fed for them")
+    queries_per_s: float = Field(description="distinct queries in a second")
 
 
 class PromptCounts(Record):
     """A prompt's answers, row by row."""
 
-    prompt: str
-    """its name"""
-    labels: dict[str, int]
-    """rows by their label; the fallback is among them"""
-    n_abstained: int
-    """rows that got the fallback"""
-    sum_probability: float
-    """of the most probable labels, over all labelled rows"""
-    histogram: tuple[int, ...]
-    """rows by that probability, in 20 bins of equal width from 0 to 1"""
+    prompt: str = Field(description="its name")
+    labels: dict[str, int] = Field(description="rows by their label; the fallback is among them")
+    n_abstained: int = Field(description="rows that got the fallback")
+    sum_probability: float = Field(description="of the most probable labels, over all labelled rows")
+    histogram: tuple[int, ...] = Field(description="rows by that probability, in 20 bins of equal width from 0 to 1")
 
 
 class BadInputRow(Record):
     """A row that got no labels."""
 
-    path: str
-    """the input"""
-    reason: str
-    """the row's number, and what is wrong with it"""
+    path: str = Field(description="the input")
+    reason: str = Field(description="the row's number, and what is wrong with it")
 
 
 class RowCounts(Record):
     """What became of rows."""
 
-    n_rows: int
-    """rows of the input, and of the output"""
-    n_distinct: int
-    """distinct queries among them, counted shard by shard"""
-    n_found: int
-    """of these, the number whose answers the cache or a stopped run had"""
-    n_labelled: int
-    """rows with labels"""
-    n_null: int
-    """rows whose query is null or blank"""
-    n_bad: int
-    """rows that could not be labelled for another reason"""
-    n_cut: int = Field(default=0)
-    """of the rows with labels, the number whose query was too long, so that a part of it was labelled (long_queries)"""
-    bad: tuple[BadInputRow, ...]
-    """the first rows without labels"""
-    prompts: tuple[PromptCounts, ...]
-    """in the order of the configuration"""
-    n_bytes: int
-    """of the output"""
+    n_rows: int = Field(description="rows of the input, and of the output")
+    n_distinct: int = Field(description="distinct queries among them, counted shard by shard")
+    n_found: int = Field(description="of these, the number whose answers the cache or a stopped run had")
+    n_labelled: int = Field(description="rows with labels")
+    n_null: int = Field(description="rows whose query is null or blank")
+    n_bad: int = Field(description="rows that could not be labelled for another reason")
+    n_cut: int = Field(
+        default=0,
+        description="of the rows with labels, the number whose query was too long, so that a part of it was labelled "
+        "(long_queries)",
+    )
+    bad: tuple[BadInputRow, ...] = Field(description="the first rows without labels")
+    prompts: tuple[PromptCounts, ...] = Field(description="in the order of the configuration")
+    n_bytes: int = Field(description="of the output")
 
 
 class ShardCounts(RowCounts):
     """What became of a shard's rows; a line of `done.jsonl`."""
 
-    output: str
-    """the file's name"""
-    seconds: float
-    """from its first query to its file, which is whole then"""
+    output: str = Field(description="the file's name")
+    seconds: float = Field(description="from its first query to its file, which is whole then")
 
 
 class RunSpeed(Record):
     """How fast rows were labelled in this run."""
 
-    seconds: float
-    """from the first shard's beginning to the last one's end"""
-    measuring_s: float
-    """of these, what finding the size of batches took"""
-    n_rows: int
-    """rows that were labelled"""
-    n_computed: int
-    """distinct queries that were computed for them"""
-    queries_per_s: float | None
-    """distinct queries that were computed in a second, without what finding the size took; null where none was"""
-    batch: int
-    """queries of a decode"""
-    measured: tuple[BatchSpeed, ...]
-    """a sample at the start by the size of batches, the first one by one; empty where the size was given, or where
-    there were too few queries for it"""
+    seconds: float = Field(description="from the first shard's beginning to the last one's end")
+    measuring_s: float = Field(description="of these, what finding the size of batches took")
+    n_rows: int = Field(description="rows that were labelled")
+    n_computed: int = Field(description="distinct queries that were computed for them")
+    queries_per_s: float | None = Field(
+        description="distinct queries that were computed in a second, without what finding the size took; null where "
+        "none was"
+    )
+    batch: int = Field(description="queries of a decode")
+    measured: tuple[BatchSpeed, ...] = Field(
+        description="a sample at the start by the size of batches, the first one by one; empty where the size was "
+        "given, or where there were too few queries for it"
+    )
 
 
 class LabellingRecord(RowCounts):
     """A run of `qcls-gguf label`, with what earlier runs on the same output did."""
 
-    out: str
-    """file or folder of the output"""
-    n_inputs: int
-    """files"""
-    n_shards: int
-    """of all inputs"""
-    n_shards_before: int
-    """of these, the number that earlier runs had done"""
+    out: str = Field(description="file or folder of the output")
+    n_inputs: int = Field(description="files")
+    n_shards: int = Field(description="of all inputs")
+    n_shards_before: int = Field(description="of these, the number that earlier runs had done")
     speed: RunSpeed
-    peak_memory_bytes: int | None
-    """the most that the process held; null where the system does not tell"""
+    peak_memory_bytes: int | None = Field(
+        description="the most that the process held; null where the system does not tell"
+    )
     model: ModelInfo
     environment: Environment
-    warnings: tuple[str, ...] = Field(default=())
-    """what is likely a mistake in the prompts"""
+    warnings: tuple[str, ...] = Field(default=(), description="what is likely a mistake in the prompts")
 
 
 def shard_counts(

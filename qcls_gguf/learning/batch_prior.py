@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
+from pydantic import Field
 
 from ..config.calibration_file import PromptCalibration, calibration_text, prompt_hash
 from ..config.prompt import CONTENT_FREE_QUERIES, LikelyMistake
@@ -35,35 +36,29 @@ _SKEWED = 0.65
 class PromptPrior(Record):
     """The batch prior of one prompt."""
 
-    scoring: Scoring
-    """as configured"""
-    bias: dict[str, float]
-    """by label, added to the scores"""
-    before: dict[str, float]
-    """by label, the share of the queries that it answers without the biases"""
-    after: dict[str, float]
-    """with them"""
-    steady: float | None
-    """share of the queries that the label which is answered most keeps under the content-free prior; from 0.65 on it is
-    likely right for most of them, and the biases harm; null for prompts without an answer cue, where it says nothing"""
+    scoring: Scoring = Field(description="as configured")
+    bias: dict[str, float] = Field(description="by label, added to the scores")
+    before: dict[str, float] = Field(
+        description="by label, the share of the queries that it answers without the biases"
+    )
+    after: dict[str, float] = Field(description="with them")
+    steady: float | None = Field(
+        description="share of the queries that the label which is answered most keeps under the content-free prior; "
+        "from 0.65 on it is likely right for most of them, and the biases harm; null for prompts without "
+        "an answer cue, where it says nothing"
+    )
 
 
 class BatchPriorRecord(Record):
     """Biases from unlabelled queries."""
 
-    queries: str
-    """the file"""
-    n_queries: int
-    """queries that were labelled"""
-    n_left_out: int
-    """lines that have no query, or one that is too long"""
-    strength: float
-    """how much of the mean probabilities is taken away: 0 nothing, 1 all"""
+    queries: str = Field(description="the file")
+    n_queries: int = Field(description="queries that were labelled")
+    n_left_out: int = Field(description="lines that have no query, or one that is too long")
+    strength: float = Field(description="how much of the mean probabilities is taken away: 0 nothing, 1 all")
     model: ModelInfo
-    warnings: tuple[LikelyMistake, ...]
-    """what is likely a mistake in the prompts"""
-    prompts: dict[str, PromptPrior]
-    """by prompt"""
+    warnings: tuple[LikelyMistake, ...] = Field(description="what is likely a mistake in the prompts")
+    prompts: dict[str, PromptPrior] = Field(description="by prompt")
 
 
 def fit_batch_prior(

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from pydantic import Field
 
 from ..config.calibration_file import (
     PromptCalibration,
@@ -47,65 +48,49 @@ _DIGITS = 6
 class FitRecord(Record):
     """The temperature of one prompt, and whether it was kept."""
 
-    scoring: Scoring
-    """as configured"""
-    prior: Prior
-    """as configured"""
-    accepted: bool
-    """whether it lowers the log-loss of rows it has not seen by more than one standard error"""
-    temperature: float
-    """what the scores are divided by"""
-    n_rows: int
-    """rows that are labelled for the prompt"""
-    n_folds: int
-    """of the cross-validation"""
-    log_loss_before: float
-    """mean over the rows, in nats, of the uncalibrated scores"""
-    log_loss_after: float
-    """of rows by the fit to the other folds"""
-    standard_error: float
-    """of the mean of the difference"""
-    ece_before: float
-    """expected calibration error over 15 bins, of the uncalibrated scores"""
-    ece_after: float
-    """of rows by the fit to the other folds"""
+    scoring: Scoring = Field(description="as configured")
+    prior: Prior = Field(description="as configured")
+    accepted: bool = Field(
+        description="whether it lowers the log-loss of rows it has not seen by more than one standard error"
+    )
+    temperature: float = Field(description="what the scores are divided by")
+    n_rows: int = Field(description="rows that are labelled for the prompt")
+    n_folds: int = Field(description="of the cross-validation")
+    log_loss_before: float = Field(description="mean over the rows, in nats, of the uncalibrated scores")
+    log_loss_after: float = Field(description="of rows by the fit to the other folds")
+    standard_error: float = Field(description="of the mean of the difference")
+    ece_before: float = Field(description="expected calibration error over 15 bins, of the uncalibrated scores")
+    ece_after: float = Field(description="of rows by the fit to the other folds")
 
 
 class CalibrationRecord(FittedRecord):
     """Temperatures fitted to labelled queries."""
 
-    seed: int
-    """of the shuffle into folds"""
-    prompts: dict[str, FitRecord]
-    """by prompt"""
+    seed: int = Field(description="of the shuffle into folds")
+    prompts: dict[str, FitRecord] = Field(description="by prompt")
 
 
 class StatedPrompt(Record):
     """What is stated of one prompt's answers."""
 
-    n_rows: int
-    """rows that are labelled for it"""
-    error_of_all: float
-    """share of them with a wrong answer"""
-    error: StatedError | None = None
-    """null where none can be stated"""
-    answered: float | None = None
-    """share of the rows that the threshold answers"""
-    answered_ci: tuple[float, float] | None = None
-    """its Wilson 95 % interval"""
-    bound: float | None = None
-    """the error among them is below this, by Clopper and Pearson with the same confidence for this threshold alone"""
-    refused: str | None = None
-    """why nothing can be stated"""
+    n_rows: int = Field(description="rows that are labelled for it")
+    error_of_all: float = Field(description="share of them with a wrong answer")
+    error: StatedError | None = Field(default=None, description="null where none can be stated")
+    answered: float | None = Field(default=None, description="share of the rows that the threshold answers")
+    answered_ci: tuple[float, float] | None = Field(default=None, description="its Wilson 95 % interval")
+    bound: float | None = Field(
+        default=None,
+        description="the error among them is below this, by Clopper and Pearson with the same confidence for this "
+        "threshold alone",
+    )
+    refused: str | None = Field(default=None, description="why nothing can be stated")
 
 
 class StatementRecord(FittedRecord):
     """Error rates, stated by labelled rows."""
 
-    n_duplicates: int
-    """rows whose query came before"""
-    prompts: dict[str, StatedPrompt]
-    """by prompt"""
+    n_duplicates: int = Field(description="rows whose query came before")
+    prompts: dict[str, StatedPrompt] = Field(description="by prompt")
 
 
 def calibrate(

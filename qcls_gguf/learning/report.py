@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic import Field
+
 from ..config.prompt import Prior
 from ..config.scoring import Scoring
 from ..config.words import counted, listed, shown
@@ -18,62 +20,47 @@ _WORTH_POINTS = 1.0
 class AnswerQuality(Record):
     """Accuracy, log-loss and calibration of one kind of answers."""
 
-    accuracy: float
-    """the share of rows whose most probable label is accepted"""
-    interval: tuple[float, float]
-    """of the accuracy, 95 %"""
-    log_loss: float
-    """mean over the rows, in nats"""
-    ece: float
-    """expected calibration error over 15 bins"""
+    accuracy: float = Field(description="the share of rows whose most probable label is accepted")
+    interval: tuple[float, float] = Field(description="of the accuracy, 95 %")
+    log_loss: float = Field(description="mean over the rows, in nats")
+    ece: float = Field(description="expected calibration error over 15 bins")
 
 
 class LearntPrompt(Record):
     """The head of one prompt, and its comparison with the labels' texts."""
 
-    n_rows: int
-    """labelled for the prompt"""
-    rows: dict[str, int]
-    """by label, the first where a row accepts several"""
-    scoring: Scoring
-    """of the labels' texts, with `prior` the most accurate way on these rows"""
-    prior: Prior
-    """of the labels' texts: none, or the content-free one"""
-    zero_shot: AnswerQuality | None
-    """in that way; null without rows"""
-    learnt: AnswerQuality | None
-    """by heads chosen and fitted without a row's fold; null where none was fitted"""
-    curve: dict[int, float]
-    """the accuracy of such heads by the number of rows that each was learnt from: a quarter, half, all of the others"""
-    confusions: tuple[Confusion, ...]
-    """the most frequent ones of such heads, of all of the others"""
-    p: float | None
-    """of the sign test: the probability of so many rows that only the heads answer rightly, if they were no better"""
-    kept: bool
-    """whether the prompt has a head in the file"""
-    depth: int | None
-    """the layers that the head of all rows needs"""
-    text: str | None
-    """the text that it reads instead of the prompt's own"""
-    reads_labels: bool
-    """whether the head stands beside the labels' texts"""
-    unlearnt: tuple[str, ...]
-    """labels without rows, which keep the scores of their texts"""
-    reason: str
-    """why the prompt has a head, or none"""
+    n_rows: int = Field(description="labelled for the prompt")
+    rows: dict[str, int] = Field(description="by label, the first where a row accepts several")
+    scoring: Scoring = Field(description="of the labels' texts, with `prior` the most accurate way on these rows")
+    prior: Prior = Field(description="of the labels' texts: none, or the content-free one")
+    zero_shot: AnswerQuality | None = Field(description="in that way; null without rows")
+    learnt: AnswerQuality | None = Field(
+        description="by heads chosen and fitted without a row's fold; null where none was fitted"
+    )
+    curve: dict[int, float] = Field(
+        description="the accuracy of such heads by the number of rows that each was learnt from: a quarter, half, all "
+        "of the others"
+    )
+    confusions: tuple[Confusion, ...] = Field(description="the most frequent ones of such heads, of all of the others")
+    p: float | None = Field(
+        description="of the sign test: the probability of so many rows that only the heads answer rightly, if they "
+        "were no better"
+    )
+    kept: bool = Field(description="whether the prompt has a head in the file")
+    depth: int | None = Field(description="the layers that the head of all rows needs")
+    text: str | None = Field(description="the text that it reads instead of the prompt's own")
+    reads_labels: bool = Field(description="whether the head stands beside the labels' texts")
+    unlearnt: tuple[str, ...] = Field(description="labels without rows, which keep the scores of their texts")
+    reason: str = Field(description="why the prompt has a head, or none")
 
 
 class LearnRecord(FittedRecord):
     """Heads learnt from labelled queries."""
 
-    n_layer: int
-    """of the model"""
-    depths: tuple[int, ...]
-    """that were tried"""
-    n_contradictions: int
-    """queries that stand in several rows with different labels"""
-    prompts: dict[str, LearntPrompt]
-    """by prompt"""
+    n_layer: int = Field(description="of the model")
+    depths: tuple[int, ...] = Field(description="that were tried")
+    n_contradictions: int = Field(description="queries that stand in several rows with different labels")
+    prompts: dict[str, LearntPrompt] = Field(description="by prompt")
 
 
 def learn_document(record: LearnRecord) -> Document:

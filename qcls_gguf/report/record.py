@@ -24,12 +24,12 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 
 class Record(BaseModel):
-    """A part of what a command prints as JSON. The docstring below a field is its description.
+    """A part of what a command prints as JSON. Its fields carry their description.
 
     A field is always in the JSON, `null` where it has no value, but for those made with `left_out_if_none`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def to_dict(self) -> JsonObject:
         """The record as JSON has it: objects, lists, strings, numbers, booleans and None."""
@@ -69,19 +69,19 @@ class PromptRecord(Record):
     prompt: str = Field(description="the prompt's name")
     label: str = Field(
         description="the answer: the most probable label, or the fallback where that is less probable than "
-        "min_confidence",
+        "min_confidence"
     )
     probability: float = Field(description="probability of the most probable label, 0 to 1")
     abstained: bool = Field(description="whether the answer is the fallback")
     fast_path: bool = Field(
-        description="false if the query changed tokens of the cached prefix, which were then computed again",
+        description="false if the query changed tokens of the cached prefix, which were then computed again"
     )
     scores: tuple[LabelRecord, ...] = Field(
         description="all labels, in the order of the configuration; if fewer were asked for, the most probable ones "
-        "first",
+        "first"
     )
     scored_by: Literal["head"] | None = left_out_if_none(
-        "only where a learnt head gave the answer instead of the labels' texts",
+        "only where a learnt head gave the answer instead of the labels' texts"
     )
     depth: int | None = left_out_if_none("the layers after which that head read the hidden state")
     audit: Audit | None = left_out_if_none("only with an audit, or if the prompt's scoring is exact")
@@ -96,16 +96,16 @@ class RunRecord(Record):
     stage_ms: dict[str, float] = Field(description="ms by stage of the request")
     counts: Counts = Field(description="counts of the request's decodes")
     results: tuple[PromptRecord, ...] = Field(
-        description="an answer for each prompt, in the order of the configuration",
+        description="an answer for each prompt, in the order of the configuration"
     )
     model: ModelInfo | None = left_out_if_none(
-        "the model that answered, and the device that computed; in JSON lines only in the header line",
+        "the model that answered, and the device that computed; in JSON lines only in the header line"
     )
     wait_ms: float = Field(description="ms of waiting for other callers' requests, before total_ms")
     n_chars_cut: int | None = left_out_if_none(
-        "characters of the query that were left out, because it was too long; only where `long_queries` had it cut",
+        "characters of the query that were left out, because it was too long; only where `long_queries` had it cut"
     )
     model_sha256: str | None = left_out_if_none("sha256 of the model file; only in JSON lines")
     line: int | None = left_out_if_none(
-        "line number in the input, from 1; not for queries that were given as options or typed",
+        "line number in the input, from 1; not for queries that were given as options or typed"
     )

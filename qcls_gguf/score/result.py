@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ..config.words import JsonObject, shown
 
@@ -24,6 +24,8 @@ class LabelScore(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """Exact scores of a prompt's labels over the whole vocabulary; log-probabilities in the configuration's order."""
+
+    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}  # for the schema of records
 
     joint: tuple[float, ...]
     """log p(label | prompt), including the end-of-label token if a label has one"""
@@ -90,6 +92,8 @@ class PromptResult(NamedTuple):
 class Counts:
     """Counts of a request's decodes, for all its queries together."""
 
+    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}  # for the schema of records
+
     n_queries: int
     """queries of the request"""
     n_decodes: int
@@ -105,6 +109,8 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """The model that answered, and the device and build that computed."""
+
+    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}  # for the schema of records
 
     path: str
     """the file"""

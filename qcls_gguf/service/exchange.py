@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Coroutine
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
+from pydantic import Field
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
@@ -38,8 +39,7 @@ _numbers = itertools.count(1)
 class Exchange(Request):
     """A request, and what is known of its answer."""
 
-    backend: Backend
-    """the classifier that answers it, once its body has been read"""
+    backend: Backend = Field(description="the classifier that answers it, once its body has been read")
 
     def __init__(self, scope: Scope, receive: Receive, lifecycle: Lifecycle, metrics: Metrics) -> None:
         async def read() -> Message:
