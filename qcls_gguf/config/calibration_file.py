@@ -18,10 +18,9 @@ from pydantic import Field
 
 from ..errors import ConfigError, prefixed
 from .prompt import PromptConfig, Temperature
-from .rules import Count, Share, Size, Text, VisibleText
 from .schema import Config, short, stage_hash
 from .scoring import Scoring
-from .settings import Mistake, Settings, config_error, settings_in_file
+from .settings import Count, Mistake, Settings, Share, Size, Text, VisibleText, config_error, settings_in_file
 from .words import JsonObject, digest_of
 from .yaml_values import load_yaml, read_text
 

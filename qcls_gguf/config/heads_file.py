@@ -25,9 +25,8 @@ from ..statistics import Float32Array
 from ..version import __version__
 from .calibration_file import Calibration, FittedFile, read_calibration
 from .prompt import PromptConfig
-from .rules import LISTED, Count, Text
 from .schema import Config
-from .settings import Settings, config_error, mistakes
+from .settings import LISTED, Count, Settings, Text, config_error, mistakes
 from .template import SLOT
 from .words import digest_of, hint
 

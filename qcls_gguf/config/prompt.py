@@ -9,9 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
-from .rules import LISTED, FilledText, Text, Truth, VisibleText, distinct
 from .scoring import FIRST_TOKEN, TREE, Scoring
-from .settings import Settings, given, refusal
+from .settings import LISTED, FilledText, Settings, Text, Truth, VisibleText, distinct, given, refusal
 from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
 from .words import JsonObject, kind_of, shown
 
@@ -80,43 +79,31 @@ def _has_text(value: Any) -> Any:
 class PromptConfig(Settings):
     """One prompt: a text with a slot for the query and perhaps others, and a closed label set."""
 
-    name: VisibleText = Field(description="the name of the prompt's answers; different for each prompt")
+    name: VisibleText = Field(description="the name of the prompt's answers")
     prompt_template: Annotated[Text | None, BeforeValidator(_has_text)] = Field(
-        default=None,
-        description="the whole text before, around and after the query, with the model's control tokens and one "
-        "{query}; it may have {labels}, {labels_described}, {name}, {describe}, {all_labels} and "
-        "{all_labels_described}",
+        default=None, description="the whole text with the model's control tokens, one {query}, and perhaps other slots"
     )
     system: Text | None = Field(
         default=None,
-        description="instead of prompt_template: the system message, for the model's chat template, with the same "
-        "slots",
+        description="instead of it: the system message, for the model's chat template, with the same slots",
     )
     user: Text | None = Field(
-        default=None,
-        description="the user message, likewise; default with a system message that has no {query}: the query alone",
+        default=None, description="the user message, likewise; default where system has no {query}: the query alone"
     )
     answer_cue: Text | None = Field(
-        default=None,
-        description="only with system or user: the beginning of the model's answer, before the label; default "
-        "`{name}:`",
+        default=None, description="the beginning of the model's answer after system and user; default `{name}:`"
     )
     describe: VisibleText | None = Field(
-        default=None,
-        description="what the prompt asks for, in words; fills the slot {describe}, and stands beside the name in "
-        "{all_labels}",
+        default=None, description="what the prompt asks for, for the slots {describe} and {all_labels}"
     )
     labels: Annotated[
         tuple[VisibleText, ...],
         Field(min_length=2, max_length=_MAX_LABELS, json_schema_extra=_labels_schema),
         LISTED,
         distinct("label"),
-    ] = Field(
-        description="the answers to choose from, as a list or each with a description for the slot {labels_described}"
-    )
+    ] = Field(description="the answers, as a list or with a description each")
     label_descriptions: Annotated[tuple[VisibleText | None, ...], LISTED] | None = Field(
-        default=None,
-        description="descriptions of the labels in their order, if labels is a list; null for a label without one",
+        default=None, description="descriptions of a list of labels, in its order"
     )
     label_prefix: Text = Field(default=" ", description="the text between the template and a label")
     scoring: Scoring = Field(default=TREE, description="how a label's tokens become its score")
@@ -124,22 +111,19 @@ class PromptConfig(Settings):
         default=None, exclude=True, repr=False, description="true: the same as scoring first_token"
     )
     label_end: FilledText | None = Field(
-        default=None,
-        description="the token that ends a label with which another begins; default: the file's end of turn, else end "
-        "of sequence",
+        default=None, description="the token that ends a label with which another begins; default: the end of the turn"
     )
     prior: Prior = Field(
-        default="none",
-        description="content_free: subtract the log-probabilities that the labels get for queries without content",
+        default="none", description="content_free: subtract what the labels get for queries without content"
     )
     content_free_queries: Queries = Field(
         default=CONTENT_FREE_QUERIES, description="the queries from which such a prior is computed"
     )
     temperature: Temperature | None = Field(
-        default=None, description="divides the scores before the softmax; default: the calibration file's, else 1"
+        default=None, description="divides the scores before the softmax; default: the calibration's, else 1"
     )
     min_confidence: Confidence | None = Field(
-        default=None, description="answer the fallback if the best label is less probable; default: never"
+        default=None, description="answer the fallback if the best label is less probable"
     )
     fallback: VisibleText | None = Field(
         default=None, description="the answer below min_confidence; need not be a label"

@@ -14,9 +14,8 @@ from pydantic import AfterValidator, Field, model_validator
 from ..errors import ConfigError
 from .prompt import CONTENT_FREE_QUERIES, IgnoredKind, PromptConfig
 from .resources import EMBEDDED, OLLAMA, PACKAGE
-from .rules import LISTED, Count, File, FilledText, Size, Truth, Variables, distinct
 from .scoring import Scoring
-from .settings import Settings, given, refusal
+from .settings import LISTED, Count, File, FilledText, Settings, Size, Truth, Variables, distinct, given, refusal
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
 from .words import digest_of, hint
 
@@ -37,27 +36,24 @@ class ModelConfig(Settings):
 
     path: File | None = Field(
         default=None,
-        description="a GGUF file, of a split model the first; a relative path starts from the configuration's folder. "
-        "`ollama:NAME` is short for the key `ollama`, `package:NAME` for `package`",
+        description="a GGUF file, of a split model the first; or `ollama:NAME`, `package:NAME`",
     )
     ollama: FilledText | None = Field(
         default=None, description="`NAME[:TAG]` of a model in Ollama's store on this machine"
     )
     package: FilledText | None = Field(
-        default=None, description="`NAME` of an installed Python package with a GGUF file in it, or `NAME/FILE`"
+        default=None, description="`NAME` of an installed Python package with a GGUF file, or `NAME/FILE`"
     )
     hf_repo: FilledText | None = Field(
-        default=None, description="`user/repo`, which `@revision` and `:quantization` may follow: `user/repo@v2:Q4_K_M`"
+        default=None, description="`user/repo`, which `@revision` and `:quantization` may follow"
     )
     quantization: FilledText | None = Field(default=None, description="such as Q4_K_M; only with hf_repo")
     revision: FilledText | None = Field(default=None, description="branch, tag or commit; only with hf_repo")
     chat_template: FilledText | None = Field(
-        default=None, description="the Jinja2 text that renders system and user of prompts; none: the file's own"
+        default=None, description="a Jinja2 text that renders system and user; none: the file's own"
     )
     chat_variables: Variables = Field(
-        default_factory=dict,
-        description="what that template may ask for, such as `enable_thinking: true`; not given, enable_thinking is "
-        "false",
+        default_factory=dict, description="what that template may ask for; enable_thinking is false unless it is given"
     )
 
     place: ClassVar = ("model",)
@@ -93,89 +89,63 @@ class RuntimeConfig(Settings):
     """How to run it."""
 
     n_gpu_layers: Size | Literal["auto", "all"] = Field(
-        default="auto", description="layers on the GPU; auto: as many as its free memory holds; 0: the GPU is not used"
+        default="auto", description="layers on the GPU; auto: as many as its free memory holds"
     )
     n_threads: Count | Auto = Field(default="auto", description="CPU threads; auto: the physical cores less one")
-    n_ctx: Count | Auto = Field(
-        default="auto",
-        description="cells of the KV cache, a token each; auto: the prefixes, the largest request and question_cells",
-    )
+    n_ctx: Count | Auto = Field(default="auto", description="cells of the KV cache, a token each; auto: what is needed")
     n_batch: Count | Auto = Field(
-        default="auto", description="tokens of one decode; auto: one query of max_query_tokens over all prompts"
+        default="auto", description="tokens of one decode; auto: a query of max_query_tokens over all prompts"
     )
     n_seq_max: Annotated[Count, Field(le=MAX_SEQ)] | Auto = Field(
         default="auto",
-        description="sequences of the context, up to 4,096: one for each stored prefix and for each label branch of a "
-        "request; auto: what the prompts of the configuration, max_batch and question_prefixes need",
+        description="sequences of the context; auto: for each stored prefix and each label branch of a request",
     )
     question_cells: Size | Auto = Field(
         default="auto",
-        description="cells of the KV cache kept for prompt sets that come at run time, a token each; every cell in "
-        "use makes all requests a little slower; auto: 1,024, or what a given n_ctx leaves",
+        description="cells for prompt sets that come at run time; auto: 1,024, or what a given n_ctx leaves",
     )
     question_prefixes: Annotated[Size, Field(le=MAX_SEQ - 1)] | Auto = Field(
-        default="auto",
-        description="prefixes of prompt sets that come at run time which are kept at once, each in a sequence of its "
-        "own; auto: 16, or as many as sequences are left, or, with a model of recurrent layers, as 256 "
-        "MiB hold states",
+        default="auto", description="their prefixes that are kept at once; auto: 16, or as many as there is memory for"
     )
     flash_attn: Truth | Auto = Field(
         default="auto", description="auto: on a GPU where it can, on a CPU only for a quantised cache"
     )
-    kv_type: KvType = Field(
-        default="f16", description="the number type of the KV cache; q8_0 and q4_0 need flash attention"
-    )
+    kv_type: KvType = Field(default="f16", description="the number type of the KV cache; q8_0 and q4_0 need flash_attn")
     max_query_tokens: Count = Field(
-        default=256, description="most tokens of a query; a query may also have 32 bytes of UTF-8 for each of them"
+        default=256, description="most tokens of a query, which may have 32 bytes for each of them"
     )
     long_queries: LongQueries = Field(
-        default="refuse",
-        description="what is done with longer queries; refuse: an error; head: their beginning is labelled; tail: "
-        "their end; middle: their beginning and end, with ` … ` for the middle",
+        default="refuse", description="which part of a longer query is labelled; middle: its beginning and end"
     )
     query_tokens: QueryTokens = Field(
         default="plain",
-        description="what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: a token, "
-        "if it was added to the vocabulary, such as </think>; control tokens stay text",
+        description="user_defined: a query may spell marks that were added to the vocabulary, but no control tokens",
     )
     normalise_queries: Truth = Field(
-        default=True,
-        description="a query whose accents are characters of their own, as macOS stores names, is read in Unicode's "
-        "form NFC, unless the model's tokenizer does that itself",
+        default=True, description="read a query in Unicode's form NFC, unless the model's tokenizer does that itself"
     )
     max_batch: Count = Field(
-        default=4, description="queries that classify_batch puts into one decode, where the sequences suffice"
+        default=4, description="queries that classify_batch puts into one decode, where sequences suffice"
     )
     cpu_activations: CpuActivations = Field(
         default="default",
-        description="how finely activations are rounded for products with quantised weights on a CPU; fast: to 8 "
-        "bits; default: to 16 where 8 leave most of the error; fine: to 16, at one and a half times the "
-        "time",
+        description="rounding of activations on a CPU; fast: 8 bits; fine: 16; default: 16 where it helps most",
     )
     batch_invariant: Truth = Field(
-        default=False,
-        description="an answer does not depend, to the last bit, on who shares its decode; on NVIDIA GPUs, slower",
+        default=False, description="an answer does not depend, to the last bit, on who shares its decode; slower"
     )
     state_cache: Truth = Field(
-        default=True,
-        description="keep the cells of prefixes that took long to compute in a file for the next start; on a CPU",
+        default=True, description="keep the cells of slow prefixes in a file for the next start; on a CPU"
     )
     try_model: Truth = Field(
-        default=True,
-        description="load a model that is not known to work in a process of its own first, so that a file on which "
-        "llama.cpp ends the process is an error",
+        default=True, description="load a model that is not known to work in a process of its own first"
     )
-    max_waiting: Size = Field(
-        default=64, description="callers of other threads that may wait for their turn; more are refused"
-    )
+    max_waiting: Size = Field(default=64, description="callers of other threads that may wait; more are refused")
     warm_query_tokens: Size | Auto = Field(
-        default="auto",
-        description="up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 0 on a CPU",
+        default="auto", description="up to how many tokens graphs are built at start-up; auto: 16 on a GPU, 0 on a CPU"
     )
     n_shapes: Size | Auto = Field(
-        default="auto",
-        description="graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 "
-        "at least; on a CPU fewer where their buffers would exceed 128 MiB",
+        default="auto", description="graphs that are kept with their buffers; auto: 16, or 8 more than at start-up"
     )
 
     @property
@@ -218,30 +188,22 @@ class ConfigFile(Settings):
         distinct("name", lambda prompt: str(prompt.name)),
         AfterValidator(_filled),
     ] = Field(description="the prompts, all of which every query is labelled by")
-    model: ModelConfig = Field(
-        default_factory=ModelConfig,
-        description="the model: a file, Ollama's, or a repository on the Hugging Face hub; default: the embedded model",
-    )
+    model: ModelConfig = Field(default_factory=ModelConfig, description="the model; default: the embedded one")
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig, description="how to run it")
-    calibration: File | None = Field(
-        default=None,
-        description="the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder",
-    )
-    heads: File | None = Field(
-        default=None,
-        description="the file that `qcls-gguf learn` wrote; a relative path starts from the configuration's folder",
-    )
+    calibration: File | None = Field(default=None, description="the file that `qcls-gguf calibrate` wrote")
+    heads: File | None = Field(default=None, description="the file that `qcls-gguf learn` wrote")
     ignore_warnings: Annotated[tuple[IgnoredKind, ...], LISTED] = Field(
-        default=(),
-        description="kinds of likely mistakes in the prompts that are not reported, such as untrained; all suppresses "
-        "every one",
+        default=(), description="kinds of likely mistakes that are not reported, such as untrained; all: none is"
     )
 
 
 class Config(ConfigFile):
     """Everything that a classifier is made from."""
 
-    path: Path | None = Field(default=None, description="the file it came from")
+    path: Path | None = Field(
+        default=None,
+        description="a GGUF file, of a split model the first; or `ollama:NAME`, `package:NAME`",
+    )
 
 
 def check_config(config: Config) -> Config:

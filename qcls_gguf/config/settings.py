@@ -6,23 +6,41 @@ lines of "place: what is wrong and what to do".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar, get_args
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)  # fmt: skip
 from pydantic_core import PydanticCustomError
 
 from ..errors import ConfigError
-from .words import MAX_LISTED, hint, instead_of, kind_of, shown
+from .words import MAX_LISTED, JsonObject, hint, instead_of, kind_of, shown
 from .yaml_values import YamlText
 
 T = TypeVar("T", bound=BaseModel)
 Step = str | int
 
+LARGEST = (1 << 24) - 1
+"""no count or size is larger"""
+LONGEST = 1 << 20
+"""characters that a text may have; a whole file may have no more bytes"""
+OWN_VARIABLES = ("messages", "add_generation_prompt", "bos_token", "eos_token")
+"""what a chat template gets from the program"""
 _OURS = "refused"
-_UNKNOWN = ("extra_forbidden", "invalid_key")
 _PLAIN_WORDS = {"a valid boolean": "true or false", "a valid integer": "a whole number", " after validation": ""}
 _LONGEST_NAME = 100
+_EMPTY = "is empty: give it a text, one that begins with > or | in quotes, or remove it"
 
 
 class Mistake(NamedTuple):
@@ -53,10 +71,10 @@ class Settings(BaseModel):
             try:
                 super().__init__(**values)
             except ValidationError as e:
-                found = [Mistake((*self.place, *where), what) for where, what in mistakes(e, type(self))]
+                wrong = [Mistake((*self.place, *where), what) for where, what in mistakes(e, type(self))]
                 for step in reversed(self.place):
                     values = {step: values}
-                raise config_error(found, values) from None
+                raise config_error(wrong, values) from None
 
         __init__.__pydantic_base_init__ = True  # parts of a file are checked by pydantic, not by this
 
@@ -72,8 +90,7 @@ class Settings(BaseModel):
 def given(values: Any, *, keep: Collection[str] = ()) -> Any:
     """For a `before` validator: keys and values without null values, which mean the same as leaving the keys out.
 
-    keep: keys whose null is kept, to be reported as a wrong value. Returns a new dict; other values than mappings are
-    returned unchanged.
+    keep: keys whose null is kept, to be reported as a wrong value. Other values than mappings are returned unchanged.
     """
     if not isinstance(values, dict):
         return values
@@ -90,52 +107,50 @@ def settings_in_file(cls: type[T], file: YamlText) -> T:
         raise config_error(mistakes(e, cls), file.values, file=file) from None
 
 
-def mistakes(error: ValidationError, cls: type[BaseModel], more: Sequence[str] = ()) -> list[Mistake]:
-    """All mistakes in the values for a class, in words; more: keys that stand beside those of the class."""
-    found: list[Mistake] = []
-    for each in error.errors(include_url=False):
-        where = each["loc"]
+def mistakes(error: ValidationError, cls: type[BaseModel], beside: Sequence[str] = ()) -> list[Mistake]:
+    """All mistakes in the values for a class, in words; beside: keys that stand beside those of the class."""
+    told: list[Mistake] = []
+    for mistake in error.errors(include_url=False):
+        where = mistake["loc"]
         if where and str(where[-1]).startswith("literal["):  # the words of a union, whose other type came before
-            found[-1] = Mistake(where[:-1], f"{found[-1].what}, or {each['ctx']['expected']}")
-        elif each["type"] != "too_short" or not found or found[-1].where[: len(where)] != where:
-            found.append(_mistake(each, cls, more))  # a list is not too short for its items that are wrong
-    return found
+            told[-1] = Mistake(where[:-1], f"{told[-1].what}, or {mistake['ctx']['expected']}")
+        elif mistake["type"] != "too_short" or not told or told[-1].where[: len(where)] != where:
+            told.append(_mistake(mistake, cls, beside))  # a list is not too short for its items that are wrong
+    return told
 
 
-def _mistake(error: Any, cls: type[BaseModel], more: Sequence[str]) -> Mistake:
+def _mistake(error: Any, cls: type[BaseModel], beside: Sequence[str]) -> Mistake:
     where: tuple[Step, ...] = error["loc"]
-    kind = error["type"]
-    if kind == _OURS:
-        return Mistake((*where, *error["ctx"]["where"]), error["ctx"]["what"])
-    if kind in _UNKNOWN:
-        name = shown(where[-1], quoted=False)
-        if instead := instead_of("config", name):
-            return Mistake((*where[:-1], name), f"was removed: {instead}")
-        known = _known_keys(cls, where[:-1])
-        return Mistake(
-            (*where[:-1], name), f"unknown key, {hint(where[-1], known if where[:-1] else sorted([*known, *more]))}"
-        )
-    if kind == "missing":
-        return Mistake(where, "is missing")
-    if kind in ("model_type", "dict_type"):
-        return Mistake(where, f"expected keys and values, got {kind_of(error['input'])}")
-    if kind == "string_type":
-        return Mistake(where, why_no_text(error["input"]))
-    if kind in ("string_too_short", "string_pattern_mismatch"):
-        return Mistake(where, "is empty: give it a text or remove it")
-    if kind == "string_unicode":
-        return Mistake(where, f"{shown(error['input'])} is not valid Unicode")
-    what = error["msg"].partition(" ")[2]  # such as Input should be greater than 0
-    for words, plain in _PLAIN_WORDS.items():
-        what = what.replace(words, plain)
-    return Mistake(where, f"{shown(error['input'])} {what}")
+    value = error["input"]
+    match error["type"]:
+        case "refused":
+            return Mistake((*where, *error["ctx"]["where"]), error["ctx"]["what"])
+        case "extra_forbidden" | "invalid_key":
+            name, known = shown(where[-1], quoted=False), _known_keys(cls, where[:-1])
+            what = f"unknown key, {hint(where[-1], known if where[:-1] else sorted([*known, *beside]))}"
+            instead = instead_of("config", name)
+            return Mistake((*where[:-1], name), f"was removed: {instead}" if instead else what)
+        case "missing":
+            what = "is missing"
+        case "model_type" | "dict_type":
+            what = f"expected keys and values, got {kind_of(value)}"
+        case "string_type":
+            what = why_no_text(value)
+        case "string_too_short" | "string_pattern_mismatch":
+            what = _EMPTY
+        case "string_unicode":
+            what = f"{shown(value)} is not valid Unicode"
+        case _:
+            what = f"{shown(value)} {error['msg'].partition(' ')[2]}"  # such as Input should be greater than 0
+            for words, plain in _PLAIN_WORDS.items():
+                what = what.replace(words, plain)
+    return Mistake(where, what)
 
 
 def why_no_text(value: Any) -> str:
     """The message for a value that is not text; mostly words that YAML reads as another type."""
     if isinstance(value, bool):
-        words = "yes, on and true" if value else "no, off and false"
-        return f"{value} is a truth value, as YAML reads {words}: write it in quotes"
+        return f"{value} is a truth value, as YAML reads {str(value).lower()}: write it in quotes"
     if value is None:
         return "is nothing, which YAML makes of null, ~ and an empty place: write a text, the word null in quotes"
     remedy = "write one text" if isinstance(value, list) else "write it in quotes"
@@ -159,15 +174,14 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(part)
 
 
-def config_error(found: Iterable[Mistake], values: Any, file: YamlText | None = None) -> ConfigError:
+def config_error(wrong: Iterable[Mistake], values: Any, file: YamlText | None = None) -> ConfigError:
     """The error with a line for each mistake. values: the checked ones; file: that they stand in."""
-    lines = []
     if file is not None:
-        found = sorted(found, key=lambda mistake: file.line(mistake.where) or 0)
-    for mistake in found:
-        line = None if file is None else file.line(mistake.where)
-        number = "" if line is None else f"line {line}: "
-        lines.append(f"{number}{_path(mistake.where, values) or 'the configuration'}: {mistake.what}")
+        wrong = sorted(wrong, key=lambda mistake: file.line(mistake.where) or 0)
+    lines = []
+    for where, what in wrong:
+        line = file and file.line(where)
+        lines.append(f"{f'line {line}: ' if line else ''}{_path(where, values) or 'the configuration'}: {what}")
     if (n_more := len(lines) - MAX_LISTED) > 0:
         lines[MAX_LISTED:] = [f"and {n_more} more mistakes"]
     return ConfigError("\n".join(lines))
@@ -177,25 +191,77 @@ def _path(where: tuple[Step, ...], values: Any) -> str:
     """A place in words, such as `prompts.colour.labels[3]`, with a prompt's name instead of its index if it has one."""
     path = ""
     if len(where) > 2 and where[0] == "prompts" and where[2] != "name":
-        name = shown_name(_at(values, *where[:2], "name"))
-        if name is not None:
+        try:
+            name = values["prompts"][where[1]]["name"]
+        except (KeyError, IndexError, TypeError):
+            name = None
+        if isinstance(name, str) and name.strip() and len(name) <= _LONGEST_NAME and name.isprintable():
             path, where = f"prompts.{name}", where[2:]
     for step in where:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
     return path
 
 
-def _at(values: Any, *where: Step) -> Any:
-    """The value at a place; None if there is none."""
-    for step in where:
-        try:
-            values = values[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return values
+def _resolved(value: Any, info: ValidationInfo) -> Path:
+    """A relative path resolves from the folder of the configuration, or from the working folder."""
+    if not isinstance(value, str | Path):
+        raise refusal(why_no_text(value))
+    if not str(value):
+        raise refusal(_EMPTY)
+    folder: Path = (info.context or {}).get("folder", Path())
+    try:
+        path = folder / Path(value).expanduser()
+        if b"\0" in os.fsencode(path):
+            raise ValueError("has a null byte, which no path has")
+        # The last name is not resolved: links in the hub's cache lead to files whose names are digests.
+        return path.parent.resolve() / path.name
+    except (OSError, RuntimeError, ValueError) as e:  # such as the home folder of an unknown user
+        raise refusal(f"{shown(str(value), quoted=False)}: {e}") from None
 
 
-def shown_name(name: Any) -> str | None:
-    """A prompt's name if it is usable in a message, else None."""
-    usable = isinstance(name, str) and name.strip() and len(name) <= _LONGEST_NAME and name.isprintable()
-    return name if usable else None
+def _checked_variables(value: Any) -> JsonObject:
+    if not isinstance(value, dict):
+        raise refusal(f"expected names and values, got {kind_of(value)}")
+    for name, variable in value.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in OWN_VARIABLES:
+            what = f"is no name for a variable: use letters, digits and _, but not {', '.join(OWN_VARIABLES)}"
+            raise refusal(what, shown(name, quoted=False))
+        if not isinstance(variable, str | int | float):
+            raise refusal(f"{shown(variable)} is {kind_of(variable)}: give a text, a number, true or false", name)
+    return value
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return value
+    remedies: dict[type, str] = {dict: ": begin each item with -", str: ": write [one, two]"}
+    raise refusal(f"expected a list, got {kind_of(value)}{remedies.get(type(value), '')}")
+
+
+def distinct(what: str, key: Callable[[Any], str] = str) -> AfterValidator:
+    """That no item of a list is given twice; key: the text that makes an item another."""
+
+    def check(value: tuple[Any, ...]) -> tuple[Any, ...]:
+        before = set()
+        for index, text in enumerate(map(key, value)):
+            if text in before:
+                raise refusal(f"{what} {shown(text)} is given twice", index)
+            before.add(text)
+        return value
+
+    return AfterValidator(check)
+
+
+Text: TypeAlias = Annotated[str, Field(strict=True, max_length=LONGEST)]
+FilledText: TypeAlias = Annotated[Text, Field(min_length=1)]
+VisibleText: TypeAlias = Annotated[Text, Field(pattern=r"\S")]
+"""more than white space"""
+Truth: TypeAlias = Annotated[bool, Field(strict=True)]
+Size: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
+Count: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=LARGEST)]
+Share: TypeAlias = Annotated[float, Field(strict=True, ge=0, le=1)]
+File: TypeAlias = Annotated[Path, PlainValidator(_resolved), WithJsonSchema({"type": "string", "minLength": 1})]
+Variables: TypeAlias = Annotated[dict[str, Text | bool | int | float], BeforeValidator(_checked_variables)]
+"""names with texts, numbers and truth values, for a chat template"""
+LISTED = BeforeValidator(_listed)
+"""that a value is a list, whose order counts"""

@@ -30,9 +30,22 @@ _MAX_NUMBER = 64  # characters of a number
 _MAX_DIRECTIVES = 8
 
 _TAG = "tag:yaml.org,2002:"
-_OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+|[0-9_]+:[0-9_:.]+)$")  # 010 is 8, 12:30 is 750, 1:30.5 is 90.5
+_FORMS = {
+    "bool": ("tTfF", "true|True|TRUE|false|False|FALSE"),
+    "int": ("-+0123456789", "[-+]?(0|[1-9][0-9]*)"),
+    "float": (
+        "-+.0123456789",
+        r"([-+]?[0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    ),
+    "null": (("~", "n", "N", ""), "~|null|Null|NULL|"),
+    "merge": ("<", "<<"),
+}
+"""what is no text without quotes, with the characters that it may begin with: as newer versions of YAML have it, so
+that `no`, `on`, `=`, 010, 12:30, 1_000 and dates are texts, as people who write them as labels mean them"""
 _REMEDIES = {
     "mapping values": "write a text that has a colon in quotes, or below |",
+    "for merging": "write the text << in quotes",
+    "expected comment": "write a text that begins with > or | in quotes",
     "cannot start any token": "indent with spaces, not with tabs, and write a text that begins with @ or ` in quotes",
 }
 """what to do about the mistakes that are made most"""
@@ -108,21 +121,24 @@ def load_yaml(text: str) -> YamlText:
 
 
 class _Loader(_BASE):  # type: ignore[misc]
-    """PyYAML's safe loader, whose errors all have a line, and to which a date is a text."""
+    """PyYAML's safe loader, whose errors all have a line, and to which less is no text."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML declares it so)
-        first: [(tag, form) for tag, form in resolvers if tag != f"{_TAG}timestamp"]
-        for first, resolvers in _BASE.yaml_implicit_resolvers.items()
-    }
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  (PyYAML declares it so)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Make a value."""
         try:
+            if node.tag == f"{_TAG}merge":  # where it merges nothing
+                return node.value
             return super().construct_object(node, deep=deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
             kind = node.tag.removeprefix(_TAG)
             what = f"{shown(node.value)} is no {kind}, which it looks like: write it in quotes"
             raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from None
+
+
+for _name, (_first, _form) in _FORMS.items():
+    _Loader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(f"(?:{_form})$"), list(_first))
 
 
 def _check_events(text: str) -> None:
@@ -145,7 +161,8 @@ def _size(node: Any, sizes: dict[yaml.Node, int]) -> int:
     if node not in sizes:
         sizes[node] = _OPEN
         if isinstance(node, yaml.ScalarNode):
-            _check_scalar(node)
+            if node.tag != f"{_TAG}str" and len(node.value) > _MAX_NUMBER:
+                raise _refused(node, f"a number of {len(node.value)} characters: at most {_MAX_NUMBER} are read")
             n_values = 1 + len(node.value) // _N_CHARACTERS
         else:
             parts = node.value if isinstance(node, yaml.SequenceNode) else _parts(node)
@@ -166,17 +183,6 @@ def _parts(mapping: yaml.MappingNode) -> Iterator[yaml.Node]:
             raise _refused(key, f"key {shown(key.value)} is given twice")
         keys.add((key.tag, str(key.value)))
         yield from (key, value)
-
-
-def _check_scalar(node: yaml.ScalarNode) -> None:
-    if node.tag == f"{_TAG}str":
-        return
-    if len(node.value) > _MAX_NUMBER:
-        raise _refused(node, f"a number of {len(node.value)} characters: at most {_MAX_NUMBER} are read")
-    if _OTHER_BASE.match(node.value):
-        raise _refused(
-            node, f"{node.value} is a number of base 8 or 60 to YAML: write a decimal one, or put it in quotes"
-        )
 
 
 def _refused(at: Any, what: str) -> ConfigError:

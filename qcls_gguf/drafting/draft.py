@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,12 @@ def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:
         name, equals, labels = option.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"`labels` {option}: is not NAME=LABEL,LABEL and so on, as in category=dress,jeans,none")
-        several = tuple(label.strip() for label in labels.split(",") if label.strip())
+        try:
+            row = next(csv.reader([labels], skipinitialspace=True, strict=True), [])
+        except csv.Error as e:
+            what = "a label with a comma or a line break stands in quotes, as in 'size=S,\"M, L\"'"
+            raise ConfigError(f"`labels` {shown(option, quoted=False)}: {e}: {what}") from None
+        several = tuple(label.strip() for label in row if label.strip())
         found.append(DraftPrompt(name=name.strip(), labels=several))
     return tuple(found)
 

@@ -9,9 +9,8 @@ from typing import Literal
 from pydantic import Field
 
 from ..config.prompt import PromptConfig
-from ..config.rules import Text
 from ..config.schema import ModelConfig
-from ..config.settings import Settings, settings_in_file
+from ..config.settings import Settings, Text, settings_in_file
 from ..config.template import SLOT, SLOTS
 from ..config.yaml_values import load_yaml, read_text
 from ..errors import ConfigError, prefixed

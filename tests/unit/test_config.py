@@ -105,11 +105,11 @@ def test_a_template_needs_exactly_one_slot(template: str, n_slots: int) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ("[dress, yes]", "labels[1]: True is a truth value, as YAML reads yes, on and true: write it"),
+        ("[dress, true]", "labels[1]: True is a truth value, as YAML reads true: write it in quotes"),
         ("[dress, null]", "labels[1]: is nothing, which YAML makes of null, ~ and an empty place: write a text"),
         ("[dress, {tee: 1}]", "labels[1]: {'tee': 1} is a mapping, not text: write a text with a colon in quotes"),
         ("{dress: 1, tee: 2}", "labels.dress: 1 is a number, not text: describe the label, or leave the place empty"),
-        ("{dress: '', tee: a}", "label_descriptions[0]: is empty: give it a text or remove it"),
+        ("{dress: '', tee: a}", "label_descriptions[0]: is empty: give it a text"),
         ("[dress, tee, dress]", "labels[2]: label 'dress' is given twice"),
     ],
 )

@@ -127,15 +127,14 @@ def test_paths_given_in_python_start_from_the_working_folder(tmp_path: Path, mon
 def test_every_mistake_of_a_file_has_its_line(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
-        f"scoring: sum\n{with_labels('[dress, yes, 3]')}runtime: {{n_ctx: 0, n_bach: 1}}\n", encoding="utf-8"
+        f"scoring: sum\n{with_labels('[dress, true, 3]')}runtime: {{n_ctx: 0, n_bach: 1}}\n", encoding="utf-8"
     )
     with pytest.raises(ConfigError) as error:
         load_config(file)
     *names, last = map(repr, SCORINGS)
     assert str(error.value).splitlines() == [
         f"{file}: line 1: scoring: 'sum' should be {', '.join(names)} or {last}",
-        f"{file}: line 5: prompts.category.labels[1]: True is a truth value, as YAML reads yes, on and true: "
-        "write it in quotes",
+        f"{file}: line 5: prompts.category.labels[1]: True is a truth value, as YAML reads true: write it in quotes",
         f"{file}: line 5: prompts.category.labels[2]: 3 is a number, not text: write it in quotes",
         f"{file}: line 6: runtime.n_ctx: 0 should be greater than or equal to 1, or 'auto'",
         f"{file}: line 6: runtime.n_bach: unknown key, did you mean n_batch?",

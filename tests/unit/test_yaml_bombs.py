@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from config_texts import parse
 
 from qcls_gguf import ConfigError
-from qcls_gguf.config.yaml_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, load_yaml, read_text
+from qcls_gguf.config.load import config_tree
+from qcls_gguf.config.prompt import PromptConfig
+from qcls_gguf.config.schema import Config
+from qcls_gguf.config.yaml_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, load_yaml, read_text, yaml_text
 
 _SIZE = 1_000_000
 _MOST_BYTES = 200 << 20
@@ -136,8 +140,10 @@ def test_the_limits_of_depth_and_number_are_exact() -> None:
         ("a: !!int ''", "line 1, column 4: '' is no int, which it looks like: write it in quotes"),
         ("a: !!python/object:os.system x", "line 1, column 4: could not determine a constructor for the tag"),
         ("a: &b [*b]", "line 1: an alias is inside of what it repeats"),
-        ("- 010", "line 1: 010 is a number of base 8 or 60 to YAML: write a decimal one, or put it in quotes"),
-        ("- 12:30", "line 1: 12:30 is a number of base 8 or 60 to YAML: write a decimal one"),
+        (
+            "a: {<<: b}",
+            "line 1, column 9: expected a mapping or list of mappings for merging, but found scalar: write the",
+        ),
         ("a:\n\tb: 1", "line 2, column 1: found character that cannot start any token: indent with spaces, not"),
         ("a: b: c", "line 1, column 5: mapping values are not allowed in this context: write a text that has a"),
     ],
@@ -156,13 +162,73 @@ def test_what_is_not_plain_is_refused_by_its_line(text: str, message: str) -> No
     [
         "",
         "a",
-        "a: &b {c: 1, d: [x, 2.5, ~, yes, 'no', \"\\u00e9\"]}\ne: *b\nf:\n  <<: *b\n  c: 2\n",
+        "a: &b {c: 1, d: [x, 2.5, ~, true, 'no', \"\\u00e9\"]}\ne: *b\nf:\n  <<: *b\n  c: 2\n",
         "x: &x {a: 1, b: 2}\ny: &y {a: 3, c: 4}\nz: {<<: [*x, *y], c: 5}\n",
         "a: !!str 1\nc: !!map {}\nd: !!seq []\n",
         "a: |\n  b\n\n  c\nd: >-\n  e\n  f\n",
-        "%YAML 1.1\n---\na: 0x1F\nb: 0o7\nc: 1_000\ne: .inf\nf: 1e3\ng: 1.0e+3\n...\n",
+        "%YAML 1.1\n---\na: -31\nb: 0o7\ne: .inf\nf: 1e3\ng: 1.0e+3\n...\n",
         "2: a\ntrue: b\nnull: c\n'2024-01-02': d\n",
     ],
 )
 def test_what_is_plain_is_read_as_yaml_reads_it(text: str) -> None:
     assert load_yaml(text).values == yaml.safe_load(text)
+
+
+LABELS = [
+    "=",
+    "<",
+    "<<",
+    ">",
+    "no",
+    "yes",
+    "on",
+    "off",
+    "y",
+    "N",
+    "1e3",
+    "2024-01-01",
+    "12:30",
+    "1:30.5",
+    "010",
+    "0x1F",
+]
+LABELS += [
+    "1_000",
+    "1,000",
+    "a, b",
+    "a|b",
+    "M/L",
+    "+-",
+    "*",
+    "c#",
+    "é",
+    "红色",
+    "a b",
+    "-",
+    "2001-12-14t21:59:43.10-05:00",
+]
+TYPED = ["1", "-1", "+1", "1.5", "true", "False", "null", "~", ".inf", "1.0e+3", ".5"]
+
+
+@pytest.mark.parametrize("style", ["- {}", "{}: about it"])
+@pytest.mark.parametrize("label", [*LABELS, *TYPED])
+def test_a_label_is_read_as_it_is_written_or_its_quotes_are_asked_for(label: str, style: str) -> None:
+    """What PyYAML reads as something else, in lists and as keys with descriptions."""
+
+    def read(written: str) -> str:
+        lines = "\n".join(f"    {style.format(one)}" for one in (written, "x"))
+        return parse(f"prompts:\n- name: a\n  prompt_template: '{{query}}'\n  labels:\n{lines}\n").prompts[0].labels[0]
+
+    assert read(json.dumps(label, ensure_ascii=False)) == label
+    if label in TYPED or label in ">*" or (label == "<<" and style != "- {}"):
+        with pytest.raises(ConfigError, match=r"^.*(in quotes|not valid YAML).*$"):
+            read(label)
+    else:
+        assert read(label) == label
+
+
+@pytest.mark.parametrize("label", [*LABELS, *TYPED, "a\nb", " a ", "a: b", "'", '"', "# a", "a #b", "[a]", "{a}"])
+def test_what_is_written_is_read_again(label: str) -> None:
+    config = Config(prompts=(PromptConfig(name=label if label.strip() == label else "p", prompt_template="{query}",
+                                          labels=(label, "x"), fallback=label, min_confidence=0.5),))  # fmt: skip
+    assert parse(yaml_text(config_tree(config))).prompts == config.prompts
