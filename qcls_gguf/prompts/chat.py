@@ -236,11 +236,10 @@ def _answered(chat: Chat, given: Mapping[str, Any]) -> Chat:
     chat = replace(chat, end="" if is_users else end, faults=tuple(faults))
     if any(value for name, value in given.items() if _ABOUT_THOUGHT.search(name)):
         return chat  # a thought is wanted
-    start = common_prefix(tail, middle) if has_answer else len(tail)
-    mark = _open_mark(tail, start)
+    mark = _open_mark(tail, whole if has_answer else None)
     for told in _told_not_to_think(chat) if mark else ():
         text = _tried(told, turns)
-        if _USER in text and _NO_THINK not in text and not _open_mark(text.rpartition(_USER)[2], start):
+        if _USER in text and _NO_THINK not in text and not _open_mark(text.rpartition(_USER)[2], whole):
             return told
     if rest.strip() and not is_users and (not begins or MARK.search(rest)):
         return replace(chat, add=rest)
@@ -278,13 +277,14 @@ def _told_not_to_think(chat: Chat) -> Iterator[Chat]:
         yield replace(chat, hint=_NO_THINK)
 
 
-def _open_mark(tail: str, start: int) -> re.Match[str] | None:
-    """The last mark in the beginning of an answer, if it opens something: one behind `start`, where what the template
-    writes before an answer alone begins, or one whose name is about thoughts. None where that is closed."""
+def _open_mark(tail: str, whole: str | None) -> re.Match[str] | None:
+    """The last mark in the beginning of an answer, if it opens something: one that `whole`, a conversation with an
+    answer, does not have, or one whose name is about thoughts. None where that is closed."""
     for mark in reversed(list(MARK.finditer(tail))):
         rest = tail[mark.end() :]
         is_closed = _CLOSES.search(mark[0]) or any(closer in rest for closer in _closers(mark[0]))
-        return None if is_closed or (mark.start() < start and not _ABOUT_THOUGHT.search(mark[0] + rest)) else mark
+        is_usual = whole is None or mark[0] in whole
+        return None if is_closed or (is_usual and not _ABOUT_THOUGHT.search(mark[0] + rest)) else mark
     return None
 
 

@@ -189,6 +189,13 @@ def test_a_thought_that_a_template_leaves_open_is_closed(opened: str, closed: st
     assert text(loop(begin="<|im_start|>assistant\n" + closed)) == text(template)  # nothing is left open
 
 
+def test_marks_of_turns_are_no_thoughts() -> None:
+    """However the white space around them differs."""
+    turns = "{% for m in messages %}<start_of_turn>{{ m.role }} {{ m.content }}<end_of_turn>{% endfor %}"
+    template = turns + "{% if add_generation_prompt %}{{ '\n<start_of_turn>assistant\n' }}{% endif %}"
+    assert text(template).endswith("<end_of_turn>\n<start_of_turn>assistant\n{name}:")
+
+
 def test_what_closes_a_thought_is_found_in_the_template_and_the_vocabulary() -> None:
     odd = "<|im_start|>assistant\n{{ '<unused94>\n' }}"
     assert text(loop(begin=odd)).endswith("assistant\n<unused94>\n{name}:")  # a mark, as far as anyone can tell
