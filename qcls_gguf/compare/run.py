@@ -16,8 +16,8 @@ from ..config.schema import raw_config
 from ..config.scoring import TREE
 from ..errors import ConfigError, PlanError
 from ..model.placement import gpus
-from ..native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STOCK
-from ..native.kernel_steps import environment as set_environment
+from ..native.device import CPU_PRODUCTS, LANE_ORDER, STOCK
+from ..native.device import environment as set_environment
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..statistics import FloatArray, mean, quantiles

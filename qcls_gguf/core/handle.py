@@ -14,7 +14,7 @@ from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.words import listed
 from ..engine.prefix_cache import Prefix, Tokens
 from ..errors import DecodeError, PlanError, QueryError
-from ..native.trie import trie_rooms
+from ..native.arithmetic import trie_rooms
 from ..plan.planner import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet

@@ -16,7 +16,7 @@ from ..config.words import counted, shown
 from ..errors import ConfigError
 from ..model.header import TensorInfo
 from ..native.device import instruction_sets
-from ..native.kernel_steps import OWN_TYPES
+from ..native.device import OWN_TYPES
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..report.document import percent
 from ..score.result import ModelInfo

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..config.words import shown
 from ..errors import ModelError
-from ..native.tensor_types import type_block
+from ..native.arithmetic import type_block
 from .identity import Stamp, stamp_of
 
 Scalar = int | float | str | bool

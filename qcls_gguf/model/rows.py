@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..errors import ModelError, PlanError
-from ..native.tensor_types import dequantised
+from ..native.arithmetic import dequantised
 from ..statistics import Float32Array
 from .files import ModelFile
 from .header import GgufHeader, TensorInfo

@@ -19,7 +19,7 @@ from ..config.schema import RuntimeConfig
 from ..config.words import printable
 from ..errors import ModelError
 from ..native.abi import with_remedy
-from ..native.context_settings import FLASH_ATTN
+from ..native.context import FLASH_ATTN
 from ..native.device import cpu_features
 from ..native.library import build_info, library_folder
 from ..system.folders import remember, remembered

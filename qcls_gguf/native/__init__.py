@@ -1,7 +1,6 @@
 """The compiled part: the patched llama.cpp and the C shim. This is the only package that uses ctypes."""
 
-from .context import NativeContext, n_contexts_on_gpus
-from .context_settings import ContextMemory, ContextSettings, measure_context
+from .context import ContextMemory, ContextSettings, NativeContext, measure_context, n_contexts_on_gpus
 from .device import Device, devices, sees_cuda_gpu
 from .library import build_info
 from .model import NativeModel

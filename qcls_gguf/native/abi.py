@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import re
-from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import fields
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -110,116 +110,84 @@ class Struct(ctypes.Structure):
 
     def to(self, kind: type[Facts], /, **others: Any) -> Facts:
         """A dataclass of the members of the same names, texts decoded, and of others."""
-        found = {each.name: getattr(self, each.name) for each in fields(kind) if each.name not in others}
-        texts = {name: text.decode(errors="replace") for name, text in found.items() if isinstance(text, bytes)}
-        return kind(**found | texts | others)
+        values = {field.name: getattr(self, field.name) for field in fields(kind) if field.name not in others}
+        texts = {name: text.decode(errors="replace") for name, text in values.items() if isinstance(text, bytes)}
+        return kind(**values | texts | others)
 
 
-def _each(kind: Any, *names: str) -> list[tuple[str, Any]]:
-    """Members of one type, as C declares them after each other."""
-    return [(name, kind) for name in names]
+def _struct(name: str, *members: tuple[Any, str]) -> type[Struct]:
+    """The struct qcls_NAME; members: a type, and the names that C declares with it after each other."""
+    of_type = [(member, kind) for kind, names in members for member in names.split()]
+    return type(name, (Struct,), {"_fields_": of_type})
 
 
-class Error(Struct):
-    """Why a call failed."""
-
-    _fields_: ClassVar = [("message", ctypes.c_char * 2048)]
-
-
-class Library(Struct):
-    _fields_: ClassVar = [
-        *_each(c_char_p, "llama_cpp_commit", "llama_cpp_python_version", "source_digest", "backend"),
-        ("max_sequences", c_int32),
-    ]
-
-
-class Device(Struct):
-    _fields_: ClassVar = [
-        ("kind", c_int32),
-        *_each(c_uint64, "free_bytes", "total_bytes"),
-        ("name", ctypes.c_char * 256),
-        *_each(c_char_p, "cpu_features", "cpu_variant"),
-    ]
-
-
-class Operation(Struct):
-    _fields_: ClassVar = [
-        *_each(c_int32, "kind", "device", "n_threads", "weight_type", "n_inner", "n_rows", "n_columns"),
-        ("n_bytes", c_int64),
-        ("budget_s", c_double),
-    ]
-
-
-class Seconds(Struct):
-    _fields_: ClassVar = _each(c_double, "best", "median")
-
-
-class ModelParams(Struct):
-    _fields_: ClassVar = [
-        ("path", c_char_p),
-        *_each(c_int32, "n_gpu_layers", "weight_order"),
-        ("share", c_void_p),
-        ("n_gpus", c_int64),
-        *_each(c_int32, "without_weights", "cpu_activations", "n_layers"),
-        ("progress", PROGRESS_FUNCTION),
-        ("user", c_void_p),
-    ]
-
-
-class ModelFacts(Struct):
-    _fields_: ClassVar = [
-        *_each(
-            c_int32, "n_vocab", "n_embd", "n_layer", "n_left_out", "n_ctx_train", "token_bos", "token_eos", "token_eot"
-        ),
-        *_each(c_int32, "add_bos", "n_lane_ordered", "walks_trees"),
-        *_each(c_int64, "size_bytes", "n_params", "state_bytes"),
-        ("description", ctypes.c_char * 128),
-    ]
-
-
-class ContextParams(Struct):
-    _fields_: ClassVar = [
-        *_each(c_int32, "n_ctx", "n_batch", "n_seq_max", "n_outputs_max", "n_threads"),
-        *_each(c_int32, "hidden_only", "flash_attn", "visible_cells", "batch_invariant", "n_state_seqs"),
-        ("kv_type", c_char_p),
-        ("label_token", c_void_p),
-        ("n_label_tokens", c_int64),
-    ]
-
-
-class ContextFacts(Struct):
-    _fields_: ClassVar = [
-        *_each(c_int32, "n_ctx", "n_batch", "n_seq_max", "n_outputs_max", "row_size", "hidden_only", "has_bias"),
-        *_each(c_float, "scale", "cap"),
-        ("n_gpus", c_int32),
-        ("cache_bytes", c_int64),
-        ("gpu_cache_bytes", c_int64 * 16),
-        *_each(c_int64, "compute_bytes", "n_graphs_reused", "n_shapes", "shapes_bytes", "n_cuda_graphs"),
-        ("reads_all_since", c_char_p),
-    ]
-
-
-class Plan(Struct):
-    _fields_: ClassVar = [
-        ("n_tokens", c_int64),
-        *_each(c_void_p, "token", "pos", "seq_offset", "seq_id"),
-        ("n_seq_ids", c_int64),
-        ("output", c_void_p),
-        ("n_rows", c_int64),
-        ("rows", c_void_p),
-        *_each(c_int64, "batch_us", "trim_us", "n_trim"),
-        *_each(c_void_p, "trim_seq", "trim_from"),
-        ("n_keep", c_int64),
-        ("keep", c_void_p),
-    ]
-
-
-class Trie(Struct):
-    _fields_: ClassVar = [
-        *_each(c_int64, "n_queries", "n_nodes", "n_labels"),
-        *_each(c_void_p, "node_start", "label_start", "label_edge", "edge", "log_probability", "probability"),
-        ("all_finite", c_int64),
-    ]
+Error = _struct("Error", (c_char * 2048, "message"))
+Library = _struct(
+    "Library",
+    (c_char_p, "llama_cpp_commit llama_cpp_python_version source_digest backend"),
+    (c_int32, "max_sequences"),
+)
+Device = _struct(
+    "Device",
+    (c_int32, "kind"),
+    (c_uint64, "free_bytes total_bytes"),
+    (c_char * 256, "name"),
+    (c_char_p, "cpu_features cpu_variant"),
+)
+ModelParams = _struct(
+    "ModelParams",
+    (c_char_p, "path"),
+    (c_int32, "n_gpu_layers weight_order"),
+    (c_void_p, "share"),
+    (c_int64, "n_gpus"),
+    (c_int32, "without_weights cpu_activations n_layers"),
+    (PROGRESS_FUNCTION, "progress"),
+    (c_void_p, "user"),
+)
+ModelFacts = _struct(
+    "ModelFacts",
+    (c_int32, "n_vocab n_embd n_layer n_left_out n_ctx_train token_bos token_eos token_eot"),
+    (c_int32, "add_bos n_lane_ordered walks_trees"),
+    (c_int64, "size_bytes n_params state_bytes"),
+    (c_char * 128, "description"),
+)
+ContextParams = _struct(
+    "ContextParams",
+    (c_int32, "n_ctx n_batch n_seq_max n_outputs_max n_threads"),
+    (c_int32, "hidden_only flash_attn visible_cells batch_invariant n_state_seqs"),
+    (c_char_p, "kv_type"),
+    (c_void_p, "label_token"),
+    (c_int64, "n_label_tokens"),
+)
+ContextFacts = _struct(
+    "ContextFacts",
+    (c_int32, "n_ctx n_batch n_seq_max n_outputs_max row_size hidden_only has_bias"),
+    (c_float, "scale cap"),
+    (c_int32, "n_gpus"),
+    (c_int64, "cache_bytes"),
+    (c_int64 * 16, "gpu_cache_bytes"),
+    (c_int64, "compute_bytes n_graphs_reused n_shapes shapes_bytes n_cuda_graphs"),
+    (c_char_p, "reads_all_since"),
+)
+Plan = _struct(
+    "Plan",
+    (c_int64, "n_tokens"),
+    (c_void_p, "token pos seq_offset seq_id"),
+    (c_int64, "n_seq_ids"),
+    (c_void_p, "output"),
+    (c_int64, "n_rows"),
+    (c_void_p, "rows"),
+    (c_int64, "batch_us trim_us n_trim"),
+    (c_void_p, "trim_seq trim_from"),
+    (c_int64, "n_keep"),
+    (c_void_p, "keep"),
+)
+Trie = _struct(
+    "Trie",
+    (c_int64, "n_queries n_nodes n_labels"),
+    (c_void_p, "node_start label_start label_edge edge log_probability probability"),
+    (c_int64, "all_finite"),
+)
 
 
 # Every function but qcls_abi; each returns a status, and takes an Error after the arguments listed.
@@ -227,7 +195,6 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_library_describe": [POINTER(Library)],
     "qcls_set_log": [LOG_FUNCTION, c_void_p],
     "qcls_device_describe": [c_int32, POINTER(Device)],
-    "qcls_device_measure": [POINTER(Operation), POINTER(Seconds)],
     "qcls_model_open": [POINTER(ModelParams), POINTER(c_void_p)],
     "qcls_model_close": [c_void_p],
     "qcls_model_describe": [c_void_p, POINTER(ModelFacts)],
@@ -270,7 +237,7 @@ def bind(path: Path) -> Any:
     return library
 
 
-def check(status: int, error: Error, path: Path | None = None) -> None:
+def check(status: int, error: Struct, path: Path | None = None) -> None:
     """Raise the error of a status other than OK, with the library's message, and the file if one is given."""
     if status != _OK:
         # the message may quote bytes of a model file
@@ -286,7 +253,8 @@ def with_remedy(message: str) -> str:
             return words.format(*known.groups())
     for pattern, words in _INNER:
         message = re.sub(pattern, words, message)
-    return message.strip("; \n")
+    message = message.strip("; \n")
+    return f"{message}: {_AGAIN}" if message.startswith("llama.cpp could not load the model:") else message
 
 
 _NEWER = "install a newer qcls-gguf, or choose another file"
@@ -327,7 +295,8 @@ _KNOWN = (
 _INNER = (
     (r"(?:\S*/)?[\w.-]+\.(?:cpp|c|cu|cuh|h):\d+: GGML_ASSERT\((.*?)\) failed", r"a check of its own fails (\1)"),
     (r"(?:\S*/)?[\w.-]+\.(?:cpp|c|cu|cuh|h):\d+: ", ""),
-    (r"\b(?:llama|ggml|gguf)_\w+: ", ""),
+    (r"\b(?:llama|ggml|gguf|check|load|init)_\w+: ", ""),
+    (r"(?:\\x0a)+(?=;|\n|$)", ""),
     (r"\berror loading model: ", ""),
     (r"(?:; |\n)?failed to load model(?: from file)?(?=;|\n|$)", ""),
 )

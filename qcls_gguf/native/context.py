@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ctypes import addressof, byref, c_char, c_int64, c_void_p
 from dataclasses import dataclass
 from operator import attrgetter, le
-from typing import Any, Unpack
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from ..statistics import Float32Array, Int32Array
 from ..system.closing import Closing
 from . import abi
 from .abi import BOOL, FLOAT32, INT32, Error, Status, address, check, int32
-from .context_settings import ContextSettings, described, opened
 from .library import call, library
 from .model import NativeModel
 
@@ -29,6 +28,50 @@ _DTYPES = [INT32, INT32, INT32, INT32, BOOL, INT32, INT32, FLOAT32]
 _NDIMS = [1, 1, 1, 1, 1, 1, 1, 2]
 _DTYPE, _NDIM = attrgetter("dtype"), attrgetter("ndim")
 _FROM_BUFFER: Callable[[npt.NDArray[Any]], c_char] = c_char.from_buffer  # type: ignore[assignment]
+
+
+FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
+
+
+@dataclass(frozen=True, slots=True)
+class ContextMemory:
+    """The memory of a context in bytes, on all devices."""
+
+    cache_bytes: int
+    """the KV cache, with the states of recurrent layers"""
+    compute_bytes: int
+    """the compute buffers for the largest decode"""
+
+    def __str__(self) -> str:
+        gib = [n / (1 << 30) for n in (self.cache_bytes, self.compute_bytes)]
+        return f"{gib[0]:.2f} GiB of cache and states, {gib[1]:.2f} GiB of compute buffers"
+
+
+class ContextSettings(TypedDict):
+    """How a context is opened: its limits, as llama.cpp names them, and what it computes with."""
+
+    n_ctx: int
+    n_batch: int
+    n_seq_max: int
+    n_outputs_max: int
+    n_threads: int
+    hidden_only: NotRequired[bool]
+    """rows are final-norm hidden states, as by default; else logits (stock llama.cpp)"""
+    label_tokens: NotRequired[Int32Array | None]
+    """(n,) int32, as for `set_label_tokens`"""
+    flash_attn: NotRequired[bool | None]
+    """None lets llama.cpp choose, as by default"""
+    visible_cells: NotRequired[bool]
+    """read in attention only the cells that a token may see, if the context can (`why_no_visible_cells`), as by
+    default; this needs flash_attn False on a CPU, None on a GPU"""
+    batch_invariant: NotRequired[bool]
+    """a token's row does not depend on what else is decoded with it; this needs attention to visible cells on CUDA
+    devices, and weights that this project's kernels can multiply"""
+    n_state_seqs: NotRequired[int]
+    """of how many sequences recurrent layers keep states at once; 0: of all, as by default. Where the model walks
+    trees, decodes that are trimmed afterwards write only those of sequences that keep some"""
+    kv_type: NotRequired[str]
+    """f16 by default"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +112,7 @@ class NativeContext(Closing):
         """
         self._error = Error()
         self._error_ref = byref(self._error)
-        self._handle = handle = opened(model, settings)
+        self._handle = handle = _opened(model, settings)
         self.model = model  # keeps the model open: it must not be freed before the context
         self._free = weakref.finalize(self, library().qcls_context_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -239,6 +282,38 @@ class NativeContext(Closing):
             self._handle = c_void_p()
             self.model.contexts.discard(self)
             _contexts.pop(id(self), None)
+
+
+def measure_context(model: NativeModel, **settings: Unpack[ContextSettings]) -> ContextMemory:
+    """What a context would take, for a model without weights; nothing of it is allocated. Raises as NativeContext."""
+    if not model.without_weights:
+        raise PlanError("the model was opened with its weights: open a context, and ask its counters")
+    handle = _opened(model, settings)
+    try:
+        return described(handle).to(ContextMemory)
+    finally:
+        library().qcls_context_close(handle, None)
+
+
+def _opened(model: NativeModel, settings: ContextSettings) -> c_void_p:
+    """The handle of a context. Raises as NativeContext."""
+    members: dict[str, Any] = {"hidden_only": True, "visible_cells": True, **settings}
+    tokens = members.pop("label_tokens", None)
+    if tokens is not None:
+        members |= {"label_token": address(tokens, INT32, 1, 0), "n_label_tokens": len(tokens)}
+    members["flash_attn"] = FLASH_ATTN[settings.get("flash_attn")]
+    members["kv_type"] = settings.get("kv_type", "f16").encode()
+    handle, error, params = c_void_p(), Error(), abi.ContextParams(**members)
+    status = library().qcls_context_open(model.handle, byref(params), byref(handle), byref(error))
+    check(status, error, None if status == Status.BAD_ARGUMENT else model.path)
+    return handle
+
+
+def described(handle: c_void_p) -> abi.Struct:
+    """A context as C describes it; any thread may ask."""
+    facts = abi.ContextFacts()
+    call("qcls_context_describe", handle, byref(facts))
+    return facts
 
 
 _contexts: weakref.WeakValueDictionary[int, NativeContext] = weakref.WeakValueDictionary()

@@ -196,7 +196,7 @@ class NativeModel(Closing):
             self._handle = c_void_p()
 
 
-def _load(path: Path, params: ModelParams, progress: Callable[[float], object] | None) -> c_void_p:
+def _load(path: Path, params: abi.Struct, progress: Callable[[float], object] | None) -> c_void_p:
     """The handle of a loaded model.
 
     The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.

@@ -74,7 +74,9 @@ class Chat:
     hint: str = ""
     """what the first turn says so that no thought is begun; the template removes it"""
     add: str = ""
-    """the rest of an answer's beginning, which it writes in a conversation alone"""
+    """what it writes at the beginning of an answer in a conversation, and not without one"""
+    cut: str = ""
+    """what it writes in place of that"""
     thought: str = ""
     """the mark of a thought that it leaves open"""
     after: str = ""
@@ -183,7 +185,7 @@ def _whole_text(prompt: PromptConfig, chat: Chat, model: ChatModel) -> str:
     for role, given in turns.items():
         if given.strip() not in text:
             raise ConfigError(f"the model's chat template changes or drops the {role} text: {_INSTEAD}")
-    add = chat.add
+    text, add = text.removesuffix(chat.cut), chat.add if text.endswith(chat.cut) else ""
     if chat.thought and (closer := chat.closer(model)):
         # an empty thought lets the model answer at once, as in Qwen3's own template
         in_lines = chat.after.isspace() or chat.thought == _THINK
@@ -243,10 +245,15 @@ def _answered(chat: Chat, given: Mapping[str, Any]) -> Chat:
             return told
     if rest.strip() and not is_users and (not begins or MARK.search(rest)):
         return replace(chat, add=rest)
+    n = common_prefix(tail, middle)
+    said, own = tail[n:], middle[n:]
+    is_other = not "".join(own.split()).startswith("".join(said.split())) and not is_users
+    if is_other and said.strip() and MARK.search(own) and not any(map(_CLOSES.search, MARK.findall(said))):
+        return replace(chat, cut=said, add=own)  # another channel, where answers have one of their own
     if not mark:
         return chat
-    said = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _REASON)
-    thought = _tried(chat, {**turns, "assistant": _ANSWER}, generate=False, **said)
+    reasons = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _REASON)
+    thought = _tried(chat, {**turns, "assistant": _ANSWER}, generate=False, **reasons)
     after = re.search(f"{_REASON}(.*?){_ANSWER}", thought, re.DOTALL)
     closer = MARK.search(after[1]) if after else None
     closers = (*([closer[0]] if closer else []), *_closers(mark[0]))

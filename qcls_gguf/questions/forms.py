@@ -75,9 +75,11 @@ class Forms:
         If a template cannot render the forms, each question raises that error.
         """
         self._texts: dict[Kind, str | ConfigError] = {}
+        self.label_ends: dict[Kind, str | None] = {}
+        """What ends a label, where the chat template ends answers with another token than the file's."""
         for kind in KINDS:
             try:
-                self._texts[kind] = _whole_text(getattr(forms, kind), model, config)
+                self._texts[kind], self.label_ends[kind] = _whole_text(getattr(forms, kind), model, config)
             except ConfigError as e:
                 self._texts[kind] = e
 
@@ -90,11 +92,12 @@ class Forms:
         return re.sub("|".join(map(re.escape, filled)), lambda slot: filled[slot[0]], text)
 
 
-def _whole_text(form: Form, model: Model, config: ModelConfig) -> str:
+def _whole_text(form: Form, model: Model, config: ModelConfig) -> tuple[str, str | None]:
     if config.chat_template is None and model.chat_template is None:
-        return f"{form.system}\n\n{form.user}\n{form.answer_cue}"
+        return f"{form.system}\n\n{form.user}\n{form.answer_cue}", None
     labels = ("first", "second")  # which no form shows
     prompt = PromptConfig(
         name="question", system=form.system, user=form.user, answer_cue=form.answer_cue, labels=labels
     )
-    return render_prompts([prompt], model, config).prompts[0].template
+    rendered = render_prompts([prompt], model, config).prompts[0]
+    return rendered.template, rendered.label_end

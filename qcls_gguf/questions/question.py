@@ -143,7 +143,8 @@ def compile_question(question: Question, forms: Forms, classifier: Classifier) -
     )
     quotes = Quotes(classifier.engine.model, [instructions, lines])
     text = forms.text(question.kind, quotes.quote(instructions), quotes.quote(lines))
-    prompt = PromptConfig(name=_NAME, prompt_template=text, labels=tuple(each.label for each in question.options))
+    labels, label_end = tuple(option.label for option in question.options), forms.label_ends.get(question.kind)
+    prompt = PromptConfig(name=_NAME, prompt_template=text, labels=labels, label_end=label_end)
     return compile_quoted([prompt], quotes, classifier, audit=question.audit)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.errors import PlanError, ScoreError
-from qcls_gguf.native.trie import trie_rooms
+from qcls_gguf.native.arithmetic import trie_rooms
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 from qcls_gguf.score import scorer as scorer_module
 from qcls_gguf.score.rows import Output, RowLayout

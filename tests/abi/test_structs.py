@@ -19,7 +19,7 @@ from qcls_gguf.native.abi import ABI, SIGNATURES, Error, Parse, Status, Struct, 
 from qcls_gguf.native.library import library
 
 
-def open_with(model: NativeModel, params: abi.ContextParams) -> tuple[int, str]:
+def open_with(model: NativeModel, params: abi.Struct) -> tuple[int, str]:
     """The status and message of opening a context, which is closed again."""
     handle, error = c_void_p(), Error()
     status = library().qcls_context_open(model.handle, byref(params), byref(handle), error)
@@ -73,7 +73,7 @@ def test_a_model_without_weights_has_contexts_to_describe_alone(make_model: Make
                 call()
 
 
-def plan_of_one(context: NativeContext) -> tuple[abi.Plan, list[np.ndarray[Any, Any]]]:
+def plan_of_one(context: NativeContext) -> tuple[abi.Struct, list[np.ndarray[Any, Any]]]:
     """One token of sequence 0, whose row is wanted, and its arrays."""
     arrays = [np.array(values, np.int32) for values in ([5], [0], [0, 1], [0])]
     arrays += [np.ones(1, np.uint8), np.zeros((1, context.row_size), np.float32)]

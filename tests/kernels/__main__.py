@@ -20,8 +20,8 @@ from typing import Any
 from rich.console import Console
 
 from qcls_gguf import Config, ModelConfig, QclsError, load_config
-from qcls_gguf.native.kernel_steps import LANE_ORDER
-from qcls_gguf.native.kernel_steps import environment as kernel_environment
+from qcls_gguf.native.device import LANE_ORDER
+from qcls_gguf.native.device import environment as kernel_environment
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import Document, Part
 from qcls_gguf.report.environment import environment, gpu_state

@@ -13,7 +13,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from random_tensors import SCALES, random_blocks
 
-from qcls_gguf.native.kernel_steps import environment as set_environment
+from qcls_gguf.native.device import environment as set_environment
 from qcls_gguf.native.library import library, library_folder
 
 Floats = npt.NDArray[np.float32]

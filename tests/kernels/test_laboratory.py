@@ -23,7 +23,7 @@ from kernels.decodes import largest_difference
 from kernels.variants import LANES, compare_variants, variants
 from qcls_gguf.cli.app import app
 from qcls_gguf.native import build_info, sees_cuda_gpu
-from qcls_gguf.native.kernel_steps import STEPS
+from qcls_gguf.native.device import STEPS
 
 SPECS = [PromptSpec(name="item", template="query: {query}\nlabel:", labels=("dress", "coat", "none"))]
 

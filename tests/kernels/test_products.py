@@ -13,7 +13,7 @@ from kernels.variants import runs_code_for_75
 from qcls_gguf import ModelError
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import sees_cuda_gpu
-from qcls_gguf.native.kernel_steps import LANE_ORDER, OWN_TYPES, STEPS
+from qcls_gguf.native.device import LANE_ORDER, OWN_TYPES, STEPS
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 N_K = 1024

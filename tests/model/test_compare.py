@@ -27,7 +27,7 @@ from qcls_gguf.compare.servers import Connection, is_url
 from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.model import Model
 from qcls_gguf.model.placement import gpus
-from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STEPS
+from qcls_gguf.native.device import CPU_PRODUCTS, LANE_ORDER, STEPS
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.html import document_page
 

@@ -14,7 +14,7 @@ from oracle import Float32Array, decode_sequence
 
 from qcls_gguf.config.schema import CpuActivations
 from qcls_gguf.native import NativeModel
-from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, environment
+from qcls_gguf.native.device import CPU_PRODUCTS, environment
 from qcls_gguf.native.library import set_log
 
 TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q6_K", "MXFP4"]

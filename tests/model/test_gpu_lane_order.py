@@ -16,8 +16,7 @@ from qcls_gguf import Classifier, load_config
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.model import OpenModels
 from qcls_gguf.native import NativeModel, sees_cuda_gpu
-from qcls_gguf.native.device import first_cuda_device
-from qcls_gguf.native.kernel_steps import LANE_ORDER
+from qcls_gguf.native.device import LANE_ORDER, first_cuda_device
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 Pair = Callable[..., list[Classifier]]

@@ -15,8 +15,7 @@ from random_hybrids import KINDS_OF_STATES as HYBRIDS
 
 from qcls_gguf import Classifier, ConfigError, DecodeError
 from qcls_gguf.native import sees_cuda_gpu
-from qcls_gguf.native.device import instruction_sets
-from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, TREE_WALK
+from qcls_gguf.native.device import CPU_PRODUCTS, TREE_WALK, instruction_sets
 
 ROUNDING = 0.1
 """Where weights are quantised; measured: 0.018, since a difference in the last bit may round activations otherwise."""

@@ -9,7 +9,7 @@ from kernels.variants import LANES, compare_variants, variants
 from oracle import ITEM, PromptSpec
 
 from qcls_gguf.native import sees_cuda_gpu
-from qcls_gguf.native.kernel_steps import OWN_TYPES, environment
+from qcls_gguf.native.device import OWN_TYPES, environment
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LEFT_TO_STOCK = 1

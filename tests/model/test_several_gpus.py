@@ -19,7 +19,7 @@ from qcls_gguf.model.header import read_header
 from qcls_gguf.model.open import context_memory, open_vocabulary
 from qcls_gguf.model.placement import gpus, weights_of
 from qcls_gguf.native import ContextMemory, NativeContext, NativeModel
-from qcls_gguf.native.context_settings import described
+from qcls_gguf.native.context import described
 
 pytestmark = pytest.mark.skipif(len(gpus()) < 2, reason="needs two GPUs")
 PROMPTS = [

@@ -210,7 +210,9 @@ def test_what_closes_a_thought_is_found_in_the_template_and_the_vocabulary() -> 
 
 def test_an_answer_begins_as_in_a_conversation_where_the_prompt_stops_short() -> None:
     content = "{{ '<|channel|>final<|message|>' if m.role == 'assistant' }}{{ m.content }}"
-    assert text(loop(content)).endswith("assistant\n<|channel|>final<|message|>{name}:")
+    wanted = text(CHATML).replace("{name}:", "<|channel|>final<|message|>{name}:")
+    for begin in ("", "<|channel|>analysis<|message|>", "<think>"):
+        assert text(loop(content, begin="<|im_start|>assistant\n" + begin)) == wanted
 
 
 @pytest.mark.parametrize(

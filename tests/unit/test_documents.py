@@ -12,7 +12,7 @@ from pydantic import BaseModel
 import qcls_gguf
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.native.kernel_steps import STEPS
+from qcls_gguf.native.device import STEPS
 
 COMMANDS = typer.main.get_group(app).commands
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qcls_gguf.errors import ModelError, PlanError
 from qcls_gguf.model.header import GgufHeader, Scalar, read_header
-from qcls_gguf.native.tensor_types import dequantised, type_block
+from qcls_gguf.native.arithmetic import dequantised, type_block
 
 # The fixture holds bytes that no example changes, and every example writes its own file anew.
 PROPERTY = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -92,37 +92,6 @@ typedef struct qcls_device {
 /* Describes device `index`: from 0 on, GPUs first, or -1 for the CPU. QCLS_BAD_ARGUMENT after the last device. */
 QCLS_API int32_t qcls_device_describe(int32_t index, qcls_device * device, qcls_error * error);
 
-typedef enum qcls_operation_kind {
-    QCLS_COPY = 0,     /* n_bytes of memory are read once and written once; twice as much is needed */
-    QCLS_PRODUCT = 1,  /* weights (n_inner, n_rows) times n_columns columns of F32: 2 * n_inner * n_rows * n_columns
-                          operations */
-    QCLS_MULTIPLY = 2, /* for a CPU: 10^9 operations on registers, with the instructions of products of weight_type */
-    QCLS_READ = 3      /* for a CPU: n_bytes of memory are read once */
-} qcls_operation_kind;
-
-/* An operation to measure. */
-typedef struct qcls_operation {
-    int32_t kind;        /* a qcls_operation_kind */
-    int32_t device;      /* index of the device */
-    int32_t n_threads;   /* required, 1 to 512: threads that share the operation on a CPU */
-    int32_t weight_type; /* for products and QCLS_MULTIPLY: a ggml_type that weights can have; 0: F32 */
-    int32_t n_inner;     /* for products, required: the length of a row, 1 to 65536, a multiple of the type's block */
-    int32_t n_rows;      /* for products, required: rows of weights, 1 to 65536 */
-    int32_t n_columns;   /* for products, required: 1 to 65536 */
-    int64_t n_bytes;     /* for QCLS_COPY and QCLS_READ, required: 4 to 2^36 */
-    double budget_s;     /* about how many seconds all samples take together; 0: each sample is one operation */
-} qcls_operation;
-
-/* Seconds of one operation. */
-typedef struct qcls_seconds {
-    double best;   /* the least of five samples, of fifty for QCLS_MULTIPLY and QCLS_READ */
-    double median; /* the median of these samples */
-} qcls_seconds;
-
-/* Measures a device's peak rate. QCLS_DECODE_FAILED if the device does not have the operation: GPUs have neither
- * QCLS_MULTIPLY nor QCLS_READ, and a CPU has QCLS_MULTIPLY only for types with products of this project. */
-QCLS_API int32_t qcls_device_measure(const qcls_operation * operation, qcls_seconds * seconds, qcls_error * error);
-
 /* --- models ------------------------------------------------------------------------------------------------------- *
  * Created by qcls_model_open, freed by qcls_model_close when no context of it is open. Any number of threads may      *
  * describe a model and use its tokenizer.                                                                            */

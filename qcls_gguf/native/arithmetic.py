@@ -1,17 +1,47 @@
-"""The arithmetic of label tries in C."""
+"""Arithmetic in C: the types of tensors, as ggml numbers them, with their values as float32; and label tries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import byref
-from functools import partial
+from ctypes import byref, c_int64
+from functools import cache, partial
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import PlanError
-from ..statistics import Int32Array
-from .abi import INT32, Trie, address
-from .library import library
+from ..statistics import Float32Array, Int32Array
+from .abi import FLOAT32, INT32, Error, Status, Trie, address, check
+from .library import call, library
+
+_UINT8 = np.dtype(np.uint8)
+_UNKNOWN = int(Status.BAD_ARGUMENT)
+_LARGEST = (1 << 31) - 1
+
+
+@cache
+def type_block(kind: int) -> tuple[int, int] | None:
+    """The values and the bytes of a block of a type; None where ggml has no such type."""
+    n_values, n_bytes, error = c_int64(), c_int64(), Error()
+    if kind > _LARGEST:
+        return None
+    status = library().qcls_type_block(kind, byref(n_values), byref(n_bytes), byref(error))
+    if status == _UNKNOWN:
+        return None
+    check(status, error)
+    return n_values.value, n_bytes.value
+
+
+def dequantised(kind: int, data: npt.NDArray[np.uint8], n_values: int) -> Float32Array:
+    """The values, shape (n_values,), of whole blocks of a type, uint8 of shape (n_bytes,).
+
+    Raises PlanError for a type that is not one of weights, or blocks of another number of values.
+    """
+    found = np.empty(n_values, np.float32)
+    source, target = address(data, _UINT8, 1, data.size), address(found, FLOAT32, 1, n_values)
+    call("qcls_dequantise", kind, source, data.size, target, n_values)
+    return found
+
 
 Layout = tuple[Int32Array, Int32Array, Int32Array]
 """node_start, label_start, label_edge: node i's edges are [node_start[i], node_start[i + 1]), label j's path
