@@ -15,8 +15,7 @@ from ..config.template import SLOT
 from ..config.words import counted, shown
 from ..errors import ConfigError
 from ..model.header import TensorInfo
-from ..native.device import instruction_sets
-from ..native.device import OWN_TYPES
+from ..native.device import OWN_TYPES, instruction_sets
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..report.document import percent
 from ..score.result import ModelInfo
