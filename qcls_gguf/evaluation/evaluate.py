@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 
 from ..config.calibration_file import read_calibration
 from ..config.heads_file import headed
+from ..config.prompt import CONTENT_FREE_QUERIES
 from ..config.schema import Config, raw_config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, read_labelled
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import environment
-from ..statistics import softmax
-from .metrics import check_statements, mode_statistics, prompt_statistics, worst_rows
+from ..score.adjustment import log_prior
+from ..statistics import binomial_cdf, softmax
+from .metrics import LEVEL, check_statements, mode_statistics, prompt_statistics, worst_rows
 from .passes import answer_rows, not_applicable, probabilities_of, raw_scores, truth_of, usable_rows
-from .records import EvaluationRecord, data_record
+from .records import EvaluationRecord, PromptStatistics, data_record
 
+_LEAST_TRIED, _MOST_TRIED = 40, 200
+_MOST_S = 120.0
 CONFIGURED = "configured"
 """The name of the mode in which the configuration answers as in `run`."""
 
@@ -93,3 +99,60 @@ def evaluate(
 def _no_statements() -> ConfigError:
     what = "the configuration names no calibration that states an error rate"
     return ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate` and `target_error`")
+
+
+class PriorTrial(NamedTuple):
+    """One prompt on labelled rows, without a prior and with the content-free one."""
+
+    statistics: PromptStatistics
+    """without"""
+    with_prior: float
+    """the accuracy with it"""
+    helps: bool
+    """whether more rows are right with it than chance explains (sign test, 5 %), and no label all but disappears"""
+    lost: str | None
+    """a label that gets less than a hundredth of its share of the answers with it"""
+
+
+def try_prior(
+    config: Config, path: Path, opener: ClassifierOpener, columns: LabelledColumns = PLAIN_COLUMNS
+) -> dict[str, PriorTrial]:
+    """Whether the content-free prior helps, by prompt; of prompts without a prior, on up to 200 rows, for two minutes.
+
+    Prompts with fewer than 40 rows are left out. Raises ConfigError for rows that cannot be used, and what Classifier
+    raises.
+    """
+    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
+    chosen = np.random.default_rng(0).permutation(len(data.rows))[:_MOST_TRIED].tolist()
+    answers, began = [], monotonic()
+    with opener.open(config, quiet=True) as classifier:
+        usable, _ = usable_rows(data, classifier, skip_bad=True)
+        is_usable = {row.line for row in usable}
+        empty = [classifier.classify(query).results for query in CONTENT_FREE_QUERIES]
+        rows: list[LabelledQuery] = []
+        for row in opener.each("try the prior", [data.rows[place] for place in chosen]):
+            if row.line in is_usable and (len(rows) < _LEAST_TRIED or monotonic() < began + _MOST_S):
+                answers.append(classifier.classify(row.query).results)
+                rows.append(row)
+        prompts = classifier.prompts
+    trials = {}
+    for number, prompt in enumerate(prompts):
+        truth = truth_of(prompt, rows)
+        if len(truth.index) < _LEAST_TRIED:
+            continue
+        of_prompt = [results[number] for results in answers]
+        prior = log_prior(raw_scores([results[number] for results in empty])[TREE])
+        scores = raw_scores(of_prompt)[TREE][truth.index]
+        places = np.arange(len(scores))
+        before, after = scores.argmax(axis=1), (scores - prior).argmax(axis=1)
+        was, is_right = truth.accepted[places, before], truth.accepted[places, after]
+        n_better, n_worse = int((is_right & ~was).sum()), int((was & ~is_right).sum())
+        share, answered = (np.bincount(labels, minlength=len(prompt.labels)) for labels in (truth.first, after))
+        lost = [label for label, n, m in zip(prompt.labels, share, answered, strict=True) if m < n / 100]
+        trials[prompt.name] = PriorTrial(
+            statistics=prompt_statistics(truth, probabilities_of(of_prompt), of_prompt)[0],
+            with_prior=float(is_right.mean()),
+            helps=not lost and binomial_cdf(n_worse, n_better + n_worse, 0.5) <= LEVEL,
+            lost=lost[0] if lost else None,
+        )
+    return trials

@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 
-from ..config.prompt import CONTENT_FREE_QUERIES, NO_CONTENT
+from ..config.prompt import CONTENT_FREE_QUERIES, nothing_kind
 from ..config.words import shown
 from ..core.handle import PromptHandle
 from ..score.result import Result
@@ -47,8 +47,8 @@ class AnswerSample:
             labels = Counter(each.label for each in answers if not each.abstained)
             label, most = max(labels.items(), key=lambda each: each[1], default=("", 0))
             # Labels such as `none` may be right for most queries, and for those without content.
-            is_none = any(each.lower() in NO_CONTENT for each in prompt.labels)
-            if most >= _ALIKE * n and label.lower() not in NO_CONTENT:
+            is_none = any(map(nothing_kind, prompt.labels))
+            if most >= _ALIKE * n and not nothing_kind(label):
                 what = f"{most / n:.0%} of {n} answers are {shown(label)}: if that cannot be, try another answer_cue"
                 found.append(f"{prompt.name}: {what}, `prior: content_free`, or a larger model")
             elif head is None and adjustment.is_neutral and not is_none:

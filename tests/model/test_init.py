@@ -9,8 +9,10 @@ from chat_templates import CHATS
 from commands import invoked
 from conftest import MakeModel
 
-from qcls_gguf import Classifier
+from qcls_gguf import Classifier, load_config
 from qcls_gguf.cli.inspect import schema_text
+from qcls_gguf.evaluation.evaluate import try_prior
+from qcls_gguf.opening import ClassifierOpener
 
 
 def init(*arguments: object) -> tuple[int, str]:
@@ -87,3 +89,36 @@ def test_a_source_is_needed_and_sources_exclude_each_other(tmp_path: Path) -> No
         assert code == 2
         assert words in said
     assert not Path(out).exists()
+
+
+def test_a_configuration_is_tried_on_the_rows(chat_model: Path, tmp_path: Path) -> None:
+    """How many are right, and whether the prior helps, against classifiers; --quick loads nothing."""
+    out, data = tmp_path / "c.yaml", tmp_path / "rows.csv"
+    queries = [f"{word} dress {i}" for i in range(40) for word in ("red", "blue", "plain")]
+
+    def write(labels: list[str]) -> None:
+        rows = [f"{query},{label}" for query, label in zip(queries, labels, strict=True)]
+        data.write_text("\n".join(["query,color", *rows]))
+
+    write(["red", "blue", "none"] * 40)
+    options = ("--data", data, "-m", chat_model, "-o", out, "--force")
+    assert "rows right" not in init(*options, "--quick")[1]
+    config = load_config(out)
+    with Classifier.from_config(config) as classifier:
+        plain = [classifier.classify(query).labels["color"] for query in queries]
+    with Classifier.from_config(config.changed(prompts=(config.prompts[0].changed(prior="content_free"),))) as prior:
+        shifted = [prior.classify(query).labels["color"] for query in queries]
+    assert plain != shifted
+    for right, helps in ((plain, False), (shifted, True)):
+        labels = [*right[:105], *["red", "blue", "none"] * 5]
+        write(labels)
+        with ClassifierOpener() as opener:
+            tried = try_prior(config, data, opener)["color"]
+        found = [sum(map(str.__eq__, answers, labels)) / 120 for answers in (plain, shifted)]
+        assert (tried.statistics.accuracy, tried.with_prior) == pytest.approx(found)
+        assert tried.helps == (helps and tried.lost is None)
+        code, said = init(*options)
+        assert code == 0
+        assert "of 120 rows right" in said
+        assert "of 120 rows right" in " ".join(out.read_text().replace("#", "").split())
+        assert (load_config(out).prompts[0].prior == "content_free") == ("right with a content-free prior" in said)

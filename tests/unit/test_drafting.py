@@ -1,5 +1,6 @@
 """New configurations: from labels, from labelled rows; which model they name."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,46 @@ def test_a_model_below_the_configuration_is_named_from_there(tmp_path: Path) -> 
         folder.mkdir(exist_ok=True)
         config = loaded(draft_text(draft("a=p,q", model=model), folder), folder)
         assert find_model(config.model, offline=True) == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [
+        *((label, "if none is mentioned") for label in ("none", "None", "N/A", "<none>", "not applicable", "ninguna")),
+        *((label, "only if no other label fits") for label in ("other", "Others", "misc", "sonstige", "autre", "其他")),
+        *((label, "if the text does not tell") for label in ("unknown", "unclear", "unbekannt", "desconocido")),
+        *((label, "if the text takes no side") for label in ("neutral", "Neutre", "neutro")),
+        *((label, "") for label in ("no", "dress", "another", "nonesuch", "unknown author")),
+    ],
+)
+def test_labels_that_say_nothing_get_their_sentence(label: str, sentence: str, tmp_path: Path) -> None:
+    (prompt,) = loaded(draft_text(draft(f"topic=dress2,{label},jeans2"), tmp_path), tmp_path).prompts
+    text = prompt.system or ""
+    assert (f" Use '{label}' {sentence}." in text) == bool(sentence)
+    assert text.count("Use '") == bool(sentence)
+    assert prompt.prior == "none"
+
+
+@pytest.mark.parametrize(
+    ("texts", "language"),
+    [
+        (["红色连衣裙", "nike 女跑鞋", "dress"], "zh"),
+        (["red dress", "jeans", "红色连衣裙"], "en"),
+        (["赤いドレス", "青いジーンズ"], "en"),
+        (["vestido rojo", "rotes Kleid", "платье"], "en"),
+        (["123", "!!"], "en"),
+    ],
+)
+def test_rows_are_asked_about_in_their_language(texts: list[str], language: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("query,topic\n" + "".join(f"{text},{label}\n" for text in texts for label in ("a", "无") * 3))
+    nested = tmp_path / "rows.jsonl"
+    rows = [{"query": text, "labels": {"topic": label}} for text in texts for label in ("a", "无")]
+    nested.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for data in (path, nested):
+        found = find_labels(data)
+        assert found.language == language
+        written = draft_text(Draft(prompts=found.prompts, model=CHAT, source="x", language=found.language), tmp_path)
+        text = loaded(written, tmp_path).prompts[0].system or ""
+        assert ("只输出列表中的一个标签。如果没有提到，输出“无”。" in text) == (language == "zh")
+        assert ("Use '无' if none is mentioned." in text) == (language == "en")
