@@ -170,7 +170,7 @@ def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--data", "missing.jsonl"], 2, "missing.jsonl: cannot be read: No such file"),
+        (["--data", "missing.jsonl"], 2, "missing.jsonl: no such file"),
         (["--data", "DATA", "--scoring", "tre"], 2, "--scoring: 'tre' is not one of tree, first_token, joint, mean"),
         (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
         (["--data", "DATA", "--resume", "a"], 2, "--resume was removed: every row is scored again; give fewer rows"),
