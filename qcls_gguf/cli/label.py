@@ -71,9 +71,8 @@ def label(
     qcls-gguf label queries.parquet --out look.csv --limit 1000 --html look.html
     """
     needs("label", "pyarrow", "label")
-    from ..labelling.results import labelling_document  # see app.py for why here
-    from ..labelling.run import label_files
-    from ..labelling.worker import LabelSettings
+    from ..labelling.records import labelling_document  # see app.py for why here
+    from ..labelling.run import LabelSettings, label_files
 
     check_outputs({"--html": html}, {"--out": out, "--config": config, "--cache": cache})
     k, _, n = part.partition("/")

@@ -23,8 +23,7 @@ from ..errors import ConfigError, QclsError
 from ..score.result import Result
 from ..statistics import FloatArray
 from ..system.closing import Closing
-from .blocks import Queries, distinct_queries
-from .writing import written
+from .blocks import Queries, distinct_queries, written
 
 KEPT = ".answers"
 """the end of the names of the files beside the output"""

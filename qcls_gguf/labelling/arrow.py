@@ -20,7 +20,7 @@ from ..core.handle import PromptHandle
 from ..data.rows import QUERY
 from ..errors import ConfigError, prefixed
 from .answers import AnswerColumns, Answers, answer_of
-from .batches import BatchLabeller, with_room
+from .batches import BatchLabeller, for_batches
 from .blocks import column_at, distinct_queries, with_columns
 from .inputs import check_names, check_query_type
 from .values import texts_of
@@ -57,7 +57,7 @@ def label_table(
         size = batch or _BATCH
         if not isinstance(classifier, PromptHandle):
             config = load_config(classifier) if isinstance(classifier, str | Path) else classifier
-            classifier = stack.enter_context(Classifier.from_config(with_room(config, size)))
+            classifier = stack.enter_context(Classifier.from_config(for_batches(config, size)))
         prompts = classifier.compiled.settings
         columns = AnswerColumns(prompts=prompts, prefix=prefix, scores=scores, top_k=top_k)
         labeller = BatchLabeller(classifier, size)

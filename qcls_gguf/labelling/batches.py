@@ -30,8 +30,8 @@ _GAIN = 0.97
 """of the time of fewer queries a decode: a smaller gain is within the noise of such a short measurement"""
 
 
-def with_room(config: Config, n: int) -> Config:
-    """The configuration with room for n queries in a decode."""
+def for_batches(config: Config, n: int) -> Config:
+    """The configuration with space for n queries in a decode."""
     runtime = config.runtime.changed(max_batch=max(config.runtime.max_batch, n))
     return for_configured_prompts(config.changed(runtime=runtime))
 

@@ -1,11 +1,15 @@
-"""The rows of a shard in memory: their values and distinct queries, and the reasons why rows have no query."""
+"""The rows of a shard: read with their distinct queries and the reasons why rows have none, and written with labels."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..data.lines import is_text, shown_bytes
-from ..data.rows import NULL, QUERY, Reading, open_rows, placed
-from ..errors import ConfigError, prefixed
+from ..data.rows import NULL, QUERY, Format, Reading, open_rows, placed
+from ..errors import ConfigError, QclsError, prefixed
+from ..system.folders import whole_file
 from .inputs import Input, Shard, check_names
-from .values import column_of, json_of, members_in, texts_of, values_of
+from .values import cell, column_of, json_of, members_in, texts_of, values_of
 
+DIGITS = 6
+"""of a probability that is written as text"""
 BLANK = "the query is blank"
 _NOT_UTF8 = "the query is not valid UTF-8"
 _BUFFER_BYTES = 1 << 20
@@ -191,3 +198,45 @@ def column_at(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.Chun
     for name in names:
         column = pc.struct_field(column, name)
     return column
+
+
+def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, header: bool = True) -> int:
+    """Write a shard's rows with their new columns to its file; returns the size in bytes.
+
+    header: whether CSV begins with the names of its columns. Raises QclsError.
+    """
+    with output_file(path) as file:
+        if format_ == "parquet":
+            pq.write_table(with_columns(block.table(), added), file, compression="zstd")
+            return file.tell()
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
+        if format_ == "jsonl":
+            for before, after in zip(block.members(), members_of(added.column_names, rows_of(added)), strict=True):
+                text.write(f"{{{before}{', ' if before else ''}{after}}}\n")
+        else:
+            writer = csv.writer(text, delimiter="\t" if format_ == "tsv" else ",", lineterminator="\n")
+            if header:
+                writer.writerow([*block.names, *added.column_names])
+            for values, more in zip(block.values(), rows_of(added), strict=True):
+                writer.writerow(map(cell, (*values, *more)))
+        text.detach()
+        return file.tell()
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its name when it is complete and on the disk. Raises QclsError if it cannot be written."""
+    with written(path), whole_file(path, mode=0o666, on_disk=True) as file:
+        yield file
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Raises QclsError in place of OSError for a file that is written inside."""
+    try:
+        yield
+    except OSError as e:
+        raise QclsError(
+            f"{path}: could not be written: {e.strerror or e}: finished files stay; run the command "
+            "again when there is room"
+        ) from None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
+import pyarrow.parquet as pq
 from pydantic import Field, JsonValue
 
 from ..config.words import counted
@@ -20,9 +22,9 @@ from ..report.files import LOCK, locked
 from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
 from .answers import KEPT, kept_path
+from .blocks import output_file
 from .inputs import Input, Shard
 from .records import RowCounts, ShardCounts, total_counts
-from .writing import join_files, output_file
 
 _MANIFEST, _DONE = "manifest.json", "done.jsonl"
 _SHARDS = ".shards"
@@ -267,3 +269,22 @@ class OutputFolder:
 def _short(value: JsonValue) -> str:
     text = value if isinstance(value, str) else "not given" if value is None else json.dumps(value)
     return text if len(text) <= 20 else f"{text[:16]}…"
+
+
+def join_files(paths: Sequence[Path], out: Path, format_: Format) -> int:
+    """Join files into one, which gets its name when it is complete; returns its size.
+
+    Of CSV files only the first has a header. Raises QclsError.
+    """
+    with output_file(out) as file:
+        if format_ == "parquet":
+            with pq.ParquetWriter(file, pq.read_schema(paths[0]), compression="zstd") as writer:
+                for path in paths:
+                    with pq.ParquetFile(path) as part:
+                        for group in range(part.num_row_groups):
+                            writer.write_table(part.read_row_group(group))
+        else:
+            for path in paths:
+                with path.open("rb") as part:
+                    shutil.copyfileobj(part, file, 1 << 20)
+        return file.tell()

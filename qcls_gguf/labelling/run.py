@@ -1,26 +1,84 @@
-"""Labels files: finds inputs and shards, labels and records the shards that are missing, joins them."""
+"""Labels files shard by shard with one classifier: reads the next shard and writes the last one while it decodes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 from time import perf_counter
 
-from ..config.words import counted
-from ..data.rows import QUERY, bare_name
+import numpy as np
+import pyarrow as pa
+
+from ..config.schema import Config
+from ..config.words import counted, digest_of
+from ..data.rows import PLAIN, QUERY, Format, Reading, bare_name
 from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
 from ..report.environment import environment, peak_rss_bytes
-from .batches import best_size
+from ..report.suspicions import AnswerSample
+from .answers import Answer, AnswerCache, AnswerColumns, Answers, KeptAnswers, answer_of, kept_path
+from .batches import MOST, BatchLabeller, best_size, for_batches, measure_batches
+from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
-from .output import OutputFolder, Settings
-from .records import LabellingRecord, RunSpeed
-from .worker import LabelSettings, Progress, Worker
+from .output import OutputFolder, Settings, Task
+from .records import BatchSpeed, LabellingRecord, RowCounts, RunSpeed, ShardCounts, duration, shard_counts
 
+_N_SAMPLED = 2000
+WORTH_MEASURING = 2000
+"""distinct queries of a shard: with fewer, the best size of batches would save less than it takes to find it"""
+_UNMEASURED = 8
+"""queries of a decode then"""
 Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSettings:
+    """What to label, and how."""
+
+    config: Config
+    inputs: tuple[str, ...]
+    """files, patterns, folders"""
+    out: Path
+    """a file that ends in a known ending, or a folder"""
+    format: Format | None = None
+    """of them; None: that of the input"""
+    reading: Reading = PLAIN
+    prefix: str = ""
+    """before the names of the columns that are added"""
+    scores: bool = False
+    top_k: int | None = None
+    cache: Path | None = None
+    batch: int | None = None
+    """queries of a decode; None: measured at the start"""
+    shard_rows: int = 50_000
+    limit: int | None = None
+    """only the first rows of all inputs together"""
+    part: tuple[int, int] = (1, 1)
+    """(k, n): only every n-th shard of all inputs together, from the k-th on"""
+    overwrite: bool = False
+    """label everything anew, whatever is there"""
+
+    def row_settings(self, inputs: Sequence[Path], *, is_joined: bool) -> Settings:
+        """Those that a resumed run must share, as far as they are known without a model."""
+        # Where rows are counted over all inputs, or all become one file, there must be the same ones.
+        is_partial = self.limit is not None or self.part != (1, 1)
+        names = ("format", "prefix", "scores", "top_k", "shard_rows", "limit")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "query_column": self.reading.query or QUERY,
+            "input_format": self.reading.format,
+            "encoding": self.reading.encoding,
+            "delimiter": self.reading.delimiter,
+            "part": "/".join(map(str, self.part)) if self.part != (1, 1) else None,
+            "inputs": [str(path) for path in inputs] if is_joined or is_partial else None,
+        }
 
 
 def label_files(
@@ -37,23 +95,18 @@ def label_files(
     output fails: finished shards stay, and the same call resumes from there.
     """
     output = OutputFolder(settings.out, settings.format, settings.part)
-    settings = replace(settings, folder=output.folder, format=output.format)
-    paths = _without_outputs(find_inputs(settings.inputs), output)
-    with output:
-        inputs = _planned(settings, output, paths, on_note)
-        with Worker(settings, opener) as worker:
-            _check_columns(worker.columns.schema().names, inputs)
-            return _labelled(settings, output, inputs, worker, opener, on_progress, on_note)
-
-
-def _without_outputs(found: Sequence[Path], output: OutputFolder) -> list[Path]:
-    """The inputs except what an earlier run wrote into a folder of inputs."""
-    absolute = [Path(os.path.abspath(path)) for path in found]
-    own = Path(os.path.abspath(output.folder))
-    paths = [path for path in absolute if own not in path.parents and path != output.out.absolute()]
+    settings = replace(settings, format=output.format)
+    # without what an earlier run wrote into a folder of inputs
+    own, found = Path(os.path.abspath(output.folder)), [Path(os.path.abspath(p)) for p in find_inputs(settings.inputs)]
+    paths = [path for path in found if own not in path.parents and path != output.out.absolute()]
     if not paths:
         raise ConfigError(f"`out` {output.out}: all inputs are in it: name another output")
-    return paths
+    with output:
+        inputs = _planned(settings, output, paths, on_note)
+        with ExitStack() as stack:
+            run = _Run(settings, output, inputs, opener, stack, on_progress, on_note)
+            totals = run.label()
+            return run.record(totals, tuple(map(str, opener.warnings)))
 
 
 def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path], on_note: Tell) -> list[Input]:
@@ -61,9 +114,9 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
     known: dict[str, Input] = {}
     if not settings.overwrite:
         output.check_joined()
-        output.check(_row_settings(settings, output, paths))
-        known = {each.path: each for each in output.manifest.inputs} if output.manifest else {}
-    names = {each.path: each.name for each in known.values()}
+        output.check(settings.row_settings(paths, is_joined=output.joined is not None))
+        known = {input_.path: input_ for input_ in output.manifest.inputs} if output.manifest else {}
+    names = {input_.path: input_.name for input_ in known.values()}
     inputs = []
     for path in paths:
         before = known.get(str(path))
@@ -79,7 +132,11 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
             on_note(f"{path}: {n_rows:,} rows in {counted(len(now.shards), 'shard')}")
         name = names.setdefault(str(path), _new_name(path, names.values()))
         inputs.append(now.model_copy(update={"name": name}))
-    if output.joined and len({(each.columns, *each.partition) for each in inputs}) > 1 and settings.format != "jsonl":
+    if (
+        output.joined
+        and len({(input_.columns, *input_.partition) for input_ in inputs}) > 1
+        and settings.format != "jsonl"
+    ):
         raise ConfigError(
             f"`out` {output.joined}: the inputs have different columns, {inputs[0].path} and others: name a folder, "
             "which gets a file for each"
@@ -87,7 +144,7 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
     if settings.limit is not None and not known:
         inputs = first_rows(inputs, settings.limit)
     if not output.tasks(inputs):
-        n_shards = sum(len(each.shards) for each in inputs)
+        n_shards = sum(len(input_.shards) for input_ in inputs)
         part = "/".join(map(str, settings.part))
         raise ConfigError(f"`part` {part}: the inputs have {counted(n_shards, 'shard')} only: lower `shard_rows`")
     return inputs
@@ -99,103 +156,209 @@ def _new_name(path: Path, taken: Collection[str]) -> str:
     return next(name for name in chain([stem], (f"{stem}~{number}" for number in count(2))) if name not in taken)
 
 
-def _row_settings(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path]) -> Settings:
-    """The settings, as far as they are known without a model, that a resumed run must share."""
-    # Where rows are counted over all inputs, or all become one file, there must be the same ones.
-    inputs = [str(path) for path in paths] if output.joined or settings.is_partial else None
-    names = ("format", "prefix", "scores", "top_k", "shard_rows", "limit")
-    reading = settings.reading
-    return {
-        **{name: getattr(settings, name) for name in names},
-        "query_column": reading.query or QUERY,
-        "input_format": reading.format,
-        "encoding": reading.encoding,
-        "delimiter": reading.delimiter,
-        "part": "/".join(map(str, settings.part)) if settings.part != (1, 1) else None,
-        "inputs": inputs,
-    }
+class _Run:
+    """The shards that are left, and what was done with them so far."""
 
+    def __init__(
+        self,
+        settings: LabelSettings,
+        output: OutputFolder,
+        inputs: Sequence[Input],
+        opener: ClassifierOpener,
+        stack: ExitStack,
+        on_progress: Tell,
+        on_note: Tell,
+    ) -> None:
+        """Raises what Classifier.from_config raises, and ConfigError for a cache that cannot be used, and for columns
+        that cannot be added.
+        """
+        self._settings, self._output, self._inputs = settings, output, inputs
+        self._on_progress, self._on_note = on_progress, on_note
+        self._most = settings.batch or MOST
+        self._classifier = stack.enter_context(opener.open(for_batches(settings.config, self._most)))
+        self._columns = AnswerColumns(
+            prompts=self._classifier.compiled.settings,
+            prefix=settings.prefix,
+            scores=settings.scores,
+            top_k=settings.top_k,
+        )
+        self._check_columns()
+        config, model = self._classifier.config, self._classifier.model
+        names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type", "cpu_activations")
+        limits = [[name, getattr(config.runtime, name)] for name in names]
+        # of all that answers depend on except the model
+        prompts = digest_of([self._classifier.compiled.digest, repr(self._classifier.adjustments), limits])
+        self._digest = hashlib.sha256(f"{prompts} {model.sha256}".encode()).hexdigest()
+        versions = {name: getattr(model, name) for name in ("package_version", "llama_cpp_commit", "source_digest")}
+        rows = settings.row_settings([Path(input_.path) for input_ in inputs], is_joined=output.joined is not None)
+        self._whole = {**rows, "prompts": prompts, "model_sha256": model.sha256, **versions}
+        self._provenance: Settings = {
+            "out": str(settings.out),
+            "config": str(settings.config.path or "given"),
+            "prompts": [prompt.name for prompt in self._columns.prompts],
+            "model": Path(model.path).name,
+            **{name: getattr(model, name) for name in ("quantization", "device", "backend")},
+        }
+        self._cache: AnswerCache | None = None
+        if settings.cache is not None:
+            self._cache = stack.enter_context(AnswerCache(settings.cache, self._digest, self._columns.ends[-1]))
+        self._pool = stack.enter_context(ThreadPoolExecutor(2, "qcls-gguf files"))
+        self._sample = AnswerSample()  # of the answers that were computed
+        self._measured: tuple[BatchSpeed, ...] = ()
+        self._measuring_s = 0.0
+        self._n_queries = self._n_computed = 0  # distinct ones that were answered; of these, those that nobody knew
+        self._n_rows = 0.0  # that they represent, evenly spread
+        self._writing: Future[ShardCounts] | None = None
 
-def _check_columns(names: Sequence[str], inputs: Sequence[Input]) -> None:
-    """Raise ConfigError if two prompts would have columns of the same name."""
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"two columns would be named {twice!r}: rename a prompt")
-    for each in inputs:
-        with prefixed(each.path):
-            check_names(names, [*(each.column_types.names if each.column_types else ()), *each.partition])
+    def _check_columns(self) -> None:
+        """Raise ConfigError if two columns would have the same name."""
+        names = self._columns.schema().names
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"two columns would be named {twice!r}: rename a prompt")
+        for input_ in self._inputs:
+            with prefixed(input_.path):
+                check_names(names, [*(input_.column_types.names if input_.column_types else ()), *input_.partition])
 
+    def label(self) -> RowCounts:
+        """Label the shards that are missing, and join the files; returns what became of all rows."""
+        output, settings = self._output, self._settings
+        if settings.overwrite:
+            output.forget()
+        output.check(self._whole)
+        self._batch = self._size = settings.batch or output.batch_before(self._whole)
+        missing = output.begin(self._whole, {**self._provenance, "batch": self._batch}, self._inputs)
+        self._tasks = output.tasks(self._inputs)
+        self._n_before = len(self._tasks) - len(missing)
+        if self._n_before:
+            what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
+            self._on_note(f"{self._n_before} of {counted(len(self._tasks), 'shard')} done already: {what}")
+        self._n_missing, n_all = (sum(task.shard.n_rows for task in tasks) for tasks in (missing, self._tasks))
+        self._began = perf_counter()
+        try:
+            blocks: deque[Future[Block]] = deque()
+            for number, task in enumerate(missing):
+                blocks += [self._pool.submit(self._read, next_) for next_ in missing[number + len(blocks) : number + 2]]
+                block, began = blocks.popleft().result(), perf_counter()
+                answers = self._answered(task, block)
+                self._note_written(wait=True)
+                self._writing = self._pool.submit(self._write, task, block, answers, began)
+            self._note_written(wait=True)
+        except BaseException:
+            try:
+                self._note_written(wait=True)  # what is done stays done
+            finally:
+                n, done = n_all - self._n_missing + self._n_rows, len(output.done)
+                shards = f"{done} of {counted(len(self._tasks), 'shard')} done"
+                self._on_note(f"{n:,.0f} of {n_all:,} rows are labelled, {shards}: repeat the same command to resume")
+            raise
+        self._seconds = perf_counter() - self._began if missing else 0.0
+        for why in self._sample.suspicions(self._classifier):
+            self._on_note(why)
+        return output.finish(self._tasks, len(self._inputs), {**self._provenance, "batch": self._size or 1})
 
-def _labelled(
-    settings: LabelSettings,
-    output: OutputFolder,
-    inputs: Sequence[Input],
-    worker: Worker,
-    opener: ClassifierOpener,
-    on_progress: Tell,
-    on_note: Tell,
-) -> LabellingRecord:
-    model = worker.classifier.model
-    versions = {name: getattr(model, name) for name in ("package_version", "llama_cpp_commit", "source_digest")}
-    rows = _row_settings(settings, output, [Path(each.path) for each in inputs])
-    whole = {**rows, "prompts": worker.digest, "model_sha256": model.sha256, **versions}
-    if settings.overwrite:
-        output.forget()
-    output.check(whole)
-    batch = settings.batch or output.batch_before(whole)
-    provenance: Settings = {
-        "out": str(settings.out),
-        "config": str(settings.config.path or "given"),
-        "prompts": [prompt.name for prompt in worker.columns.prompts],
-        "model": Path(model.path).name,
-        **{name: getattr(model, name) for name in ("quantization", "device", "backend")},
-    }
-    missing = output.begin(whole, {**provenance, "batch": batch}, inputs)
-    tasks = output.tasks(inputs)
-    n_before = len(tasks) - len(missing)
-    if n_before:
-        what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
-        on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
-    n_rows, n_all = (sum(task.shard.n_rows for task in some) for some in (missing, tasks))
-    so_far, began, measuring_s = Progress(), perf_counter(), 0.0
-    try:
-        for more in worker.label(missing, batch) if missing else ():
-            so_far.add(more)
-            if more.kept:
-                on_note(more.kept)
-            if more.measured:
-                measuring_s = perf_counter() - began
-                output.note({**provenance, "batch": best_size(more.measured)})
-            for counts in more.done:
-                output.add(counts)
-            line = so_far.line(n_rows, perf_counter() - began - measuring_s)
-            on_progress(f"{line}, {len(output.done)} of {len(tasks)} shards")
-    except BaseException:
-        n, shards = n_all - n_rows + so_far.n_rows, f"{len(output.done)} of {counted(len(tasks), 'shard')}"
-        on_note(f"{n:,.0f} of {n_all:,} rows are labelled, {shards} done: repeat the same command to resume")
-        raise
-    seconds = perf_counter() - began
-    batch = so_far.batch or batch or 1
-    totals = output.finish(tasks, len(inputs), {**provenance, "batch": batch})
-    for why in worker.sample.suspicions(worker.classifier):
-        on_note(why)
-    return LabellingRecord(
-        **dict(totals),
-        out=str(settings.out),
-        n_inputs=len(inputs),
-        n_shards=len(tasks),
-        n_shards_before=n_before,
-        speed=RunSpeed(
-            seconds=seconds if n_rows else 0.0,
-            measuring_s=measuring_s,
-            n_rows=n_rows,
-            n_computed=so_far.n_computed,
-            queries_per_s=so_far.n_computed / (seconds - measuring_s) if so_far.n_computed else None,
-            batch=batch,
-            measured=so_far.measured,
-        ),
-        peak_memory_bytes=peak_rss_bytes(),
-        model=model,
-        environment=environment(worker.classifier.config),
-        warnings=tuple(map(str, opener.warnings)),
-    )
+    def _read(self, task: Task) -> Block:
+        task.input.check_unchanged()
+        block = read_block(task.input, task.shard, self._settings.reading, self._columns.schema().names)
+        task.input.check_unchanged()
+        return block
+
+    def _answered(self, task: Task, block: Block) -> Answers:
+        """The answers to a shard's queries: from those of a stopped run, from the cache, then by the model."""
+        texts = block.queries.texts
+        answers = Answers(self._columns, len(texts))
+        rows_per_query = task.shard.n_rows / max(len(texts), 1)
+        digest = hashlib.sha256("\0".join([self._digest, *texts]).encode()).digest()
+        with KeptAnswers(kept_path(self._output.folder, task.output), digest, self._columns) as kept:
+            cached = self._cache.find(texts) if self._cache is not None else {}
+            known = {place: cached[text] for place, text in enumerate(texts) if text in cached} | kept.found
+            answers.n_found = len(known)
+            for place, answer in known.items():
+                answers.put(place, answer, is_cut=self._is_cut(texts[place]))
+            if n_kept := int(np.isin(block.queries.index, list(kept.found)).sum()):
+                self._on_note(f"{task.input.path}: resumes after {n_kept:,} of {task.shard.n_rows:,} rows")
+            self._tell(len(known), 0, rows_per_query)
+            missing = [place for place in range(len(texts)) if place not in known]
+            queries = [texts[place] for place in missing]
+            if self._batch is None and len(queries) >= WORTH_MEASURING:
+                began = perf_counter()
+                self._measured = tuple(
+                    measure_batches(self._classifier, queries[:: max(1, len(queries) // _N_SAMPLED)])
+                )
+                self._batch, self._measuring_s = best_size(self._measured), perf_counter() - began
+                self._output.note({**self._provenance, "batch": self._batch})
+            size = self._batch or min(_UNMEASURED, self._most)
+            self._size = size if queries else self._size
+            for results in BatchLabeller(self._classifier, size).label(queries):
+                found: dict[int, Answer] = {}
+                for at, result in results:
+                    if isinstance(result, str):
+                        answers.put(missing[at], result)
+                        continue
+                    found[missing[at]] = answer_of(result)
+                    self._sample.add(result)
+                    answers.put(missing[at], found[missing[at]], is_cut=result.n_chars_cut > 0)
+                kept.add(found)
+                if self._cache is not None and found:
+                    self._cache.add({texts[place]: answer for place, answer in found.items()})
+                self._tell(len(results), len(results), rows_per_query)
+        return answers
+
+    def _is_cut(self, text: str) -> bool:
+        """Whether only a part of a query that has an answer is labelled."""
+        refuses = self._classifier.config.runtime.long_queries == "refuse"
+        return not refuses and self._classifier.tokenize(text).n_chars_cut > 0
+
+    def _tell(self, n_queries: int, n_computed: int, rows_per_query: float) -> None:
+        """Count queries that were answered, and tell the progress."""
+        self._n_queries += n_queries
+        self._n_computed += n_computed
+        self._n_rows += n_queries * rows_per_query
+        self._note_written(wait=False)  # noted at once, so that a kill loses no more
+        seconds = perf_counter() - self._began - self._measuring_s
+        rate, distinct = self._n_computed / max(seconds, 1e-9), self._n_queries / max(self._n_rows, 1)
+        left = f", {duration((self._n_missing - self._n_rows) * distinct / rate)} left" if rate else ""
+        rows = f"{self._n_rows:,.0f} of {self._n_missing:,} rows, {rate:,.1f} queries/s, {distinct:.0%} distinct{left}"
+        self._on_progress(f"{rows}, {len(self._output.done)} of {len(self._tasks)} shards")
+
+    def _write(self, task: Task, block: Block, answers: Answers, began: float) -> ShardCounts:
+        format_ = self._settings.format or task.input.format
+        added = answers.table(block.queries, None if format_ == "parquet" else DIGITS)
+        for name, value in reversed(task.input.partition.items()):
+            added = added.add_column(0, name, pa.array([value] * added.num_rows, pa.string()))
+        path = self._output.folder / task.output
+        n_bytes = write_block(path, block, added, format_, header=task.header)
+        kept_path(self._output.folder, task.output).unlink(missing_ok=True)
+        seconds = perf_counter() - began
+        return shard_counts(task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, seconds=seconds)
+
+    def _note_written(self, *, wait: bool) -> None:
+        """Record the shard whose file was written last, if it is whole."""
+        if self._writing is not None and (wait or self._writing.done()):
+            writing, self._writing = self._writing, None
+            self._output.add(writing.result())
+
+    def record(self, totals: RowCounts, warnings: tuple[str, ...]) -> LabellingRecord:
+        """What the command prints as JSON."""
+        seconds = self._seconds
+        rate = self._n_computed / (seconds - self._measuring_s) if self._n_computed else None
+        return LabellingRecord(
+            **dict(totals),
+            out=str(self._settings.out),
+            n_inputs=len(self._inputs),
+            n_shards=len(self._tasks),
+            n_shards_before=self._n_before,
+            speed=RunSpeed(
+                seconds=seconds,
+                measuring_s=self._measuring_s,
+                n_rows=self._n_missing,
+                n_computed=self._n_computed,
+                queries_per_s=rate,
+                batch=self._size or 1,
+                measured=self._measured,
+            ),
+            peak_memory_bytes=peak_rss_bytes(),
+            model=self._classifier.model,
+            environment=environment(self._classifier.config),
+            warnings=warnings,
+        )

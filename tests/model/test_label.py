@@ -17,8 +17,7 @@ from qcls_gguf.data.rows import Reading
 from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.records import LabellingRecord
-from qcls_gguf.labelling.run import label_files
-from qcls_gguf.labelling.worker import LabelSettings
+from qcls_gguf.labelling.run import LabelSettings, label_files
 from qcls_gguf.opening import ClassifierOpener
 
 ODD = ["", " ", "x" * 9000, "red\ndress", 'a "quoted" one, with; all\t', "</s><|im_end|>"]

@@ -8,15 +8,15 @@ from commands import invoked, printed
 from labelled_tables import CLOSE, CONFIG, HELD_OUT, QUERIES, parquet, rows_of
 
 from qcls_gguf import Classifier, Result, load_config
-from qcls_gguf.labelling import batches, worker
-from qcls_gguf.labelling.batches import BatchLabeller, best_size, measure_batches, with_room
+from qcls_gguf.labelling import batches, run
+from qcls_gguf.labelling.batches import BatchLabeller, best_size, for_batches, measure_batches
 from qcls_gguf.labelling.records import LabellingRecord
 
 
 def test_the_command_measures_batches_prints_a_summary_and_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "WORTH_MEASURING", 12)
+    monkeypatch.setattr(run, "WORTH_MEASURING", 12)
     path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
     line = ["label", path, "--out", tmp_path / "out", "--config", CONFIG, "--threads", 1]
     said = printed(*line, "--format", "json", "--html", tmp_path / "look.html")
@@ -75,7 +75,7 @@ LONG = [" ".join(["wool coat"] * n) for n in (30, 60, 100)]
 
 @pytest.fixture(scope="module")
 def classifier() -> Iterator[Classifier]:
-    with Classifier.from_config(with_room(load_config(CONFIG), SIZE)) as opened:
+    with Classifier.from_config(for_batches(load_config(CONFIG), SIZE)) as opened:
         yield opened
 
 
