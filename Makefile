@@ -34,7 +34,7 @@ test: $(VENV)/.checked
 fast: $(VENV)/.packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/lint-imports --no-cache
+	PYTHONPATH=. $(BIN)/lint-imports --no-cache
 	PYTHONPATH=. $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile tests/unit
 
 # Some tests, in one process, up to the first failure: make t T="tests/unit/test_plan.py -k tree"
