@@ -1,24 +1,26 @@
 """The pages agree with the project: commands, options, settings, files, links. What they show is run in tests/model."""
 
+import json
 import re
 import tomllib
-from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
 from documents import PAGES, ROOT, Command, anchors, commands, contains, matches, prose_of, text_of
-from pydantic import BaseModel
 
 import qcls_gguf
-from qcls_gguf import ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.cli.app import app
+from qcls_gguf.config.load import config_json_schema
+from qcls_gguf.config.prompt import MistakeKind
+from qcls_gguf.config.settings import LARGEST
+from qcls_gguf.config.words import JsonObject
 from qcls_gguf.native.device import STEPS
 
 COMMANDS = typer.main.get_group(app).commands
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CMAKE = (ROOT / "CMakeLists.txt").read_text()
 MAX_README_LINES = 135
-PROMPT = "prompts:\n  - name: x\n    prompt_template: '{query} label:'\n    labels: [a, b]\n"
 
 
 def test_readme_is_a_page() -> None:
@@ -143,52 +145,43 @@ def test_commands_that_pages_show_are_valid(command: Command) -> None:
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
-def documented(heading: str) -> dict[str, str]:
-    """The keys in the table below a heading of the page on configurations, each with its default."""
-    section = re.search(rf"^## {heading}\n(.*?)^## ", text_of("docs/configuration.md"), re.MULTILINE | re.DOTALL)
-    assert section
-    rows = re.findall(r"^\| `(\w+)` \|(.*?)\|", section[1], re.MULTILINE)
-    return {key: default.strip() for key, default in rows}
+def table_of(settings: JsonObject) -> str:
+    """The table of the keys of a JSON Schema, as the page on configurations has it."""
+    rows = ["| key | default | allowed | what |", "|---|---|---|---|"]
+    for name, key in settings["properties"].items():
+        if key["description"].startswith("for prompts without one of their own"):
+            continue
+        default = json.dumps(key.get("default"), ensure_ascii=False)
+        plain = "" if default in ("null", "[]", "{}") else default.strip('"').rstrip() or f"`{default}`"
+        shown = f"`{plain}`" if plain.startswith("[") else plain
+        rows.append(f"| `{name}` | {shown} | {allowed(key)} | {key['description']} |")
+    return "\n".join(rows)
 
 
-def known_keys(path: Path, before: str, indent: int) -> set[str]:
-    """The keys that the loader knows at a place, from what it says of one that it does not."""
-    path.write_text(f"{before}{' ' * indent}qqqqqqqqqq: 1\n")
-    with pytest.raises(ConfigError) as refused:
-        load_config(path)
-    listed = re.search(r"qqqqqqqqqq: unknown key, known are ([\w, ]+)", str(refused.value))
-    assert listed, str(refused.value)
-    return set(listed[1].split(", "))
+def allowed(key: JsonObject) -> str:
+    """What a key takes, in words."""
+    if "anyOf" in key:
+        return ", ".join(allowed(part) for part in key["anyOf"] if part.get("type") != "null")
+    if "enum" in key or "const" in key:
+        return ", ".join(key.get("enum", [key.get("const")]))
+    low, high = key.get("minimum", key.get("exclusiveMinimum")), key.get("maximum")
+    if low is not None:
+        above = "above " if "exclusiveMinimum" in key else ""
+        return f"{low} or more" if high == LARGEST else f"{above}{low} to {high:,}"
+    words = {"boolean": "true, false", "string": "text", "array": "list", "object": "mapping"}
+    return words.get(key.get("type", ""), "see below")
 
 
-@pytest.mark.parametrize(
-    ("heading", "before", "indent"),
-    [
-        ("model", f"{PROMPT}model:\n", 2),
-        ("runtime", f"{PROMPT}runtime:\n", 2),
-        ("prompts", PROMPT, 4),
-        ("For all prompts", PROMPT, 0),
-    ],
-)
-def test_every_key_is_documented(heading: str, before: str, indent: int, tmp_path: Path) -> None:
-    assert set(documented(heading)) == known_keys(tmp_path / "config.yaml", before, indent)
+@pytest.mark.parametrize("name", [None, "ModelConfig", "RuntimeConfig", "PromptConfig"])
+def test_the_tables_of_keys_are_made_from_the_types(name: str | None) -> None:
+    schema = config_json_schema()
+    table = table_of(schema["$defs"][name] if name else schema)
+    assert table in text_of("docs/configuration.md"), f"the page should have\n{table}"
 
 
-@pytest.mark.parametrize(
-    ("heading", "settings"), [("model", ModelConfig), ("runtime", RuntimeConfig), ("prompts", PromptConfig)]
-)
-def test_documented_defaults_are_the_defaults(heading: str, settings: type[BaseModel]) -> None:
-    table = documented(heading)
-    for name, field in settings.model_fields.items():
-        default = None if field.is_required() else field.get_default(call_default_factory=True)
-        if default is None or default == {}:
-            shown = ""
-        elif isinstance(default, tuple):
-            quoted = ", ".join(f'"{value}"' for value in default)
-            shown = f"`{quoted}`"
-        else:
-            shown = '`" "`' if default == " " else str(default).lower()
-        assert table[name] == shown, name
+def test_every_kind_of_warning_is_documented() -> None:
+    section = text_of("docs/configuration.md").partition("## Warnings")[2]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(get_args(MistakeKind))
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
