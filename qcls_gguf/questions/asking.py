@@ -20,12 +20,12 @@ from ..score.result import Result
 from .decision import read_decision
 from .forms import Forms, FormSettings
 from .question import PLACE, Distribution, PlaceError, Question, TextQuestion, UnknownPromptError, compile_question
-from .sets import RoomError, SetCache
+from .sets import SetCache, SpaceError
 
 log = logging.getLogger("qcls_gguf.questions")
 Pair: TypeAlias = tuple[PromptHandle, str]
 Ask: TypeAlias = Callable[[Sequence[Pair]], Awaitable[list[Result]]]
-"""answers each pair of a prompt set and a text, all in one turn"""
+"""answers pairs of a prompt set and a text, all in one turn"""
 _AT_ONCE = 8
 """the most questions of one request in one turn, so that other requests do not wait longer"""
 
@@ -99,56 +99,56 @@ class QuestionAsker:
         """The answers to questions, which are asked in groups; None for one whose scores cannot be computed.
 
         usage gets the tokens that are stored.
-        Raises PlaceError for a question that cannot be asked, RoomError if there is no room within seconds_left(), and
-        what `ask` raises.
+        Raises PlaceError for a question that cannot be asked, SpaceError without space within seconds_left(), and what
+        `ask` raises.
         """
         questions, answers = self._prepared(questions), list[Distribution | None]()
         while len(answers) < len(questions):
-            some = questions[len(answers) : len(answers) + _AT_ONCE]
-            answers += await self._some(some, ask, seconds_left, usage)
+            chunk = questions[len(answers) : len(answers) + _AT_ONCE]
+            answers += await self._first_answers(chunk, ask, seconds_left, usage)
         return answers
 
     def _prepared(self, questions: Sequence[TextQuestion]) -> Sequence[TextQuestion]:
         """The questions of a request in the form that this model needs."""
         if self._decision is None:
             return questions
-        asked = [(each.param.removeprefix("questions."), each.question) for each in questions]
-        own = dict.fromkeys(each for each in asked if each[1].configured is None)
-        prepared = dict(zip(own, self._decision.prepared(list(own)), strict=True))
+        named = [(asked.param.removeprefix("questions."), asked.question) for asked in questions]
+        free = list(dict.fromkeys(pair for pair in named if pair[1].configured is None))
+        prepared = dict(zip(free, self._decision.prepared(free), strict=True))
         state_text = cache(self._decision.state_text)
         return [
-            TextQuestion(prepared[named], state_text(each.text), each.param, each.long) if named in prepared else each
-            for named, each in zip(asked, questions, strict=True)
+            TextQuestion(prepared[pair], state_text(asked.text), asked.param, asked.long) if pair in prepared else asked
+            for pair, asked in zip(named, questions, strict=True)
         ]
 
-    async def _some(
+    async def _first_answers(
         self, questions: Sequence[TextQuestion], ask: Ask, seconds_left: Callable[[], float], usage: Usage
     ) -> list[Distribution | None]:
-        """The answers to the first questions, as many as the engine has room for, at least one."""
+        """The answers to the first questions, as many as the engine has space for, at least one."""
         answers: list[Distribution | None] = []
         pairs: dict[int, Pair] = {}  # by the place of the answer
         async with AsyncExitStack() as stack:
-            for place, each in enumerate(questions):
-                if each.question.configured is None and len(each.question.options) == 1:
+            for place, asked in enumerate(questions):
+                if asked.question.configured is None and len(asked.question.options) == 1:
                     answers.append(Distribution([1.0]))
                     continue
-                loaded = self._loaded(each, 0.0 if pairs else seconds_left(), usage)
+                loaded = self._loaded(asked, 0.0 if pairs else seconds_left(), usage)
                 try:
-                    text = each.text if each.long is None else LongText(each.text, each.long)
+                    text = asked.text if asked.long is None else LongText(asked.text, asked.long)
                     pairs[place] = await stack.enter_async_context(loaded), text
-                except RoomError as e:
+                except SpaceError as e:
                     if pairs:
                         break
-                    log.warning("no room for a question: %s", e)
+                    log.warning("no space for a question: %s", e)
                     raise
                 except CapacityError as e:
-                    n, why = len(each.question.options), str(e).replace(f"{PLACE}: ", "")
+                    n, why = len(asked.question.options), str(e).replace(f"{PLACE}: ", "")
                     what = f"{n} options and their question do not fit: give fewer or shorter ones, or a service that"
                     raise PlaceError(
-                        f"{each.param}: {what} is started with larger limits ({why})", each.param
+                        f"{asked.param}: {what} is started with larger limits ({why})", asked.param
                     ) from None
                 except ConfigError as e:
-                    raise PlaceError(str(e).replace(PLACE, each.param), each.param) from None
+                    raise PlaceError(str(e).replace(PLACE, asked.param), asked.param) from None
                 answers.append(None)
             results = await _finite(list(pairs.values()), ask)
         for place, result in zip(pairs, results, strict=True):
@@ -160,7 +160,7 @@ class QuestionAsker:
     def _loaded(self, asked: TextQuestion, waits_s: float, usage: Usage) -> AbstractAsyncContextManager[PromptHandle]:
         """The prompt set of a question. waits_s: see SetCache.using. Raises PlaceError.
 
-        Entering it raises ConfigError and RoomError.
+        Entering it raises ConfigError and SpaceError.
         """
         question = asked.question
         if (name := question.configured) is None:
@@ -176,7 +176,7 @@ class QuestionAsker:
         return self.configured((name,), None, audit=question.audit)
 
     def _made(self, question: Question, compiled: list[PromptSet]) -> PromptHandle:
-        """The prompt set of a question. compiled: gets it, for another try where there was no room."""
+        """The prompt set of a question. compiled: gets it, for another try where there was no space."""
         if not compiled:
             compiled.append(self._compiled(question))
         return self._classifier.prompt_set(compiled[0])
@@ -195,13 +195,13 @@ class QuestionAsker:
 
 
 async def _finite(pairs: Sequence[Pair], ask: Ask) -> Sequence[Result | None]:
-    """The answer to each pair; None for one whose scores cannot be computed."""
+    """The answers to pairs; None for one whose scores cannot be computed."""
     try:
         return await ask(pairs) if pairs else []
     except ScoreError:
         if len(pairs) == 1:
             return [None]
         # one by one, which shows whose scores cannot be used
-        return [each for pair in pairs for each in await _finite([pair], ask)]
+        return [result for pair in pairs for result in await _finite([pair], ask)]
     except PlanError as e:
         raise PlaceError(str(e), "input") from None

@@ -1,4 +1,4 @@
-"""JSON schemas that allow only closed lists of values: a list, or an object each of whose fields has one.
+"""JSON schemas that allow only closed lists of values: a list, or an object whose fields all have one.
 
 Every key of a schema is honoured, or says nothing about values (`title`), or is refused by its name.
 """
@@ -19,9 +19,9 @@ from .question import PlaceError
 _MOST_STEPS = 50_000
 """values, references and alternatives of one schema; other requests wait while they are read"""
 _MOST_LEVELS = 16
-"""objects within each other"""
+"""objects, the inner in the outer"""
 _MOST_ALTERNATIVES = 100
-"""within each other"""
+"""alternatives in alternatives"""
 _MOST_NUMBERS = 255
 """between two bounds"""
 _LARGEST_BOUND = 1 << 64
@@ -44,7 +44,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "object": lambda _: False,
     "array": lambda _: False,
 }
-"""which values are of each type"""
+"""which values are of a type"""
 _SILENT_KEYS = {
     *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"),
     *("$schema", "$id", "$comment", "$defs", "definitions", "components"),
@@ -128,7 +128,7 @@ class _Reader:
             yield names, ClosedList(tuple([v for _, v in values]), self._description, tuple(values.values()))
             return
         if len(names) == _MOST_LEVELS:
-            raise self._open(f"one of more than {_MOST_LEVELS} objects within each other")
+            raise self._open(f"one of more than {_MOST_LEVELS} objects in one another")
         for name, field in self._fields(parts).items():
             yield from self.lists(field, (*names, name))
 
@@ -154,10 +154,10 @@ class _Reader:
         for part in parts:
             if part.get("nullable") or part.get("type", "object") not in ("object", ["object"]):
                 raise self._open("an object that may be something else, such as null,")
-            own = part.get("properties", {})
-            if not isinstance(own, dict):
-                raise self._open(f"`properties` {shown(own)}")
-            for name, field in own.items():
+            inner = part.get("properties", {})
+            if not isinstance(inner, dict):
+                raise self._open(f"`properties` {shown(inner)}")
+            for name, field in inner.items():
                 fields[name] = {"allOf": [fields[name], field]} if name in fields else field
         for name in [name for part in parts for name in self._listed(part, "required")]:
             if not isinstance(name, str) or name not in fields:
@@ -192,7 +192,7 @@ class _Reader:
         return fitting
 
     def _lists_of(self, part: dict[str, Any]) -> Iterator[_Values]:
-        """The values that a part allows, for each of its keys that list some."""
+        """The values that a part allows, by its keys that list values."""
         for key in ("enum", "const", "anyOf", "oneOf"):
             if key in part:
                 values = [part[key]] if key == "const" else self._listed(part, key)

@@ -1,7 +1,7 @@
 """Decision models: what their files say, how they are asked, and how their answers are read.
 
 Such a file has the key `<arch>.decision.type`, a template by the name `systemone` that writes a question with its state
-and options, and temperatures. Most kinds here answer with a code that the template puts before each option, such as a
+and options, and temperatures. Most kinds here answer with a code that the template puts before an option, such as a
 letter; `kev` compares states by a pointer head. Rules: llama.cpp, tools/server/server-decision.cpp (b11361).
 """
 
@@ -53,7 +53,7 @@ class _Option:
     key: str
     description: Any
     codes: tuple[str, ...]
-    """the texts that mean it, each one token, of which the template shows the first; of kev its number"""
+    """the texts of one token that mean it, of which the template shows the first; of kev its number"""
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class DecisionReader:
         """The questions of a request, given with their names, with these and, for one kind, all other questions that
         their prompts contain.
         """
-        named = [replace(each, name=name) for name, each in questions]
-        return [replace(each, beside=tuple(named)) for each in named] if self.kind == NIMBLE else named
+        named = [replace(question, name=name) for name, question in questions]
+        return [replace(question, beside=tuple(named)) for question in named] if self.kind == NIMBLE else named
 
     def compile(self, question: Question, classifier: Classifier) -> PromptSet:
-        """The question as a prompt set, of a prompt for each order of its options. Raises ConfigError."""
+        """The question as a prompt set, of a prompt for every order of its options. Raises ConfigError."""
         quotes = Quotes(self.model, question.texts)
         prompts = [
             PromptConfig(
@@ -113,14 +113,14 @@ class DecisionReader:
         for order, result in zip(self._orders(question), results, strict=True):
             scores = [score.probability for score in result.scores]  # in the order of the codes
             if self.kind == LFM2:
-                each = iter(scores)
-                scores = [max(islice(each, len(option.codes))) for option in self._read(question, order)]
+                left = iter(scores)
+                scores = [max(islice(left, len(option.codes))) for option in self._read(question, order)]
             powers = np.array(scores) ** (1 / temperature)
             by_order.append((powers / powers.sum())[::order])
-        found = np.mean(by_order, axis=0)
+        means = np.mean(by_order, axis=0)
         if question.kind != "predicate":
-            return [float(each) for each in found]
-        yes = found @ np.linspace(0, 1, _N_RATINGS) if self.kind == LEV else found[self._keys(question).index("true")]
+            return [float(mean) for mean in means]
+        yes = means @ np.linspace(0, 1, _N_RATINGS) if self.kind == LEV else means[self._keys(question).index("true")]
         return [float(yes), float(1 - yes)]
 
     def _orders(self, question: Question) -> tuple[int, ...]:
@@ -144,7 +144,7 @@ class DecisionReader:
         if question.kind == "predicate" and keys[0] == "false":
             descriptions.reverse()
         codes = self._codes(question, keys)
-        return [_Option(*each) for each in zip(keys, descriptions[::order], codes, strict=True)]
+        return list(map(_Option, keys, descriptions[::order], codes))
 
     def _read(self, question: Question, order: int) -> list[_Option]:
         """What the answer is read from."""
@@ -161,7 +161,7 @@ class DecisionReader:
         return [(code,) for code in self._single(codes, len(keys))]
 
     def _single(self, codes: Iterable[str], n: int) -> list[str]:
-        """The first n codes that are a token each."""
+        """The first n codes that are tokens."""
         return _first((code for code in codes if self._token(code) is not None), n)
 
     @cached_property
@@ -190,12 +190,12 @@ class DecisionReader:
         used: set[int] = set()
         groups: list[tuple[str, ...]] = []
         for code in wanted:
-            for each in (code, *pool):
-                token = self._token(each)
+            for text in (code, *pool):
+                token = self._token(text)
                 if token is not None and token not in used:
                     used.add(token)
-                    spaced = self._token(f" {each}")
-                    groups.append((each, f" {each}") if spaced not in (None, token) else (each,))
+                    spaced = self._token(f" {text}")
+                    groups.append((text, f" {text}") if spaced not in (None, token) else (text,))
                     break
             else:
                 raise ConfigError(f"has {n} options, and this model tells {len(groups)} apart: give fewer")
@@ -203,10 +203,10 @@ class DecisionReader:
 
     def _forms(self, forms: Sequence[str], key: str) -> tuple[str, ...]:
         by_token = {self._token(form): form for form in reversed(forms)}
-        found = tuple(form for form in forms if (token := self._token(form)) is not None and by_token[token] == form)
-        if not found:
-            raise ConfigError(f"{key!r} is not a token of this model: a question of 2 to 10 levels has one for each")
-        return found
+        tokens = tuple(form for form in forms if (token := self._token(form)) is not None and by_token[token] == form)
+        if not tokens:
+            raise ConfigError(f"{key!r} is not a token of this model: the levels of a question, 2 to 10, are tokens")
+        return tokens
 
     def _temperature(self, question: Question) -> float:
         n = len(question.options)
@@ -220,7 +220,7 @@ class DecisionReader:
     def _rendered(self, question: Question, order: int, state: object, quote: Callable[[str], str]) -> str:
         values = self._shown(question, order) | {"state": state, "images": []}
         if question.beside:
-            values["questions"] = [self._shown(each, 1) for each in question.beside]
+            values["questions"] = [self._shown(other, 1) for other in question.beside]
         values = _mapped(values, quote) | {"state": state}
         if self.kind == LEV:
             values = json.loads(json.dumps(values, sort_keys=True))
@@ -232,9 +232,9 @@ class DecisionReader:
     def _shown(self, question: Question, order: int) -> dict[str, Any]:
         shown = _plain_text if self.kind == KEV else lambda value: value
         options: list[dict[str, Any]] = [
-            {"key": shown(each.key), "description": None if each.description is None else shown(each.description)}
-            | ({} if self.kind in (OPENJEV, KEV) else {"label": each.codes[0]})
-            for each in self._options(question, order)
+            {"key": shown(option.key), "description": None if option.description is None else shown(option.description)}
+            | ({} if self.kind in (OPENJEV, KEV) else {"label": option.codes[0]})
+            for option in self._options(question, order)
         ]
         if self.kind == LFM2 and question.kind != "choice":  # the codes are forms of the keys
             options = [option | {"label": option["key"]} for option in options]
@@ -286,10 +286,10 @@ def _pointer(model: Model) -> Pointer:
 
 def _first(codes: Iterable[str], n: int) -> list[str]:
     """The first n codes. Raises ConfigError for more than there are."""
-    found = list(islice(codes, min(n, _MOST_CODES)))
-    if len(found) < n:
-        raise ConfigError(f"has {n} options, and this model tells {len(found)} apart: give fewer")
-    return found
+    first = list(islice(codes, min(n, _MOST_CODES)))
+    if len(first) < n:
+        raise ConfigError(f"has {n} options, and this model tells {len(first)} apart: give fewer")
+    return first
 
 
 def _plain_text(value: Any) -> str:
@@ -307,13 +307,13 @@ def _flat(value: Any, indent: int = 0) -> str:
         case bool():
             return str(value)
         case list():
-            return "\n".join(f"{pad}- {_flat(each, indent + 1).lstrip(_WHITE)}" for each in value)
+            return "\n".join(f"{pad}- {_flat(item, indent + 1).lstrip(_WHITE)}" for item in value)
         case dict():
             return "\n".join(
-                f"{pad}{key}:\n{_flat(each, indent + 1)}"
-                if isinstance(each, dict | list)
-                else f"{pad}{key}: {_flat(each)}"
-                for key, each in value.items()
+                f"{pad}{key}:\n{_flat(item, indent + 1)}"
+                if isinstance(item, dict | list)
+                else f"{pad}{key}: {_flat(item)}"
+                for key, item in value.items()
             )
         case _:
             return json.dumps(value)
@@ -324,7 +324,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
-        return [_mapped(each, change) for each in value]
+        return [_mapped(item, change) for item in value]
     if isinstance(value, dict):
-        return {change(key): _mapped(each, change) for key, each in value.items()}
+        return {change(key): _mapped(item, change) for key, item in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""How a question becomes a prompt: a system and a user text for each kind, which the model's chat template renders."""
+"""How a question becomes a prompt: a system and a user text by its kind, which the model's chat template renders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Form(Settings):
 
 
 class FormSettings(Settings):
-    """The form of each kind of question."""
+    """The forms of questions by their kind."""
 
     choice: Form = Field(
         default_factory=lambda: Form(system=f"{INSTRUCTIONS}\nOptions:\n{OPTIONS}\nAnswer with exactly one option.")
@@ -49,12 +49,12 @@ class FormSettings(Settings):
 def read_forms(path: Path) -> FormSettings:
     """Forms from a YAML file: `choice`, `predicate` and `score`; missing kinds have their default.
 
-    Raises ConfigError, with a line for each mistake.
+    Raises ConfigError, with a line for every mistake.
     """
     with prefixed(str(path)):
-        found = settings_in_file(FormSettings, load_yaml(read_text(path, "the forms of questions")))
+        forms = settings_in_file(FormSettings, load_yaml(read_text(path, "the forms of questions")))
         for kind in KINDS:
-            form: Form = getattr(found, kind)
+            form: Form = getattr(forms, kind)
             turns = form.system + form.user
             for slot in (INSTRUCTIONS, OPTIONS, SLOT):
                 if (n := turns.count(slot)) != 1:
@@ -63,7 +63,7 @@ def read_forms(path: Path) -> FormSettings:
             if other := next((slot for slot in SLOTS if slot in rest), None):
                 # else a caller's options would be put there as they are, with the control tokens that they spell
                 raise ConfigError(f"{kind}: has a {other} slot where none belongs: write {OPTIONS} for the options")
-    return found
+    return forms
 
 
 class Forms:
@@ -72,7 +72,7 @@ class Forms:
     def __init__(self, forms: FormSettings, model: Model, config: ModelConfig) -> None:
         """A model without a chat template gets system, user and cue one below the other.
 
-        If a template cannot render the forms, each question raises that error.
+        If a template cannot render a form, its questions raise that error.
         """
         self._texts: dict[Kind, str | ConfigError] = {}
         self.label_ends: dict[Kind, str | None] = {}

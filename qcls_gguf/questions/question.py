@@ -1,7 +1,7 @@
 """Questions about a text, how they become prompt sets, and their answers.
 
 Their texts are not trusted: they stay text even if they spell control tokens or slots. `Quotes.quote` replaces the
-first character of each such spelling by a character that no text has; `QuotingVocabulary` tokenises the text as if it
+first character of such a spelling by a character that no text has; `QuotingVocabulary` tokenises the text as if it
 had the original characters, but finds special tokens only in the rest of the text.
 """
 
@@ -86,8 +86,8 @@ class Question:
     def of(
         cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]], *, audit: bool = False
     ) -> Question:
-        """A question with options or ordered levels, each a label and its description."""
-        choices = tuple([Option(*each) for each in options])
+        """A question with options or ordered levels: labels and their descriptions."""
+        choices = tuple([Option(*option) for option in options])
         return cls(kind=kind, instructions=instructions, options=choices, audit=audit)
 
     @property
@@ -99,8 +99,8 @@ class Question:
     @property
     def texts(self) -> list[str]:
         """All texts of a request that its prompt contains."""
-        own = [self.instructions, self.name, *(f"{each.label}{each.description or ''}" for each in self.options)]
-        return [*own, *(text for each in self.beside for text in each.texts)]
+        options = [f"{option.label}{option.description or ''}" for option in self.options]
+        return [self.instructions, self.name, *options, *(text for other in self.beside for text in other.texts)]
 
     @property
     def n_bytes(self) -> int:
@@ -163,7 +163,7 @@ def compile_quoted(
     with labels that are codes.
     """
     model, originals = classifier.engine.model, quotes.originals
-    stored = [each.template.partition(SLOT)[0].translate(originals) for each in prompts]
+    stored = [prompt.template.partition(SLOT)[0].translate(originals) for prompt in prompts]
     n_tokens = max(len(model.tokenize(text, parse_special=False)) for text in stored)
     if n_tokens > (n_most := classifier.engine.n_prefix_cells):
         raise CapacityError(
@@ -186,7 +186,7 @@ class Quotes:
         """texts: all that will be quoted."""
         self._model = model
         taken = {character for text in texts for character in text}
-        self._free = (each for each in map(chr, range(_FIRST, _LAST + 1)) if each not in taken)
+        self._free = (sign for sign in map(chr, range(_FIRST, _LAST + 1)) if sign not in taken)
         self._by_original: dict[str, str] = {}
 
     def quote(self, text: str) -> str:
@@ -202,7 +202,7 @@ class Quotes:
         if np.array_equal(tokens, self._model.tokenize(text, parse_special=False)):
             return None
         spelt = (spelling(self._model, token) for token in tokens.tolist())
-        return next((each for each in spelt if each and each in text), None)
+        return next((special for special in spelt if special and special in text), None)
 
     def _stand_in(self, character: str) -> str:
         if character not in self._by_original:
@@ -211,7 +211,7 @@ class Quotes:
 
     @property
     def originals(self) -> Mapping[int, str]:
-        """For `str.translate`: the original of each stand-in."""
+        """For `str.translate`: the originals of the stand-ins."""
         return {ord(stand_in): original for original, stand_in in self._by_original.items()}
 
 
@@ -237,13 +237,13 @@ class QuotingVocabulary:
         meant = text.translate(self._originals)
         if meant == text or not parse_special:
             return self._model.tokenize(meant, parse_special=parse_special)
-        found = []
+        tokens = []
         for token in self._model.tokenize(text, parse_special=True).tolist():
             spelt = spelling(self._model, token)
             if spelt and spelt in text:
                 before, _, text = text.partition(spelt)
-                found += [self.tokenize(before, parse_special=False), np.array([token], np.int32)]
-        return np.concatenate([*found, self.tokenize(text, parse_special=False)])
+                tokens += [self.tokenize(before, parse_special=False), np.array([token], np.int32)]
+        return np.concatenate([*tokens, self.tokenize(text, parse_special=False)])
 
 
 def without_quotes(prompts: PromptSet, originals: Mapping[int, str]) -> PromptSet:
@@ -251,8 +251,8 @@ def without_quotes(prompts: PromptSet, originals: Mapping[int, str]) -> PromptSe
     return replace(
         prompts,
         prompts=tuple(
-            replace(each, before=each.before.translate(originals), after=each.after.translate(originals))
-            for each in prompts.prompts
+            replace(prompt, before=prompt.before.translate(originals), after=prompt.after.translate(originals))
+            for prompt in prompts.prompts
         ),
     )
 

@@ -18,8 +18,8 @@ MOST_SETS = 256
 T = TypeVar("T")
 
 
-class RoomError(BusyError):
-    """The engine has no room for another prompt set besides those in use."""
+class SpaceError(BusyError):
+    """The engine has no space for another prompt set besides those in use."""
 
 
 class Tasks(set[asyncio.Task[Any]]):
@@ -48,7 +48,7 @@ class SetCache:
     """The prompt sets of one classifier that requests made. For the thread of the event loop.
 
     Sets that nobody uses are evicted, least recently used first, when there are too many or when the engine has no
-    room. One that makes the engine compute more for everybody, as exact scorings do, is evicted after its last use.
+    space. One that makes the engine compute more for everybody, as exact scorings do, is evicted after its last use.
     """
 
     def __init__(self, classifier: Classifier) -> None:
@@ -73,18 +73,18 @@ class SetCache:
     ) -> AsyncIterator[PromptHandle]:
         """A context with the set of a key, which stays open inside; make() makes it in another thread.
 
-        waits_s: how long to wait until sets in use free their room; 0 for callers that use another set, because callers
-        could wait for each other forever. Raises on entry what make raises, such as PlanError for more than fits if no
-        other set is in use, and RoomError if there is no room beside those in use.
+        waits_s: how long to wait until sets in use free their space; 0 for callers that use another set, because they
+        could wait for one another forever. Raises on entry what make raises, such as PlanError for more than fits if no
+        other set is in use, and SpaceError if there is no space beside those in use.
         """
         until = monotonic() + waits_s
         while (entry := self._entries.get(key)) is None:  # a new set may be evicted before it is used
             freed = self._freed
             try:
                 await asyncio.shield(self._tasks.start(self._make(key, make)))  # which others may wait for, too
-            except RoomError as e:
+            except SpaceError as e:
                 left_s = until - monotonic()
-                if not (freed.is_set() or any(each.n_users for each in self._entries.values())):
+                if not (freed.is_set() or any(entry.n_users for entry in self._entries.values())):
                     raise PlanError(str(e)) from None
                 if left_s <= 0:
                     raise
@@ -117,9 +117,9 @@ class SetCache:
                 try:
                     loaded = await asyncio.to_thread(make)
                     break
-                except PlanError as e:  # no room
+                except PlanError as e:  # no space
                     if not await self._evict_oldest():
-                        raise RoomError(str(e)) from None
+                        raise SpaceError(str(e)) from None
             self.n_made += 1
             self._entries[key] = _Entry(loaded)
 

@@ -15,7 +15,7 @@ from ..config.words import MAX_LISTED, close_to, counted, hint, shown
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
 from ..questions.closed_lists import OpenAnswerError
 from ..questions.question import UnknownPromptError
-from ..questions.sets import RoomError
+from ..questions.sets import SpaceError
 
 M = TypeVar("M", bound=BaseModel)
 Place = tuple[int | str, ...]
@@ -74,7 +74,7 @@ def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> Ref
             return error
         case DeadlineError():
             return RefusedError(504, "deadline", f"{error}: ask with a longer x-request-timeout-ms, or later")
-        case RoomError():
+        case SpaceError():
             what = "questions that are being answered take the capacity that this one's options need: ask again later"
             return unavailable("capacity", what)
         case BusyError():
