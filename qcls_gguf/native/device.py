@@ -69,10 +69,7 @@ def cpu_variant() -> str | None:
 
 @cache
 def instruction_sets() -> tuple[str, ...]:
-    """The instruction sets that llama.cpp's CPU code was compiled for, such as AVX2, AVX512_VNNI, AMX_INT8.
-
-    AMX is listed only if the system lets the process use it.
-    """
+    """The instruction sets that llama.cpp's CPU code was compiled for, such as AVX2, AVX512_VNNI."""
     return tuple(name for name in cpu_features() if name not in _NO_INSTRUCTIONS)
 
 

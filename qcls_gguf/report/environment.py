@@ -86,7 +86,7 @@ class Environment(Record):
     os: str = Field(description="operating system and its version")
     cpu: str = Field(description="the processor's name")
     instruction_sets: tuple[str, ...] = Field(
-        description="that the CPU code was compiled for, such as AVX2 or AMX_INT8"
+        description="that the CPU code was compiled for, such as AVX2 or AVX512_VNNI"
     )
     n_cores: int = Field(description="physical cores that the process may use")
     n_threads: int = Field(description="threads that a decode uses on the CPU")

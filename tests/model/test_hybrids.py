@@ -15,14 +15,13 @@ from random_hybrids import KINDS_OF_STATES as HYBRIDS
 
 from qcls_gguf import Classifier, ConfigError, DecodeError
 from qcls_gguf.native import sees_cuda_gpu
-from qcls_gguf.native.device import CPU_PRODUCTS, TREE_WALK, instruction_sets
+from qcls_gguf.native.device import TREE_WALK
 
 ROUNDING = 0.1
 """Where weights are quantised; measured: 0.018, since a difference in the last bit may round activations otherwise."""
 OTHERS = [name for name in ALL if name not in (*HYBRIDS, "lfm2_window", "qwen35moe", "plamo2")]
 STYLES = {"separate": ["separate"], "joint": ["joint"], "mixed": ["query first", "plain", "joint", "separate"]}
 ONE_TOKEN = ("red", "dress", "none")
-needs_amx = pytest.mark.skipif("AMX_INT8" not in instruction_sets(), reason="this processor, or this build, has no AMX")
 
 
 def prompts_of(style: str, *topics: str, labels: tuple[str, ...] = ONE_TOKEN, **more: Any) -> list[PromptSpec]:
@@ -59,21 +58,13 @@ def test_other_architectures(name: str, open_classifier: OpenClassifier) -> None
     assert scores_of(classifier, "dark") == scores_of(classifier, "dark")
 
 
-@pytest.mark.parametrize("products", ["ours", pytest.param("llama.cpp's", marks=needs_amx)])
 @pytest.mark.parametrize("weight_type", ["Q8_0", "Q4_K"])
 @pytest.mark.parametrize("name", ["lfm2", "qwen35", "kimi-linear", "jamba", "gemma3n"])
 def test_quantised_weights_in_products_of_several_sequences(
-    name: str,
-    weight_type: str,
-    products: str,
-    make_model: MakeModel,
-    open_classifier: OpenClassifier,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
-    """Their layers multiply three-dimensional activations, or by several matrices at once (gemma3n, kimi-linear), for
-    which llama.cpp has code of its own on processors with AMX (patches/0013-amx-batches.patch). The bound is one of
-    rounding: what a product rounds activations to depends on its kernel."""
-    monkeypatch.setenv(CPU_PRODUCTS, "1" if products == "ours" else "0")
+    """Their layers multiply three-dimensional activations, or by several matrices at once (gemma3n, kimi-linear). The
+    bound is one of rounding: what a product rounds activations to depends on its kernel."""
     path, labels = make_model(name, weight_type=weight_type), ("light", "light blue", "none")
     prompts = prompts_of("separate", "item", "user", "color", labels=labels)
     classifier = open_classifier(path, prompts, max_batch=2, **EXACT)

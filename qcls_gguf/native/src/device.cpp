@@ -9,19 +9,6 @@
 
 namespace {
 
-// Whether weights are laid out for AMX. If the operating system does not permit the use of tiles they are not, and no
-// AMX code is reached.
-bool has_amx_weights(ggml_backend_reg_t cpu, ggml_backend_dev_t device) {
-    const auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
-        cpu, "ggml_backend_dev_get_extra_bufts");
-    for (ggml_backend_buffer_type_t * type = extra ? extra(device) : nullptr; type && *type; ++type) {
-        if (strcmp(ggml_backend_buft_name(*type), "AMX") == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // The instruction sets that llama.cpp's CPU code was compiled for, by the names that ggml gives them.
 std::string features_of(ggml_backend_dev_t device) {
     std::string text;
@@ -30,9 +17,6 @@ std::string features_of(ggml_backend_dev_t device) {
         (ggml_backend_get_features_t) ggml_backend_reg_get_proc_address(cpu, "ggml_backend_get_features");
     const ggml_backend_feature * feature = get_features ? get_features(cpu) : nullptr;
     for (; feature && feature->name; ++feature) {
-        if (strncmp(feature->name, "AMX", 3) == 0 && !has_amx_weights(cpu, device)) {
-            continue;
-        }
         text += text.empty() ? "" : "\t";
         text += feature->name;
         if (strcmp(feature->value, "1") != 0) {

@@ -84,7 +84,7 @@ typedef struct qcls_device {
     uint64_t total_bytes;     /* memory in all */
     char name[256];           /* such as "NVIDIA H200" */
     const char * cpu_features; /* for a CPU: the features that its code was compiled for, by ggml's names, separated by
-                                 tabs: "NAME" or "NAME=VALUE". AMX only if the system lets the process use it */
+                                 tabs: "NAME" or "NAME=VALUE" */
     const char * cpu_variant; /* for a CPU: the variant of the code that a portable build uses, such as "haswell"; empty
                                  in a build for one kind of processor */
 } qcls_device;
