@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import logging
-import os
 import sys
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -163,8 +162,7 @@ class Rows:
         """the number of the line after the last row that was given"""
         self.offset = 0
         """and where that line begins, in bytes of the content"""
-        self.n_warned = 0
-        """rows over several lines that look like rows of their own"""
+        self._is_told = False
         self._again: deque[tuple[str, int]] = deque()
         """lines that were read and are to be read again, and where they end"""
         self._name, self._reading, self._others, self._needs_query = name, reading, others, needs_query
@@ -355,9 +353,9 @@ class Rows:
                 runs_on = f"a field in quotes runs on to line {number + n_lines - 1}, over lines that look like rows"
                 remedy = "close its quotes, or double those that are part of it"
                 if delimiter in ",;":  # which texts have, too
-                    if not self.n_warned:
+                    if not self._is_told:
                         _log.warning("%s: line %d: %s: if they are rows, %s", self._name, number, runs_on, remedy)
-                    self.n_warned += 1
+                    self._is_told = True
                 else:
                     problem = f"{runs_on}: {remedy}"
             if problem is not None and (n_lines > 1 or not fields):
@@ -461,19 +459,6 @@ def _said(error: csv.Error) -> str:
     return next((told for words, told in _CSV_MISTAKES.items() if words in what), other)
 
 
-def check_source(source: str) -> None:
-    """Raise ConfigError for an input that cannot be read, or whose name says that its lines are no rows."""
-    if source == "-":
-        return
-    what = why_refused(Path(source))
-    if not os.path.exists(source):
-        what = "no such file"
-    elif os.path.isdir(source) or not os.access(source, os.R_OK):
-        what = "is a folder" if os.path.isdir(source) else "cannot be read"
-    if what:
-        raise ConfigError(what)
-
-
 @contextmanager
 def open_rows(
     source: str,
@@ -490,7 +475,9 @@ def open_rows(
     ConfigError for what cannot be read, also where this turns out later.
     """
     with readable(place), prefixed(place):
-        check_source(source)
+        is_missing = source != "-" and not Path(source).exists()
+        if what := "no such file" if is_missing else why_refused(Path(source)):
+            raise ConfigError(what)
         with ExitStack() as stack:
             file = sys.stdin.buffer if source == "-" else stack.enter_context(open(source, "rb"))
             rows = Rows(file, source, reading, others, **needs)
@@ -515,10 +502,7 @@ def read_queries(source: str, reading: Reading = PLAIN, *, blank: bool = False) 
 
 def check_queries(source: str, reading: Reading = PLAIN) -> None:
     """Raise ConfigError for an input that cannot be read, or a table without the column."""
-    if source != "-" and not os.path.isfile(source):
-        with prefixed(f"`queries` {source}"):
-            check_source(source)
-    elif source != "-":
+    if source != "-" and not Path(source).is_fifo():
         next(read_queries(source, reading), None)
 
 

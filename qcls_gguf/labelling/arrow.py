@@ -17,6 +17,7 @@ from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
 from ..config.words import kind_of, shown
 from ..core.handle import PromptHandle
+from ..data.labelled import is_missing
 from ..data.rows import QUERY
 from ..errors import ConfigError, prefixed
 from .answers import AnswerColumns, Answers, answer_of
@@ -73,6 +74,8 @@ def label_table(
 
 
 _TAKEN = "give an Arrow table, a frame of pandas or Polars, a list of dictionaries, or a list of texts"
+_UNREADABLE = (pa.ArrowException, TypeError, ValueError, AttributeError)
+"""what pyarrow raises for what is no table, and for columns without a type"""
 
 
 def reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
@@ -82,16 +85,26 @@ def reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
         return given
     try:
         table = _table_of(given, query_column)
-    except (pa.ArrowException, TypeError, ValueError, AttributeError) as e:
-        what = " ".join(str(e).split())
-        raise ConfigError(f"{_mixed(given) or f'cannot be read: {what}'}: {_TAKEN}") from None
-    table = _with_nulls(table, query_column)
+    except _UNREADABLE as e:
+        names = [str(name) for name in getattr(given, "columns", ())]  # of pandas, which has columns of any objects
+        for name in names if len(set(names)) == len(names) else ():
+            _array_of(given[name], name)
+        raise ConfigError(f"cannot be read: {' '.join(str(e).split())}: {_TAKEN}") from None
+    if query_column in table.schema.names:
+        place = table.schema.get_field_index(query_column)
+        column = table.column(place)
+        is_number = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+        if is_number and len(column) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():
+            # as pandas stores a column of which all is missing
+            table = table.set_column(place, query_column, pa.nulls(len(column)))
     check_query_type(table.schema, query_column)
     return table.to_reader()
 
 
 def _table_of(given: Any, query_column: str) -> pa.Table:
-    if isinstance(given, str | bytes | dict) and not (isinstance(given, dict) and _are_columns(given)):
+    """Raises ConfigError for a text or a row, and what pyarrow raises."""
+    columns = given.values() if isinstance(given, dict) else [given]
+    if any(isinstance(column, str | bytes) for column in columns):
         raise ConfigError(f"is {kind_of(given)}: {_TAKEN}")
     if type(given).__name__ == "LazyFrame":
         given = given.collect()
@@ -101,56 +114,24 @@ def _table_of(given: Any, query_column: str) -> pa.Table:
         return pa.table({query_column: given})
     if not isinstance(given, list | tuple | np.ndarray):
         return pa.table(given)
-    if len(given) and all(isinstance(row, Mapping) for row in given):
-        names = dict.fromkeys(name for row in given for name in row)
-        return pa.table({name: _array_of([row.get(name) for row in given], name) for name in names})
-    return pa.table({query_column: _array_of(given, query_column)})
+    if not len(given) or not all(isinstance(row, Mapping) for row in given):
+        return pa.table({query_column: _array_of(given, query_column)})
+    names = dict.fromkeys(name for row in given for name in row)
+    return pa.table({name: _array_of([row.get(name) for row in given], name) for name in names})
 
 
-def _are_columns(given: dict[Any, Any]) -> bool:
-    return all(not isinstance(column, str | bytes) for column in given.values())
-
-
-def _array_of(values: Any, name: str) -> pa.Array:
-    """A column. Raises ConfigError for values without a common type."""
+def _array_of(values: Iterable[Any], name: str) -> pa.Array:
+    """A column. Raises ConfigError for values without a common type, with the first row that has another one."""
     try:
         return pa.array(values, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError):
-        raise ConfigError(f"{_mixture(values, name)}: make them one type") from None
-
-
-def _mixture(values: Iterable[Any], name: str) -> str:
-    """Where a column has a value of another type than its first one."""
-    first: type | None = None
-    for number, value in enumerate(values, 1):
-        if value is None or value != value:
-            continue
-        first = first or type(value)
-        if type(value) is not first:
-            return f"column {name!r} has {shown(value)} in row {number}, {type(value).__name__} among {first.__name__}"
-    return f"column {name!r} has values that Arrow has no type for"
-
-
-def _mixed(frame: Any) -> str | None:
-    """Which column of a frame of pandas cannot become one of Arrow."""
-    names = [str(name) for name in getattr(frame, "columns", ())]
-    for name in names if len(set(names)) == len(names) else ():
-        try:
-            pa.array(frame[name], from_pandas=True)
-        except (pa.ArrowException, TypeError, ValueError):
-            return _mixture(frame[name], name)
-    return None
-
-
-def _with_nulls(table: pa.Table, query_column: str) -> pa.Table:
-    """A table whose column of queries has no type where all are missing, which pandas stores as numbers."""
-    if query_column in table.schema.names:
-        place = table.schema.get_field_index(query_column)
-        column = table.column(place)
-        is_number = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
-        if is_number and pc.all(pc.is_null(column, nan_is_null=True)).as_py() and len(column):
-            return table.set_column(place, query_column, pa.nulls(len(column)))
-    return table
+    except _UNREADABLE:
+        kinds = [type(value) for value in values]
+        first = next((kind for value, kind in zip(values, kinds, strict=True) if not is_missing(value)), None)
+        for row, (value, kind) in enumerate(zip(values, kinds, strict=True), 1):
+            if kind is not first and not is_missing(value):
+                what = f"{shown(value)} in row {row}, {kind.__name__} among {getattr(first, '__name__', None)}"
+                raise ConfigError(f"column {name!r} has {what}: make them one type") from None
+        raise ConfigError(f"column {name!r} has values that Arrow has no type for: {_TAKEN}") from None
 
 
 def _labelled(

@@ -127,7 +127,7 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
         (["--model", "missing.gguf"], 3, "missing.gguf"),
         (["-hf", "no-slash"], 2, "no-slash"),
         (["--top", "2", "-f", "csv"], 2, "--top is not for --format csv"),
-        (["--query-column", "title"], 2, "--query-column is for --queries"),
+        (["--query-column", "title"], 2, "--query-column, --input-format, … are for --queries"),
     ],
 )
 def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str) -> None:

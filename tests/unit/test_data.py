@@ -61,7 +61,7 @@ def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: 
     ("name", "words"),
     [
         ("missing.txt", "no such file"),
-        ("", "is a folder"),
+        ("", "cannot be read: Is a directory"),
         ("a.json", "is one JSON document: write an object a line, in a file named .jsonl"),
         ("a.XLSX", "is a spreadsheet: save it as .csv"),
     ],
