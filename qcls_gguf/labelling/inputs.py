@@ -17,7 +17,8 @@ from pydantic import Field
 from ..config.words import shown
 from ..data.rows import FORMATS, Format, Reading, bare_name, check_once, listed_columns, open_rows, why_refused
 from ..errors import ConfigError, readable
-from ..model.identity import Stamp, digest_of_ends, stamps_of
+from ..model.files import digest_of_ends, stamps_of
+from ..model.header import Stamp
 from ..report.record import Record
 from .values import may_be_text, members_in
 

@@ -1,30 +1,50 @@
-"""From a configured model, or from all that this machine has, to files that were checked before llama.cpp sees them."""
+"""A model's files: checked before llama.cpp sees them, hashed while it loads, and read for rows of the output matrix.
+
+llama.cpp may repack weights when it loads them, so that they can't be read back; the file has them as they are.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Iterator
-from contextlib import suppress
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
-from ..config.resources import EMBEDDED, OLLAMA, PACKAGE, embedded_model
-from ..config.schema import ModelConfig
+import numpy as np
+
 from ..config.words import listed
-from ..errors import ModelError
-from .header import DECISION_KINDS, GgufHeader, TensorInfo, read_header
-from .hub import SPLIT_NAME, cached_models, fetch_model
-from .ollama import find_ollama_model, installed
+from ..errors import ModelError, PlanError
+from ..native.arithmetic import dequantised
+from ..statistics import Float32Array
+from ..system.folders import remember, remembered
+from ..system.threads import start
+from .header import DECISION_KINDS, GgufHeader, Stamp, TensorInfo, read_header, stamp_of
+from .hub import SPLIT_NAME
 from .placement import weights_of
 
 _MAX_PARTS = 99_999
+_CHUNK_BYTES = 256 << 10
+# Below this a file is hashed faster than a cache entry is worth.
+_CACHED_FROM_BYTES = 16 << 20
+_DIGESTS = "sha256.json"
+"""The kept digests, by the files' stamps."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_BLOB = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
+_END_BYTES = 1 << 16
+_KEPT_BYTES = 64 << 20
+"""Rows to keep: labels that requests bring may in time have every token, 2.3 GiB of an 8B model's output matrix."""
+
+_CHANGED = "has changed since the model was opened: open it again"
 _COMPANIONS = ("clip", "controlvector", "imatrix")
 """Architectures of files that accompany a model."""
-
-Source = Literal["embedded", "package", "ollama", "hub"]
 
 
 @dataclass(frozen=True)
@@ -136,69 +156,164 @@ def model_parts(header: GgufHeader) -> tuple[Path, ...]:
     return paths
 
 
-def find_model(model: ModelConfig, *, offline: bool) -> Path:
-    """The model's file: one of Ollama's store, of a Python package, one of the hub, the one named, or the embedded one.
+def stamps_of(paths: Iterable[Path]) -> list[Stamp]:
+    """The stamps that some files have now. Raises OSError."""
+    return [stamp_of(path, path.stat()) for path in paths]
 
-    Raises ConfigError or ModelError.
+
+def digest_of_ends(path: Path) -> str:
+    """The sha256 of a file's first and last 64 KiB, which stays where a file is copied or touched. Raises OSError."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(_END_BYTES))
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
+        digest.update(file.read(_END_BYTES))
+    return digest.hexdigest()
+
+
+def digest_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True) -> str:
+    """The sha256 of a model, of a split one that of its parts joined in order; from the cache if no file has changed.
+
+    A file of Ollama's store has its SHA-256 as its name, which is believed. go_on is asked after each piece that is
+    read, and ends it with an error where it says no. Raises ModelError if a file cannot be read or changes meanwhile.
     """
-    if model.ollama:
-        return find_ollama_model(model.ollama)
-    if model.package:
-        return find_packaged_model(model.package)
-    if model.hf_repo:
-        return fetch_model(model.hf_repo, model.quantization, model.revision, offline=offline)
-    return model.path or embedded_model()
-
-
-def local_models() -> Iterator[tuple[Source, str, Path]]:
-    """(source, name, file) of every model on this machine, the embedded one first.
-
-    The name is what a configuration's `path` or, for the hub, `hf_repo` takes. No file is read.
-    """
-    with suppress(ModelError):
-        yield "embedded", EMBEDDED, embedded_model()
-    for name, path in packaged_models():
-        yield "package", f"{PACKAGE}{name}", path
-    for name, path in installed():
-        yield "ollama", f"{OLLAMA}{name}", path
-    for name, path in cached_models():
-        yield "hub", name, path
-
-
-def find_packaged_model(text: str) -> Path:
-    """The GGUF file of an installed package.
-
-    text: NAME, or NAME/FILE where the package has several. Raises ModelError for a package that is not installed, and
-    where the file is missing or not the only one.
-    """
-    name, _, wanted = text.partition("/")
+    path = parts[0]
     try:
-        files = _gguf_files(distribution(name))
-    except (PackageNotFoundError, ValueError):
-        raise ModelError(f"{PACKAGE}{text}: no such package is installed: `pip install {name}`") from None
-    found = [path for path in files if not wanted or path.name == wanted]
-    if len(found) != 1:
-        names = ", ".join(path.name for path in files)
-        raise ModelError(
-            f"{PACKAGE}{text}: the package has "
-            + (f"{names}: name one, as in {PACKAGE}{name}/{files[0].name}" if files else "no GGUF file: name another")
-        )
-    return found[0]
+        stamps = stamps_of(parts)
+        size_bytes = sum(size for _, size, *_ in stamps)
+        key = json.dumps(stamps)
+        in_store = _BLOB.fullmatch(path.name) if path.parent.name == "blobs" else None
+        is_large = size_bytes >= _CACHED_FROM_BYTES
+        sha256 = in_store["hex"] if in_store else remembered(_DIGESTS).get(key, "") if is_large else ""
+        if not _SHA256.fullmatch(sha256):
+            digest = hashlib.sha256()
+            chunk = memoryview(bytearray(min(_CHUNK_BYTES, size_bytes + 1)))
+            for part in parts:
+                with part.open("rb", buffering=0) as file:
+                    while n_read := file.readinto(chunk):
+                        digest.update(chunk[:n_read])
+                        if not go_on():
+                            raise ModelError("the model was closed before its file was hashed")
+            sha256 = digest.hexdigest()
+            if stamps_of(parts) != stamps:
+                raise ModelError(f"{path} changed while it was read: wait until it is written, and run again")
+            if is_large:
+                remember(_DIGESTS, key, sha256)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise ModelError(f"{path} cannot be read ({error}): check the path and its permissions") from error
+    return sha256
 
 
-def packaged_models() -> Iterator[tuple[str, Path]]:
-    """(name, GGUF file) of every model in the other installed packages, by name."""
-    found = {
-        f"{each.metadata['Name']}/{path.name}" if len(files) > 1 else each.metadata["Name"]: path
-        for each in distributions()
-        if each.metadata["Name"] != "qcls-gguf"
-        for files in [_gguf_files(each)]
-        for path in files
-    }
-    yield from sorted(found.items())
+class Hashing:
+    """Hashes a model beside its loading: both read the file, and a large one is hashed for seconds."""
+
+    def __init__(self, parts: Sequence[Path]) -> None:
+        self._found: str | ModelError = ModelError("the model file could not be hashed")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(parts,), name="qcls-gguf hashing")
+        start(self._thread, ModelError, f"to hash {parts[0]}")
+
+    def _run(self, parts: Sequence[Path]) -> None:
+        try:
+            self._found = digest_of(parts, go_on=lambda: not self._stop.is_set())
+        except ModelError as e:
+            self._found = e
+
+    def stop(self) -> None:
+        """End it, done or not; may be called again."""
+        self._stop.set()
+        self._thread.join()
+
+    def sha256(self) -> str:
+        """The sha256, when the file is hashed. Raises ModelError."""
+        self._thread.join()
+        if isinstance(self._found, str):
+            return self._found
+        raise self._found
 
 
-def _gguf_files(package: Distribution) -> list[Path]:
-    """Those that are there, in the order of their names."""
-    paths = [Path(str(package.locate_file(file))) for file in package.files or () if file.suffix == ".gguf"]
-    return sorted(path for path in paths if path.is_file())
+class OutputRows:
+    """The rows of one model's output matrix; the last that were read are kept."""
+
+    def __init__(self, file: ModelFile) -> None:
+        """Raises ModelError where a model has no such matrix, or the part with it is another file by now."""
+        matrix = _find(file, "output.weight") or _find(file, "token_embd.weight")  # where the two are tied
+        if matrix is None:
+            raise ModelError(f"{file.path} has neither output.weight nor token_embd.weight: it is no language model")
+        self._file, self._path = file, file.path
+        self._matrix = matrix
+        self._bias = _find(file, "output.bias")
+        self._rows: dict[int, Float32Array] = {}
+
+    def of(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
+        """The dequantised rows of some tokens, each float32 of shape (n_embd,).
+
+        Raises ModelError where the matrix has a type that cannot be dequantised, or a row is not finite.
+        """
+        tokens = list(tokens)
+        n_embd, n_rows = self._matrix.info.shape[:2]  # a file may name more dimensions, which are 1 then
+        kept = self._rows
+        if 4 * n_embd * len(kept.keys() | tokens) > _KEPT_BYTES:
+            kept = self._rows = {}  # another thread goes on with the former ones
+        if missing := [token for token in tokens if token not in kept]:
+            kept |= zip(missing, self._matrix.values(missing, n_rows).reshape(-1, n_embd), strict=True)
+        return {token: kept[token] for token in tokens}
+
+    def tensor(self, name: str) -> Float32Array | None:
+        """A tensor's values in the reverse of ggml's shape; None if there is no such tensor. Raises as `of`."""
+        found = _find(self._file, name)
+        return None if found is None else found.values([0], 1).reshape(found.info.shape[::-1])
+
+    def biases(self, tokens: Iterable[int]) -> dict[int, float]:
+        """The values of output.bias for some tokens. Raises ModelError where the file has none."""
+        if self._bias is None:
+            raise ModelError(f"{self._path} has no output.bias, which its model adds to the logits")
+        bias = self._bias.values([0], 1)
+        return {token: float(bias[token]) for token in tokens}
+
+
+class _Tensor:
+    """A tensor in its file. The file stays open, so that rows are read from the file that llama.cpp has loaded even if
+    another one has taken its name."""
+
+    def __init__(self, header: GgufHeader, info: TensorInfo) -> None:
+        self.part, self.info = header.path, info
+        try:
+            self._file = os.open(self.part, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as e:
+            raise self.error(f"cannot be read ({e.strerror}): it was there when the model was opened") from e
+        weakref.finalize(self, os.close, self._file)
+        found = os.fstat(self._file)
+        self._changed_ns = found.st_mtime_ns
+        if stamp_of(self.part, found) != header.stamp:
+            raise self.error(_CHANGED)
+
+    def values(self, rows: Sequence[int], n_rows: int) -> Float32Array:
+        """The values of some of the tensor's n_rows rows, one after the other, as one array (n_values,).
+
+        Raises ModelError where the file was written to since it was opened, the tensor's type cannot be dequantised, or
+        a value is not finite.
+        """
+        info, n_bytes = self.info, self.info.n_bytes // n_rows
+        try:
+            content = b"".join([os.pread(self._file, n_bytes, info.offset + row * n_bytes) for row in rows])
+        except OSError as e:
+            raise self.error(f"cannot be read ({e.strerror})") from e
+        if len(content) < n_bytes * len(rows) or os.fstat(self._file).st_mtime_ns != self._changed_ns:
+            raise self.error(_CHANGED)
+        try:
+            n_values = math.prod(info.shape) // n_rows * len(rows)
+            values = dequantised(info.ggml_type, np.frombuffer(content, np.uint8), n_values)
+        except PlanError as e:
+            raise self.error(f"has {info.name}, which cannot be read as numbers: {e}") from e
+        if not np.isfinite(values).all():
+            raise self.error(f"holds values in {info.name} that are not finite: it is damaged, fetch it again")
+        return values
+
+    def error(self, what: str) -> ModelError:
+        """What is the matter with the file."""
+        return ModelError(f"{self.part} {what}")
+
+
+def _find(file: ModelFile, name: str) -> _Tensor | None:
+    """A tensor in the part of a model that has it."""
+    return next((_Tensor(part, part.tensors[name]) for part in file.headers if name in part.tensors), None)

@@ -19,9 +19,11 @@ from pathlib import Path
 from ..config.words import shown
 from ..errors import ModelError
 from ..native.arithmetic import type_block
-from .identity import Stamp, stamp_of
 
 Scalar = int | float | str | bool
+Stamp = tuple[str, int, int, int]
+"""Resolved path, size in bytes, times in ns of the last change of the content and of the file. Programs can set the
+first of these times: copies and images often keep it, or give all files the same."""
 
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
@@ -127,6 +129,11 @@ class GgufHeader:
             return None
         purpose = "ranking texts" if pooling == _RANKING else "embeddings"
         return f"the model was made for {purpose} ({key} is {pooling}), and may label no better than chance"
+
+
+def stamp_of(path: Path, found: os.stat_result) -> Stamp:
+    """The stamp of a file; found: what the system says of it."""
+    return str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def read_header(path: Path) -> GgufHeader:

@@ -15,11 +15,10 @@ from ..errors import ConfigError, ModelError
 from ..native import ContextMemory, ContextSettings, NativeModel, measure_context
 from ..system.closing import Closing
 from ..system.timing import Ledger
-from .files import ModelFile, find_model
+from .files import Hashing, ModelFile, OutputRows
+from .find import find_model
 from .header import DECISION_KINDS
-from .identity import Hashing
 from .placement import Placement, gpus, placement, weights_text, why_not_on_gpu, with_all_wanted
-from .rows import OutputRows
 from .trial import try_model
 
 

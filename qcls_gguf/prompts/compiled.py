@@ -97,28 +97,17 @@ class Prompt:
         which no token is left to feed; with recurrent states, which exist only after the prefix's last token, it is
         then 0.
         """
-        if self.has_state:
-            return self._new_tokens_after_state(fragment_tokens)
-        n_stable = len(self.stable)
-        if tuple(fragment_tokens[:n_stable]) != self.stable:
-            n_stable = common_prefix(self.stable, fragment_tokens)
-        if n_stable < len(fragment_tokens) or self.closing:
-            return len(self.opening) + n_stable, [*fragment_tokens[n_stable:], *self.closing]
-        # no token is left to feed, but the hidden state of the prompt's last token is needed
-        tokens = [*self.opening, *fragment_tokens]
-        if not tokens:
-            raise self._is_empty()
-        return len(tokens) - 1, tokens[-1:]
-
-    def _new_tokens_after_state(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
-        prefix, whole = self.prefix, [*self.opening, *fragment_tokens, *self.closing]
+        n = len(self.stable)
+        if is_changed := tuple(fragment_tokens[:n]) != self.stable:
+            n = common_prefix(self.stable, fragment_tokens)
+        if (n < len(fragment_tokens) or self.closing) and not (is_changed and self.has_state):
+            return len(self.opening) + n, [*fragment_tokens[n:], *self.closing]
+        # all is fed where a state cannot be used, and the last token where none is left: its hidden state is needed
+        whole = [*self.opening, *fragment_tokens, *self.closing]
         if not whole:
-            raise self._is_empty()
-        n = len(prefix)
-        return (n, whole[n:]) if len(whole) > n and tuple(whole[:n]) == prefix else (0, whole)
-
-    def _is_empty(self) -> PlanError:
-        return PlanError(f"prompts.{self.name} is empty for an empty query: nothing can be computed")
+            raise PlanError(f"prompts.{self.name} is empty for an empty query: nothing can be computed")
+        n = 0 if self.has_state else len(whole) - 1
+        return n, whole[n:]
 
 
 def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
@@ -153,8 +142,8 @@ def compile_prompt(
     name, labels, label_prefix = config.name, config.labels, config.label_prefix
     before_slot, _, after_slot = template.partition(SLOT)
     try:
-        opening_text, before = _split_at_last_special(tokenizer, before_slot)
-        after, closing_text = _split_at_first_special(tokenizer, after_slot)
+        opening_text, before = _split_at_special(tokenizer, before_slot, last=True)
+        after, closing_text = _split_at_special(tokenizer, after_slot, last=False)
     except UnicodeDecodeError:
         raise ConfigError(
             f"prompts.{name}: a control token of this model is a part of a character and splits one of the template: "
@@ -178,7 +167,7 @@ def compile_prompt(
         before, after, first, last, fragments = _shortened(tokenizer, before, after, fragments)
         opening, closing, endings = opening + first, last + closing, [""]
     elif closing_text:
-        endings = [_split_at_last_special(tokenizer, closing_text)[1]]
+        endings = [_split_at_special(tokenizer, closing_text, last=True)[1]]
     else:
         endings = _endings(tokenizer, before, after, fragments)
     n_stable = min(common_prefix(fragments[0], other) for other in fragments[1:])
@@ -220,40 +209,25 @@ def _shortened(
     start = max((found.start() for found in _WORD_ENDS.finditer(before)), default=0)
     cut = _WORD_ENDS.search(after)
     near, end = before[start:], after[: cut.start()] if cut else after
-    fragments += [tokenizer.tokenize(before + each + after, parse_special=False).tolist() for each in _SPACED]
-    found = [tokenizer.tokenize(near + each + end, parse_special=False).tolist() for each in PROBES + _SPACED]
+    fragments += [tokenizer.tokenize(before + probe + after, parse_special=False).tolist() for probe in _SPACED]
+    found = [tokenizer.tokenize(near + probe + end, parse_special=False).tolist() for probe in PROBES + _SPACED]
     n = len(tokenizer.tokenize(before[:start], parse_special=False))
     first, last = fragments[0][:n], fragments[0][n + len(found[0]) :]
-    if all([*first, *each, *last] == whole for each, whole in zip(found, fragments, strict=True)):
+    if all([*first, *part, *last] == whole for part, whole in zip(found, fragments, strict=True)):
         return near, end, first, last, found
     return before, after, [], [], fragments
 
 
-def _pieces(tokenizer: Tokenizer, text: str) -> list[tuple[bytes, bool]]:
-    return [tokenizer.piece(int(token)) for token in tokenizer.tokenize(text, parse_special=True)]
-
-
-def _split_at_last_special(tokenizer: Tokenizer, text: str) -> tuple[str, str]:
-    """(text up to and with its last special token, the rest)."""
-    for piece, special in reversed(_pieces(tokenizer, text)):
-        at = text.encode().rfind(piece) if special else -1
-        if at >= 0:
-            return _cut(text, at + len(piece))
-    return "", text
-
-
-def _split_at_first_special(tokenizer: Tokenizer, text: str) -> tuple[str, str]:
-    """(the text before its first special token, the rest with it)."""
-    for piece, special in _pieces(tokenizer, text):
-        at = text.encode().find(piece) if special else -1
-        if at >= 0:
-            return _cut(text, at)
-    return text, ""
-
-
-def _cut(text: str, n_bytes: int) -> tuple[str, str]:
+def _split_at_special(tokenizer: Tokenizer, text: str, *, last: bool) -> tuple[str, str]:
+    """(text up to and with its last special token, the rest), or (text before its first one, the rest with it)."""
     data = text.encode()
-    return data[:n_bytes].decode(), data[n_bytes:].decode()
+    pieces = [tokenizer.piece(int(token)) for token in tokenizer.tokenize(text, parse_special=True)]
+    for piece, is_special in reversed(pieces) if last else pieces:
+        at = (data.rfind(piece) if last else data.find(piece)) if is_special else -1
+        if at >= 0:
+            at += len(piece) if last else 0
+            return data[:at].decode(), data[at:].decode()
+    return ("", text) if last else (text, "")
 
 
 def _endings(tokenizer: Tokenizer, before: str, after: str, fragments: Sequence[Sequence[int]]) -> list[str]:

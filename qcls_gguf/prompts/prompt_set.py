@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from types import SimpleNamespace
 from typing import Protocol
 
 import numpy as np
@@ -99,7 +100,7 @@ class PromptSet:
 
 def read_depths(sets: Sequence[PromptSet], n_layer: int) -> tuple[tuple[int, ...], int]:
     """(depths that are read, ascending, beside the last one; the last layer that has to be computed, 0 for all)."""
-    found = sorted(set[int]().union(*(each.depths(n_layer) for each in sets)))
+    found = sorted(set[int]().union(*(prompts.depths(n_layer) for prompts in sets)))
     if not found or found[-1] == n_layer:
         return tuple(found[:-1]), 0
     return tuple(found[:-1]), found[-1]
@@ -119,14 +120,6 @@ class Vocabulary(Tokenizer, Protocol):
         """The default token after a label with which another label begins; -1: none."""
 
 
-class _CachingTokenizer:
-    """A tokenizer that remembers results, because prompts often share labels and the text around the query."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenize = cache(tokenizer.tokenize)
-        self.piece = cache(tokenizer.piece)
-
-
 def compile_prompts(
     configs: Sequence[PromptConfig],
     model: Vocabulary,
@@ -142,7 +135,8 @@ def compile_prompts(
     codes: as for `compile_prompt`.
     Raises ConfigError, which names the prompt.
     """
-    tokenizer, prompts = _CachingTokenizer(model), []
+    # prompts often share labels and the text around the query
+    tokenizer, prompts = SimpleNamespace(tokenize=cache(model.tokenize), piece=cache(model.piece)), []
     by_name = heads.prompts if heads else {}
     for config in configs:
         head = pointer or by_name.get(config.name)

@@ -68,7 +68,7 @@ def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], en
                 "token to tell them apart: set label_end"
             )
         if ended in inner or ended in by_tokens:
-            other = next(each for tokens, each in by_tokens.items() if tokens[: len(ended)] == ended)
+            other = next(text for tokens, text in by_tokens.items() if tokens[: len(ended)] == ended)
             raise ConfigError(
                 f"label {other!r} continues label {label!r} with the end-of-label token {end}: set another label_end"
             )
@@ -104,8 +104,13 @@ def build_trie(
     exact: read every node, whatever the scoring needs; with_root: read the prompt's end in any case.
     Raises ConfigError for labels that the scoring cannot tell apart.
     """
-    if scoring == FIRST_TOKEN:
-        _check_first_tokens(labels, tokens)
+    by_first: dict[int, str] = {}
+    for label, path in zip(labels, tokens, strict=True) if scoring == FIRST_TOKEN else ():
+        if (other := by_first.setdefault(path[0], label)) != label:
+            raise ConfigError(
+                f"labels {other!r} and {label!r} share their first token {path[0]}, so first_token scoring cannot tell "
+                "them apart: use scoring: tree, or other label texts"
+            )
     is_exact = exact or scoring in EXACT_SCORINGS
     if scoring == FIRST_TOKEN and not exact:
         paths = [path[:1] for path in tokens]
@@ -141,17 +146,6 @@ def build_trie(
         ),
         is_exact=is_exact,
     )
-
-
-def _check_first_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]]) -> None:
-    by_first: dict[int, str] = {}
-    for label, path in zip(labels, tokens, strict=True):
-        if path[0] in by_first:
-            raise ConfigError(
-                f"labels {by_first[path[0]]!r} and {label!r} share their first token {path[0]}, so first_token scoring "
-                "cannot tell them apart: use scoring: tree, or other label texts"
-            )
-        by_first[path[0]] = label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,7 +17,7 @@ from ..config.schema import Config
 from ..engine.open import open_model
 from ..errors import ConfigError, QclsError
 from ..model import OpenModels, find_model
-from ..model.identity import stamps_of
+from ..model.files import stamps_of
 from ..questions.asking import QuestionAsker
 from ..questions.forms import FormSettings
 from ..questions.sets import Tasks

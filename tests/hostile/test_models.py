@@ -17,8 +17,7 @@ from hostile_rows import Row, sizes
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError, QclsError
-from qcls_gguf.model.files import ModelFile
-from qcls_gguf.model.rows import OutputRows
+from qcls_gguf.model.files import ModelFile, OutputRows
 
 SCRIPT = Path(__file__).parents[1] / "mutated_models.py"
 

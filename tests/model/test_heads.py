@@ -14,9 +14,8 @@ from random_models import ARCHS, WITH_ANOTHER_TAIL
 
 from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
-from qcls_gguf.model import rows
-from qcls_gguf.model.files import ModelFile
-from qcls_gguf.model.rows import OutputRows
+from qcls_gguf.model import files
+from qcls_gguf.model.files import ModelFile, OutputRows
 from qcls_gguf.native.context import OutputSteps
 from qcls_gguf.score.rows import Output
 
@@ -160,7 +159,7 @@ def test_rows_that_were_read_long_ago_are_not_kept(make_model: MakeModel, monkey
     file = ModelFile.read(make_model())
     head, all_rows = OutputRows(file), OutputRows(file).of(range(64))
     n_bytes = all_rows[0].nbytes
-    monkeypatch.setattr(rows, "_KEPT_BYTES", 8 * n_bytes)
+    monkeypatch.setattr(files, "_KEPT_BYTES", 8 * n_bytes)
     former = weakref.ref(head.of([0])[0])
     for token in range(1, 64):
         for each, row in head.of([token - 1, token]).items():

@@ -14,8 +14,7 @@ from oracle import decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.model.files import ModelFile
-from qcls_gguf.model.rows import OutputRows
+from qcls_gguf.model.files import ModelFile, OutputRows
 from qcls_gguf.native import NativeContext, NativeModel
 
 PATCHES = sorted((Path(__file__).parents[2] / "patches").glob("*.patch"))

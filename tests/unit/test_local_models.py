@@ -14,10 +14,17 @@ from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.drafting.models import given_model
 from qcls_gguf.errors import ConfigError, ModelError
 from qcls_gguf.inspection.local_models import models_document, models_record
-from qcls_gguf.model.files import find_model, find_packaged_model, local_models, packaged_models
-from qcls_gguf.model.identity import digest_of
-from qcls_gguf.model.ollama import find_ollama_model, installed, manifest_of
-from qcls_gguf.model.ollama import shown as shown_name
+from qcls_gguf.model.files import digest_of
+from qcls_gguf.model.find import (
+    find_model,
+    find_ollama_model,
+    find_packaged_model,
+    installed,
+    local_models,
+    manifest_of,
+    packaged_models,
+)
+from qcls_gguf.model.find import shown as shown_name
 from qcls_gguf.report.document import Table
 
 MODEL = "application/vnd.ollama.image.model"

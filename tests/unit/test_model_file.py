@@ -11,8 +11,7 @@ import pytest
 from gguf_parts import finish
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.model.files import ModelFile
-from qcls_gguf.model.identity import digest_of
+from qcls_gguf.model.files import ModelFile, digest_of
 
 LARGE_BYTES = 16 << 20
 

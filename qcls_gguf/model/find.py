@@ -1,6 +1,6 @@
-"""Models that Ollama has already: from a name such as `qwen3:8b` to the GGUF file in its store.
+"""Where a model's file is: named, of an installed package, of Ollama's store or of the Hugging Face hub.
 
-The store's layout: `manifests/HOST/NAMESPACE/NAME/TAG` is a JSON manifest, and the layer of type
+Ollama's store: `manifests/HOST/NAMESPACE/NAME/TAG` is a JSON manifest, and its layer of type
 `application/vnd.ollama.image.model` names the file `blobs/sha256-DIGEST`, which is the GGUF file itself.
 """
 
@@ -11,10 +11,14 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
+from typing import Literal
 
-from ..config.resources import OLLAMA
+from ..config.resources import EMBEDDED, OLLAMA, PACKAGE, embedded_model
+from ..config.schema import ModelConfig
 from ..errors import ConfigError, ModelError
+from .hub import cached_models, fetch_model
 
 _DEFAULT, _TAG = ("registry.ollama.ai", "library"), "latest"
 _PART = re.compile(r"[A-Za-z0-9_][\w.:-]*", re.ASCII)
@@ -23,6 +27,76 @@ _MODEL_LAYER = "application/vnd.ollama.image.model"
 _ADAPTER_LAYER = "application/vnd.ollama.image.adapter"
 _SERVICE_STORE = Path("/usr/share/ollama/.ollama/models")
 _MAX_MANIFEST_BYTES = 1 << 20
+
+Source = Literal["embedded", "package", "ollama", "hub"]
+
+
+def find_model(model: ModelConfig, *, offline: bool) -> Path:
+    """The model's file: one of Ollama's store, of a Python package, one of the hub, the one named, or the embedded one.
+
+    Raises ConfigError or ModelError.
+    """
+    if model.ollama:
+        return find_ollama_model(model.ollama)
+    if model.package:
+        return find_packaged_model(model.package)
+    if model.hf_repo:
+        return fetch_model(model.hf_repo, model.quantization, model.revision, offline=offline)
+    return model.path or embedded_model()
+
+
+def local_models() -> Iterator[tuple[Source, str, Path]]:
+    """(source, name, file) of every model on this machine, the embedded one first.
+
+    The name is what a configuration's `path` or, for the hub, `hf_repo` takes. No file is read.
+    """
+    with suppress(ModelError):
+        yield "embedded", EMBEDDED, embedded_model()
+    for name, path in packaged_models():
+        yield "package", f"{PACKAGE}{name}", path
+    for name, path in installed():
+        yield "ollama", f"{OLLAMA}{name}", path
+    for name, path in cached_models():
+        yield "hub", name, path
+
+
+def find_packaged_model(text: str) -> Path:
+    """The GGUF file of an installed package.
+
+    text: NAME, or NAME/FILE where the package has several. Raises ModelError for a package that is not installed, and
+    where the file is missing or not the only one.
+    """
+    name, _, wanted = text.partition("/")
+    try:
+        files = _gguf_files(distribution(name))
+    except (PackageNotFoundError, ValueError):
+        raise ModelError(f"{PACKAGE}{text}: no such package is installed: `pip install {name}`") from None
+    found = [path for path in files if not wanted or path.name == wanted]
+    if len(found) != 1:
+        names = ", ".join(path.name for path in files)
+        raise ModelError(
+            f"{PACKAGE}{text}: the package has "
+            + (f"{names}: name one, as in {PACKAGE}{name}/{files[0].name}" if files else "no GGUF file: name another")
+        )
+    return found[0]
+
+
+def packaged_models() -> Iterator[tuple[str, Path]]:
+    """(name, GGUF file) of every model in the other installed packages, by name."""
+    found = {
+        f"{each.metadata['Name']}/{path.name}" if len(files) > 1 else each.metadata["Name"]: path
+        for each in distributions()
+        if each.metadata["Name"] != "qcls-gguf"
+        for files in [_gguf_files(each)]
+        for path in files
+    }
+    yield from sorted(found.items())
+
+
+def _gguf_files(package: Distribution) -> list[Path]:
+    """Those that are there, in the order of their names."""
+    paths = [Path(str(package.locate_file(file))) for file in package.files or () if file.suffix == ".gguf"]
+    return sorted(path for path in paths if path.is_file())
 
 
 def manifest_of(text: str) -> str:
@@ -85,12 +159,6 @@ def installed() -> Iterator[tuple[str, Path]]:
                     seen.add(manifest)
                     with suppress(ModelError, OSError):
                         yield shown(manifest), _blob(store, manifest)
-
-
-def digest_in_name(path: Path) -> str | None:
-    """The sha256 that a file of a store has as its name; None for any other file."""
-    found = _DIGEST.fullmatch(path.name)
-    return found["hex"] if found and path.parent.name == "blobs" else None
 
 
 def _blob(store: Path, name: str) -> Path:
