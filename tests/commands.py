@@ -1,6 +1,7 @@
 """The command line, in a process of its own and in the test's, and labelled rows for it."""
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,12 @@ def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
 
 def invoked(*words: object, stdin: str = "") -> Result:
     """The command in this process, which saves the start of an interpreter; an error of Python's own is raised."""
-    return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
+    try:
+        return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
+    finally:  # what the command prints of the log it prints to streams that are gone now
+        for name in ("qcls_gguf", "qcls_gguf.llama"):
+            logging.getLogger(name).handlers = [logging.NullHandler()]
+            logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def printed(*words: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -110,15 +111,14 @@ Format = Annotated[RecordFormat, Option("--format", "-f", help="Tables for peopl
 Html = Annotated[Path | None, Option("--html", metavar="FILE", help="Also write the report as a page.")]
 
 
-def _log(wanted: bool) -> None:
-    if wanted:
-        import logging
-
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-        log = logging.getLogger("qcls_gguf")
-        log.addHandler(handler)
-        log.setLevel(logging.DEBUG)
+def _log(verbose: bool) -> None:
+    """Print what the package logs: warnings, or everything, also of llama.cpp."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s" if verbose else "qcls-gguf: warning: %(message)s"))
+    log, llama = logging.getLogger("qcls_gguf"), logging.getLogger("qcls_gguf.llama")
+    log.handlers = [handler]
+    log.setLevel(logging.DEBUG if verbose else logging.WARNING)
+    llama.setLevel(logging.DEBUG if verbose else logging.CRITICAL)
 
 
 Verbose = Annotated[bool, Option("--verbose", "-v", callback=_log, help="Show what the package and llama.cpp log.")]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import COMMAND
+from commands import COMMAND, write_rows
 from hostile_rows import Row, sizes
 from mutate import cases
 
@@ -16,10 +16,9 @@ LINES = {signal.SIGINT: "qcls-gguf: interrupted\n", signal.SIGTERM: "qcls-gguf: 
 _RUNS = {"help": ["--help"], "version": ["--version"], "run": LABEL}
 
 
-def _started(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def _started(arguments: list[str], **variables: str) -> subprocess.Popen[str]:
+    pipe, environment = subprocess.PIPE, {**os.environ, **variables}
+    return subprocess.Popen([COMMAND, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
 
 def _end(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -69,6 +68,49 @@ def test_it_stops_with_one_line_whenever_it_is_told_to(row: Row, n: int) -> None
             _judge(row, f"{name} {index} of {n}", number, *_end(process))
             row.n += 1
     assert row.kinds["one line"]  # on a fast machine many have ended before
+
+
+@sizes(5, 500)
+@pytest.mark.usefixtures("interruptible")
+def test_a_start_that_is_stopped_ends_with_its_exit_code_and_leaves_nothing(row: Row, n: int, tmp_path: Path) -> None:
+    """At random moments, while modules are imported, a model is loaded, prefixes are computed or rows are read."""
+    row.name, row.n = "stops of a start, by command", 4 * n
+    rows = [{"query": f"dress {index}", "labels": {"category": ("dress", "jeans")[index % 2]}} for index in range(400)]
+    data, kept = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "kept"
+    kept.mkdir()
+    starts = {
+        "run": ["run", "--query", "red dress"],
+        "inspect": ["inspect"],
+        "serve": ["serve", "--port", "0"],
+        "learn": [
+            "learn",
+            "-c",
+            "mission",
+            "--data",
+            str(data),
+            "--out",
+            str(kept / "heads.npz"),
+            "--prompt",
+            "category",
+        ],
+    }
+    began = time.perf_counter()
+    assert _end(_started([*LABEL]))[0] == 0
+    lasts_s = time.perf_counter() - began
+    for name, arguments in starts.items():
+        for seed, rng in cases(row.seed, n):
+            number, delay_s = rng.choice(list(LINES)), rng.uniform(0, lasts_s)
+            process = _started([*arguments, "--quiet"], TMPDIR=str(kept))
+            time.sleep(delay_s)
+            process.send_signal(number)
+            code, error = _end(process)
+            if (name, code) == ("serve", 0):  # it was ready
+                row.kinds["answered what had arrived"] += 1
+            else:
+                _judge(row, f"{name}, seed {seed}, {number.name} after {delay_s:.3f} s", number, code, error)
+        left = {path.name for path in kept.iterdir()}
+        row.check(left <= {"heads.npz"}, f"{name} left {left}")
+    assert row.kinds["one line"] > n
 
 
 @pytest.mark.parametrize("number", LINES)
