@@ -148,10 +148,12 @@ class Rows:
         *,
         is_labelled: bool = False,
         needs_query: bool = True,
+        warns: bool = True,
     ) -> None:
         """name: of the file, whose ending may tell the format. others: columns by which the delimiter of a header is
         known, beside that of the queries. is_labelled: whether rows have labels, so that lines of text are none.
-        needs_query: whether a table must have the column of queries. Raises ConfigError for a file that cannot be read
+        needs_query: whether a table must have the column of queries. warns: whether a warning is logged of rows over
+        several lines that look like rows of their own. Raises ConfigError for a file that cannot be read
         in this way, for a table without a usable header, or without the column.
         """
         self.query = reading.query or QUERY
@@ -162,7 +164,7 @@ class Rows:
         """the number of the line after the last row that was given"""
         self.offset = 0
         """and where that line begins, in bytes of the content"""
-        self._is_told = False
+        self._warns = warns
         self._again: deque[tuple[str, int]] = deque()
         """lines that were read and are to be read again, and where they end"""
         self._name, self._reading, self._others, self._needs_query = name, reading, others, needs_query
@@ -353,9 +355,9 @@ class Rows:
                 runs_on = f"a field in quotes runs on to line {number + n_lines - 1}, over lines that look like rows"
                 remedy = "close its quotes, or double those that are part of it"
                 if delimiter in ",;":  # which texts have, too
-                    if not self._is_told:
+                    if self._warns:
                         _log.warning("%s: line %d: %s: if they are rows, %s", self._name, number, runs_on, remedy)
-                    self._is_told = True
+                    self._warns = False
                 else:
                     problem = f"{runs_on}: {remedy}"
             if problem is not None and (n_lines > 1 or not fields):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, JsonValue
 
 from ..config.words import counted
-from ..data.rows import FORMATS, Format, format_of, why_refused
+from ..data.rows import FORMATS, PACKED, Format, format_of, why_refused
 from ..errors import ConfigError, QclsError
 from ..report.files import LOCK, locked
 from ..report.record import Record, json_text
@@ -69,13 +69,14 @@ class OutputFolder:
         self.out, self._part = out, part
         self.joined = out if out.suffix.lower() in ENDINGS.values() and not out.is_dir() else None
         """the file into which the shards are joined at the end"""
-        if self.joined is None and (out.suffix.lower() in FORMATS or why_refused(out)) and not out.is_dir():
+        is_no_folder = out.suffix.lower() in (*FORMATS, *PACKED, ".json") or why_refused(out)
+        if self.joined is None and is_no_folder and not out.is_dir():
             raise ConfigError(
                 f"`out` {out}: cannot be {out.suffix}: name a file that ends in {_KNOWN_ENDINGS}, or a folder"
             )
         self.format = format_ or (format_of(out) if self.joined else None)
         if self.joined and self.format != format_of(out):
-            raise ConfigError(f"`out` {out}: ends in another format than `format` {self.format}: keep one of them")
+            raise ConfigError(f"`out` {out}: has another ending than `output_format` {self.format}: keep one of them")
         if self.joined and out.exists() and not out.is_file():
             raise ConfigError(f"`out` {out}: is no plain file: name one, which takes its name when it is whole")
         self.folder = out.with_name(out.name + _SHARDS) if self.joined else out

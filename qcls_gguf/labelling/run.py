@@ -129,7 +129,7 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
         if not now:
             now = read_input(path, settings.reading, settings.shard_rows, settings.format)
             n_rows = sum(shard.n_rows for shard in now.shards)
-            on_note(f"{path}: {n_rows:,} rows in {counted(len(now.shards), 'shard')}")
+            on_note(f"{path}: {n_rows:,} rows in {counted(len(now.shards), 'shard')}, read as {now.format}")
         name = names.setdefault(str(path), _new_name(path, names.values()))
         inputs.append(now.model_copy(update={"name": name}))
     if (
