@@ -25,7 +25,7 @@ from .asking import answer, json_bytes, lines
 from .dialect import MODEL, Texts
 from .dialects import DIALECTS
 from .exchange import JSON, LINES, Exchange
-from .lifecycle import Backend, Lifecycle, log
+from .lifecycle import Lifecycle, log
 from .metrics import CONTENT_TYPE, Metrics
 from .refusal import ErrorAnswer, RefusedError, openai_words, parse, refusal_of
 
@@ -165,12 +165,9 @@ async def _asked(exchange: Exchange) -> Response:
 
 
 async def _health(exchange: Exchange) -> Response:
+    if exchange.route == "/ready":
+        _ = exchange.lifecycle.backend
     return _json({"status": exchange.lifecycle.state, "version": __version__})
-
-
-async def _ready(exchange: Exchange) -> Response:
-    _ = exchange.lifecycle.backend
-    return await _health(exchange)
 
 
 async def _counts(exchange: Exchange) -> Response:
@@ -178,16 +175,23 @@ async def _counts(exchange: Exchange) -> Response:
 
 
 async def _models(exchange: Exchange) -> Response:
-    return _json({"object": "list", **_as_models(exchange.lifecycle.backend)})
-
-
-async def _model(exchange: Exchange) -> Response:
+    """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`); or one of them."""
+    backend = exchange.lifecycle.backend
+    info = backend.classifier.model
+    about = f"{info.description}, {info.quantization}"
+    models = {MODEL: f"all prompts by {about}"}
+    for name, prompt in backend.asker.prompts.items():
+        models[f"{MODEL}/{name}"] = f"one of {len(prompt.labels)} labels by {about}"
+    head = {"object": "model", "created": backend.created, "owned_by": "qcls-gguf"}
+    if exchange.route != _MODEL_PATH:
+        date = datetime.fromtimestamp(backend.created, UTC).date().isoformat()
+        described = [{"name": name, "description": what, "release_date": date} for name, what in models.items()]
+        return _json({"object": "list", "data": [{"id": name, **head} for name in models], "models": described})
     name = exchange.scope["path"].removeprefix(_MODELS)
-    models = {model["id"]: model for model in _as_models(exchange.lifecycle.backend)["data"]}
     if name not in models:
         what = f"there is no model {shown(name)}: this service has {', '.join(map(shown, models))}"
         raise RefusedError(404, "unknown prompt", what)
-    return _json(models[name])
+    return _json({"id": name, **head})
 
 
 async def _reload(exchange: Exchange) -> Response:
@@ -198,20 +202,6 @@ async def _reload(exchange: Exchange) -> Response:
     return _json({
         "status": "reloaded", "prompts": list(backend.asker.prompts), "model": backend.classifier.model.path,
     })  # fmt: skip
-
-
-def _as_models(backend: Backend) -> dict[str, list[dict[str, object]]]:
-    """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`)."""
-    info, created = backend.classifier.model, backend.created
-    about = f"{info.description}, {info.quantization}"
-    models = {MODEL: f"all prompts by {about}"}
-    for name, prompt in backend.asker.prompts.items():
-        models[f"{MODEL}/{name}"] = f"one of {len(prompt.labels)} labels by {about}"
-    date = datetime.fromtimestamp(created, UTC).date().isoformat()
-    return {
-        "data": [{"id": name, "object": "model", "created": created, "owned_by": "qcls-gguf"} for name in models],
-        "models": [{"name": name, "description": what, "release_date": date} for name, what in models.items()],
-    }
 
 
 async def _file(exchange: Exchange) -> Response:
@@ -226,10 +216,10 @@ async def _description(_: Exchange) -> Response:
 _ROUTES: dict[str, tuple[str, str, Callable[[Exchange], Awaitable[Response]]]] = {
     **{path: ("POST", dialects[-1].summary, _asked) for path, dialects in _DIALECTS.items()},
     "/health": ("GET", "Whether the process is alive", _health),
-    "/ready": ("GET", "Whether requests are answered", _ready),
+    "/ready": ("GET", "Whether requests are answered", _health),
     "/metrics": ("GET", "Counts for Prometheus", _counts),
     "/v1/models": ("GET", "The configured prompts, as models", _models),
-    _MODEL_PATH: ("GET", "A prompt, as a model", _model),
+    _MODEL_PATH: ("GET", "A prompt, as a model", _models),
     "/admin/reload": ("POST", "Read the configuration anew", _reload),
     "/": ("GET", "", _file),
     "/docs": ("GET", "", _file),

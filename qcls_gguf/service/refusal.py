@@ -23,7 +23,7 @@ Place = tuple[int | str, ...]
 
 _MOST_MISTAKES = 1000
 _TAG = "type"  # the field that says which kind an object is
-_IMAGES = "images are not answered: this model reads text"
+NO_IMAGES = "images are not answered: this model reads text"
 
 
 @dataclass(eq=False)
@@ -52,11 +52,6 @@ def unavailable(reason: str, what: str, retry_ms: float = 1000.0) -> RefusedErro
 def invalid(param: str, what: str) -> RefusedError:
     """The refusal (422) of a field; what: what is wrong with it."""
     return RefusedError(422, "invalid", f"{param}: {what}", param=param)
-
-
-def no_images(param: str) -> RefusedError:
-    """The refusal of an image, or of something else that is not text."""
-    return invalid(param, _IMAGES)
 
 
 def check_size(n: int, most: int, of_what: str, param: str, remedy: str) -> None:
@@ -195,6 +190,6 @@ def _words(error: Mapping[str, Any], model: type[BaseModel]) -> str:
             return str(error["ctx"]["error"])
         case "union_tag_invalid":
             tag = error["input"][_TAG]
-            why = f"; {_IMAGES}" if tag in ("input_image", "box") else ""
+            why = f"; {NO_IMAGES}" if tag in ("input_image", "box") else ""
             return f"{shown(tag)} is not one of {error['ctx']['expected_tags']}{why}"
     return f"{error['msg']}, got {shown(error['input'])}"

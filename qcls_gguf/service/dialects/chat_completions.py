@@ -20,7 +20,7 @@ from ...questions.closed_lists import ClosedList, Names, chosen, closed_lists
 from ...questions.question import Distribution, Question, TextQuestion
 from ..dialect import Questions, QuestionsRequest
 from ..exchange import Exchange
-from ..refusal import RefusedError, json_value, no_images
+from ..refusal import NO_IMAGES, RefusedError, invalid, json_value
 
 _CHOICES = ("structured_outputs.choice", "guided_choice")
 _SCHEMAS = ("structured_outputs.json", "guided_json", "response_format.json_schema.schema")
@@ -44,7 +44,7 @@ class ChatMessage(BaseModel):
     content: str | list[ContentPart] | None = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(BaseModel, extra="forbid"):
     """The schema that the answer follows."""
 
     type: str
@@ -125,7 +125,7 @@ def _form(request: ChatRequest) -> _AnswerForm:
         named = choice.function.name if isinstance(choice, Tool) else None
         functions = [tool.function for tool in request.tools if named in (None, tool.function.name)]
         if len(functions) != 1:
-            raise _open("tool_choice", f"tool_choice: {len(functions)} of the tools may be called: name one of them")
+            raise _open("tool_choice", f"{len(functions)} of the tools may be called: name one of them")
         param = "tools.parameters"
         return _AnswerForm(closed_lists(functions[0].parameters, param), param, functions[0])
     outputs = request.structured_outputs or {}
@@ -136,15 +136,13 @@ def _form(request: ChatRequest) -> _AnswerForm:
         given[_SCHEMAS[-1]] = form.json_schema.get("schema") or {}
     forms = [_given_form(param, value) for param, value in given.items() if value is not None and value is not False]
     if not forms:
-        what = (
-            "this service chooses one of given answers and writes no text: give response_format with a json_schema of "
-            "enums, a tool_choice of a function whose parameters are enums, or guided_choice"
+        what = "this service chooses one of given answers and writes no text: give response_format with a json_schema "
+        raise _open(
+            "response_format", f"{what}of enums, a tool_choice of a function with such parameters, or guided_choice"
         )
-        raise _open("response_format", what)
     for other in forms[1:]:
         if other.lists != forms[0].lists:
-            what = f"{forms[0].param} and {other.param} ask for different answers: give one of them"
-            raise _open(other.param, what)
+            raise _open(other.param, f"asks for another answer than {forms[0].param}: give one of them")
     return forms[0]
 
 
@@ -153,14 +151,15 @@ def _given_form(param: str, value: Any) -> _AnswerForm:
     if param in _CHOICES:
         return _AnswerForm(closed_lists({"enum": value}, param), param, is_json=False)
     if param not in _SCHEMAS:
-        what = "is not answered here: this service chooses one of given answers, as `choice` or `json` has them"
-        raise _open(param, f"{param}: {what}")
+        raise _open(
+            param, "this service chooses one of given answers, as `choice` or `json` has them, and writes no text"
+        )
     schema = json_value(value.encode(), param) if isinstance(value, str) else value
     return _AnswerForm(closed_lists(schema, param), param)
 
 
 def _open(param: str, what: str) -> RefusedError:
-    return RefusedError(400, "open answer", what, param=param)
+    return RefusedError(400, "open answer", f"{param}: {what}", param=param)
 
 
 def _text(message: ChatMessage, param: str) -> str:
@@ -168,7 +167,7 @@ def _text(message: ChatMessage, param: str) -> str:
     if not isinstance(message.content, list):
         return message.content or ""
     if any(part.type != "text" for part in message.content):
-        raise no_images(param)
+        raise invalid(param, NO_IMAGES)
     return "\n".join(part.text for part in message.content)
 
 

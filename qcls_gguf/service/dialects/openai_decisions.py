@@ -145,7 +145,10 @@ def ask(request: DecisionsRequest, _: object) -> Questions:
 
     def answer(answers: list[Distribution | None], usage: Usage) -> object:
         pairs = zip(request.questions, answers, strict=True)
-        return {"model": request.model, "answers": [_answer(*pair) for pair in pairs], "usage": _usage(usage)}
+        details = {"cached_tokens": usage.found, "cache_write_tokens": usage.stored}
+        counts = {"input_tokens": usage.whole, "input_tokens_details": details, "total_tokens": usage.whole}
+        counts |= {"output_tokens": 0, "output_tokens_details": {"reasoning_tokens": 0}}
+        return {"model": request.model, "answers": [_answer(*pair) for pair in pairs], "usage": counts}
 
     return Questions(questions=questions, answer=answer, is_partial=True)
 
@@ -210,9 +213,3 @@ def _answer(given: AnyQuestion, answer: Distribution | None) -> dict[str, object
                 for index, (level, probability) in enumerate(zip(given.levels, probabilities, strict=True))
             ]
     return head | answer.extra
-
-
-def _usage(usage: Usage) -> dict[str, object]:
-    details = {"cached_tokens": usage.found, "cache_write_tokens": usage.stored}
-    nothing = {"output_tokens": 0, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": usage.whole}
-    return {"input_tokens": usage.whole, "input_tokens_details": details, **nothing}

@@ -11,7 +11,7 @@ from ...config.words import JsonObject
 from ...questions.asking import Usage
 from ...questions.question import Distribution, JsonText, Question, TextQuestion
 from ..dialect import Questions, QuestionsRequest, Strict, short_json
-from ..refusal import RefusedError, invalid, no_images
+from ..refusal import NO_IMAGES, RefusedError, invalid
 
 TextOrJson = str | JsonObject | list[Any]
 """a text, or a JSON value, which is written as text"""
@@ -69,7 +69,7 @@ def ask(request: SystemOneRequest, _: object) -> Questions:
         "state": _shows_images(request.state),
     }
     if param := next(filter(shown.get, shown), None):
-        raise no_images(param)
+        raise invalid(param, NO_IMAGES)
     text = _text(request.state) or ""
     questions = [
         TextQuestion(_question(given, f"questions.{name}", request.audit), text, f"questions.{name}", request.long)
