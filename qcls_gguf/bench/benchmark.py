@@ -121,9 +121,9 @@ def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> Benchmar
         for index, (stem, config) in enumerate(zip(stems, settings.configs, strict=True), 1):
             n = stems[:index].count(stem)  # a number where it is not the first of the name
             name = stem if n == 1 else f"{stem} ({n})"
-            started, found = stack.enter_context(_started(name, config, settings, queries, opener))
+            started, its_workloads = stack.enter_context(_started(name, config, settings, queries, opener))
             classifiers.append(started)
-            workloads += found
+            workloads += its_workloads
         gpu_before = gpu_state() if classifiers[0].model.n_gpu_layers else None
         n_sizes = len(workloads) // len(classifiers)
         sizes = [workloads[index::n_sizes] for index in range(n_sizes)]

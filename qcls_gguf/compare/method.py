@@ -161,8 +161,10 @@ def qcls(workload: Workload) -> Iterator[Method]:
 
     def ask(query: str, exact: bool) -> list[Answer]:
         """Log-probabilities over the whole vocabulary only where the configured scoring is exact."""
-        answers = classifier.classify(query).results
-        return [Answer(label=each.most_probable, joint=each.audit.joint if each.audit else ()) for each in answers]
+        results = classifier.classify(query).results
+        return [
+            Answer(label=prompt.most_probable, joint=prompt.audit.joint if prompt.audit else ()) for prompt in results
+        ]
 
     def remarks() -> list[str]:
         heads = [
@@ -185,10 +187,10 @@ def stock(workload: Workload, *, cached: bool = False, together: bool = False) -
 
     def inputs(query: str) -> list[tuple[int, list[int]]]:
         """By prompt how many tokens of its prefix are cached, and the tokens that are fed."""
-        found = workload.inputs(query)
+        rests = workload.inputs(query)
         if cached:
-            return found
-        return [(0, [*prompt.compiled.prefix[:n], *tokens]) for prompt, (n, tokens) in zip(prompts, found, strict=True)]
+            return rests
+        return [(0, [*prompt.compiled.prefix[:n], *tokens]) for prompt, (n, tokens) in zip(prompts, rests, strict=True)]
 
     decodes = [range(len(prompts))] if together else [range(i, i + 1) for i in range(len(prompts))]
     prefixes = [prompt.compiled.prefix for prompt in prompts if cached and prompt.compiled.prefix]

@@ -68,20 +68,20 @@ def _asked(
         return prompt.answer_of_first_tokens(log_probs)
 
     def remarks() -> list[str]:
-        found = []
+        lines = []
         of = f"of {len(prompts) * len(queries)} answers"
         if outside:
             labels = sorted(set.union(*outside.values()))
             where = f"outside the {n_top} tokens that come back, in {len(outside)} {of}"
-            found.append(f"{where}: {listed(labels, most=6)}")
+            lines.append(f"{where}: {listed(labels, most=6)}")
         if ended:
-            found.append(
+            lines.append(
                 f"{len(ended)} {of} came without log-probabilities ({', '.join(sorted({*ended.values()}))}): their "
                 "likeliest token ends the text or is no whole character"
             )
         if several := [prompt.compiled.name for prompt in prompts if not prompt.distinct]:
-            found.append(f"labels that share first tokens ({', '.join(several)}) cannot be told apart by one request")
-        return [*found, *notes]
+            lines.append(f"labels that share first tokens ({', '.join(several)}) cannot be told apart by one request")
+        return [*lines, *notes]
 
     with ExitStack() as stack:
         connections = [stack.enter_context(closing(Connection(url, TIMEOUT_S))) for _ in prompts]
@@ -96,8 +96,8 @@ def _log_probs(answer: Any, list_key: str, pieces: dict[int, bytes]) -> dict[int
         by_piece = {_piece(entry): float(entry["logprob"]) for entry in reversed(entries)}
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as e:
         raise PeerError(f"the answer has no {list_key} with top_logprobs: {e!r}") from e
-    found = {token: by_piece.get(piece, -math.inf) for token, piece in pieces.items()}
-    return {token: p for token, p in found.items() if _LOWEST < p < math.inf}
+    log_probs = {token: by_piece.get(piece, -math.inf) for token, piece in pieces.items()}
+    return {token: p for token, p in log_probs.items() if _LOWEST < p < math.inf}
 
 
 def _piece(entry: JsonObject) -> bytes:

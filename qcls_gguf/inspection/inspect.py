@@ -92,8 +92,8 @@ def stock_types(tensors: Iterable[TensorInfo], on_gpu: bool) -> dict[str, float]
     for tensor in tensors:
         if len(tensor.shape) > 1 and tensor.name.startswith("blk."):
             n_bytes[GGMLQuantizationType(tensor.ggml_type).name] += tensor.n_bytes
-    own = OWN_TYPES["GPU" if on_gpu else "CPU"]
-    return {name: n / n_bytes.total() for name, n in n_bytes.most_common() if name not in own}
+    with_kernels = OWN_TYPES["GPU" if on_gpu else "CPU"]
+    return {name: n / n_bytes.total() for name, n in n_bytes.most_common() if name not in with_kernels}
 
 
 def _costs(request: records.Request, prompts: Sequence[records.PromptInspection]) -> tuple[records.Cost, ...]:

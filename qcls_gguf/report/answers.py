@@ -149,11 +149,11 @@ def _other_labels(answer: PromptResult, n_top: int) -> Iterator[Text]:
     if audit := answer.audit:
         picks = {JOINT: audit.joint_label, MEAN: audit.mean_label}
         agreeing = [name for name, label in picks.items() if label == answer.most_probable]
-        found = [f"{name} picks {printable(label)}" for name, label in picks.items() if name not in agreeing]
+        judged = [f"{name} picks {printable(label)}" for name, label in picks.items() if name not in agreeing]
         if agreeing:
-            found.append(f"{' and '.join(agreeing)} {'agrees' if found else 'agree'}")
+            judged.append(f"{' and '.join(agreeing)} {'agrees' if judged else 'agree'}")
         mass = f"audit: label mass {percent(audit.label_mass)}"
-        yield Text(", ".join([mass, *found]), "yellow" if audit.changes else "dim")
+        yield Text(", ".join([mass, *judged]), "yellow" if audit.changes else "dim")
 
 
 def bar(fraction: float) -> str:

@@ -34,30 +34,30 @@ class AnswerSample:
             self._results, self._every = self._results[::2], 2 * self._every
 
     def suspicions(self, prompts: PromptHandle) -> list[str]:
-        """A sentence for each prompt that answers nearly all of the queries alike, or whose answers hang on what it
+        """A sentence a prompt that answers nearly all of the queries alike, or whose answers hang on what it
         prefers without a query. prompts: which gave the answers; they are asked some queries without content.
         """
-        n, handle, found = len(self._results), prompts, []
+        n, sentences = len(self._results), list[str]()
         if n < _LEAST:
-            return []
+            return sentences
         empty = [prompts.classify(query) for query in CONTENT_FREE_QUERIES]
-        settings = zip(handle.compiled.settings, handle.compiled.heads, handle.adjustments, strict=True)
+        settings = zip(prompts.compiled.settings, prompts.compiled.heads, prompts.adjustments, strict=True)
         for number, (prompt, head, adjustment) in enumerate(settings):
             answers = [result.results[number] for result in self._results]
-            labels = Counter(each.label for each in answers if not each.abstained)
-            label, most = max(labels.items(), key=lambda each: each[1], default=("", 0))
+            labels = Counter(answer.label for answer in answers if not answer.abstained)
+            label, most = max(labels.items(), key=lambda pair: pair[1], default=("", 0))
             # Labels such as `none` may be right for most queries, and for those without content.
-            is_none = any(map(nothing_kind, prompt.labels))
+            has_none = any(map(nothing_kind, prompt.labels))
             if most >= _ALIKE * n and not nothing_kind(label):
                 what = f"{most / n:.0%} of {n} answers are {shown(label)}: if that cannot be, try another answer_cue"
-                found.append(f"{prompt.name}: {what}, `prior: content_free`, or a larger model")
-            elif head is None and adjustment.is_neutral and not is_none:
+                sentences.append(f"{prompt.name}: {what}, `prior: content_free`, or a larger model")
+            elif head is None and adjustment.is_neutral and not has_none:
                 p, q = (
-                    np.array([[score.probability for score in each.scores] for each in several])
+                    np.array([[score.probability for score in answer.scores] for answer in several])
                     for several in (answers, [result.results[number] for result in empty])
                 )
                 other = p / np.maximum(q.mean(axis=0), 1e-12)
                 if (changed := float(np.mean(p.argmax(axis=1) != other.argmax(axis=1)))) > _CHANGED:
                     what = f"{changed:.0%} of {n} answers change without what it prefers whatever the query"
-                    found.append(f"{prompt.name}: {what}: try `prior: content_free`")
-        return found
+                    sentences.append(f"{prompt.name}: {what}: try `prior: content_free`")
+        return sentences
