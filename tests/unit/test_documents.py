@@ -193,15 +193,14 @@ def test_public_names_are_documented() -> None:
         assert name in page, name
 
 
-def test_rooms_are_those_of_the_import_contract() -> None:
+def test_packages_are_those_of_the_import_contract() -> None:
     (contract,) = (row for row in PYPROJECT["tool"]["importlinter"]["contracts"] if row["type"] == "layers")
-    layers = [room for layer in reversed(contract["layers"]) for room in layer.split(" | ")]
-    section = text_of("docs/architecture.md").partition("\n## Rooms\n")[2].partition("\n## ")[0]
+    ranks = {name: rank for rank, layer in enumerate(contract["layers"]) for name in layer.split(" | ")}
+    section = text_of("docs/architecture.md").partition("\n## Packages\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", section, re.MULTILINE)
-    rows = [room for cell in cells for room in re.findall(r"\w+", cell)]
-    assert sorted(rows) == sorted(layers)
-    ranks = {room: rank for rank, layer in enumerate(contract["layers"]) for room in layer.split(" | ")}
-    assert [ranks[room] for room in rows] == sorted((ranks[room] for room in rows), reverse=True)
+    rows = [name for cell in cells for name in re.findall(r"\w+", cell)]
+    assert sorted(rows) == sorted(ranks)
+    assert [ranks[name] for name in rows] == sorted((ranks[name] for name in rows), reverse=True)
 
 
 def test_every_patch_is_documented() -> None:
