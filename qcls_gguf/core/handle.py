@@ -14,7 +14,7 @@ from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.words import listed
 from ..engine.prefix_cache import Prefix, Tokens
 from ..errors import DecodeError, PlanError, QueryError
-from ..native.arithmetic import trie_rooms
+from ..native.arithmetic import trie_arrays
 from ..plan.planner import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
@@ -69,7 +69,7 @@ class PromptHandle(Closing):
             engine.model.output_rows.of(tokens),
             exact=compiled.exact,
             output=Output(scale=steps.scale, cap=steps.cap, bias=bias),
-            arithmetic=trie_rooms,
+            arithmetic=trie_arrays,
             reads_labels=compiled.reads_labels,
         )
         self.answers = Answers(compiled.prompts, self.scorer)

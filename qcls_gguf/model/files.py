@@ -125,7 +125,7 @@ class ModelFile:
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """The bytes of each layer that is loaded; see `weights_of`."""
+        """The bytes of the loaded layers; see `weights_of`."""
         return weights_of(self.tensors, self.n_layer, head=self.n_first == 0)
 
 
@@ -173,8 +173,8 @@ def digest_of_ends(path: Path) -> str:
 def digest_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True) -> str:
     """The sha256 of a model, of a split one that of its parts joined in order; from the cache if no file has changed.
 
-    A file of Ollama's store has its SHA-256 as its name, which is believed. go_on is asked after each piece that is
-    read, and ends it with an error where it says no. Raises ModelError if a file cannot be read or changes meanwhile.
+    A file of Ollama's store has its SHA-256 as its name, which is believed. go_on is asked after every piece
+    that is read, and ends it with an error where it says no. Raises ModelError if a file cannot be read or changes.
     """
     path = parts[0]
     try:
@@ -245,7 +245,7 @@ class OutputRows:
         self._rows: dict[int, Float32Array] = {}
 
     def of(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
-        """The dequantised rows of some tokens, each float32 of shape (n_embd,).
+        """The dequantised rows of some tokens, float32 of shape (n_embd,).
 
         Raises ModelError where the matrix has a type that cannot be dequantised, or a row is not finite.
         """

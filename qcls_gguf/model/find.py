@@ -84,10 +84,10 @@ def find_packaged_model(text: str) -> Path:
 def packaged_models() -> Iterator[tuple[str, Path]]:
     """(name, GGUF file) of every model in the other installed packages, by name."""
     found = {
-        f"{each.metadata['Name']}/{path.name}" if len(files) > 1 else each.metadata["Name"]: path
-        for each in distributions()
-        if each.metadata["Name"] != "qcls-gguf"
-        for files in [_gguf_files(each)]
+        f"{package.metadata['Name']}/{path.name}" if len(files) > 1 else package.metadata["Name"]: path
+        for package in distributions()
+        if package.metadata["Name"] != "qcls-gguf"
+        for files in [_gguf_files(package)]
         for path in files
     }
     yield from sorted(found.items())

@@ -101,7 +101,7 @@ def cached_models() -> Iterator[tuple[str, Path]]:
         from huggingface_hub import scan_cache_dir
 
         repos = sorted(scan_cache_dir().repos, key=lambda repo: repo.repo_id)
-    except Exception:  # no cache, one that cannot be read, or a library that does not load: each lists nothing
+    except Exception:  # no cache, one that cannot be read, or a library that does not load: nothing is listed
         return
     for repo in repos:
         if repo.repo_type != "model" or not repo.revisions:
@@ -158,7 +158,7 @@ def _fetch(request: HubRequest) -> Path:
             return _find_cached(request)
         raise
     first, *others = _choose(
-        list_variants(each.rfilename for each in info.siblings or ()), request, offline=False
+        list_variants(file.rfilename for file in info.siblings or ()), request, offline=False
     ).files
     path = Path(hf_hub_download(request.repo, first, revision=request.revision))
     # Later parts come from the commit of the first, however the branch moves in between. In the cache the path is

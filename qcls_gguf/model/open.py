@@ -1,4 +1,4 @@
-"""An open model: weights, tokenizer, header, identity. Many engines and prompt sets share one; each is opened once."""
+"""An open model: weights, tokenizer, header, identity. Many engines and prompt sets share one, which is opened once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Vocabulary(Closing):
         self.first_token = native.facts.token_bos if native.facts.add_bos else -1
         """The token that the model wants at the beginning of every text, -1 for none."""
         self.has_states = native.facts.state_bytes > 0
-        """Whether recurrent layers keep a state of each sequence, beside or instead of keys and values."""
+        """Whether recurrent layers keep states of sequences, beside or instead of keys and values."""
         self.is_embedded = file.header.scalars.get("general.name") == "fashion-tiny"
         """Whether it is the model that comes with the package, wherever its file lies."""
         self.chat_template = file.header.chat_template
@@ -115,7 +115,7 @@ class Model(Vocabulary):
         config: or its file, if that was found before (`OpenModels.file_of`). runtime: says how many layers go to the
         GPU, and whether user-defined tokens are found in plain text; offline: take a model of the hub from the local
         cache only; on_load(fraction) follows the loading, ledger gets the steps; placed: where layers go
-        (`placement.fitted`); none: as many on GPUs as leave 1 GiB of each. Raises ConfigError or ModelError.
+        (`placement.fitted`); none: as many on GPUs as leave 1 GiB free. Raises ConfigError or ModelError.
         """
         ledger = ledger or Ledger()
         file = config if isinstance(config, ModelFile) else find_file(find_model(config, offline=offline), ledger)
@@ -234,7 +234,7 @@ def _load(
 
 
 class OpenModels(Closing):
-    """Opens the model of each configuration once: those of one file and equal settings of the model share it."""
+    """Opens the models of configurations once: those of one file and equal settings of the model share it."""
 
     def __init__(self, *, offline: bool = False, on_load: Callable[[float], None] | None = None) -> None:
         self._find = cache(lambda model: find_model(model, offline=offline))

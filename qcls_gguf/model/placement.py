@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
 from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
 from ..config.words import counted
@@ -15,7 +14,7 @@ from ..native import ContextMemory, Device, build_info, devices
 from .header import TensorInfo
 
 RESERVE_BYTES = 1 << 30
-"""What each GPU keeps free beside weights, where it is not known what the context will take."""
+"""What a GPU keeps free beside weights, where it is not known what the context will take."""
 _SPARE_BYTES = 1 << 29
 """What it keeps free beside weights and context: for the driver, code, scratch memory, and kept graphs, of which a
 context keeps fewer where memory is lacking."""
@@ -28,7 +27,7 @@ class Placement:
     """Which layers are not on the CPU."""
 
     gpu_layers: tuple[int, ...]
-    """how many of the model's last layers each of the first GPUs has, in their order; the output layer is the last"""
+    """how many of the model's last layers the first GPUs have, in their order; the output layer is the last"""
 
     @property
     def n_gpu_layers(self) -> int:
@@ -55,7 +54,7 @@ ON_CPU = Placement(())
 
 
 def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int, *, head: bool = True) -> tuple[int, ...]:
-    """The bytes of each layer's weights, and of the output layer's, which can all be on GPUs; what is read before the
+    """The bytes of the layers' weights, and of the output layer's, which can all be on GPUs; what is read before the
     first layer stays on the CPU.
 
     tensors: of all the model's files, as far as they are loaded; head: the output matrix is. One that is the token
@@ -71,16 +70,12 @@ def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int, *, head: bool = 
 
 def gpus() -> list[Device]:
     """The GPUs that llama.cpp uses, with what they have free now; those with memory of their own, if there are any."""
-    return _gpus_of(devices())
-
-
-def _gpus_of(devices: Iterable[Device]) -> list[Device]:
-    found = [device for device in devices if device.is_gpu]
+    found = [device for device in devices() if device.is_gpu]
     return [device for device in found if device.kind == "GPU"] or found
 
 
 def room_bytes(gpus: Sequence[Device]) -> int:
-    """What GPUs have free for weights, with something left on each for all else."""
+    """What GPUs have free for weights, with something left for all else."""
     return sum(max(0, device.free_bytes - RESERVE_BYTES) for device in gpus)
 
 
@@ -97,54 +92,54 @@ def is_scarce(runtime: RuntimeConfig, size_bytes: int, gpus: Sequence[Device]) -
 def placement(
     runtime: RuntimeConfig, weights: Sequence[int], gpus: Sequence[Device], context: ContextMemory | None = None
 ) -> Placement:
-    """How many layers go to GPUs, and how many to each of these.
+    """How many layers go to GPUs, and how many to which.
 
     weights: as `weights_of` gives them. context: what it takes with about so many layers on one GPU: its cache goes
-    where the layers go, of which all have as much, and each GPU has compute buffers; None: not known.
+    where the layers go, of which all have as much, and every GPU has compute buffers; None: not known.
 
     A request passes through the layers one after the other, so a second GPU makes it no faster: as few GPUs take the
-    layers as have room for them. `auto` fits layers to the free memory, after the output matrix, which goes first.
+    layers as hold them. `auto` fits layers to the free memory, after the output matrix, which goes first.
     """
     reserve_bytes = RESERVE_BYTES if context is None else _SPARE_BYTES + context.compute_bytes
-    rooms = [device.free_bytes - reserve_bytes for device in gpus]
-    if not rooms:
+    spaces = [device.free_bytes - reserve_bytes for device in gpus]
+    if not spaces:
         return ON_CPU
     *layers, output = weights
     cache_bytes = (context.cache_bytes if context else 0) / len(layers)
     sizes = [*(layer + cache_bytes for layer in layers), output]
     if runtime.n_gpu_layers == "auto":
-        n = next((n for n in range(len(sizes), 1, -1) if _divided(sizes[-n:], rooms, 0)), 0)
+        n = next((n for n in range(len(sizes), 1, -1) if _divided(sizes[-n:], spaces, 0)), 0)
     else:
         n = len(sizes) if runtime.n_gpu_layers == "all" else min(runtime.n_gpu_layers, len(sizes))
     if n == 0:
         return ON_CPU
-    used = next((rooms[:k] for k in range(1, len(rooms)) if _divided(sizes[-n:], rooms[:k], 0)), rooms)
+    used = next((spaces[:k] for k in range(1, len(spaces)) if _divided(sizes[-n:], spaces[:k], 0)), spaces)
     return Placement(_evenly_divided(sizes[-n:], used))
 
 
-def _divided(sizes: Sequence[float], rooms: Sequence[float], spare: float) -> tuple[int, ...] | None:
-    """How many of the sizes each room takes, in order, if each keeps `spare` free; None if not all of them fit.
+def _divided(sizes: Sequence[float], spaces: Sequence[float], spare: float) -> tuple[int, ...] | None:
+    """How many of the sizes the GPUs take, in order, if all keep `spare` free; None if not all sizes fit.
 
-    Each room takes as many as it can, so no other division leaves fewer to the rooms after it.
+    Each takes as many as it can, so no other division leaves fewer to those after it.
     """
-    taken = [0] * len(rooms)
-    n, left = 0, rooms[0] - spare
+    taken = [0] * len(spaces)
+    n, left = 0, spaces[0] - spare
     for size in sizes:
         while size > left:
             n += 1
-            if n == len(rooms):
+            if n == len(spaces):
                 return None
-            left = rooms[n] - spare
+            left = spaces[n] - spare
         taken[n] += 1
         left -= size
     return tuple(taken)
 
 
-def _evenly_divided(sizes: Sequence[float], rooms: Sequence[int]) -> tuple[int, ...]:
-    """The division which leaves the most in the room that has least left; less than nothing where not all fit."""
-    spares = range(min(0, rooms[0] - math.ceil(sum(sizes))), max(rooms) + 1)  # with the least, the first room has all
-    n_fitting = bisect_left(spares, True, key=lambda spare: _divided(sizes, rooms, spare) is None)
-    return _divided(sizes, rooms, spares[n_fitting - 1]) or (len(sizes),)
+def _evenly_divided(sizes: Sequence[float], spaces: Sequence[int]) -> tuple[int, ...]:
+    """The division which leaves the most on the GPU that has least left; less than nothing where not all fit."""
+    spares = range(min(0, spaces[0] - math.ceil(sum(sizes))), max(spaces) + 1)  # with the least, the first has all
+    n_fitting = bisect_left(spares, True, key=lambda spare: _divided(sizes, spaces, spare) is None)
+    return _divided(sizes, spaces, spares[n_fitting - 1]) or (len(sizes),)
 
 
 def with_all_wanted(runtime: RuntimeConfig, weights: Sequence[int], gpus: Sequence[Device]) -> Placement:
@@ -173,7 +168,7 @@ def fitted(
     if 0 < placed.n_gpu_layers < wanted.n_gpu_layers:
         context = context_with(Placement((placed.n_gpu_layers,)))
         again = placement(runtime, weights, gpus, context)
-        placed = min(again, placed, key=lambda each: each.n_gpu_layers)
+        placed = min(again, placed, key=lambda layers: layers.n_gpu_layers)
     return placed, context
 
 
@@ -201,14 +196,6 @@ def why_not_on_gpu(runtime: RuntimeConfig) -> str:
         return ""
     why = "this build computes on CPUs only" if build_info().backend == "CPU" else "llama.cpp sees no GPU"
     return f"; `n_gpu_layers` {runtime.n_gpu_layers} has no effect: {why}"
-
-
-def device_index(placement: Placement) -> int:
-    """The place among `devices()` of the one that computes most: the GPU with the most layers, or the CPU."""
-    found = list(devices())
-    used = zip(placement.gpu_layers, _gpus_of(found), strict=False)
-    cpus = (device for device in found if device.kind == "CPU")
-    return found.index(max(used, key=itemgetter(0), default=(0, next(cpus)))[1])
 
 
 def device_name(placement: Placement) -> str:

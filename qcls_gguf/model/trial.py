@@ -46,7 +46,10 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
     if not runtime.try_model or is_embedded(path):
         return
     attention = FLASH_ATTN[flash_attention(runtime, placed.n_gpu_layers)]
-    key = _key(file, placed.n_gpus, attention, runtime.kv_type)
+    build = build_info()  # with all that the outcome depends on
+    way = [build.source_digest, build.backend, cpu_features(), placed.n_gpus, attention, runtime.kv_type, file.n_first]
+    stamps = [header.stamp for header in file.headers]
+    key = hashlib.sha256(json.dumps([stamps, way]).encode()).hexdigest()[:32]
     if key in remembered(_KNOWN):
         return
     limit_s = _LEAST_S + file.size_bytes / _SLOWEST_BYTES_S
@@ -79,31 +82,21 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
         return
     if code == _REFUSED:
         raise ModelError(f"{path}: {with_remedy(_shown(said))}")
+    if code == -signal.SIGKILL:
+        raise ModelError(
+            f"{path}: the process that tried it was killed, as the system does where memory is lacking: the model has "
+            f"{file.size_bytes / (1 << 30):.2f} GiB, and needs as much again if llama.cpp rearranges its weights"
+        )
     if code:
-        raise ModelError(f"{path}: {_why_ended(-code, complaint, file.size_bytes)}")
+        raise ModelError(
+            f"{path}: llama.cpp ends the process on it (signal {-code}): "
+            f"{with_remedy(_shown(complaint)) or 'it said nothing'}; the file is damaged, or of a kind that llama.cpp "
+            "does not know: fetch it again, or choose another"
+        )
     remember(_KNOWN, key, str(path))
     ledger.step("try model", "in a process of its own, once for this file, build and number of GPUs")
-
-
-def _why_ended(number: int, said: str, size_bytes: int) -> str:
-    if number == signal.SIGKILL:
-        return (
-            "the process that tried it was killed, as the system does where memory is lacking: the model has "
-            f"{size_bytes / (1 << 30):.2f} GiB, and needs as much again if llama.cpp rearranges its weights"
-        )
-    return (
-        f"llama.cpp ends the process on it (signal {number}): {with_remedy(_shown(said)) or 'it said nothing'}; the "
-        "file is damaged, or of a kind that llama.cpp does not know: fetch it again, or choose another"
-    )
 
 
 def _shown(text: str) -> str:
     """What was printed, in one line that moves no cursor."""
     return printable("; ".join(text.split("\n")).strip("; "))[-_LONGEST_REASON:]
-
-
-def _key(file: ModelFile, n_gpus: int, attention: int, kv_type: str) -> str:
-    """A digest of all that a trial's outcome depends on."""
-    build = build_info()
-    way = [build.source_digest, build.backend, cpu_features(), n_gpus, attention, kv_type, file.n_first]
-    return hashlib.sha256(json.dumps([[header.stamp for header in file.headers], way]).encode()).hexdigest()[:32]

@@ -1,5 +1,5 @@
 """The C ABI of libqcls in ctypes, in one file: structs, signatures, statuses, and what is checked of numbers and arrays
-on their way to C. src/qcls.h says what each of them means.
+on their way to C. src/qcls.h says what they mean.
 
 `tests/abi/test_structs.py` compares all of it with the header.
 """
@@ -116,7 +116,7 @@ class Struct(ctypes.Structure):
 
 
 def _struct(name: str, *members: tuple[Any, str]) -> type[Struct]:
-    """The struct qcls_NAME; members: a type, and the names that C declares with it after each other."""
+    """The struct qcls_NAME; members: a type, and the names that C declares with it in turn."""
     of_type = [(member, kind) for kind, names in members for member in names.split()]
     return type(name, (Struct,), {"_fields_": of_type})
 
@@ -190,7 +190,7 @@ Trie = _struct(
 )
 
 
-# Every function but qcls_abi; each returns a status, and takes an Error after the arguments listed.
+# Every function but qcls_abi: the arguments before its Error; a status is returned.
 SIGNATURES: dict[str, list[Any]] = {
     "qcls_library_describe": [POINTER(Library)],
     "qcls_set_log": [LOG_FUNCTION, c_void_p],

@@ -48,7 +48,7 @@ Layout = tuple[Int32Array, Int32Array, Int32Array]
 label_edge[label_start[j] : label_start[j + 1]]"""
 
 
-class TrieRoom:
+class TrieArrays:
     """The arrays that C reads and writes for some number of queries: see score/output.py."""
 
     __slots__ = ("_layout", "compute", "edge", "finite", "probability", "score")
@@ -76,11 +76,11 @@ class TrieRoom:
         self.compute: Callable[[], int] = partial(library().qcls_trie_scores, byref(trie), None)
 
 
-def trie_rooms(node_start: Int32Array, label_start: Int32Array, label_edge: Int32Array) -> Callable[[int], TrieRoom]:
+def trie_arrays(node_start: Int32Array, label_start: Int32Array, label_edge: Int32Array) -> Callable[[int], TrieArrays]:
     """What makes the room for n queries, in which C turns edge logits into label scores (see score/scorer.py).
 
     node_start, label_start, label_edge: a Layout; every node and label has an edge. Raises PlanError where they do not
-    fit each other.
+    fit.
     """
     layout = node_start, label_start, label_edge
     for array in layout:
@@ -90,4 +90,4 @@ def trie_rooms(node_start: Int32Array, label_start: Int32Array, label_edge: Int3
             raise PlanError(f"starts must ascend from 0 to {n}: {start}")
     if not ((label_edge >= 0) & (label_edge < node_start[-1])).all():
         raise PlanError(f"the labels' edges must be among {node_start[-1]}: {label_edge}")
-    return partial(TrieRoom, layout)
+    return partial(TrieArrays, layout)

@@ -21,7 +21,7 @@ from .abi import BOOL, FLOAT32, INT32, Error, Status, address, check, int32
 from .library import call, library
 from .model import NativeModel
 
-FORKED = "this was made in another process: make one in each process after forking"
+FORKED = "this was made in another process: make one in every process after forking"
 _NONE: Int32Array = np.empty(0, np.int32)
 # what `decode` takes: token, pos, seq_offset, seq_id, output, trim_seq, trim_start, rows
 _DTYPES = [INT32, INT32, INT32, INT32, BOOL, INT32, INT32, FLOAT32]
@@ -173,7 +173,7 @@ class NativeContext(Closing):
 
         depths: (n,) int32 of 1 to n_layer - 1; rows hold, between the hidden state and the label tokens' logits, n
         times n_embd floats: the sum to which every layer adds, as it is after so many layers, without a norm. end:
-        above 0, the graph ends after so many layers, more than each depth, and the row's hidden state is the residual
+        above 0, the graph ends after so many layers, more than any depth, and the row's hidden state is the residual
         stream there; layers above are not computed, and write no cells. `row_size` tells. Graphs are built anew.
         Raises PlanError for depths out of range or a context whose rows are logits, ModelError for a model whose graph
         does not show that stream; the context is then unchanged.
@@ -236,7 +236,7 @@ class NativeContext(Closing):
     ) -> tuple[int, int]:
         """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
 
-        Then, also after a DecodeError, sequences are trimmed as by `trim`. keep: (n, 4) int32, each the numbers src,
+        Then, also after a DecodeError, sequences are trimmed as by `trim`. keep: (n, 4) int32, the numbers src,
         dst, start, end: before that, sequence dst gives up its cells at positions >= start and shares src's at
         positions [start, end). With recurrent layers it also gets the state after src's token at position end - 1, and
         no token of the plan may go on from dst's old one. queued: do both as soon as the work is queued on a GPU (on a
@@ -261,11 +261,13 @@ class NativeContext(Closing):
         if pointers is None:
             pointers = [*map(address, arrays, _DTYPES, _NDIMS, sizes)]
         plan = self._plan
-        plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, plan.trim_seq, plan.trim_from, room = pointers
+        plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, plan.trim_seq, plan.trim_from, memory = (
+            pointers
+        )
         plan.n_tokens = n
         plan.n_seq_ids = len(seq_id)
         plan.n_rows = len(rows)
-        plan.rows = None if queued else room
+        plan.rows = None if queued else memory
         plan.n_trim = n_trim
         plan.n_keep = 0 if keep is None else len(keep)
         plan.keep = None if keep is None else address(keep, INT32, 2, 4 * len(keep))
@@ -273,7 +275,7 @@ class NativeContext(Closing):
             check(status, self._error)
         if not queued:
             return plan.batch_us, plan.trim_us
-        call("qcls_decode_rows", self._handle, room, len(rows))
+        call("qcls_decode_rows", self._handle, memory, len(rows))
         return plan.batch_us, 0
 
     def close(self) -> None:

@@ -103,7 +103,7 @@ def first_cuda_device(library: str = _LIBRARY) -> CudaDevice | None:
     try:
         driver = ctypes.CDLL(library)
         version, device, major, minor = c_int(), c_int(), c_int(), c_int()
-        # each gives 0 where it succeeds
+        # 0 where they succeed
         failed = (
             driver.cuInit(0)
             or driver.cuDriverGetVersion(byref(version))
@@ -124,8 +124,8 @@ def running_code(architectures: Sequence[str], capability: int) -> tuple[int, bo
     that are not older, with `a` on that architecture alone; PTX is compiled for any GPU that is not older.
     """
     real, virtual = [0], [0]
-    for each in architectures:
-        if not (found := re.fullmatch(r"(\d+)([af]?)(-real|-virtual)?", each)):
+    for name in architectures:
+        if not (found := re.fullmatch(r"(\d+)([af]?)(-real|-virtual)?", name)):
             continue
         number, kind = int(found[1]), found[3]
         is_near = number == capability if found[2] == "a" else number // 10 == capability // 10 and number <= capability
@@ -146,7 +146,7 @@ def driver_step() -> str | None:
     device = first_cuda_device() if build.is_cuda else None
     if device is None:
         return None
-    if not any(each.is_gpu for each in devices()):
+    if not any(device.is_gpu for device in devices()):
         module = library_folder() / "libggml-cuda.so"
         why = f"the driver, of CUDA {device.driver // 1000}, may be too old for it"
         try:
@@ -172,7 +172,7 @@ def driver_step() -> str | None:
 
 # The steps of this project's kernels, and the environment variables that switch them: a step is on where its variable
 # is 1 and off where it is 0, for contexts that are created then; lane order, the CPU's products and the walk of token
-# trees for models that are loaded then. docs/kernels.md, docs/cpu.md and docs/models.md say what each does.
+# trees for models that are loaded then. docs/kernels.md, docs/cpu.md and docs/models.md say what they do.
 STEPS = {
     "direct": "QCLS_MMQ_DIRECT",
     "quantize once": "QCLS_QUANTIZE_ONCE",

@@ -28,7 +28,7 @@ from .library import call, heard, library
 if TYPE_CHECKING:
     from .context import NativeContext
 
-_ROOM = 512  # tokens; longer texts are tokenised twice, the second time into a temporary buffer
+_USUAL = 512  # tokens; longer texts are tokenised twice, the second time into a temporary buffer
 _TOO_SMALL = int(Status.TOO_SMALL)
 _SPECIAL = int(Parse.SPECIAL)
 
@@ -62,7 +62,7 @@ class ModelFacts:
     in llama.cpp"""
 
 
-class _Room(threading.local):
+class _Buffers(threading.local):
     """A thread's buffers for the tokenizer, allocated once, because allocating takes longer than tokenising."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _Room(threading.local):
         self.n_tokens_ref = byref(self.n_tokens)
         self.error = Error()
         self.error_ref = byref(self.error)
-        self.reserve(_ROOM)
+        self.reserve(_USUAL)
 
     def reserve(self, capacity: int) -> None:
         token = np.empty(capacity, np.int32)
@@ -96,7 +96,7 @@ class NativeModel(Closing):
     ) -> None:
         """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them.
 
-        share: of these layers on each of the first GPUs; numbers of layers whose sum is n_gpu_layers are kept exactly,
+        share: of these layers on the first GPUs; numbers of layers whose sum is n_gpu_layers are kept exactly,
         the output layer being the last one; (1,): all on the first GPU; none: llama.cpp divides them among all GPUs.
         progress(fraction) may raise an error, which ends the load. user_defined: text that spells a token which was
         added to the vocabulary, such as </think>, becomes that token in plain text, too. without_weights: load all but
@@ -105,7 +105,7 @@ class NativeModel(Closing):
         whole whose lower layers need higher ones. Raises ModelError.
         """
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
-        self._room = _Room()
+        self._buffers = _Buffers()
         shares = np.array(share, np.int32)
         params = ModelParams(
             path=os.fsencode(path),
@@ -154,19 +154,21 @@ class NativeModel(Closing):
             data = text.encode()
         except UnicodeEncodeError as e:
             raise PlanError(f"character {e.start} of the text is not valid Unicode ({e.reason})") from None
-        room, handle = self._room, self._handle or self.handle
+        buffers, handle = self._buffers, self._handle or self.handle
         parse = _SPECIAL if parse_special else self._plain
         status = _TOO_SMALL
         while status == _TOO_SMALL:  # twice at the most
-            _, pointer, capacity = room.tokens
-            status = room.call(handle, data, len(data), parse, pointer, capacity, room.n_tokens_ref, room.error_ref)
+            _, pointer, capacity = buffers.tokens
+            status = buffers.call(
+                handle, data, len(data), parse, pointer, capacity, buffers.n_tokens_ref, buffers.error_ref
+            )
             if status == _TOO_SMALL:
-                room.reserve(room.n_tokens.value)
+                buffers.reserve(buffers.n_tokens.value)
         if status:
-            check(status, room.error)
-        token = room.tokens[0][: room.n_tokens.value].copy()
-        if len(token) > _ROOM:
-            room.reserve(_ROOM)
+            check(status, buffers.error)
+        token = buffers.tokens[0][: buffers.n_tokens.value].copy()
+        if len(token) > _USUAL:
+            buffers.reserve(_USUAL)
         return token
 
     def piece(self, token: int) -> tuple[bytes, bool]:
@@ -199,7 +201,7 @@ class NativeModel(Closing):
 def _load(path: Path, params: abi.Struct, progress: Callable[[float], object] | None) -> c_void_p:
     """The handle of a loaded model.
 
-    The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.
+    The load runs in a thread of its buffers, because in this one an interrupt would be raised in the callback and lost.
     """
     handle, error = c_void_p(), Error()
     status = int(Status.LOAD_FAILED)

@@ -86,7 +86,7 @@ class Chat:
     end: str = ""
     """what it writes after an answer"""
     faults: tuple[str, ...] = ()
-    """what it does with the texts that nothing can mend, each with a remedy"""
+    """what it does with the texts that nothing can mend, with remedies"""
 
     def closer(self, model: Tokenizer) -> str | None:
         """What closes the thought that it leaves open: one of the vocabulary's tokens, else what the template itself

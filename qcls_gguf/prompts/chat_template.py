@@ -197,13 +197,13 @@ def _measured(value: Any) -> Any:
     """The value, after checking that its nested lists have no more elements than a text may have characters."""
     size, waiting = 0, [value]
     while waiting:
-        each = waiting.pop()
-        size += len(each) if isinstance(each, str) else 1
+        part = waiting.pop()
+        size += len(part) if isinstance(part, str) else 1
         _check_size(size)
-        if isinstance(each, dict):
-            waiting += [*each, *each.values()]
-        elif isinstance(each, list | tuple):
-            waiting += each
+        if isinstance(part, dict):
+            waiting += [*part, *part.values()]
+        elif isinstance(part, list | tuple):
+            waiting += part
     return value
 
 

@@ -1,4 +1,4 @@
-"""Templates to tokens: the fixed part of a prompt, the part that a query can change, and the tokens of each label.
+"""Templates to tokens: the fixed part of a prompt, the part that a query can change, and the tokens of labels.
 
 Special tokens split a text before it is tokenised, so a template falls into three parts that are tokenised on their
 own: `opening` up to the last special token before the slot, the `fragment` that holds the query, and `closing` from the
@@ -204,7 +204,7 @@ def _shortened(
     """The nearest text around the query up to a cut between words or lines, as in `_endings`, so that prompts share it.
 
     Returns the text before and after the query, the tokens of what stood before and after that, and the tokens of what
-    is left with each probe; everything as it is where tokens reach over a cut.
+    is left with the probes; everything as it is where tokens reach over a cut.
     """
     start = max((found.start() for found in _WORD_ENDS.finditer(before)), default=0)
     cut = _WORD_ENDS.search(after)
@@ -231,10 +231,10 @@ def _split_at_special(tokenizer: Tokenizer, text: str, *, last: bool) -> tuple[s
 
 
 def _endings(tokenizer: Tokenizer, before: str, after: str, fragments: Sequence[Sequence[int]]) -> list[str]:
-    """The last parts of the text that alone decide a label's tokens: one after all queries, or one with each probe.
+    """The last parts of the text that alone decide a label's tokens: one after all queries, or one a probe.
 
     Whether tokens merge is decided by neighbours alone: if the whole text has the tokens P + S and its end Q + S, then
-    a label adds the same tokens to both, and long lists of labels need not be tokenised again with each label. The
+    a label adds the same tokens to both, and long lists of labels need not be tokenised again with every label. The
     text is cut between words or lines, where no tokenizer's word reaches over the cut.
     """
     if cut := _WORD_ENDS.search(after):

@@ -1,4 +1,4 @@
-"""Likely mistakes in prompts that compile: one function for each kind, which looks only at texts and tokens.
+"""Likely mistakes in prompts that compile: one function a kind, which looks only at texts and tokens.
 
 `likely_mistakes` calls all of them.
 """
@@ -55,19 +55,13 @@ class _Case:
 
     source: PromptConfig
     """as it was written"""
+    whole: PromptConfig
+    """with its whole text"""
     compiled: Prompt
     model: Vocabulary
     settings: ModelConfig
-
-    @property
-    def chat_template(self) -> str:
-        """The configuration's or the file's; empty where neither has one."""
-        return self.settings.chat_template or self.model.chat_template or ""
-
-    @property
-    def whole(self) -> PromptConfig:
-        """With its whole text."""
-        return self.compiled.settings
+    chat_template: str
+    """the configuration's or the file's; empty where neither has one"""
 
 
 _Mistakes = Iterator[tuple[MistakeKind, str, str]]
@@ -89,34 +83,40 @@ def likely_mistakes(
     """
     if "all" in ignored:
         return ()
+    template = settings.chat_template or model.chat_template or ""
     names: dict[tuple[MistakeKind, str, str], list[str]] = {}
     for source, compiled in zip(sources, prompts.prompts, strict=True):
-        case = _Case(source, compiled, model, settings)
+        case = _Case(source, compiled.settings, compiled, model, settings, template)
         for check in CHECKS if compiled.head is None or compiled.head.reads_labels else OF_TEXTS:
-            for found in check(case):
-                names.setdefault(found, []).append(source.name)
-    return tuple(
-        LikelyMistake(kind=kind, prompts=tuple(of), place=_place(of, key), what=what)
-        for (kind, key, what), of in names.items()
-        if kind not in ignored
-    )
+            for mistake in check(case):
+                names.setdefault(mistake, []).append(source.name)
+    mistakes = []
+    for (kind, key, what), (first, *others) in names.items():
+        if kind not in ignored:
+            place = f"prompts.{first}{f'.{key}' if key else ''}" + f" (and of {len(others)} more)" * bool(others)
+            mistakes.append(LikelyMistake(kind=kind, prompts=(first, *others), place=place, what=what))
+    return tuple(mistakes)
 
 
-def _place(names: Sequence[str], key: str) -> str:
-    more = f" (and of {len(names) - 1} more)" if len(names) > 1 else ""
-    return f"prompts.{names[0]}{f'.{key}' if key else ''}{more}"
-
-
-def unknown_control_tokens(case: _Case) -> _Mistakes:
-    """Text that looks like a control token but is not in this vocabulary, so that the model reads it as plain text."""
-    known = [text for text in _tokens_of(case) if is_token(case.model, text)]
+def control_tokens(case: _Case) -> _Mistakes:
+    """Text that looks like a control token but is not in this vocabulary, so that the model reads it as plain text; and
+    ChatML for a model that was trained on another chat format."""
+    template = case.chat_template
+    usual = dict.fromkeys([*_CONTROL.findall(template), *_USUAL])
+    known = [text for text in usual if is_token(case.model, text)]
+    is_other = bool(template) and _CHATML[0] in (case.source.prompt_template or "") and _CHATML[0] not in template
     for key, text in case.source.texts.items():
         for token in dict.fromkeys(_CONTROL.findall(text)):
-            if is_token(case.model, token) or (token in _CHATML and _is_other_format(case)):
+            if is_token(case.model, token) or (token in _CHATML and is_other):
                 continue
             close = get_close_matches(token, known, n=1)
             remedy = f"did you mean {close[0]}?" if close else "write one that it has, or leave it out"
             yield "control_token", key, f"{token} is no token of this model, which reads it letter by letter: {remedy}"
+    if is_other:
+        own = [text for text in known if text in template]
+        has = f", which has {' '.join(own[:_N_NAMED])}" if own else ""
+        what = f"is ChatML ({_CHATML[0]}), and not the chat format of this model{has}: write system and user instead"
+        yield "chat_format", "prompt_template", what
 
 
 def unknown_marks(case: _Case) -> _Mistakes:
@@ -162,25 +162,6 @@ def other_label_end(case: _Case) -> _Mistakes:
     if others and taken and taken not in text:
         what = f"is not set: a label that begins another one ends with the file's {taken}, and turns of the text with"
         yield "label_end", "label_end", f"{what} {others[0]}: set it to one of the two"
-
-
-def _tokens_of(case: _Case) -> list[str]:
-    return list(dict.fromkeys([*_CONTROL.findall(case.chat_template), *_USUAL]))
-
-
-def _is_other_format(case: _Case) -> bool:
-    """Whether ChatML is written for a model whose file has another chat format."""
-    template, written = case.chat_template, case.source.prompt_template or ""
-    return bool(template) and _CHATML[0] in written and _CHATML[0] not in template
-
-
-def other_chat_format(case: _Case) -> _Mistakes:
-    """ChatML for a model that was trained on another chat format."""
-    if _is_other_format(case):
-        own = [text for text in _tokens_of(case) if text in case.chat_template and is_token(case.model, text)]
-        has = f", which has {' '.join(own[:_N_NAMED])}" if own else ""
-        what = f"is ChatML ({_CHATML[0]}), and not the chat format of this model{has}: write system and user instead"
-        yield "chat_format", "prompt_template", what
 
 
 def missing_beginning(case: _Case) -> _Mistakes:
@@ -231,21 +212,16 @@ def _compiles(case: _Case, label_prefix: str) -> bool:
     return True
 
 
-def spaces_around_labels(case: _Case) -> _Mistakes:
-    """A label that begins or ends with white space."""
+def labels_to_change(case: _Case) -> _Mistakes:
+    """A label that begins or ends with white space, and labels that a reader takes for the same."""
+    groups: dict[str, list[str]] = {}
     for label in case.whole.labels:
+        groups.setdefault(seen_as(label), []).append(label)
         if label != label.strip():
             is_twin = label.strip() in case.whole.labels
             remedy = "keep one of the two" if is_twin else f"write {shown(label.strip())}"
             what = f"{shown(label)} has white space at its ends, a part of its tokens: {remedy}"
             yield "label_ends", "labels", what
-
-
-def alike_labels(case: _Case) -> _Mistakes:
-    """Labels that a reader takes for the same."""
-    groups: dict[str, list[str]] = {}
-    for label in case.whole.labels:
-        groups.setdefault(seen_as(label), []).append(label)
     for labels in groups.values():
         if len(labels) > 1:
             named = listed(list(map(shown, labels)), most=_N_NAMED)
@@ -269,35 +245,20 @@ def digest(prompt: PromptConfig) -> str:
     return digest_of([prompt.expanded_template, prompt.label_prefix])[:12]
 
 
-def unnamed_labels(case: _Case) -> _Mistakes:
-    """A text that names none of the labels."""
-    text = case.whole.expanded_template.casefold()
-    if not any(label.strip().casefold() in text for label in case.whole.labels):
-        key, n = next(reversed(case.source.texts)), len(case.whole.labels)
-        what = f"names none of the {n} labels, so the model cannot know them: write {LABELS_SLOT} into it"
-        yield "labels_not_named", key, what
-
-
-def descriptions_not_shown(case: _Case) -> _Mistakes:
-    """Descriptions of labels that the text does not show."""
-    texts = "".join(case.source.texts.values())
-    descriptions = [text for text in case.whole.label_descriptions or () if text]
-    if any(text not in case.whole.expanded_template for text in descriptions):
-        instead = f" in place of {LABELS_SLOT}" if LABELS_SLOT in texts else ""
+def what_the_text_lacks(case: _Case) -> _Mistakes:
+    """A text that names none of the labels, or does not show their descriptions."""
+    whole, texts = case.whole.expanded_template, case.source.texts
+    if not any(label.strip().casefold() in whole.casefold() for label in case.whole.labels):
+        what = f"names none of the {len(case.whole.labels)} labels, so the model cannot know them"
+        yield "labels_not_named", next(reversed(texts)), f"{what}: write {LABELS_SLOT} into it"
+    if any(text and text not in whole for text in case.whole.label_descriptions or ()):
+        instead = f" in place of {LABELS_SLOT}" if LABELS_SLOT in "".join(texts.values()) else ""
         yield "descriptions", "labels", f"are described, and the text does not say so: write {DESCRIBED_SLOT}{instead}"
 
 
-OF_TEXTS = (
-    unknown_control_tokens, unknown_marks, template_faults, other_chat_format, literal_slots, alike_labels,
-)  # fmt: skip
+OF_TEXTS = (control_tokens, unknown_marks, template_faults, literal_slots)
 """Those that a prompt may have whose labels' texts are not read."""
 CHECKS = (
-    *OF_TEXTS,
-    missing_beginning,
-    other_label_end,
-    spaces_before_labels,
-    spaces_around_labels,
-    untrained_prompts,
-    unnamed_labels,
-    descriptions_not_shown,
-)
+    *OF_TEXTS, labels_to_change, missing_beginning, other_label_end, spaces_before_labels, untrained_prompts,
+    what_the_text_lacks,
+)  # fmt: skip

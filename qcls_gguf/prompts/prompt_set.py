@@ -30,12 +30,12 @@ class PromptSet:
 
     @property
     def settings(self) -> tuple[PromptConfig, ...]:
-        """The settings of each prompt."""
+        """The settings of the prompts."""
         return tuple(prompt.settings for prompt in self.prompts)
 
     @property
     def heads(self) -> tuple[Head | Pointer | None, ...]:
-        """What answers each prompt instead of its labels' texts."""
+        """What answers the prompts instead of their labels' texts."""
         return tuple(prompt.head for prompt in self.prompts)
 
     def depths(self, n_layer: int) -> set[int]:
@@ -50,8 +50,8 @@ class PromptSet:
 
     @cached_property
     def fragments(self) -> Mapping[tuple[str, str], int]:
-        """The distinct texts around the query, in the order of the prompts, each with its number of tokens for an empty
-        query."""
+        """The distinct texts around the query, in the order of the prompts, with their numbers of tokens for an
+        empty query."""
         return {prompt.fragment: prompt.n_empty for prompt in self.prompts}
 
     @property
@@ -113,7 +113,7 @@ class Vocabulary(Tokenizer, Protocol):
     """The token that the model wants at the beginning of every text, -1 for none."""
 
     has_states: bool
-    """Whether recurrent layers keep a state of each sequence."""
+    """Whether recurrent layers keep states of sequences."""
 
     @property
     def label_end(self) -> int:

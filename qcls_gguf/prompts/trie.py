@@ -39,7 +39,7 @@ class LabelTrie:
     edges: tuple[Edge, ...]
     """by node, then in order of first use"""
     label_edges: tuple[tuple[int, ...], ...]
-    """for each label the edges that its score reads"""
+    """for every label the edges that its score reads"""
     is_exact: bool
     """whether every node is read, as exact scores need it; the edges of a label are then all its tokens"""
 
@@ -50,7 +50,7 @@ class LabelTrie:
 
 
 def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: int) -> list[tuple[int, ...]]:
-    """The labels' tokens, with the end-of-label token after each label that is a prefix of another.
+    """The labels' tokens, with the end-of-label token after a label that is a prefix of another.
 
     Raises ConfigError if two labels have the same tokens, or if such a label needs an end token and end is -1.
     """

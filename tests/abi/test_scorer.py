@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.errors import PlanError, ScoreError
-from qcls_gguf.native.arithmetic import trie_rooms
+from qcls_gguf.native.arithmetic import trie_arrays
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 from qcls_gguf.score import scorer as scorer_module
 from qcls_gguf.score.rows import Output, RowLayout
@@ -26,7 +26,7 @@ N_EMBD = 5
 Float32Array = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.intp]
 Path = tuple[int, ...]
-Scorer = partial(scorer_module.Scorer, arithmetic=trie_rooms)
+Scorer = partial(scorer_module.Scorer, arithmetic=trie_arrays)
 LAYOUT = RowLayout(N_EMBD)
 Request = tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray]
 
@@ -205,8 +205,8 @@ def layout(**changed: list[int]) -> dict[str, Any]:
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused(name: str, values: list[int]) -> None:
-    trie_rooms(**layout())
+    trie_arrays(**layout())
     with pytest.raises(PlanError, match="must"):
-        trie_rooms(**layout(**{name: values}))
+        trie_arrays(**layout(**{name: values}))
     with pytest.raises(PlanError, match="int32"):
-        trie_rooms(**{**layout(), name: layout()[name].astype(np.int64)})
+        trie_arrays(**{**layout(), name: layout()[name].astype(np.int64)})
