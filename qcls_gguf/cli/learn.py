@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Option
 
@@ -19,12 +19,8 @@ def learn(
     label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of heads to write.")] = Path("heads.npz"),
-    texts: Annotated[
-        Literal["own", "common", "both"],
-        Option("--text", help="Which texts heads may read: each prompt's own, one for all prompts, or either."),
-    ] = "both",
     common: Annotated[
-        str, Option("--common-text", metavar="TEXT", help="The text for all prompts.")
+        str, Option("--common-text", metavar="TEXT", help="A text that heads of all prompts may read.")
     ] = "Text: {query}",
     depths: Annotated[
         list[int] | None,
@@ -50,10 +46,9 @@ def learn(
 
     \b
     qcls-gguf learn --data labelled.csv --config own.yaml
-    qcls-gguf learn --data labelled.jsonl --text common --out heads.npz --force
+    qcls-gguf learn --data labelled.jsonl --prompt category --out heads.npz --force
     """
-    from ..learning.learn import HeadChoices  # see app.py for why here
-    from ..learning.learn import learn as learnt
+    from ..learning.learn import learn as learnt  # see app.py for why here
     from ..learning.report import learn_document
 
     reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
@@ -62,11 +57,18 @@ def learn(
         n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
     )  # fmt: skip
     check_outputs({"--out": out}, {"--data": data, "--config": settings.path}, force=force)
-    choices = HeadChoices(texts=texts, common=common, depths=tuple(depths or ()), seed=seed)
     columns = o.columns(reading, label_column, ignore_columns)
     with long_work(offline, quiet) as opener:
         record, content = learnt(
-            settings, data, opener, names=names or (), columns=columns, skip_bad=skip_bad, choices=choices
+            settings,
+            data,
+            opener,
+            names=names or (),
+            columns=columns,
+            skip_bad=skip_bad,
+            common=common,
+            depths=depths or (),
+            seed=seed,
         )
     outputs = [] if content is None else [Output("--out", out, lambda: content)]
     show(record, learn_document(record), format, None, outputs)

@@ -40,6 +40,7 @@ _WORDINGS = {
         "text: {query}",
         {
             "none": " Use '{label}' if none is mentioned.",
+            "none of several": " Use '{label}' for an attribute that the text does not mention.",
             "other": " Use '{label}' only if no other label fits.",
             "unknown": " Use '{label}' if the text does not tell.",
             "neutral": " Use '{label}' if the text takes no side.",
@@ -52,6 +53,7 @@ _WORDINGS = {
         "文本: {query}",
         {
             "none": "如果没有提到，输出“{label}”。",
+            "none of several": "文本没有提到的属性，输出“{label}”。",
             "other": "如果其他标签都不合适，输出“{label}”。",
             "unknown": "如果从文本看不出来，输出“{label}”。",
             "neutral": "如果文本没有倾向，输出“{label}”。",
@@ -96,7 +98,8 @@ def draft_text(draft: Draft, folder: Path) -> str:
     """
     wording, has_several = _WORDINGS[draft.language], len(draft.prompts) > 1
     kinds = {label: kind for prompt in draft.prompts for label in prompt.labels if (kind := nothing_kind(label))}
-    rules = "".join(wording.nothing[kind].format(label=label) for label, kind in kinds.items())
+    keys = {label: f"{kind} of several" if has_several and kind == "none" else kind for label, kind in kinds.items()}
+    rules = "".join(wording.nothing[key].format(label=label) for label, key in keys.items())
     system = (wording.many if has_several else wording.one).format(about=draft.about or wording.text, rules=rules)
     texts = {"system": text_block(system), "user": wording.user, "answer_cue": _CUE}
     if not draft.model.has_chat_template:

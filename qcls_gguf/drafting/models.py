@@ -1,9 +1,8 @@
-"""Which model a new configuration names: the given one, or of a family the largest that the machine has memory for."""
+"""Which model a new configuration names: the given one, or the largest that the machine has memory for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,60 +18,22 @@ _LARGEST_ON_CPU = 2_000_000_000
 
 
 class Choice(NamedTuple):
-    """A model of the hub."""
+    """A model of the hub, which answers at once, without thinking."""
 
     repo: str
     quantization: str | None
     """None: what the repository has"""
     size_bytes: int
     """about; what is fetched tells"""
-    state_bytes: int = 0
-    """of a sequence, where recurrent layers keep a state; about"""
 
 
-class Family(StrEnum):
-    """Families of models that a configuration may be begun with; their chat templates let them answer at once."""
-
-    QWEN3 = "qwen3"
-    QWEN35 = "qwen3.5"
-    GEMMA4 = "gemma-4"
-    GRANITE4 = "granite-4"
-    LFM2 = "lfm2"
-
-
-_QWEN3_8B, _QWEN35_9B, _GEMMA4_E4B = "Qwen/Qwen3-8B-GGUF", "unsloth/Qwen3.5-9B-GGUF", "unsloth/gemma-4-E4B-it-GGUF"
-LARGEST_FIRST: dict[Family, tuple[Choice, ...]] = {
-    Family.QWEN3: (
-        Choice(_QWEN3_8B, "Q8_0", 8_709_518_112),
-        Choice(_QWEN3_8B, "Q4_K_M", 5_027_783_488),
-        Choice("Qwen/Qwen3-4B-GGUF", "Q4_K_M", 2_500_000_000),
-        Choice("Qwen/Qwen3-1.7B-GGUF", None, 1_830_000_000),
-        Choice("Qwen/Qwen3-0.6B-GGUF", None, 640_000_000),
-    ),
-    Family.QWEN35: (
-        Choice(_QWEN35_9B, "Q8_0", 9_527_502_048, 52_700_000),
-        Choice(_QWEN35_9B, "Q4_K_M", 5_680_522_464, 52_700_000),
-        Choice("unsloth/Qwen3.5-4B-GGUF", "Q4_K_M", 2_740_937_888, 52_700_000),
-        Choice("unsloth/Qwen3.5-2B-GGUF", "Q4_K_M", 1_280_835_840, 20_200_000),
-        Choice("unsloth/Qwen3.5-0.8B-GGUF", "Q8_0", 811_843_840, 20_200_000),
-    ),
-    Family.GEMMA4: (
-        Choice(_GEMMA4_E4B, "Q8_0", 8_200_000_000),
-        Choice(_GEMMA4_E4B, "Q4_K_M", 4_977_171_584),
-        Choice("unsloth/gemma-4-E2B-it-GGUF", "Q4_K_M", 3_107_000_000),
-    ),
-    Family.GRANITE4: (
-        Choice("ibm-granite/granite-4.0-h-tiny-GGUF", "Q4_K_M", 4_230_976_352, 58_100_000),
-        Choice("ibm-granite/granite-4.0-h-1b-GGUF", "Q4_K_M", 901_162_208, 58_100_000),
-        Choice("ibm-granite/granite-4.0-h-350m-GGUF", "Q8_0", 366_195_616, 22_600_000),
-    ),
-    Family.LFM2: (
-        Choice("LiquidAI/LFM2-8B-A1B-GGUF", "Q4_K_M", 5_044_779_712),
-        Choice("LiquidAI/LFM2-2.6B-GGUF", "Q4_K_M", 1_563_668_704),
-        Choice("LiquidAI/LFM2-1.2B-GGUF", "Q4_K_M", 730_893_248),
-        Choice("LiquidAI/LFM2-350M-GGUF", "Q8_0", 379_000_000),
-    ),
-}
+LARGEST_FIRST = (
+    Choice("Qwen/Qwen3-8B-GGUF", "Q8_0", 8_709_518_112),
+    Choice("Qwen/Qwen3-8B-GGUF", "Q4_K_M", 5_027_783_488),
+    Choice("Qwen/Qwen3-4B-GGUF", "Q4_K_M", 2_500_000_000),
+    Choice("Qwen/Qwen3-1.7B-GGUF", None, 1_830_000_000),
+    Choice("Qwen/Qwen3-0.6B-GGUF", None, 640_000_000),
+)
 """the models that are chosen from"""
 
 
@@ -95,7 +56,7 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
     """
     from ..config.schema import ModelConfig
     from ..model.find import find_model
-    from ..model.header import read_header  # here, so that a command's help, which lists families, starts quickly
+    from ..model.header import read_header  # here, because they import numpy
 
     if path is not None:
         is_name = path.startswith((OLLAMA, PACKAGE)) or path == EMBEDDED
@@ -123,33 +84,28 @@ def _name_from(folder: Path | None, file: Path) -> str:
     return f"./{name}" if is_taken else name
 
 
-def fitting_model(family: Family) -> DraftModel:
-    """The largest model of a family that fits the free memory of the GPUs; without a GPU a small one."""
+def fitting_model() -> DraftModel:
+    """The largest model that fits the free memory of the GPUs; without a GPU a small one."""
     from ..report.environment import free_memory  # as above
 
-    room = free_memory()
-    chosen = choose(room.weights_bytes, on_gpu=room.on_gpu, family=family)
-    where = "of GPU memory" if room.on_gpu else "of main memory, and no GPU"
-    larger = "" if room.on_gpu else "; a larger one labels better and takes longer"
-    states = f", {chosen.state_bytes >> 20} MiB of states a sequence" if chosen.state_bytes else ""
-    settings: JsonObject = {"hf_repo": chosen.repo}
-    if chosen.quantization is not None:
-        settings["quantization"] = chosen.quantization
+    free = free_memory()
+    chosen = choose(free.weights_bytes, on_gpu=free.on_gpu)
+    where = "of GPU memory" if free.on_gpu else "of main memory, and no GPU; a larger one labels better, takes longer"
+    quantization = {} if chosen.quantization is None else {"quantization": chosen.quantization}
     return DraftModel(
-        settings=settings,
-        why=f"about {chosen.size_bytes / 1e9:.1f} GB, fetched once{states}; chosen for {room.free_bytes / 1e9:.1f} GB "
-        f"{where}{larger}. `qcls-gguf models` lists those that are here",
+        settings={"hf_repo": chosen.repo, **quantization},
+        why=f"about {chosen.size_bytes / 1e9:.1f} GB, fetched once; chosen for {free.free_bytes / 1e9:.1f} GB {where}. "
+        "`qcls-gguf models` lists those that are here",
     )
 
 
-def choose(room_bytes: int, *, on_gpu: bool, family: Family) -> Choice:
-    """The largest model of a family that fits, with its states; the smallest where none does."""
-    from ..engine.capacity import question_prefixes  # as above
-
-    choices = LARGEST_FIRST[family]
-    for choice in choices:
-        n_states = 1 + question_prefixes(choice.state_bytes)  # all prompts of a draft have one prefix
-        needed = choice.size_bytes + n_states * choice.state_bytes
-        if needed <= room_bytes and (on_gpu or choice.size_bytes <= _LARGEST_ON_CPU):
-            return choice
-    return choices[-1]
+def choose(free_bytes: int, *, on_gpu: bool) -> Choice:
+    """The largest model that fits; the smallest where none does."""
+    return next(
+        (
+            choice
+            for choice in LARGEST_FIRST
+            if choice.size_bytes <= free_bytes and (on_gpu or choice.size_bytes <= _LARGEST_ON_CPU)
+        ),
+        LARGEST_FIRST[-1],
+    )

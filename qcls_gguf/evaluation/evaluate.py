@@ -14,14 +14,14 @@ from ..config.heads_file import headed
 from ..config.prompt import CONTENT_FREE_QUERIES
 from ..config.schema import Config, raw_config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..score.adjustment import log_prior
 from ..statistics import binomial_cdf, softmax
 from .metrics import LEVEL, check_statements, mode_statistics, prompt_statistics, worst_rows
-from .passes import answer_rows, not_applicable, probabilities_of, raw_scores, truth_of, usable_rows
+from .passes import answer_rows, not_applicable, probabilities_of, raw_scores, read_rows, truth_of, usable_rows
 from .records import EvaluationRecord, PromptStatistics, data_record
 
 _LEAST_TRIED, _MOST_TRIED = 40, 200
@@ -50,8 +50,7 @@ def evaluate(
     headed(config)  # a file that is missing is told before the model is loaded
     if check_error and config.calibration is None:
         raise _no_statements()
-    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
-    usable_rows(data, skip_bad=skip_bad)
+    data = read_rows(config, path, columns, skip_bad=skip_bad)
     is_exact = any(scoring in EXACT_SCORINGS for scoring in scorings)
     with opener.open(config, audit=is_exact) as classifier:
         calibration = read_calibration(classifier.config)
@@ -122,7 +121,7 @@ def try_prior(
     Prompts with fewer than 40 rows are left out. Raises ConfigError for rows that cannot be used, and what Classifier
     raises.
     """
-    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
+    data = read_rows(config, path, columns, skip_bad=True)
     chosen = np.random.default_rng(0).permutation(len(data.rows))[:_MOST_TRIED].tolist()
     answers, began = [], monotonic()
     with opener.open(config, quiet=True) as classifier:

@@ -24,7 +24,6 @@ from .passes import Truth
 from .records import ModeStatistics, PromptStatistics, Statistics
 
 N_WORST = 10
-THRESHOLDS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 LEVEL = 0.05
 """With this probability at most statements that are all true are said to fail."""
 _N_CONFUSIONS = 10
@@ -39,7 +38,6 @@ class Outcomes(NamedTuple):
     """whether the answer is accepted"""
     p_accepted: FloatArray
     """probability of the accepted labels together"""
-    brier: FloatArray
     constant: BoolArray
     """whether the label that is accepted by most rows is accepted"""
     label_mass: FloatArray
@@ -61,7 +59,6 @@ def prompt_statistics(
         confidence=p[rows, answer],
         right=accepted[rows, answer],
         p_accepted=stats.accepted_probability(p, accepted),
-        brier=stats.brier_scores(p, accepted),
         constant=accepted[:, accepted.sum(axis=0).argmax()],
         label_mass=np.array([audit.label_mass if audit else np.nan for audit in audits], np.float64),
     )
@@ -87,7 +84,11 @@ def mode_statistics(
     Balanced accuracy and macro-F1 are means over the prompts.
     """
     chosen = [(statistics, outcomes) for statistics, outcomes in found if statistics.prompt in common]
-    arrays = zip(*(outcomes for _, outcomes in chosen), strict=True) if chosen else [np.empty((1, 0), bool)] * 6
+    arrays = (
+        zip(*(outcomes for _, outcomes in chosen), strict=True)
+        if chosen
+        else [np.empty((1, 0), bool)] * len(Outcomes._fields)
+    )
     balanced, f1 = [prompt.balanced_accuracy for prompt, _ in chosen], [prompt.macro_f1 for prompt, _ in chosen]
     whole = _statistics(
         Outcomes(*map(np.concatenate, arrays)),
@@ -101,7 +102,6 @@ def mode_statistics(
 def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | None) -> Statistics:
     n = len(rows.right)
     bins = zip(*stats.reliability(rows.confidence, rows.right), strict=True)
-    sure = {threshold: rows.confidence >= threshold for threshold in THRESHOLDS}
     return Statistics(
         n_rows=n,
         accuracy=stats.mean(rows.right),
@@ -110,18 +110,8 @@ def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | Non
         majority=stats.mean(rows.constant),
         macro_f1=macro_f1,
         log_loss=stats.mean(stats.log_losses(rows.p_accepted)),
-        brier=stats.mean(rows.brier),
         ece=stats.calibration_error(rows.confidence, rows.right),
         label_mass=stats.mean(rows.label_mass[np.isfinite(rows.label_mass)]),
-        coverage=tuple(
-            records.Coverage(
-                threshold=threshold,
-                n=int(are_sure.sum()),
-                coverage=stats.mean(are_sure),
-                accuracy=stats.mean(rows.right[are_sure]),
-            )
-            for threshold, are_sure in sure.items()
-        ),
         reliability=tuple(
             records.ReliabilityBin(
                 low=place / stats.N_BINS,

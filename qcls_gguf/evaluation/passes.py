@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from ..classifier import Classifier
+from ..config.schema import Config
 from ..config.scoring import FIRST_TOKEN, JOINT, MEAN, TREE, Scoring
-from ..data.labelled import BadRow, LabelledData, LabelledQuery, refusal
+from ..data.labelled import BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
 from ..errors import ConfigError, PlanError, ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
@@ -41,6 +43,13 @@ def truth_of(prompt: Prompt, rows: Sequence[LabelledQuery]) -> Truth:
         accepted=np.array(accepted, np.bool_).reshape(-1, len(prompt.labels)),
         first=np.array([prompt.labels.index(names[0]) for _, names in labelled], np.intp),
     )
+
+
+def read_rows(config: Config, path: Path, columns: LabelledColumns, *, skip_bad: bool) -> LabelledData:
+    """The labelled queries of a file for a configuration's prompts. Raises ConfigError as `usable_rows` does."""
+    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
+    usable_rows(data, skip_bad=skip_bad)
+    return data
 
 
 def usable_rows(
@@ -78,10 +87,13 @@ class Answered:
     """rows whose scores are not finite"""
 
 
-def answer_rows(classifier: Classifier, data: LabelledData, opener: ClassifierOpener, *, skip_bad: bool) -> Answered:
+def answer_rows(
+    classifier: Classifier, data: LabelledData, opener: ClassifierOpener, *, skip_bad: bool, finite: bool = False
+) -> Answered:
     """Ask the rows one by one, as `run` does.
 
-    Raises as `usable_rows` does, DecodeError, and ScoreError where no row has finite scores.
+    Raises as `usable_rows` does, DecodeError, and ScoreError where no row has finite scores, or, with `finite`, one has
+    not.
     """
     usable, bad = usable_rows(data, classifier, skip_bad=skip_bad)
     answered = Answered(rows=[], answers=[], bad=bad, non_finite=[])
@@ -91,9 +103,9 @@ def answer_rows(classifier: Classifier, data: LabelledData, opener: ClassifierOp
             answered.rows.append(row)
         except ScoreError as e:
             answered.non_finite.append(BadRow(row.line, str(e)))
-    if not answered.rows:
-        first = answered.non_finite[0]
-        raise ScoreError(f"`data` {data.path}: no row has finite scores: line {first.line}: {first.reason}")
+    if answered.non_finite and (finite or not answered.rows):
+        lines = ", ".join(str(row.line) for row in answered.non_finite)
+        raise ScoreError(f"`data` {data.path}: scores that are not finite: lines {lines}: leave these rows out")
     return answered
 
 

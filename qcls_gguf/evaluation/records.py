@@ -40,15 +40,6 @@ class FittedRecord(Record):
     warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
 
 
-class Coverage(Record):
-    """The rows whose answer has at least a given probability."""
-
-    threshold: float = Field(description="the least probability of an answer")
-    n: int = Field(description="number of the rows")
-    coverage: float | None = Field(description="their share of all rows; null without rows")
-    accuracy: float | None = Field(description="of those rows; null where there are none")
-
-
 class ReliabilityBin(Record):
     """The rows whose answer has a probability in [low, high); the last bin holds 1 too."""
 
@@ -80,12 +71,10 @@ class Statistics(Record):
     log_loss: float | None = Field(
         description="mean of -ln of the accepted labels' probability, in nats; probabilities below 1e-12 count as 1e-12"
     )
-    brier: float | None = Field(description="mean of (1 - p of the accepted labels)² + Σ p² of the others")
     ece: float | None = Field(description="expected calibration error over 15 bins of the answer's probability")
     label_mass: float | None = Field(
         description="mean probability that lies on the labels at all; null where the exact scores were not computed"
     )
-    coverage: tuple[Coverage, ...] = Field(description="for thresholds of 0.5 to 0.99")
     reliability: tuple[ReliabilityBin, ...] = Field(description="15 bins of equal width")
 
 

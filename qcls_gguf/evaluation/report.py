@@ -76,7 +76,7 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
             ),
             _labels(configured),
             _confusions(configured),
-            Section(title="Reliability", parts=[_reliability(modes), _coverage(modes)], on_terminal=False),
+            Section(title="Reliability", parts=[_reliability(modes)], on_terminal=False),
             Section(title="Confusions", parts=[_confusion(found) for found in configured.values() if found.n_rows],
                     on_terminal=False),
             _worst(evaluation),
@@ -145,18 +145,6 @@ def _confusions(prompts: Mapping[str, PromptStatistics]) -> Table:
     return Table(
         columns={"confused": TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
         rows=[[name, confusion.label, confusion.answer, confusion.n] for confusion, name in found[:_N_CONFUSIONS]],
-    )
-
-
-def _coverage(modes: Mapping[str, Statistics]) -> Table:
-    thresholds = [point.threshold for found in modes.values() for point in found.coverage]
-    return Table(
-        title="Accuracy of the rows answered with at least this probability",
-        columns={"mode": TEXT, **{f"≥ {threshold}": "" for threshold in thresholds}},
-        rows=[
-            [mode, *(f"{percent(point.accuracy)} of {percent(point.coverage)}" for point in found.coverage)]
-            for mode, found in modes.items()
-        ],
     )
 
 

@@ -14,23 +14,20 @@ import numpy as np
 from pydantic import Field
 
 from ..config.calibration_file import PromptCalibration, calibration_text, prompt_hash
-from ..config.prompt import CONTENT_FREE_QUERIES, LikelyMistake
+from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring
-from ..config.words import shown
-from ..data.rows import PLAIN, Reading, Row, read_queries
+from ..data.rows import PLAIN, Reading, read_queries
 from ..errors import ConfigError, PlanError
 from ..evaluation.passes import probabilities_of
 from ..opening import ClassifierOpener
-from ..report.document import TEXT, Document, Paragraph, Table
+from ..report.document import TEXT, Document, Table
 from ..report.record import Record
 from ..score.result import ModelInfo
 from ..statistics import SMALLEST, FloatArray
 from .calibrate import prompts_to_fit
 
 LEAST_QUERIES = 50
-_SKEWED = 0.65
-"""of `steady`: chosen on three tasks of docs/real-models.md and tried on five"""
 
 
 class PromptPrior(Record):
@@ -38,15 +35,8 @@ class PromptPrior(Record):
 
     scoring: Scoring = Field(description="as configured")
     bias: dict[str, float] = Field(description="by label, added to the scores")
-    before: dict[str, float] = Field(
-        description="by label, the share of the queries that it answers without the biases"
-    )
+    before: dict[str, float] = Field(description="by label, its share of the answers without the biases")
     after: dict[str, float] = Field(description="with them")
-    steady: float | None = Field(
-        description="share of the queries that the label which is answered most keeps under the content-free prior; "
-        "from 0.65 on it is likely right for most of them, and the biases harm; null for prompts without "
-        "an answer cue, where it says nothing"
-    )
 
 
 class BatchPriorRecord(Record):
@@ -79,30 +69,27 @@ def fit_batch_prior(
     lines = list(read_queries(queries, reading))
     answers = []
     with opener.open(config.changed(calibration=None)) as classifier:
-        for line in opener.each("label", [*lines, *map(Row, CONTENT_FREE_QUERIES)]):
+        for line in opener.each("label", lines):
             if line.error is None:
                 with suppress(PlanError):  # too long
                     answers.append(classifier.classify(line.text).results)
         model, compiled = classifier.model, classifier.prompts
-    n_queries = len(answers) - len(CONTENT_FREE_QUERIES)
+    n_queries = len(answers)
     if n_queries < LEAST_QUERIES:
         raise ConfigError(f"`queries` {queries}: has {n_queries} queries, a prior needs {LEAST_QUERIES}")
-    without_cue = {prompt.name for prompt in config.prompts if prompt.is_chat and not prompt.cue}
     priors, entries = {}, {}
     for number in (number for number, prompt in enumerate(compiled) if prompt.name in chosen):
         prompt = compiled[number].settings
-        p, empty = np.split(probabilities_of([results[number] for results in answers]), [n_queries])
+        p = probabilities_of([results[number] for results in answers])
         log_mean = np.log(np.maximum(p.mean(axis=0), SMALLEST))
         bias = np.round(strength * (log_mean.mean() - log_mean), 6)
         shares = (_shares(p), _shares(p * np.exp(bias)))
-        steady = _shares(p / np.maximum(empty.mean(axis=0), SMALLEST))[int(np.argmax(shares[0]))]
         by_label = dict(zip(prompt.labels, bias.tolist(), strict=True))
         priors[prompt.name] = PromptPrior(
             scoring=prompt.scoring,
             bias=by_label,
             before=dict(zip(prompt.labels, shares[0], strict=True)),
             after=dict(zip(prompt.labels, shares[1], strict=True)),
-            steady=None if prompt.name in without_cue else round(steady, 4),
         )
         entries[prompt.name] = PromptCalibration(
             prompt_hash=prompt_hash(prompt),
@@ -129,17 +116,6 @@ def _shares(p: FloatArray) -> list[float]:
     return shares
 
 
-def _skew(name: str, prior: PromptPrior) -> str | None:
-    """The warning that one label is likely right for most queries."""
-    if (prior.steady or 0) < _SKEWED:
-        return None
-    top = max(prior.before, key=lambda label: prior.before[label])
-    return (
-        f"{name}: {prior.before[top]:.0%} of the answers are {shown(top)}, and {prior.steady:.0%} without what the "
-        "prompt prefers whatever the query: it is likely right for most, and these biases harm: try labelled rows"
-    )
-
-
 def batch_prior_document(record: BatchPriorRecord) -> Document:
     """A row a label: its bias, and how often it answers without and with the biases."""
     return Document(
@@ -155,6 +131,5 @@ def batch_prior_document(record: BatchPriorRecord) -> Document:
                 note="If one label is right for most of the queries (80 % or more), leave the prior out: it makes "
                 "frequent labels rarer.",
             ),
-            *(Paragraph(why, "warning") for why in map(_skew, record.prompts, record.prompts.values()) if why),
         ],
     )

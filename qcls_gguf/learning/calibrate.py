@@ -27,9 +27,9 @@ from ..config.prompt import Prior, PromptConfig
 from ..config.schema import Config, chosen_prompts
 from ..config.scoring import Scoring
 from ..config.words import counted
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
-from ..errors import ConfigError, ScoreError
-from ..evaluation.passes import Answered, Truth, answer_rows, probabilities_of, truth_of, usable_rows
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
+from ..errors import ConfigError
+from ..evaluation.passes import Truth, answer_rows, probabilities_of, read_rows, truth_of
 from ..evaluation.records import FittedRecord, data_record
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Paragraph, Table, percent
@@ -78,11 +78,7 @@ class StatedPrompt(Record):
     error: StatedError | None = Field(default=None, description="null where none can be stated")
     answered: float | None = Field(default=None, description="share of the rows that the threshold answers")
     answered_ci: tuple[float, float] | None = Field(default=None, description="its Wilson 95 % interval")
-    bound: float | None = Field(
-        default=None,
-        description="the error among them is below this, by Clopper and Pearson with the same confidence for this "
-        "threshold alone",
-    )
+    bound: float | None = Field(default=None, description="Clopper and Pearson's of the error among them, by itself")
     refused: str | None = Field(default=None, description="why nothing can be stated")
 
 
@@ -120,11 +116,10 @@ def calibrate(
                     f"{n_folds * N_ROWS_A_FOLD}: label more, lower `n_folds`, or name the prompts to fit with `prompt`"
                 )
 
-    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
-    usable_rows(data, skip_bad=skip_bad)
+    data = read_rows(config, path, columns, skip_bad=skip_bad)
     check_rows(data.rows)
     with opener.open(config.changed(calibration=None)) as classifier:  # the one that this replaces
-        answered = _finite(answer_rows(classifier, data, opener, skip_bad=skip_bad), path)
+        answered = answer_rows(classifier, data, opener, skip_bad=skip_bad, finite=True)
         prompts, adjustments, model = classifier.prompts, classifier.adjustments, classifier.model
     check_rows(answered.rows)  # again: the model may have refused some
     fits, entries = {}, {}
@@ -143,11 +138,9 @@ def calibrate(
         )
         if fit.accepted:
             told = fit.model_dump(include={"n_rows", "n_folds", "log_loss_before", "log_loss_after", "standard_error"})
+            rounded = {name: round(number, _DIGITS) for name, number in told.items()}
             entries[prompt.name] = PromptCalibration(
-                prompt_hash=prompt_hash(prompt),
-                scoring=fit.scoring,
-                temperature=fit.temperature,
-                fit={name: round(number, _DIGITS) for name, number in told.items()},
+                prompt_hash=prompt_hash(prompt), scoring=fit.scoring, temperature=fit.temperature, fit=rounded
             )
     record = CalibrationRecord(
         data=data_record(data, len(answered.rows), answered.bad),
@@ -178,14 +171,6 @@ def prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
                 f"prompts.{prompt.name}.temperature: {prompt.temperature:g} is given, and calibrate fits one: remove it"
             )
     return chosen
-
-
-def _finite(answered: Answered, path: Path) -> Answered:
-    """The same; raises ScoreError where scores of some rows are not finite."""
-    if answered.non_finite:
-        lines = ", ".join(str(row.line) for row in answered.non_finite)
-        raise ScoreError(f"`data` {path}: scores that are not finite: lines {lines}: leave these rows out")
-    return answered
 
 
 def calibration_document(record: CalibrationRecord) -> Document:
@@ -225,8 +210,7 @@ def state(
     """
     headed(config)
     chosen = [prompt.name for prompt in chosen_prompts(config, names)]
-    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
-    usable_rows(data, skip_bad=skip_bad)
+    data = read_rows(config, path, columns, skip_bad=skip_bad)
     for name in chosen:
         if not any(name in row.labels for row in data.rows):
             raise ConfigError(f"`data` {path}: no row is labelled for prompt {name}: name others")
@@ -239,7 +223,7 @@ def state(
             classifier.core.run(classifier.calibrate, fitted)
             fits = {name: fit for name, fit in fitted.prompts.items() if fit.fits_scores}
             entries = {name: fit.changed(answers=None, error=None) for name, fit in fits.items()}
-        answered = _finite(answer_rows(classifier, data, opener, skip_bad=skip_bad), path)
+        answered = answer_rows(classifier, data, opener, skip_bad=skip_bad, finite=True)
         prompts, model = classifier.prompts, classifier.model
     stated: dict[str, StatedPrompt] = {}
     for number in (number for number, prompt in enumerate(prompts) if prompt.name in chosen):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,12 +17,12 @@ from ..config.prompt import CONTENT_FREE_QUERIES, Prior, PromptConfig
 from ..config.schema import Config, chosen_prompts, for_configured_prompts, raw_config
 from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
-from ..config.words import counted, listed, shown
+from ..config.words import counted, shown
 from ..core.handle import PromptHandle
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery, read_labelled
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import CapacityError, ConfigError
 from ..evaluation.metrics import confusions
-from ..evaluation.passes import Truth, not_applicable, truth_of, usable_rows
+from ..evaluation.passes import Truth, not_applicable, read_rows, truth_of, usable_rows
 from ..evaluation.records import data_record
 from ..opening import ClassifierOpener, OnProgress
 from ..score.adjustment import log_prior
@@ -41,7 +42,6 @@ from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out
 from .passes import HalfArray, Scores, common_text, read_states, tried_depths
 from .report import AnswerQuality, LearnRecord, LearntPrompt
 
-Texts = Literal["own", "common", "both"]
 COMMON_TEXT = f"Text: {SLOT}"
 _LEAST_ROWS = 4 * N_FOLDS
 """With fewer, a head may pass the test by luck, and is mostly worse (docs/learn.md)."""
@@ -55,20 +55,6 @@ _N_TOGETHER = 32
 """Queries of a decode: on a GPU arithmetic then limits a forward pass, so that more gain nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadChoices:
-    """Which heads are tried."""
-
-    texts: Texts = "both"
-    """which texts heads may read"""
-    common: str = COMMON_TEXT
-    """the text for all prompts"""
-    depths: tuple[int, ...] = ()
-    """to try; empty: six between 0.4 and 0.85 of the layers, and all"""
-    seed: int = 0
-    """of the folds"""
-
-
 def learn(
     config: Config,
     path: Path,
@@ -77,26 +63,30 @@ def learn(
     names: Sequence[str] = (),
     columns: LabelledColumns = PLAIN_COLUMNS,
     skip_bad: bool = False,
-    choices: HeadChoices = HeadChoices(),
+    common: str = COMMON_TEXT,
+    depths: Sequence[int] = (),
+    seed: int = 0,
 ) -> tuple[LearnRecord, bytes | None]:
     """Learn, and return the record that `qcls-gguf learn` prints as JSON, and the content of the file of heads.
 
-    path: labelled queries; names: prompts, empty: all.
+    path: labelled queries; names: prompts, empty: all; common: a text that heads of all prompts may read, beside the
+    prompts' own; depths: to try, empty: six between 0.4 and 0.85 of the layers, and all; seed: of the folds.
     The content has the heads that were kept, and is None where there are none. Nothing is written. Raises ConfigError
     for what cannot be used, before anything is computed; and what Classifier raises.
     """
-    if choices.common.count(SLOT) != 1:
-        raise ConfigError(f"`common_text` {shown(choices.common)}: needs exactly one {SLOT}")
+    if common.count(SLOT) != 1:
+        raise ConfigError(f"`common_text` {shown(common)}: needs exactly one {SLOT}")
     chosen = [prompt.name for prompt in chosen_prompts(config, names)]
-    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
-    usable_rows(data, skip_bad=skip_bad)
+    data = read_rows(config, path, columns, skip_bad=skip_bad)
     runtime = config.runtime.changed(max_batch=max(config.runtime.max_batch, _N_TOGETHER))
     config = opener.rendered(config).changed(runtime=runtime)
     config = for_configured_prompts(config.changed(prompts=chosen_prompts(config, names)))
     with opener.open(raw_config(config, TREE), audit=True) as classifier:
         rows, bad = usable_rows(data, classifier, skip_bad=skip_bad)
         rows = [row for row in rows if row.labels.keys() & chosen]
-        learnt = learn_heads(classifier, config.prompts, rows, choices, opener.on_progress)
+        learnt = learn_heads(
+            classifier, config.prompts, rows, common=common, depths=depths, seed=seed, on_progress=opener.on_progress
+        )
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
     heads, depths = learnt.heads, learnt.depths
     record = LearnRecord(
@@ -126,39 +116,33 @@ def learn_heads(
     classifier: Classifier,
     prompts: Sequence[PromptConfig],
     rows: Sequence[LabelledQuery],
-    choices: HeadChoices = HeadChoices(),
+    *,
+    common: str = COMMON_TEXT,
+    depths: Sequence[int] = (),
+    seed: int = 0,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> LearntHeads:
     """Learn heads for prompts from labelled queries.
 
-    classifier: of these prompts by `raw_config`, with exact scores. Raises as `read_states` does.
+    classifier: of these prompts by `raw_config`, with exact scores; the rest as in `learn`. Raises as `read_states`
+    does.
     """
-    loaded, texts = classifier, choices.texts
-    tried = tried_depths(classifier, choices.depths)
+    tried = tried_depths(classifier, depths)
     queries = [*(row.query for row in rows), *CONTENT_FREE_QUERIES]
 
     def read(what: PromptHandle, part: str) -> tuple[list[Scores], HalfArray]:
         return read_states(classifier, what, queries, tried, lambda n: on_progress(part, n, len(queries)))
 
-    tables, own = read(loaded, "read the prompts")
+    tables, own = read(classifier, "read the prompts")
     of_common = None
-    if texts != "own":
-        try:
-            text = classifier.prompt_set(common_text(classifier, choices.common))
-        except CapacityError:  # a longer text than the prompts'
-            if texts == "common":
-                raise
-        else:
-            with text:
-                of_common = read(text, "read the common text")[1][0]
+    with suppress(CapacityError), classifier.prompt_set(common_text(classifier, common)) as text:
+        of_common = read(text, "read the common text")[1][0]  # unless it is longer than the prompts
     learnt: dict[str, LearntPrompt] = {}
     heads: dict[str, tuple[PromptConfig, Head]] = {}
     for index, prompt in enumerate(prompts):
-        truth = truth_of(loaded.prompts[index], rows)
-        states = None if texts == "common" else own[index]
-        scores = tables[index][prompt.scoring]
-        candidates = candidates_of(tried, states, of_common, choices.common, scores, truth.index)
-        learnt[prompt.name], head = learn_prompt(prompt, truth, tables[index], candidates, choices.seed)
+        truth, scores = truth_of(classifier.prompts[index], rows), tables[index]
+        candidates = candidates_of(tried, own[index], of_common, common, scores[prompt.scoring], truth.index)
+        learnt[prompt.name], head = learn_prompt(prompt, truth, scores, candidates, seed)
         if head is not None:
             heads[prompt.name] = prompt, head
         on_progress("fit", len(learnt), len(prompts))
@@ -166,12 +150,7 @@ def learn_heads(
 
 
 def candidates_of(
-    depths: Sequence[int],
-    own: HalfArray | None,
-    common: HalfArray | None,
-    text: str,
-    scores: FloatArray,
-    index: IntArray,
+    depths: Sequence[int], own: HalfArray, common: HalfArray | None, text: str, scores: FloatArray, index: IntArray
 ) -> list[Candidate]:
     """What a prompt's head may read, cheapest first: fewer layers, then the text that other prompts read as well.
 
@@ -182,9 +161,8 @@ def candidates_of(
     for at, depth in enumerate(depths):
         if common is not None:
             candidates.append(Candidate(depth=depth, states=common[at], text=text, index=index))
-        if own is not None:
-            candidates.append(Candidate(depth=depth, states=own[at], index=index))
-    return candidates if own is None else [*candidates, replace(candidates[-1], scores=scores)]
+        candidates.append(Candidate(depth=depth, states=own[at], index=index))
+    return [*candidates, replace(candidates[-1], scores=scores)]
 
 
 def learn_prompt(
@@ -201,9 +179,6 @@ def learn_prompt(
     if unlearnt:  # their texts answer for them, which only a head beside these leaves to them
         candidates = [candidate for candidate in candidates if candidate.scores is not None]
     reason = why_not(prompt, counts, n)
-    if reason is None and not candidates:
-        names = listed(list(map(shown, unlearnt)), "label")
-        reason = f"no row has the label {names}, which only its text can answer: add rows"
     learnt = p_value = head = None
     curve: dict[int, float] = {}
     wrong = np.zeros((len(labels), len(labels)), np.int64)

@@ -84,15 +84,6 @@ def log_losses(p_accepted: FloatArray) -> FloatArray:
     return np.asarray(0 - np.log(np.maximum(p_accepted, SMALLEST)))
 
 
-def brier_scores(p: FloatArray, accepted: BoolArray) -> FloatArray:
-    """(n_rows,) (1 - p of the accepted labels)² + Σ of the other labels' p²: the accepted ones are one class.
-
-    The Brier score is their mean (Brier 1950).
-    """
-    others = (np.where(accepted, 0, p) ** 2).sum(axis=1)
-    return np.asarray((1 - accepted_probability(p, accepted)) ** 2 + others)
-
-
 def reliability(confidence: FloatArray, right: BoolArray) -> tuple[IntArray, FloatArray, FloatArray]:
     """(N_BINS,) each: rows, mean confidence and accuracy in equal bins of the answer's probability; NaN for no rows.
 

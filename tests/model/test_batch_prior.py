@@ -9,9 +9,8 @@ import yaml
 from commands import printed, refused
 
 from qcls_gguf import Classifier, ConfigError, load_config
-from qcls_gguf.learning.batch_prior import BatchPriorRecord, batch_prior_document, fit_batch_prior
+from qcls_gguf.learning.batch_prior import BatchPriorRecord, fit_batch_prior
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.report.document import console
 
 QUERIES = [f"{word} {i}" for i in range(15) for word in ("red dress", "blue jeans", "coat", "girls shirt")]
 
@@ -31,12 +30,9 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
     )
     assert BatchPriorRecord.model_validate(record).to_dict() == record
     assert (record["n_queries"], record["n_left_out"]) == (60, 1)
-    with (shown := console()).capture() as warnings_:
-        shown.print(batch_prior_document(BatchPriorRecord.model_validate(record)))
-    warnings = warnings_.get()
     config = load_config("mission")
     with Classifier.from_config(config) as classifier:
-        before, without_content = map(classifier.classify_batch, (QUERIES, ["", "N/A", "[MASK]"]))
+        before = classifier.classify_batch(QUERIES)
     with Classifier.from_config(config.changed(calibration=out)) as classifier:
         after = classifier.classify_batch(QUERIES)
     for number, prompt in enumerate(config.prompts):
@@ -49,12 +45,6 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
         np.testing.assert_allclose(bias, 0.8 * (np.log(p.mean(0)).mean() - np.log(p.mean(0))), atol=2e-3)
         expected = p * np.exp(bias)
         np.testing.assert_allclose(q, expected / expected.sum(axis=1, keepdims=True), atol=1e-4)
-        empty = np.array([[s.probability for s in each.results[number].scores] for each in without_content]).mean(
-            axis=0
-        )
-        top = np.bincount(p.argmax(axis=1)).argmax()
-        assert fit["steady"] == pytest.approx(((p / empty).argmax(axis=1) == top).mean(), abs=1e-4)
-        assert (f"{prompt.name}: " in warnings) == (fit["steady"] >= 0.65)
         assert q.mean(axis=0).std() < p.mean(axis=0).std(), "labels are more alike on the whole"
         for shares, results in ((fit["before"], before), (fit["after"], after)):
             answered = [result.results[number].label for result in results]

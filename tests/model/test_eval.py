@@ -25,8 +25,8 @@ RANDOM_ROWS: list[dict[str, Any]] = [
     {"query": "红色 & <i>", "labels": {"item": "tank top", "user": ["boy", "girl"]}},
 ]
 STATISTICS = {
-    "n_rows", "accuracy", "accuracy_ci", "balanced_accuracy", "majority", "macro_f1", "log_loss", "brier", "ece",
-    "label_mass", "coverage", "reliability",
+    "n_rows", "accuracy", "accuracy_ci", "balanced_accuracy", "majority", "macro_f1", "log_loss", "ece",
+    "label_mass", "reliability",
 }  # fmt: skip
 
 

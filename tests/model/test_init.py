@@ -83,7 +83,7 @@ def test_a_source_is_needed_and_sources_exclude_each_other(tmp_path: Path) -> No
         (["--from", "mission"], "--from was removed: copy the configuration"),
         (["--labels", "a=b,c", "--label-column", "x"], "--query-column, --label-column, … are for --data"),
         (["--labels", "a=b,c", "-m", "a", "-hf", "b/c"], "--model and --hf-repo are both given"),
-        (["--labels", "a=b,c", "-hf", "b/c", "--family", "lfm2"], "--hf-repo and --family are both given"),
+        (["--labels", "a=b,c", "--family", "lfm2"], "--family was removed"),
     ):
         code, said = init(*arguments, "--out", out)
         assert code == 2

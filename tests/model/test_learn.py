@@ -55,17 +55,13 @@ def run(*arguments: object) -> tuple[int, Any, str]:
     return result.exit_code, json.loads(result.stdout) if result.stdout else None, result.stderr
 
 
-@pytest.mark.parametrize("text", ["own", "common", "both"])
-def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(
-    text: str, config: Path, data: Path, tmp_path: Path
-) -> None:
+def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "heads.npz"
-    code, record, said = run("--data", data, "--config", config, "--out", out, "--text", text)
+    code, record, said = run("--data", data, "--config", config, "--out", out)
     color, shade = record["prompts"]["color"], record["prompts"]["shade"]
     assert code == 0, said
     assert color["kept"]
     assert color["learnt"]["accuracy"] > 0.9 > color["zero_shot"]["accuracy"]
-    assert (color["text"] == "Text: {query}") >= (text == "common")
     assert not shade["kept"]
     assert "90 labelled rows for 3 labels: 100 to 300 are usual" in shade["reason"]
     assert f"written: {out}; left out: shade" in said
@@ -125,9 +121,6 @@ def test_labels_without_rows_keep_their_texts(config: Path, data: Path, tmp_path
         rows = [row for row in csv.DictReader(file) if row["color"] != "none"]
     some, out = write_rows(tmp_path / "some.csv", rows), tmp_path / "heads.npz"
     arguments = ("--data", some, "--config", config, "--prompt", "color", "--out", out)
-    code, record, said = run(*arguments, "--text", "common")
-    assert code == 1
-    assert "no row has the label 'none', which only its text can answer" in record["prompts"]["color"]["reason"]
     code, record, said = run(*arguments)
     color = record["prompts"]["color"]
     assert (code, color["kept"], color["reads_labels"], color["unlearnt"]) == (0, True, True, ["none"]), said

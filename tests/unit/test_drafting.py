@@ -8,7 +8,7 @@ import pytest
 from qcls_gguf import Config, ConfigError, load_config
 from qcls_gguf.data.labelled import LabelledColumns
 from qcls_gguf.drafting.draft import Draft, draft_text, labels_of
-from qcls_gguf.drafting.models import LARGEST_FIRST, DraftModel, Family, choose, fitting_model, given_model
+from qcls_gguf.drafting.models import LARGEST_FIRST, DraftModel, choose, fitting_model, given_model
 from qcls_gguf.drafting.rows import find_labels
 from qcls_gguf.model import find_model
 from qcls_gguf.report.environment import FreeMemory
@@ -136,34 +136,21 @@ def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("family", "free_gb", "on_gpu", "wanted"),
-    [
-        *(("qwen3", *case) for case in ((80, True, 0), (15, True, 0), (9, True, 1), (4, True, 2), (3, True, 3))),
-        *(("qwen3", *case) for case in ((2, True, 4), (0.1, True, 4), (64, False, 3), (2, False, 4))),
-        # with states of 0.3 GB
-        *(("qwen3.5", *case) for case in ((11, True, 0), (10.8, True, 1), (7, True, 2), (4, True, 3), (2.6, True, 4))),
-        *(("qwen3.5", *case) for case in ((64, False, 3), (2.6, False, 4))),
-        *(("gemma-4", *case) for case in ((10, True, 0), (8, True, 1), (5, True, 2), (64, False, 2))),
-        *(("granite-4", *case) for case in ((6, True, 0), (5.5, True, 1), (64, False, 1), (2.2, False, 2))),
-        *(("lfm2", *case) for case in ((8, True, 0), (3, True, 1), (64, False, 1), (2, False, 2), (1, False, 3))),
-    ],
-)
-def test_the_largest_model_that_fits_is_chosen(family: str, free_gb: float, on_gpu: bool, wanted: int) -> None:
+    ("free_gb", "on_gpu", "wanted"),
+    [(80, True, 0), (15, True, 0), (9, True, 1), (4, True, 2), (3, True, 3), (2, True, 4), (0.1, True, 4),
+     (64, False, 3), (2, False, 4)],
+)  # fmt: skip
+def test_the_largest_model_that_fits_is_chosen(free_gb: float, on_gpu: bool, wanted: int) -> None:
     """1 GiB of the free memory is not for the model."""
-    room = int(free_gb * GB) - (1 << 30)
-    assert choose(room, on_gpu=on_gpu, family=Family(family)) == LARGEST_FIRST[Family(family)][wanted]
+    assert choose(int(free_gb * GB) - (1 << 30), on_gpu=on_gpu) == LARGEST_FIRST[wanted]
 
 
-@pytest.mark.parametrize("family", Family)
-def test_a_family_is_ordered_and_becomes_a_configuration(
-    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = [choice.size_bytes for choice in LARGEST_FIRST[family]]
+def test_a_model_that_fits_becomes_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [choice.size_bytes for choice in LARGEST_FIRST]
     assert sizes == sorted(sizes, reverse=True)
     monkeypatch.setattr("qcls_gguf.report.environment.free_memory", lambda: FreeMemory(True, 15 * GB, 14 * GB))
-    config = loaded(draft_text(draft("a=p,q", model=fitting_model(family)), tmp_path), tmp_path)
-    first = LARGEST_FIRST[family][0]
-    assert (config.model.hf_repo, config.model.quantization) == (first.repo, first.quantization)
+    config = loaded(draft_text(draft("a=p,q", model=fitting_model()), tmp_path), tmp_path)
+    assert (config.model.hf_repo, config.model.quantization) == LARGEST_FIRST[0][:2]
     assert config.prompts[0].is_chat
 
 

@@ -12,7 +12,6 @@ from qcls_gguf.evaluation.metrics import Outcomes, mode_statistics, prompt_stati
 from qcls_gguf.evaluation.passes import Truth, truth_of
 from qcls_gguf.evaluation.records import (
     Confusion,
-    Coverage,
     LabelStatistics,
     PromptStatistics,
     ReliabilityBin,
@@ -68,7 +67,6 @@ def test_the_whole_table() -> None:
     assert found.balanced_accuracy == pytest.approx((1 / 2 + 0 + 1) / 3)
     assert found.majority == pytest.approx(3 / 5), "a for all rows"
     assert found.n_abstained == 5
-    assert found.brier == pytest.approx((0.06 + 0.78 + 0.32 + 0.02 + 2) / 5)
     # two rows at 0.8, both right; one each at 0.5, 0.4 and 1, all wrong
     assert found.ece == pytest.approx((2 * 0.2 + 0.5 + 0.4 + 1) / 5)
     assert found.label_mass == pytest.approx(0.6)
@@ -78,10 +76,6 @@ def test_the_whole_table() -> None:
     assert bins[12].confidence == pytest.approx(0.8)
     assert bins[12].accuracy == 1
     assert bins[0] == ReliabilityBin(low=0, high=1 / 15, n=0, confidence=None, accuracy=None)
-    coverage = {point.threshold: point for point in found.coverage}
-    assert list(coverage) == [0.5, 0.7, 0.8, 0.9, 0.95, 0.99]
-    assert coverage[0.8].to_dict() == {"threshold": 0.8, "n": 3, "coverage": 0.6, "accuracy": pytest.approx(2 / 3)}
-    assert coverage[0.99] == Coverage(threshold=0.99, n=1, coverage=0.2, accuracy=0)
     plain, _ = scored(exact=False)
     assert plain == found.model_copy(update={"n_abstained": 0, "label_mass": None})
 
@@ -100,7 +94,6 @@ def test_labels_and_confusions() -> None:
     assert one.labels["b"] == LabelStatistics(precision=None, recall=None, f1=None, support=0, n_predicted=0)
     assert one.macro_f1 == 1  # of the labels that occur
     assert scored([[0.4, 0.4, 0.2]], ["b"])[0].accuracy == 0, "of equally probable labels the first is the answer"
-    assert one.coverage[-1] == Coverage(threshold=0.99, n=0, coverage=0, accuracy=None)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +109,7 @@ def test_wilson_against_published_intervals(n_right: int, n: int, low: float, hi
 def test_without_rows_there_is_nothing_but_counts() -> None:
     found, _ = scored([], [])
     assert (found.n_rows, found.confusions) == (0, ())
-    for name in ("accuracy", "accuracy_ci", "balanced_accuracy", "majority", "macro_f1", "log_loss", "brier", "ece"):
+    for name in ("accuracy", "accuracy_ci", "balanced_accuracy", "majority", "macro_f1", "log_loss", "ece"):
         assert getattr(found, name) is None, name
     assert found.label_mass is None
     json.loads(found.to_json())
@@ -128,7 +121,6 @@ def test_prompts_together_are_all_their_rows() -> None:
     assert found.n_rows == 6
     assert found.accuracy == pytest.approx(3 / 6)
     assert found.majority == pytest.approx(4 / 6)
-    assert found.brier == pytest.approx((0.06 + 3.18) / 6)
     assert found.macro_f1 == pytest.approx((1 + 1.4 / 3) / 2)
     assert found.balanced_accuracy == pytest.approx((1 + 0.5) / 2)
     assert mode_statistics([one, other], {"q": "why"}, ["q"]).n_rows == 0
