@@ -177,7 +177,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> FloatArray:  # noqa: N803
         """(n, n_classes) the probability of each class, normalised over the classes, so that rows sum to 1.
 
-        Equal texts are computed once. Raises ValueError if X has anything but texts, PlanError for a text that is too
+        Equal texts are computed once. Raises ValueError if X has anything but texts, QueryError for a text that is too
         long, and what Classifier.classify_batch raises.
         """
         texts = _texts(X)
