@@ -192,8 +192,6 @@ def check_outputs(
     outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None], *, force: bool = True
 ) -> None:
     """Raise ConfigError for a file that could not be written, before anything is computed; by options."""
-    if outputs.get("--html") is not None:
-        needs("--html", "matplotlib", "report")
     others = {name: None if path is None else Path(path) for name, path in inputs.items()}
     for name, path in outputs.items():
         if path is not None:

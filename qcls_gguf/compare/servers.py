@@ -48,7 +48,7 @@ def _asked(
     """
     prompts, queries = workload.prompts, workload.settings.queries
     piece = workload.stock_model.piece
-    pieces = {path[0]: piece(path[0])[0] for prompt in prompts for path in prompt.paths}
+    pieces = {tokens[0]: piece(tokens[0])[0] for prompt in prompts for tokens in prompt.paths}
     # by prompt and query: labels whose first token does not come back, and why no token comes back
     outside: dict[tuple[int, str], set[str]] = {}
     ended: dict[tuple[int, str], str] = {}
