@@ -1,6 +1,7 @@
 """The strict loader: what loads, and for every refusal the place and the words."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +219,52 @@ def test_python_code_may_give_what_a_file_may() -> None:
     assert config.model.path == Path("m.gguf").resolve()
     assert [prompt.labels for prompt in config.prompts] == [("dress", "tee")] * 2
     assert prompts[1].label_descriptions == ("worn by itself", None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "remedy", "right"),
+    [
+        ("labels: [dress, true]", "write it in quotes", "labels: [dress, 'true']"),
+        ("labels: [dress, 3]", "write it in quotes", "labels: [dress, '3']"),
+        ("labels: [dress, null]", "the word null in quotes", "labels: [dress, 'null']"),
+        ("labels: [dress, a: b]", "a text with a colon in quotes", "labels: [dress, 'a: b']"),
+        ("labels: [dress, @b]", "text that begins with @ or ` in quotes", "labels: [dress, '@b']"),
+        ("labels: dress", "write [one, two]", "labels: [dress, tee]"),
+        ("labels: [dress, tee, dress]", "given twice", "labels: [dress, tee]"),
+        ("labels: {dress: 1, tee: }", "or leave the place empty", "labels: {dress: , tee: }"),
+        ("labels: {<<: 1, tee: }", "write the text << in quotes", "labels: {'<<': , tee: }"),
+        ("labels:\n    - >\n    - tee", "one that begins with > or | in quotes", "labels:\n    - '>'\n    - tee"),
+        ("labels:\n      >: a", "a text that begins with > or | in quotes", "labels:\n      '>': a\n      tee: b"),
+        ("min_confidence: 0.5", "give both or neither", "min_confidence: 0.5\n    fallback: unsure"),
+        ("fallback: unsure", "give both or neither", ""),
+        ("scoring: joint\n    force_single_token_labels: true", "remove one of the two", "scoring: joint"),
+        ("system: a", "keep one of the two", ""),
+        ("label_end: ''", "or remove it", ""),
+        ("label_descriptions: [a]", "give one, or null, for each", "label_descriptions: [a, null]"),
+        ("label_orders: 2", "write the best one", ""),
+        ("prompt_template: a", "it needs exactly one", "prompt_template: a {query}"),
+        ("prompt_template: '{text}'", "did you mean {query} by {text}?", "prompt_template: '{query}'"),
+        ("prompt_template: '{query} {describe}'", "give it, or remove the slot", "describe: what it is"),
+        ("calibration: 3", "write it in quotes", "calibration: '3'"),
+        ("runtime: {flash_attn: false, kv_type: q8_0}", "or kv_type to f16", "runtime: {flash_attn: false, kv_type: f16}"),
+        ("runtime: {kv_type: q8_0, flash_attn: false}", "flash_attn to auto or true", "runtime: {kv_type: q8_0}"),
+        ("model: a.gguf", "write it below, after path:", "model: {path: a.gguf}"),
+        ("model: {path: a, ollama: b}", "keep one of them", "model: {ollama: b}"),
+        ("model: {revision: b}", "only for hf_repo, which is not given", "model: {hf_repo: u/r, revision: b}"),
+        ("model: {chat_variables: {a-b: 1}}", "use letters, digits and _", "model: {chat_variables: {a_b: 1}}"),
+        ("ignore_warnings: all", "write [one, two]", "ignore_warnings: [all]"),
+        ("ignore_warning: [all]", "did you mean ignore_warnings?", "ignore_warnings: [all]"),
+    ],
+)  # fmt: skip
+def test_a_remedy_that_is_followed_is_accepted(wrong: str, remedy: str, right: str) -> None:
+    def text(lines: str) -> str:
+        key = lines.partition(":")[0]
+        if key in ("calibration", "runtime", "model") or key.startswith("ignore"):
+            return f"{PROMPT}{lines}\n"
+        others = {"labels": "[dress, tee]", "prompt_template": '"query: {query} label:"'}
+        kept = "".join(f"    {name}: {value}\n" for name, value in others.items() if not lines.startswith(name + ":"))
+        return f"prompts:\n  - name: category\n{kept}    {lines}\n"
+
+    with pytest.raises(ConfigError, match=re.escape(remedy)):
+        parse(text(wrong))
+    parse(text(right))
