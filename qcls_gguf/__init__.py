@@ -3,11 +3,7 @@
 Each public name is imported from its module at its first use, so that `import qcls_gguf` itself takes little time.
 """
 
-import logging
-
 from .version import __version__
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet, also what llama.cpp says: qcls_gguf.llama
 
 TYPE_CHECKING = False  # type checkers treat it as true; importing it from typing would take longer than the rest
 

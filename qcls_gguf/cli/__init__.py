@@ -17,7 +17,7 @@ def main() -> None:
         os.write(2, b"qcls-gguf: arguments are read as UTF-8, and this locale has another encoding: set PYTHONUTF8=1\n")
         sys.exit(2)
     from .app import app
-    from .terminal import flushed
+    from .terminal import exit_codes
 
-    with flushed():
+    with exit_codes():
         app()

@@ -16,26 +16,21 @@ _QUERY_TOKENS = (range(2, 10), range(6, 7))
 
 
 def bench(
-    queries: o.Queries = None, query_column: o.QueryColumn = None,
-    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    queries: o.Queries = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
+    encoding: o.Encoding = None, delimiter: o.Delimiter = None,
     query_tokens: Annotated[list[int] | None, Option("--query-tokens", metavar="N", min=1, max=1 << 24,
-                            help="Tokens of generated queries; repeatable. Default: 2 to 9, and 6.")] = None,
+        help="Tokens of generated queries; repeatable. Default: 2 to 9, and 6.")] = None,
     batch: Annotated[list[int] | None, Option("--batch", "-b", metavar="N", min=1, max=1 << 24,
-                     help="Queries of a request; repeatable. Default: 1.")] = None,
-    n_requests: Annotated[
-        int, Option("--requests", "-n", metavar="N", min=1, max=1_000_000, help="Requests of each kind.")
-    ] = 50,
-    n_warm_up: Annotated[
-        int, Option("--warm-up", metavar="N", min=0, max=1_000_000, help="Requests before the counted ones.")
-    ] = 5,
-    n_repeats: Annotated[
-        int, Option("--repeat", metavar="N", min=1, max=1000, help="Repeat all measurements N times.")
-    ] = 3,
+        help="Queries of a request; repeatable. Default: 1.")] = None,
+    n_requests: Annotated[int, Option("--requests", "-n", metavar="N", min=1, max=1_000_000,
+        help="Requests of each kind.")] = 50,
+    n_warm_up: Annotated[int, Option("--warm-up", metavar="N", min=0, max=1_000_000,
+        help="Requests before the counted ones.")] = 5,
+    n_repeats: Annotated[int, Option("--repeat", metavar="N", min=1, max=1000,
+        help="Repeat all measurements N times.")] = 3,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
-    config: Annotated[
-        list[Path] | None,
-        Option("--config", "-c", metavar="FILE|NAME", help="A configuration; repeatable, to compare several."),
-    ] = None,
+    config: Annotated[list[Path] | None, Option("--config", "-c", metavar="FILE|NAME",
+        help="A configuration; repeatable, to compare several.")] = None,
     model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
     n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,

@@ -14,21 +14,16 @@ from .terminal import EXIT_OTHER, check_outputs, long_work, show, with_options
 def compare(
     query: o.Query = None, queries: o.Queries = None, query_column: o.QueryColumn = None,
     input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
-    method: Annotated[
-        list[str] | None,
-        Option("--method", metavar="NAME", help="One of the methods above; repeatable. Default: all."),
-    ] = None,
-    n_rounds: Annotated[
-        int, Option("--rounds", metavar="N", min=1, help="Timed requests of every query by every method.")
-    ] = 10,
+    method: Annotated[list[str] | None, Option("--method", metavar="NAME",
+        help="One of the methods above; repeatable. Default: all.")] = None,
+    n_rounds: Annotated[int, Option("--rounds", metavar="N", min=1,
+        help="Timed requests of every query by every method.")] = 10,
     n_warm_up: Annotated[int, Option("--warm-up", metavar="N", min=0, help="Rounds before the timed ones.")] = 2,
-    llama_server: Annotated[
-        str | None, Option("--llama-server", metavar="URL", help="The address of a running llama-server.")
-    ] = None,
+    llama_server: Annotated[str | None, Option("--llama-server", metavar="URL",
+        help="The address of a running llama-server.")] = None,
     ollama: Annotated[str | None, Option("--ollama", metavar="URL", help="The address of a running Ollama.")] = None,
-    ollama_model: Annotated[
-        str | None, Option("--ollama-model", metavar="NAME", help="Ollama's model, made from the same file.")
-    ] = None,
+    ollama_model: Annotated[str | None, Option("--ollama-model", metavar="NAME",
+        help="Ollama's model, made from the same file.")] = None,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,

@@ -16,18 +16,13 @@ from .terminal import EXIT_OTHER, check_outputs, long_work, needs, say_what_is_w
 
 
 def evaluate(
-    data: o.Data, query_column: o.QueryColumn = None,
-    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
-    label_column: o.LabelColumn = None,
-    ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
-    scoring: Annotated[
-        list[str] | None,
-        Option("--scoring", metavar="|".join(SCORINGS), help="Also measure this scoring of the labels' texts; "
-               "repeatable."),
-    ] = None,
-    check_error: Annotated[
-        bool, Option("--check-error", help="Also check what the calibration states; 1 if it fails.")
-    ] = False,
+    data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None, encoding: o.Encoding = None,
+    delimiter: o.Delimiter = None, label_column: o.LabelColumn = None, ignore_columns: o.IgnoredColumns = "",
+    skip_bad: o.SkipBad = False,
+    scoring: Annotated[list[str] | None, Option("--scoring", metavar="|".join(SCORINGS),
+        help="Also measure this scoring of the labels' texts; repeatable.")] = None,
+    check_error: Annotated[bool, Option("--check-error",
+        help="Also check what the calibration states; 1 if it fails.")] = False,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
@@ -75,36 +70,26 @@ def evaluate(
 
 
 def calibrate(
-    data: o.MaybeData = None, query_column: o.QueryColumn = None,
-    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
-    label_column: o.LabelColumn = None,
+    data: o.MaybeData = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
+    encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False, queries: o.Queries = None,
-    strength: Annotated[float, Option("--strength", metavar="S", min=0, max=1, help="Of the batch prior of --queries: "
-                                      "0 changes nothing, 1 makes labels alike.")] = 0.75,
-    target_error: Annotated[
-        float | None,
-        Option("--target-error", metavar="SHARE", min=0.0001, max=0.5,
-               help="State an error rate: choose thresholds that keep it."),
-    ] = None,
-    confidence: Annotated[
-        float, Option("--confidence", metavar="SHARE", min=0.5, max=0.9999, help="Of that statement.")
-    ] = 0.95,
-    fallback: Annotated[
-        str | None,
-        Option("--fallback", metavar="TEXT", help="The answer below a threshold. Default: the prompt's, or unsure."),
-    ] = None,
-    out: Annotated[
-        Path, Option("--out", "-o", metavar="FILE", help="The calibration file to write.")
-    ] = Path("calibration.yaml"),
-    n_folds: Annotated[
-        int, Option("--folds", metavar="N", min=2, max=100, help="Folds of the cross-validation.")
-    ] = 5,
+    strength: Annotated[float, Option("--strength", metavar="S", min=0, max=1,
+        help="Of the batch prior of --queries: 0 changes nothing, 1 makes labels alike.")] = 0.75,
+    target_error: Annotated[float | None, Option("--target-error", metavar="SHARE", min=0.0001, max=0.5,
+        help="State an error rate: choose thresholds that keep it.")] = None,
+    confidence: Annotated[float, Option("--confidence", metavar="SHARE", min=0.5, max=0.9999,
+        help="Of that statement.")] = 0.95,
+    fallback: Annotated[str | None, Option("--fallback", metavar="TEXT",
+        help="The answer below a threshold. Default: the prompt's, or unsure.")] = None,
+    out: Annotated[Path, Option("--out", "-o", metavar="FILE",
+        help="The calibration file to write.")] = Path("calibration.yaml"),
+    n_folds: Annotated[int, Option("--folds", metavar="N", min=2, max=100, help="Folds of the cross-validation.")] = 5,
     seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
     names: o.PromptNames = None, force: o.Force = False, format: o.Format = "table", quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
-    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
-    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None,
+    offline: o.Offline = False, state_cache: o.StateCache = None, try_model: o.TryModel = None,
+    n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
+    long_queries: o.LongQueries = None,
 ) -> int | None:  # fmt: skip
     """Fit temperatures to labelled queries, or biases to unlabelled ones; or state error rates.
 

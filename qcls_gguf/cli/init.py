@@ -21,22 +21,17 @@ if TYPE_CHECKING:
 
 
 def init(
-    labels: Annotated[
-        list[str] | None, Option("--labels", metavar="NAME=LABEL,…", help="A prompt and its labels; repeatable.")
-    ] = None,
-    data: o.MaybeData = None, query_column: o.QueryColumn = None,
-    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
-    label_column: o.LabelColumn = None,
+    labels: Annotated[list[str] | None, Option("--labels", metavar="NAME=LABEL,…",
+        help="A prompt and its labels; repeatable.")] = None,
+    data: o.MaybeData = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
+    encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "",
-    about: Annotated[
-        str | None, Option("--about", metavar="TEXT", help="What the texts are, such as 'a support ticket'.")
-    ] = None,
+    about: Annotated[str | None, Option("--about", metavar="TEXT",
+        help="What the texts are, such as 'a support ticket'.")] = None,
     model: o.ModelName = None, hf_repo: o.Repository = None,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("config.yaml"),
     force: o.Force = False,
-    quick: Annotated[
-        bool, Option("--quick", help="Do not try the configuration on the rows of --data.")
-    ] = False,
+    quick: Annotated[bool, Option("--quick", help="Do not try the configuration on the rows of --data.")] = False,
 ) -> None:  # fmt: skip
     """Write a commented configuration from labels or labelled queries.
 

@@ -17,18 +17,15 @@ if TYPE_CHECKING:
 
 
 def inspect_config(
-    show_prompt: Annotated[
-        bool, Option("--show-prompt", help="Show the prompts' text and tokens with a query instead.")
-    ] = False,
+    show_prompt: Annotated[bool, Option("--show-prompt",
+        help="Show the prompts' text and tokens with a query instead.")] = False,
     prompt: o.PromptNames = None,
-    query: Annotated[
-        str | None, Option("--query", "-q", metavar="TEXT", help="The query to show them with. Default: an empty one.")
-    ] = None,
-    statement: Annotated[
-        bool, Option("--statement", help="Print what the calibration states, a paragraph for each prompt.")
-    ] = False,
-    format: o.Format = "table", quiet: o.Quiet = False, verbose: o.Verbose = False,
-    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
+    query: Annotated[str | None, Option("--query", "-q", metavar="TEXT",
+        help="The query to show them with. Default: an empty one.")] = None,
+    statement: Annotated[bool, Option("--statement",
+        help="Print what the calibration states, a paragraph for each prompt.")] = False,
+    format: o.Format = "table", quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None,
+    model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
     n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
     scoring: o.ScoringName = None,

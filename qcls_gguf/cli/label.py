@@ -22,29 +22,24 @@ _LINE_S = 30.0
 
 def label(
     inputs: Annotated[list[str], Argument(metavar="IN…", help="Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")],
-    out: Annotated[
-        Path, Option("--out", "-o", metavar="DIR|FILE", help="A folder that gets a file for each shard, or one file.")
-    ],
-    query_column: o.QueryColumn = None,
-    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
-    output_format: Annotated[
-        Literal["parquet", "csv", "tsv", "jsonl"] | None,
-        Option("--output-format", help="Format of the output. Default: the input's; csv for text."),
-    ] = None,
+    out: Annotated[Path, Option("--out", "-o", metavar="DIR|FILE",
+        help="A folder that gets a file for each shard, or one file.")],
+    query_column: o.QueryColumn = None, input_format: o.InputFormat = None, encoding: o.Encoding = None,
+    delimiter: o.Delimiter = None,
+    output_format: Annotated[Literal["parquet", "csv", "tsv", "jsonl"] | None, Option("--output-format",
+        help="Format of the output. Default: the input's; csv for text.")] = None,
     scores: Annotated[bool, Option("--scores", help="Also a column with every label's probability.")] = False,
-    top_k: Annotated[
-        int | None, Option("--top-k", metavar="K", min=1, help="Also a column with the K most probable labels.")
-    ] = None,
+    top_k: Annotated[int | None, Option("--top-k", metavar="K", min=1,
+        help="Also a column with the K most probable labels.")] = None,
     prefix: Annotated[str, Option("--prefix", metavar="TEXT", help="Put before the names of the new columns.")] = "",
     overwrite: Annotated[bool, Option("--overwrite", help="Label everything again and replace the output.")] = False,
     limit: Annotated[int | None, Option("--limit", metavar="N", min=1, help="Label only the first N rows.")] = None,
-    part: Annotated[str, Option("--part", metavar="K/N", help="Label only every N-th shard, from the K-th on, for N "
-                                "runs at a time.")] = "1/1",
-    cache: Annotated[
-        Path | None, Option("--cache", metavar="FILE", help="A file of answers, reused in other shards and runs.")
-    ] = None,
-    batch: Annotated[int | None, Option("--batch", "-b", metavar="N", min=1, max=512, help="Queries in a decode. "
-                                        "Default: measured, or 8 for few queries.")] = None,
+    part: Annotated[str, Option("--part", metavar="K/N",
+        help="Label only every N-th shard, from the K-th on, for N runs at a time.")] = "1/1",
+    cache: Annotated[Path | None, Option("--cache", metavar="FILE",
+        help="A file of answers, reused in other shards and runs.")] = None,
+    batch: Annotated[int | None, Option("--batch", "-b", metavar="N", min=1, max=512,
+        help="Queries in a decode. Default: measured, or 8 for few queries.")] = None,
     shard_rows: Annotated[int, Option("--shard-rows", metavar="N", min=1, help="Most rows in a shard.")] = 50_000,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,

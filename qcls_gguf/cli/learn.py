@@ -14,24 +14,20 @@ from .terminal import check_outputs, long_work, say_what_is_written, show
 
 
 def learn(
-    data: o.Data, query_column: o.QueryColumn = None,
-    input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
-    label_column: o.LabelColumn = None,
-    ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
+    data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None, encoding: o.Encoding = None,
+    delimiter: o.Delimiter = None, label_column: o.LabelColumn = None, ignore_columns: o.IgnoredColumns = "",
+    skip_bad: o.SkipBad = False,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of heads to write.")] = Path("heads.npz"),
-    common: Annotated[
-        str, Option("--common-text", metavar="TEXT", help="A text that heads of all prompts may read.")
-    ] = "Text: {query}",
-    depths: Annotated[
-        list[int] | None,
-        Option("--depth", metavar="N", min=1, help="Layers to try; repeatable. Default: six depths, and all layers."),
-    ] = None,
+    common: Annotated[str, Option("--common-text", metavar="TEXT",
+        help="A text that heads of all prompts may read.")] = "Text: {query}",
+    depths: Annotated[list[int] | None, Option("--depth", metavar="N", min=1,
+        help="Layers to try; repeatable. Default: six depths, and all layers.")] = None,
     seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
-    names: o.PromptNames = None, force: o.Force = False,
-    format: o.Format = "table", quiet: o.Quiet = False, verbose: o.Verbose = False,
-    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
-    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
-    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    names: o.PromptNames = None, force: o.Force = False, format: o.Format = "table", quiet: o.Quiet = False,
+    verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None,
+    offline: o.Offline = False, state_cache: o.StateCache = None, try_model: o.TryModel = None,
+    n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
+    long_queries: o.LongQueries = None,
 ) -> int:  # fmt: skip
     """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
 

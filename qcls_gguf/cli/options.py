@@ -21,94 +21,54 @@ if TYPE_CHECKING:
 RecordFormat = Literal["table", "json"]
 _DEFAULT = "Default: the configuration's."
 
-ConfigFile = Annotated[
-    Path | None,
-    Option(
-        *("--config", "-c"),
-        metavar="FILE|NAME",
-        help="The configuration (prompts, labels, model, runtime): a YAML file, or one that comes with the package: "
-        f"{', '.join(config_names())}.",
-    ),
-]
-ModelName = Annotated[
-    str | None,
-    Option(
-        *("--model", "-m"),
-        metavar="FILE|ollama:NAME[:TAG]|package:NAME",
-        help=f"A GGUF file, a model in Ollama's store or in a Python package. {_DEFAULT}",
-    ),
-]
-Repository = Annotated[
-    str | None,
-    Option(
-        *("--hf-repo", "-hf"),
-        metavar="USER/REPO[@REVISION][:QUANT]",
-        help=f"A model on the Hugging Face hub. {_DEFAULT}",
-    ),
-]
+# fmt: off
+ConfigFile = Annotated[Path | None, Option("--config", "-c", metavar="FILE|NAME",
+    help="The configuration (prompts, labels, model, runtime): a YAML file, or one that comes with the package: "
+    f"{', '.join(config_names())}.")]
+ModelName = Annotated[str | None, Option("--model", "-m", metavar="FILE|ollama:NAME[:TAG]|package:NAME",
+    help=f"A GGUF file, a model in Ollama's store or in a Python package. {_DEFAULT}")]
+Repository = Annotated[str | None, Option("--hf-repo", "-hf", metavar="USER/REPO[@REVISION][:QUANT]",
+    help=f"A model on the Hugging Face hub. {_DEFAULT}")]
 Offline = Annotated[bool, Option("--offline", help="Download nothing: take models of the hub from the local cache.")]
-GpuLayers = Annotated[
-    str | None, Option("--n-gpu-layers", "-ngl", metavar="N|auto|all", help=f"Layers on the GPU. {_DEFAULT}")
-]
+GpuLayers = Annotated[str | None, Option("--n-gpu-layers", "-ngl", metavar="N|auto|all",
+    help=f"Layers on the GPU. {_DEFAULT}")]
 Threads = Annotated[str | None, Option("--threads", "-t", metavar="N|auto", help=f"CPU threads. {_DEFAULT}")]
-QueryTokens = Annotated[
-    str | None, Option("--max-query-tokens", metavar="N", help=f"Most tokens of a query. {_DEFAULT}")
-]
-LongQueries = Annotated[
-    str | None,
-    Option("--long-queries", metavar="refuse|head|tail|middle", help=f"What is done with longer queries. {_DEFAULT}"),
-]
-StateCache = Annotated[
-    bool | None,
-    Option("--state-cache/--no-state-cache", help=f"Keep computed prefixes in a file for the next start. {_DEFAULT}"),
-]
-TryModel = Annotated[
-    bool | None,
-    Option("--try-model/--no-try-model", help=f"Try an unknown model in a process of its own first. {_DEFAULT}"),
-]
-ScoringName = Annotated[
-    str | None,
-    Option("--scoring", metavar="tree|first_token|joint|mean", help=f"The scoring of every prompt. {_DEFAULT}"),
-]
-
+QueryTokens = Annotated[str | None, Option("--max-query-tokens", metavar="N",
+    help=f"Most tokens of a query. {_DEFAULT}")]
+LongQueries = Annotated[str | None, Option("--long-queries", metavar="refuse|head|tail|middle",
+    help=f"What is done with longer queries. {_DEFAULT}")]
+StateCache = Annotated[bool | None, Option("--state-cache/--no-state-cache",
+    help=f"Keep computed prefixes in a file for the next start. {_DEFAULT}")]
+TryModel = Annotated[bool | None, Option("--try-model/--no-try-model",
+    help=f"Try an unknown model in a process of its own first. {_DEFAULT}")]
+ScoringName = Annotated[str | None, Option("--scoring", metavar="tree|first_token|joint|mean",
+    help=f"The scoring of every prompt. {_DEFAULT}")]
 Query = Annotated[list[str] | None, Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")]
-Queries = Annotated[
-    str | None,
-    Option("--queries", metavar="FILE|-", help="A file with one query a line, or a table: CSV, JSON lines, …"),
-]
-QueryColumn = Annotated[
-    str | None, Option("--query-column", metavar="NAME", help="The column with the queries. Default: query.")
-]
-InputFormat = Annotated[
-    FileFormat | None, Option("--input-format", help="What the file is. Default: by its ending or its content.")
-]
-Encoding = Annotated[
-    str | None, Option("--encoding", metavar="NAME", help="The text's encoding. Default: UTF-8, UTF-16 or UTF-32.")
-]
-Delimiter = Annotated[
-    str | None,
-    Option("--delimiter", metavar="C", help="What stands between fields. Default: the header's , ; | ^ or tab."),
-]
+Queries = Annotated[str | None, Option("--queries", metavar="FILE|-",
+    help="A file with one query a line, or a table: CSV, JSON lines, …")]
+QueryColumn = Annotated[str | None, Option("--query-column", metavar="NAME",
+    help="The column with the queries. Default: query.")]
+InputFormat = Annotated[FileFormat | None, Option("--input-format",
+    help="What the file is. Default: by its ending or its content.")]
+Encoding = Annotated[str | None, Option("--encoding", metavar="NAME",
+    help="The text's encoding. Default: UTF-8, UTF-16 or UTF-32.")]
+Delimiter = Annotated[str | None, Option("--delimiter", metavar="C",
+    help="What stands between fields. Default: the header's , ; | ^ or tab.")]
 _LABELLED = Option("--data", "-d", metavar="FILE", help="Labelled queries, JSON lines or CSV.")
 Data = Annotated[Path, _LABELLED]
 MaybeData = Annotated[Path | None, _LABELLED]
-LabelColumn = Annotated[
-    list[str] | None,
-    Option("--label-column", metavar="NAME", help="A column of labels; repeatable. Default: all but the ignored ones."),
-]
-IgnoredColumns = Annotated[
-    str, Option("--ignore-columns", metavar="NAME,…|all", help="Columns with neither queries nor labels.")
-]
-SkipBad = Annotated[
-    bool, Option("--skip-bad", help="Skip and count rows that cannot be used, instead of refusing the data.")
-]
-PromptNames = Annotated[
-    list[str] | None, Option("--prompt", metavar="NAME", help="A prompt to take; repeatable. Default: all.")
-]
+LabelColumn = Annotated[list[str] | None, Option("--label-column", metavar="NAME",
+    help="A column of labels; repeatable. Default: all but the ignored ones.")]
+IgnoredColumns = Annotated[str, Option("--ignore-columns", metavar="NAME,…|all",
+    help="Columns with neither queries nor labels.")]
+SkipBad = Annotated[bool, Option("--skip-bad",
+    help="Skip and count rows that cannot be used, instead of refusing the data.")]
+PromptNames = Annotated[list[str] | None, Option("--prompt", metavar="NAME",
+    help="A prompt to take; repeatable. Default: all.")]
 Force = Annotated[bool, Option("--force", help="Overwrite the file.")]
-
 Format = Annotated[RecordFormat, Option("--format", "-f", help="Tables for people, JSON for machines.")]
 Html = Annotated[Path | None, Option("--html", metavar="FILE", help="Also write the report as a page.")]
+# fmt: on
 
 
 def _log(verbose: bool) -> None:
@@ -121,8 +81,10 @@ def _log(verbose: bool) -> None:
     llama.setLevel(logging.DEBUG if verbose else logging.CRITICAL)
 
 
+# fmt: off
 Verbose = Annotated[bool, Option("--verbose", "-v", callback=_log, help="Show what the package and llama.cpp log.")]
 Quiet = Annotated[bool, Option("--quiet", help="Show neither the start-up nor the progress.")]
+# fmt: on
 
 
 def configured(

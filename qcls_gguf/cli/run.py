@@ -27,23 +27,18 @@ _TOP = 3
 def run(
     query: o.Query = None, queries: o.Queries = None, query_column: o.QueryColumn = None,
     input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
-    interactive: Annotated[
-        bool, Option("--interactive", "-I", help="On a terminal, ask for more queries after the given ones.")
-    ] = False,
-    format: Annotated[
-        Literal["table", "json", "jsonl", "labels", "csv", "tsv"],
-        Option("--format", "-f", help="How answers are printed: see below."),
-    ] = "table",
-    top: Annotated[int | None, Option("--top", metavar="N", min=0, help="Labels of each prompt that are shown; 0: all. "
-                                      "Default: 3 in the table, all in JSON.")] = None,
-    audit: Annotated[
-        bool, Option("--audit", help="Add joint, mean and label mass, and whether joint picks another label.")
-    ] = False,
-    quiet: o.Quiet = False, verbose: o.Verbose = False,
-    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
-    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
-    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
-    scoring: o.ScoringName = None,
+    interactive: Annotated[bool, Option("--interactive", "-I",
+        help="On a terminal, ask for more queries after the given ones.")] = False,
+    format: Annotated[Literal["table", "json", "jsonl", "labels", "csv", "tsv"], Option("--format", "-f",
+        help="How answers are printed: see below.")] = "table",
+    top: Annotated[int | None, Option("--top", metavar="N", min=0,
+        help="Labels of each prompt that are shown; 0: all. " "Default: 3 in the table, all in JSON.")] = None,
+    audit: Annotated[bool, Option("--audit",
+        help="Add joint, mean and label mass, and whether joint picks another label.")] = False,
+    quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None,
+    hf_repo: o.Repository = None, offline: o.Offline = False, state_cache: o.StateCache = None,
+    try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None,
+    max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None, scoring: o.ScoringName = None,
 ) -> int | None:  # fmt: skip
     """Label queries by every prompt of a configuration.
 

@@ -20,38 +20,26 @@ _KEY_VARIABLE = "QCLS_API_KEY"
 
 def serve(
     host: Annotated[str, Option("--host", metavar="NAME", help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[
-        int, Option("--port", metavar="N", min=0, max=65535, help="The port to listen at; 0: any free one.")
-    ] = 8080,
-    api_key: Annotated[
-        list[str] | None,
-        Option("--api-key", metavar="KEY", help="A key that clients must send; repeatable. Also those of "
-               f"{_KEY_VARIABLE}, between spaces."),
-    ] = None,
-    questions: Annotated[
-        Path | None, Option("--questions", metavar="FILE", help="How questions become prompts: a YAML file.")
-    ] = None,
-    grace_s: Annotated[
-        float, Option("--grace", metavar="SECONDS", min=0, help="Time to finish requests when told to stop.")
-    ] = 30.0,
-    timeout_ms: Annotated[
-        int, Option("--timeout", metavar="MS", min=1, max=600_000, help="Time limit of requests that set none.")
-    ] = 10_000,
-    body_bytes: Annotated[
-        int, Option("--max-body", metavar="BYTES", min=1024, max=1 << 30, help="Most bytes of a request's body.")
-    ] = 4 << 20,
-    queries: Annotated[
-        int,
-        Option("--max-queries", metavar="N", min=1, max=1 << 20, help="Most queries, or questions, in one request."),
-    ] = 400,
-    waiting_requests: Annotated[
-        int, Option("--max-requests", metavar="N", min=1, max=1 << 20, help="Most requests at once; more get 503.")
-    ] = 64,
-    quiet: o.Quiet = False, verbose: o.Verbose = False,
-    config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
-    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
-    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
-    scoring: o.ScoringName = None,
+    port: Annotated[int, Option("--port", metavar="N", min=0, max=65535,
+        help="The port to listen at; 0: any free one.")] = 8080,
+    api_key: Annotated[list[str] | None, Option("--api-key", metavar="KEY",
+        help="A key that clients must send; repeatable. Also those of " f"{_KEY_VARIABLE}, between spaces.")] = None,
+    questions: Annotated[Path | None, Option("--questions", metavar="FILE",
+        help="How questions become prompts: a YAML file.")] = None,
+    grace_s: Annotated[float, Option("--grace", metavar="SECONDS", min=0,
+        help="Time to finish requests when told to stop.")] = 30.0,
+    timeout_ms: Annotated[int, Option("--timeout", metavar="MS", min=1, max=600_000,
+        help="Time limit of requests that set none.")] = 10_000,
+    body_bytes: Annotated[int, Option("--max-body", metavar="BYTES", min=1024, max=1 << 30,
+        help="Most bytes of a request's body.")] = 4 << 20,
+    queries: Annotated[int, Option("--max-queries", metavar="N", min=1, max=1 << 20,
+        help="Most queries, or questions, in one request.")] = 400,
+    waiting_requests: Annotated[int, Option("--max-requests", metavar="N", min=1, max=1 << 20,
+        help="Most requests at once; more get 503.")] = 64,
+    quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None,
+    hf_repo: o.Repository = None, offline: o.Offline = False, state_cache: o.StateCache = None,
+    try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None,
+    max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None, scoring: o.ScoringName = None,
 ) -> None:  # fmt: skip
     """Answer requests over HTTP: this project's own, and those of OpenAI's, TypeSafe's and Hugging Face's clients.
 

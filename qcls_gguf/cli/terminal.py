@@ -14,8 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
-
 from ..config.words import printable_lines
 from ..errors import ConfigError, ModelError, QclsError
 from ..report.files import Output, check_writable, show_and_write
@@ -38,20 +36,29 @@ def exit_codes() -> Iterator[None]:
     """Print UTF-8, and turn an error that ends a command into a line on standard error and its exit code."""
     _open_streams()
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = print_warning  # type: ignore[assignment]
-            yield
-            sys.stdout.flush()
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = print_warning  # type: ignore[assignment]
+                yield
+        finally:
+            sys.stdout.flush()  # before the interpreter does it at its exit, where a failure prints a traceback
     except BrokenPipeError:
-        _drop_output()  # the reader has closed the pipe
-        raise typer.Exit(0) from None
+        _end(0)  # the reader has closed the pipe
     except OSError as e:
-        _drop_output()
         # Whatever else is written names its file.
         is_output = e.filename is None and e.errno in _LOST
-        _fail(f"standard output could not be written: {e.strerror}" if is_output else e, EXIT_OTHER)
+        _end(EXIT_OTHER, f"standard output could not be written: {e.strerror}" if is_output else str(e))
     except QclsError as e:
-        _fail(e, next((code for kind, code in _EXITS.items() if isinstance(e, kind)), EXIT_OTHER))
+        say(f"qcls-gguf: {shown(e)}")
+        sys.exit(next((code for kind, code in _EXITS.items() if isinstance(e, kind)), EXIT_OTHER))
+
+
+def _end(code: int, message: str = "") -> NoReturn:
+    """End where standard output is lost, without another failure to flush it at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if message:
+        say(f"qcls-gguf: {shown(message)}")
+    sys.exit(code)
 
 
 def _open_streams() -> None:
@@ -63,24 +70,6 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), "r" if name == "stdin" else "w"))
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors=errors)
-
-
-@contextmanager
-def flushed() -> Iterator[None]:
-    """Write what was printed before the interpreter does it at its exit, where a failure prints a traceback."""
-    _open_streams()
-    try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        _drop_output()
-        sys.exit(0)
-    except OSError as e:
-        _drop_output()
-        print(f"qcls-gguf: standard output could not be written: {e.strerror}", file=sys.stderr)
-        sys.exit(EXIT_OTHER)
 
 
 def with_options(message: str) -> str:
@@ -98,20 +87,6 @@ def with_options(message: str) -> str:
 def shown(message: object) -> str:
     """A message, which may quote a file, a query or another server, without what would move the cursor."""
     return printable_lines(with_options(str(message)))
-
-
-def _drop_output() -> None:
-    """Keep the flush at exit from failing again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _fail(error: Exception | str, code: int) -> NoReturn:
-    print(f"qcls-gguf: {shown(error)}", file=sys.stderr)
-    try:
-        sys.stdout.flush()
-    except OSError:  # which was told
-        _drop_output()
-    raise typer.Exit(code)
 
 
 def say(text: str) -> None:

@@ -107,7 +107,7 @@ def build_info() -> BuildInfo:
 
 log = logging.getLogger("qcls_gguf.llama")
 """What llama.cpp says while it loads a model."""
-log.addHandler(logging.NullHandler())
+logging.getLogger("qcls_gguf").addHandler(logging.NullHandler())  # quiet unless somebody listens
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _NOTHING = re.compile(r"^\w+: +|\*{4,}")  # the names of functions, and lines around other lines
 _log: Callable[[int, str], None] | None = None
