@@ -246,7 +246,7 @@ def test_python_code_may_give_what_a_file_may() -> None:
         ("prompt_template: '{text}'", "did you mean {query} by {text}?", "prompt_template: '{query}'"),
         ("prompt_template: '{query} {describe}'", "give it, or remove the slot", "describe: what it is"),
         ("calibration: 3", "write it in quotes", "calibration: '3'"),
-        ("runtime: {flash_attn: false, kv_type: q8_0}", "or kv_type to f16", "runtime: {flash_attn: false, kv_type: f16}"),
+        ("runtime: {flash_attn: false, kv_type: q4_0}", "kv_type to f16", "runtime: {flash_attn: false, kv_type: f16}"),
         ("runtime: {kv_type: q8_0, flash_attn: false}", "flash_attn to auto or true", "runtime: {kv_type: q8_0}"),
         ("model: a.gguf", "write it below, after path:", "model: {path: a.gguf}"),
         ("model: {path: a, ollama: b}", "keep one of them", "model: {ollama: b}"),
