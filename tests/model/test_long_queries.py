@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 from commands import printed, refused
@@ -53,6 +54,7 @@ def parts(how: str, query: str, n_cut: int) -> list[str]:
 @settings(max_examples=150, derandomize=False, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_part_is_fed_as_it_is_by_itself(query: str, how: str, classifiers: tuple[Classifier, Classifier]) -> None:
     cutting, refusing = classifiers
+    query = normalize("NFC", query)  # of which the characters are counted
     cut = cutting.tokenize(query)
     try:
         whole = refusing.tokenize(query)
