@@ -74,7 +74,7 @@ class Classifier(PromptHandle):
         to every answer; this computes the LM head and all tokens of the labels.
         Raises ConfigError or ModelError.
         """
-        config = load_config(config) if isinstance(config, str | Path) else check_config(config)
+        config = load_config(config) if isinstance(config, str | Path) else config
         return cls.open(prepare(config, model, offline=offline, on_step=on_step, on_load=on_load, audit=audit))
 
     @classmethod

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from .classifier import Classifier
 from .config.load import load_config
 from .config.prompt import LikelyMistake
-from .config.schema import Config, check_config
+from .config.schema import Config, Variant, check_config
 from .config.words import shown
+from .core.startup import prepare
 from .engine.open import open_model
 from .errors import ConfigError
 from .model import Model, OpenModels, Vocabulary
@@ -70,13 +71,16 @@ class ClassifierOpener(Closing):
         """Likely mistakes in the prompts of all classifiers opened so far, each once."""
         return tuple(self._warnings)
 
-    def open(self, config: Config, *, audit: bool = False, quiet: bool = False) -> Classifier:
+    def open(
+        self, config: Config, *, audit: bool = False, quiet: bool = False, **variant: Unpack[Variant]
+    ) -> Classifier:
         """A classifier, which the caller closes. Raises what Classifier.from_config raises.
 
-        audit: every answer carries its exact scores; quiet: on_step is not called.
+        audit: every answer carries its exact scores; quiet: on_step is not called; variant: what of the configuration
+        is not as written.
         """
         on_step = None if quiet else self._on_step
-        classifier = Classifier.from_config(config, model=self.models, on_step=on_step, audit=audit)
+        classifier = Classifier.open(prepare(config, self.models, on_step=on_step, audit=audit, **variant))
         for mistake in classifier.warnings:
             if mistake not in self._warnings and self._on_warning:
                 self._on_warning(mistake)

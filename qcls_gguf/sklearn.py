@@ -35,7 +35,7 @@ except ImportError as e:
 from .classifier import Classifier
 from .config.heads_file import Head, heads_content
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import Config, raw_config
+from .config.schema import Config, variant_of
 from .config.scoring import TREE
 from .config.words import listed, shown
 from .data.labelled import LabelledQuery, label_of
@@ -140,7 +140,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             LabelledQuery(line=line, query=text, labels={prompt.name: (label,)})
             for line, ((text, _), label) in enumerate(zip(self._rows, labels, strict=True), 1)
         ]
-        raw = raw_config(classifier.config, TREE)
+        raw = variant_of(classifier.config, scoring=TREE)
         with Classifier.from_config(raw, model=classifier.engine.model, audit=True) as asked:
             learnt = learn_heads(asked, [prompt], rows)
         self.learnt_ = learnt.prompts[prompt.name]

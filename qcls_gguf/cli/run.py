@@ -64,7 +64,6 @@ def run(
         raise ConfigError("--query-column, --input-format, … are for --queries, which is not given")
     if top is not None and format not in ("table", "json", "jsonl"):
         raise ConfigError(f"--top is not for --format {format}")
-    from ..config.schema import for_configured_prompts  # see app.py for why here
     from ..report.answers import AnswerWriter
     from ..report.suspicions import AnswerSample
 
@@ -86,7 +85,7 @@ def run(
     is_one = len(query or ()) == 1 and queries is None and not interactive
     with (
         classifier_opener(offline, quiet) as opener,
-        opener.open(for_configured_prompts(settings), audit=audit) as classifier,
+        opener.open(settings, audit=audit, only_configured=True) as classifier,
     ):
         names = [prompt.name for prompt in classifier.prompts]
         n_top = _TOP if top is None and format == "table" else top

@@ -12,7 +12,6 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ..config.schema import raw_config
 from ..config.scoring import TREE
 from ..errors import ConfigError, PlanError
 from ..model.placement import gpus
@@ -114,8 +113,7 @@ def _references(
     settings: ComparisonSettings, opener: ClassifierOpener
 ) -> tuple[tuple[WorkloadPrompt, ...], list[Answer]]:
     """The prompts, and our exact answers to every query, with the winners of `joint`, by a classifier that audits."""
-    config = raw_config(settings.config, TREE)
-    with opener.open(config, audit=True) as classifier:
+    with opener.open(settings.config, audit=True, scoring=TREE) as classifier:
         for query in settings.queries:
             try:
                 classifier.check(query)
@@ -123,7 +121,7 @@ def _references(
                 raise ConfigError(f"query {query!r}: {e}") from None
         audits = [answer.audit for query in settings.queries for answer in classifier.classify(query).results]
         references = [Answer(label=audit.joint_label, joint=audit.joint) for audit in audits if audit]
-        prompts = zip(classifier.prompts, config.prompts, strict=True)
+        prompts = zip(classifier.prompts, settings.config.prompts, strict=True)
         return tuple(WorkloadPrompt(compiled, prompt.expanded_template) for compiled, prompt in prompts), references
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -17,7 +17,7 @@ from .resources import EMBEDDED, OLLAMA, PACKAGE
 from .scoring import Scoring
 from .settings import LISTED, Count, File, FilledText, Settings, Size, Truth, Variables, distinct, given, refusal
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
-from .words import digest_of, hint
+from .words import JsonObject, digest_of, hint
 
 Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
@@ -213,24 +213,40 @@ def check_config(config: Config) -> Config:
     return config
 
 
-def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None = None) -> Config:
-    """The configuration with one scoring for all prompts; no prior, temperature, calibration, heads or fallback.
+class Variant(TypedDict, total=False):
+    """How a tool asks a configuration otherwise than as it is written."""
 
-    names: the prompts to keep; None: all.
-    """
-    prompts = tuple(
-        prompt.changed(
-            scoring=scoring,
-            prior="none",
-            content_free_queries=CONTENT_FREE_QUERIES,
-            temperature=None,
-            min_confidence=None,
-            fallback=None,
-        )
-        for prompt in config.prompts
-        if names is None or prompt.name in names
-    )
-    return config.changed(prompts=prompts, calibration=None, heads=None)
+    scoring: Scoring | None
+    """of all prompts by the labels' texts: without prior, temperature, calibration, heads and fallback"""
+    calibrated: bool
+    """False: without the calibration file"""
+    max_batch: int
+    """queries of one decode, at least"""
+    only_configured: bool
+    """no other prompts are asked: layers above all heads are then not loaded"""
+
+
+def variant_of(
+    config: Config,
+    *,
+    scoring: Scoring | None = None,
+    calibrated: bool = True,
+    max_batch: int = 0,
+    only_configured: bool = False,
+) -> Config:
+    """The configuration as a Variant says."""
+    changes: JsonObject = {} if calibrated else {"calibration": None}
+    if scoring is not None:
+        raw = {"prior": "none", "content_free_queries": CONTENT_FREE_QUERIES, "temperature": None}
+        raw |= {"scoring": scoring, "min_confidence": None, "fallback": None}
+        prompts = tuple(prompt.changed(**raw) for prompt in config.prompts)
+        changes |= {"prompts": prompts, "calibration": None, "heads": None}
+    runtime: JsonObject = {"max_batch": max_batch} if max_batch > config.runtime.max_batch else {}
+    if only_configured and config.heads is not None and scoring is None:
+        runtime |= {"question_cells": 0, "question_prefixes": 0}
+    if runtime:
+        changes["runtime"] = config.runtime.changed(**runtime)
+    return config.changed(**changes) if changes else config
 
 
 def chosen_prompts(config: Config, names: Collection[str]) -> tuple[PromptConfig, ...]:
@@ -239,13 +255,6 @@ def chosen_prompts(config: Config, names: Collection[str]) -> tuple[PromptConfig
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(f"`prompt` {unknown[0]}: is no prompt of the configuration, {hint(unknown[0], known)}")
     return tuple(prompt for prompt in config.prompts if not names or prompt.name in names)
-
-
-def for_configured_prompts(config: Config) -> Config:
-    """The configuration for a command that asks no other prompts: layers above all heads are then not loaded."""
-    if config.heads is None:
-        return config
-    return config.changed(runtime=config.runtime.changed(question_cells=0, question_prefixes=0))
 
 
 def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from ..config.calibration_file import Calibration
 from ..config.heads_file import Heads, read_fitted
 from ..config.prompt import PromptConfig
-from ..config.schema import Config, RuntimeConfig
+from ..config.schema import Config, RuntimeConfig, Variant, check_config, variant_of
 from ..config.words import counted
 from ..engine.capacity import N_UNTIL_CAPTURED, shapes
 from ..engine.engine import Engine
@@ -83,12 +83,15 @@ def prepare(
     on_step: Callable[[str, str, float], None] | None = None,
     on_load: Callable[[float], None] | None = None,
     audit: bool = False,
+    **variant: Unpack[Variant],
 ) -> Prepared:
     """Open the model, unless an open one is given; render and compile the prompts.
 
-    audit: add exact scores to every answer. Raises ConfigError or ModelError, after closing what it opened.
+    audit: add exact scores to every answer; variant: what of the configuration is not as written. Raises ConfigError or
+    ModelError, after closing what it opened.
     """
     check_gil()
+    config = variant_of(check_config(config), **variant)
     ledger, others = Ledger(on_step), OtherPrograms()
     if config.runtime.n_gpu_layers != 0 and (step := driver_step()):
         ledger.step("GPU code", step)

@@ -12,7 +12,7 @@ import numpy as np
 from ..config.calibration_file import read_calibration
 from ..config.heads_file import headed
 from ..config.prompt import CONTENT_FREE_QUERIES
-from ..config.schema import Config, raw_config
+from ..config.schema import Config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError
@@ -61,7 +61,7 @@ def evaluate(
     answers = [list(of_prompt) for of_prompt in zip(*answered.answers, strict=True)]
     texts = answers
     if scorings and any(prompt.head or prompt.settings.scoring in EXACT_SCORINGS for prompt in prompts):
-        with opener.open(raw_config(config, TREE), audit=is_exact, quiet=True) as classifier:
+        with opener.open(config, audit=is_exact, quiet=True, scoring=TREE) as classifier:
             found = [classifier.classify(row.query).results for row in opener.each("score the labels' texts", rows)]
         texts = [list(of_prompt) for of_prompt in zip(*found, strict=True)]
     truths = [truth_of(prompt, rows) for prompt in prompts]

@@ -17,11 +17,11 @@ from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
 from ..config.words import kind_of, shown
 from ..core.handle import PromptHandle
-from ..data.labelled import is_missing
+from ..core.startup import prepare
 from ..data.rows import QUERY
 from ..errors import ConfigError, prefixed
 from .answers import AnswerColumns, Answers, answer_of
-from .batches import BatchLabeller, for_batches
+from .batches import BatchLabeller
 from .blocks import column_at, distinct_queries, with_columns
 from .inputs import check_names, check_query_type
 from .values import texts_of
@@ -58,7 +58,7 @@ def label_table(
         size = batch or _BATCH
         if not isinstance(classifier, PromptHandle):
             config = load_config(classifier) if isinstance(classifier, str | Path) else classifier
-            classifier = stack.enter_context(Classifier.from_config(for_batches(config, size)))
+            classifier = stack.enter_context(Classifier.open(prepare(config, max_batch=size, only_configured=True)))
         prompts = classifier.compiled.settings
         columns = AnswerColumns(prompts=prompts, prefix=prefix, scores=scores, top_k=top_k)
         labeller = BatchLabeller(classifier, size)

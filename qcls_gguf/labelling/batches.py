@@ -9,7 +9,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from time import perf_counter, perf_counter_ns
 
-from ..config.schema import Config, for_configured_prompts
 from ..core.core import TokenizedItem
 from ..core.handle import PromptHandle
 from ..core.queue import Job
@@ -28,12 +27,6 @@ _N_MEASURED = 64
 _MOST_S = 6.0
 _GAIN = 0.97
 """of the time of fewer queries a decode: a smaller gain is within the noise of such a short measurement"""
-
-
-def for_batches(config: Config, n: int) -> Config:
-    """The configuration with space for n queries in a decode."""
-    runtime = config.runtime.changed(max_batch=max(config.runtime.max_batch, n))
-    return for_configured_prompts(config.changed(runtime=runtime))
 
 
 def pays_to_pad(prompts: PromptHandle) -> bool:

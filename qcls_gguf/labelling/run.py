@@ -24,7 +24,7 @@ from ..opening import ClassifierOpener
 from ..report.environment import environment, peak_rss_bytes
 from ..report.suspicions import AnswerSample
 from .answers import Answer, AnswerCache, AnswerColumns, Answers, KeptAnswers, answer_of, kept_path
-from .batches import MOST, BatchLabeller, best_size, for_batches, measure_batches
+from .batches import MOST, BatchLabeller, best_size, measure_batches
 from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
 from .output import OutputFolder, Settings, Task
@@ -175,7 +175,7 @@ class _Run:
         self._settings, self._output, self._inputs = settings, output, inputs
         self._on_progress, self._on_note = on_progress, on_note
         self._most = settings.batch or MOST
-        self._classifier = stack.enter_context(opener.open(for_batches(settings.config, self._most)))
+        self._classifier = stack.enter_context(opener.open(settings.config, max_batch=self._most, only_configured=True))
         self._columns = AnswerColumns(
             prompts=self._classifier.compiled.settings,
             prefix=settings.prefix,

@@ -68,7 +68,7 @@ def fit_batch_prior(
     chosen = [prompt.name for prompt in prompts_to_fit(config, names)]
     lines = list(read_queries(queries, reading))
     answers = []
-    with opener.open(config.changed(calibration=None)) as classifier:
+    with opener.open(config, calibrated=False) as classifier:
         for line in opener.each("label", lines):
             if line.error is None:
                 with suppress(PlanError):  # too long

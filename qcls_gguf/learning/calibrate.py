@@ -118,7 +118,7 @@ def calibrate(
 
     data = read_rows(config, path, columns, skip_bad=skip_bad)
     check_rows(data.rows)
-    with opener.open(config.changed(calibration=None)) as classifier:  # the one that this replaces
+    with opener.open(config, calibrated=False) as classifier:  # the one that this replaces
         answered = answer_rows(classifier, data, opener, skip_bad=skip_bad, finite=True)
         prompts, adjustments, model = classifier.prompts, classifier.adjustments, classifier.model
     check_rows(answered.rows)  # again: the model may have refused some
@@ -214,7 +214,7 @@ def state(
     for name in chosen:
         if not any(name in row.labels for row in data.rows):
             raise ConfigError(f"`data` {path}: no row is labelled for prompt {name}: name others")
-    with opener.open(config.changed(calibration=None)) as classifier:  # whose statements this replaces
+    with opener.open(config, calibrated=False) as classifier:  # whose statements this replaces
         entries: dict[str, PromptCalibration] = {}
         if config.calibration is not None and config.calibration.exists():
             fitted = read_calibration(classifier.config.changed(calibration=config.calibration))

@@ -14,7 +14,7 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.heads_file import Head, heads_content
 from ..config.prompt import CONTENT_FREE_QUERIES, Prior, PromptConfig
-from ..config.schema import Config, chosen_prompts, for_configured_prompts, raw_config
+from ..config.schema import Config, chosen_prompts
 from ..config.scoring import TREE, Scoring
 from ..config.template import SLOT
 from ..config.words import counted, shown
@@ -78,10 +78,9 @@ def learn(
         raise ConfigError(f"`common_text` {shown(common)}: needs exactly one {SLOT}")
     chosen = [prompt.name for prompt in chosen_prompts(config, names)]
     data = read_rows(config, path, columns, skip_bad=skip_bad)
-    runtime = config.runtime.changed(max_batch=max(config.runtime.max_batch, _N_TOGETHER))
-    config = opener.rendered(config).changed(runtime=runtime)
-    config = for_configured_prompts(config.changed(prompts=chosen_prompts(config, names)))
-    with opener.open(raw_config(config, TREE), audit=True) as classifier:
+    config = opener.rendered(config)
+    config = config.changed(prompts=chosen_prompts(config, names))
+    with opener.open(config, audit=True, scoring=TREE, max_batch=_N_TOGETHER) as classifier:
         rows, bad = usable_rows(data, classifier, skip_bad=skip_bad)
         rows = [row for row in rows if row.labels.keys() & chosen]
         learnt = learn_heads(
@@ -124,7 +123,7 @@ def learn_heads(
 ) -> LearntHeads:
     """Learn heads for prompts from labelled queries.
 
-    classifier: of these prompts by `raw_config`, with exact scores; the rest as in `learn`. Raises as `read_states`
+    classifier: of these prompts with one `scoring`, with exact scores; the rest as in `learn`. Raises as `read_states`
     does.
     """
     tried = tried_depths(classifier, depths)

@@ -13,7 +13,7 @@ from evaluations import HELD_OUT, LABELS, MODES, evaluated, specs
 from gguf_parts import with_nan_embedding
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.config.schema import raw_config
+from qcls_gguf.config.schema import variant_of
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.evaluation.passes import raw_scores
 from qcls_gguf.evaluation.records import EvaluationRecord
@@ -47,7 +47,7 @@ def random_config(write_config: WriteConfig) -> Path:
 def test_one_pass_has_the_scores_of_every_mode(random_config: Path, open_classifier: OpenClassifier) -> None:
     """The same as those of a classifier opened in each mode."""
     queries = ("red dress", "", "红色连衣裙")
-    with Classifier.from_config(raw_config(load_config(random_config), "tree"), audit=True) as classifier:
+    with Classifier.from_config(variant_of(load_config(random_config), scoring="tree"), audit=True) as classifier:
         results = [classifier.classify(query).results for query in queries]
         by_prompt = {of[0].prompt: raw_scores(of) for of in zip(*results, strict=True)}
     for mode in MODES:

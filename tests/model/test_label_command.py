@@ -8,8 +8,9 @@ from commands import invoked, printed
 from labelled_tables import CLOSE, CONFIG, HELD_OUT, QUERIES, parquet, rows_of
 
 from qcls_gguf import Classifier, Result, load_config
+from qcls_gguf.config.schema import variant_of
 from qcls_gguf.labelling import batches, run
-from qcls_gguf.labelling.batches import BatchLabeller, best_size, for_batches, measure_batches
+from qcls_gguf.labelling.batches import BatchLabeller, best_size, measure_batches
 from qcls_gguf.labelling.records import LabellingRecord
 
 
@@ -75,7 +76,7 @@ LONG = [" ".join(["wool coat"] * n) for n in (30, 60, 100)]
 
 @pytest.fixture(scope="module")
 def classifier() -> Iterator[Classifier]:
-    with Classifier.from_config(for_batches(load_config(CONFIG), SIZE)) as opened:
+    with Classifier.from_config(variant_of(load_config(CONFIG), max_batch=SIZE)) as opened:
         yield opened
 
 

@@ -19,7 +19,6 @@ from sklearn.pipeline import make_pipeline, make_union
 
 from qcls_gguf import PromptConfig
 from qcls_gguf.config.prompt import CONTENT_FREE_QUERIES
-from qcls_gguf.config.schema import raw_config
 from qcls_gguf.config.scoring import JOINT, MEAN, TREE
 from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.passes import truth_of
@@ -85,7 +84,7 @@ def read(task: Task) -> Read:
     queries = [*(text for text, _ in pairs), *CONTENT_FREE_QUERIES]
     with ClassifierOpener() as opener:
         config = opener.rendered(config)
-        with opener.open(raw_config(config, TREE), audit=True) as classifier:
+        with opener.open(config, audit=True, scoring=TREE) as classifier:
             depths, place = tried_depths(classifier), CACHE / f"learning-{task.name.replace(' ', '-')}"
             loaded = classifier
             tables, states = read_states(classifier, loaded, queries, depths, lambda n: None)
