@@ -18,6 +18,7 @@ from ..config.schema import Config
 from ..config.words import kind_of, shown
 from ..core.handle import PromptHandle
 from ..core.startup import prepare
+from ..data.labelled import is_missing
 from ..data.rows import QUERY
 from ..errors import ConfigError, prefixed
 from .answers import AnswerColumns, Answers, answer_of

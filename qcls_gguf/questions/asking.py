@@ -18,14 +18,14 @@ from ..errors import CapacityError, ConfigError, PlanError, ScoreError
 from ..prompts.prompt_set import PromptSet
 from ..score.result import Result
 from .decision import read_decision
-from .forms import Forms, FormSettings
-from .question import PLACE, Distribution, PlaceError, Question, TextQuestion, UnknownPromptError, compile_question
+from .forms import PLACE, FormSettings, compile_question, form_texts
+from .question import Distribution, PlaceError, Question, TextQuestion, UnknownPromptError
 from .sets import SetCache, SpaceError
 
 log = logging.getLogger("qcls_gguf.questions")
 Pair: TypeAlias = tuple[PromptHandle, str]
 Ask: TypeAlias = Callable[[Sequence[Pair]], Awaitable[list[Result]]]
-"""answers pairs of a prompt set and a text, all in one turn"""
+"""answers pairs of a prompt set's handle and a text, all in one turn"""
 _AT_ONCE = 8
 """the most questions of one request in one turn, so that other requests do not wait longer"""
 
@@ -62,7 +62,7 @@ class QuestionAsker:
         self.sets = SetCache(classifier)
         self._classifier = classifier
         self._decision = read_decision(model)
-        self._forms = Forms(forms, model, classifier.config.model)
+        self._texts = form_texts(forms, model, classifier.config.model)
 
     def configured(
         self, names: tuple[str, ...] | None, scoring: Scoring | None, *, audit: bool
@@ -98,33 +98,34 @@ class QuestionAsker:
     ) -> list[Distribution | None]:
         """The answers to questions, which are asked in groups; None for one whose scores cannot be computed.
 
-        usage gets the tokens that are stored.
-        Raises PlaceError for a question that cannot be asked, SpaceError without space within seconds_left(), and what
-        `ask` raises.
+        usage gets the tokens that are stored. Raises PlaceError for a question that cannot be asked, SpaceError if it
+        does not fit within seconds_left(), and what `ask` raises.
         """
         questions, answers = self._prepared(questions), list[Distribution | None]()
         while len(answers) < len(questions):
-            chunk = questions[len(answers) : len(answers) + _AT_ONCE]
-            answers += await self._first_answers(chunk, ask, seconds_left, usage)
+            first = len(answers)
+            answers += await self._group(questions[first : first + _AT_ONCE], ask, seconds_left, usage)
         return answers
 
     def _prepared(self, questions: Sequence[TextQuestion]) -> Sequence[TextQuestion]:
         """The questions of a request in the form that this model needs."""
         if self._decision is None:
             return questions
-        named = [(asked.param.removeprefix("questions."), asked.question) for asked in questions]
-        free = list(dict.fromkeys(pair for pair in named if pair[1].configured is None))
-        prepared = dict(zip(free, self._decision.prepared(free), strict=True))
+        asked = [(question.param.removeprefix("questions."), question.question) for question in questions]
+        free = dict.fromkeys(named for named in asked if named[1].configured is None)
+        prepared = dict(zip(free, self._decision.prepared(list(free)), strict=True))
         state_text = cache(self._decision.state_text)
         return [
-            TextQuestion(prepared[pair], state_text(asked.text), asked.param, asked.long) if pair in prepared else asked
-            for pair, asked in zip(named, questions, strict=True)
+            TextQuestion(prepared[named], state_text(question.text), question.param, question.long)
+            if named in prepared
+            else question
+            for named, question in zip(asked, questions, strict=True)
         ]
 
-    async def _first_answers(
+    async def _group(
         self, questions: Sequence[TextQuestion], ask: Ask, seconds_left: Callable[[], float], usage: Usage
     ) -> list[Distribution | None]:
-        """The answers to the first questions, as many as the engine has space for, at least one."""
+        """The answers to the first questions, as many as fit, at least one."""
         answers: list[Distribution | None] = []
         pairs: dict[int, Pair] = {}  # by the place of the answer
         async with AsyncExitStack() as stack:
@@ -132,14 +133,14 @@ class QuestionAsker:
                 if asked.question.configured is None and len(asked.question.options) == 1:
                     answers.append(Distribution([1.0]))
                     continue
-                loaded = self._loaded(asked, 0.0 if pairs else seconds_left(), usage)
+                handle = self._handle(asked, 0.0 if pairs else seconds_left(), usage)
                 try:
                     text = asked.text if asked.long is None else LongText(asked.text, asked.long)
-                    pairs[place] = await stack.enter_async_context(loaded), text
+                    pairs[place] = await stack.enter_async_context(handle), text
                 except SpaceError as e:
                     if pairs:
                         break
-                    log.warning("no space for a question: %s", e)
+                    log.warning("a question does not fit: %s", e)
                     raise
                 except CapacityError as e:
                     n, why = len(asked.question.options), str(e).replace(f"{PLACE}: ", "")
@@ -152,13 +153,19 @@ class QuestionAsker:
                 answers.append(None)
             results = await _finite(list(pairs.values()), ask)
         for place, result in zip(pairs, results, strict=True):
-            if result is not None:
-                probabilities = self._probabilities(questions[place].question, result)
-                answers[place] = Distribution(probabilities, result.results[0])
+            question = questions[place].question
+            if result is None:
+                continue
+            if self._decision is not None and question.configured is None:
+                probabilities = self._decision.probabilities(question, result.results)
+            else:
+                by_label = {score.label: score.probability for score in result.results[0].scores}
+                probabilities = [by_label[option.label] for option in question.options]
+            answers[place] = Distribution(probabilities, result.results[0])
         return answers
 
-    def _loaded(self, asked: TextQuestion, waits_s: float, usage: Usage) -> AbstractAsyncContextManager[PromptHandle]:
-        """The prompt set of a question. waits_s: see SetCache.using. Raises PlaceError.
+    def _handle(self, asked: TextQuestion, waits_s: float, usage: Usage) -> AbstractAsyncContextManager[PromptHandle]:
+        """The handle of a question's prompt set. waits_s: see SetCache.using. Raises PlaceError.
 
         Entering it raises ConfigError and SpaceError.
         """
@@ -166,7 +173,8 @@ class QuestionAsker:
         if (name := question.configured) is None:
             if question not in self.sets:
                 usage.stored += n_tokens_of(question.n_bytes)
-            return self.sets.using(question, partial(self._made, question, []), waits_s)
+            compiled = cache(partial(self._compiled, question))  # for another try where it did not fit
+            return self.sets.using(question, lambda: self._classifier.prompt_set(compiled()), waits_s)
         if name not in self.prompts:
             raise UnknownPromptError(name, self.prompts, asked.param)
         labels = self.prompts[name].labels
@@ -175,27 +183,14 @@ class QuestionAsker:
             raise PlaceError(what, asked.param)
         return self.configured((name,), None, audit=question.audit)
 
-    def _made(self, question: Question, compiled: list[PromptSet]) -> PromptHandle:
-        """The prompt set of a question. compiled: gets it, for another try where there was no space."""
-        if not compiled:
-            compiled.append(self._compiled(question))
-        return self._classifier.prompt_set(compiled[0])
-
     def _compiled(self, question: Question) -> PromptSet:
         if self._decision is not None:
             return self._decision.compile(question, self._classifier)
-        return compile_question(question, self._forms, self._classifier)
-
-    def _probabilities(self, question: Question, result: Result) -> list[float]:
-        """The probabilities of a question's options, from the answer of its prompt set."""
-        if self._decision is not None and question.configured is None:
-            return self._decision.probabilities(question, result.results)
-        by_label = {score.label: score.probability for score in result.results[0].scores}
-        return [by_label[option.label] for option in question.options]
+        return compile_question(question, self._texts, self._classifier)
 
 
 async def _finite(pairs: Sequence[Pair], ask: Ask) -> Sequence[Result | None]:
-    """The answers to pairs; None for one whose scores cannot be computed."""
+    """The answers to all pairs; None for one whose scores cannot be computed."""
     try:
         return await ask(pairs) if pairs else []
     except ScoreError:

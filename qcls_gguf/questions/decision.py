@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, islice, product
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,8 @@ from ..prompts.chat_template import render_template
 from ..prompts.prompt_set import PromptSet
 from ..prompts.trie import Pointer
 from ..score.result import PromptResult
-from .question import JsonText, Question, Quotes, compile_quoted, json_value
+from .forms import Quotes, compile_quoted
+from .question import JsonText, Question, json_value
 
 OPENJEV, LEV, NIMBLE, PPLX, LFM2, KEV = DECISION_KINDS
 _TYPES = {"choice": "choice", "predicate": "noul", "score": "score"}
@@ -48,8 +49,7 @@ _WHITE = " \t\n\r"
 _ANY = Question.of("choice", "?", (("a", None), ("b", None)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
+class _Option(NamedTuple):
     key: str
     description: Any
     codes: tuple[str, ...]

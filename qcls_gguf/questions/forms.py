@@ -1,25 +1,49 @@
-"""How a question becomes a prompt: a system and a user text by its kind, which the model's chat template renders."""
+"""How a question becomes a prompt: a system and a user text for its kind, which the model's chat template renders.
+
+A question's texts are not trusted: they stay text even if they spell control tokens or slots. `Quotes.quote` replaces
+the first character of such spellings by a character that no text has; `QuotingVocabulary` tokenises the text as if it
+had the original characters, but finds special tokens only in the rest of the text.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TypeAlias, get_args
 
+import numpy as np
 from pydantic import Field
 
+from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.schema import ModelConfig
 from ..config.settings import Settings, Text, settings_in_file
 from ..config.template import SLOT, SLOTS
 from ..config.yaml_values import load_yaml, read_text
-from ..errors import ConfigError, prefixed
+from ..errors import CapacityError, ConfigError, prefixed
 from ..model import Model
 from ..prompts.chat import render_prompts
+from ..prompts.prompt_set import PromptSet, compile_prompts
+from ..prompts.trie import Pointer
+from ..statistics import Int32Array
+from .question import Kind, Question
 
-Kind = Literal["choice", "predicate", "score"]
-KINDS: tuple[Kind, ...] = ("choice", "predicate", "score")
+_USUAL = {
+    "choice": "Which option fits the text best?",
+    "predicate": "Is it so?",
+    "score": "Which level fits the text best?",
+}
+_NAME = "question"
+PLACE = f"prompts.{_NAME}"
+"""what messages call the prompt of a question"""
 INSTRUCTIONS, OPTIONS = "{instructions}", "{options}"
+_BRACE = "{"  # which every slot begins with, whatever slots there are
+_FIRST = 0xF0000  # characters for private use, of which no script has any
+_LAST = 0xFFFFD
+FormTexts: TypeAlias = Mapping[Kind, PromptConfig | ConfigError]
+"""a prompt with the whole text of every kind of question, with its slots, or why there is none"""
 
 
 class Form(Settings):
@@ -31,7 +55,7 @@ class Form(Settings):
 
 
 class FormSettings(Settings):
-    """The forms of questions by their kind."""
+    """The forms of all kinds of questions."""
 
     choice: Form = Field(
         default_factory=lambda: Form(system=f"{INSTRUCTIONS}\nOptions:\n{OPTIONS}\nAnswer with exactly one option.")
@@ -52,9 +76,9 @@ def read_forms(path: Path) -> FormSettings:
     Raises ConfigError, with a line for every mistake.
     """
     with prefixed(str(path)):
-        forms = settings_in_file(FormSettings, load_yaml(read_text(path, "the forms of questions")))
-        for kind in KINDS:
-            form: Form = getattr(forms, kind)
+        found = settings_in_file(FormSettings, load_yaml(read_text(path, "the forms of questions")))
+        for kind in get_args(Kind):
+            form: Form = getattr(found, kind)
             turns = form.system + form.user
             for slot in (INSTRUCTIONS, OPTIONS, SLOT):
                 if (n := turns.count(slot)) != 1:
@@ -63,41 +87,144 @@ def read_forms(path: Path) -> FormSettings:
             if other := next((slot for slot in SLOTS if slot in rest), None):
                 # else a caller's options would be put there as they are, with the control tokens that they spell
                 raise ConfigError(f"{kind}: has a {other} slot where none belongs: write {OPTIONS} for the options")
-    return forms
+    return found
 
 
-class Forms:
-    """The forms as whole texts of one model."""
+def form_texts(forms: FormSettings, model: Model, config: ModelConfig) -> FormTexts:
+    """The forms as whole texts of one model.
 
-    def __init__(self, forms: FormSettings, model: Model, config: ModelConfig) -> None:
-        """A model without a chat template gets system, user and cue one below the other.
-
-        If a template cannot render a form, its questions raise that error.
-        """
-        self._texts: dict[Kind, str | ConfigError] = {}
-        self.label_ends: dict[Kind, str | None] = {}
-        """What ends a label, where the chat template ends answers with another token than the file's."""
-        for kind in KINDS:
-            try:
-                self._texts[kind], self.label_ends[kind] = _whole_text(getattr(forms, kind), model, config)
-            except ConfigError as e:
-                self._texts[kind] = e
-
-    def text(self, kind: Kind, instructions: str, options: str) -> str:
-        """The prompt's text, with `{query}` in it. Raises ConfigError."""
-        text = self._texts[kind]
-        if isinstance(text, ConfigError):
-            raise text
-        filled = {INSTRUCTIONS: instructions, OPTIONS: options}
-        return re.sub("|".join(map(re.escape, filled)), lambda slot: filled[slot[0]], text)
-
-
-def _whole_text(form: Form, model: Model, config: ModelConfig) -> tuple[str, str | None]:
-    if config.chat_template is None and model.chat_template is None:
-        return f"{form.system}\n\n{form.user}\n{form.answer_cue}", None
+    A model without a chat template gets system, user and cue one below the other. If a template cannot render a form,
+    its questions raise that error.
+    """
+    texts: dict[Kind, PromptConfig | ConfigError] = {}
     labels = ("first", "second")  # which no form shows
-    prompt = PromptConfig(
-        name="question", system=form.system, user=form.user, answer_cue=form.answer_cue, labels=labels
+    for kind in get_args(Kind):
+        form: Form = getattr(forms, kind)
+        if config.chat_template is None and model.chat_template is None:
+            whole = f"{form.system}\n\n{form.user}\n{form.answer_cue}"
+            texts[kind] = PromptConfig(name=_NAME, prompt_template=whole, labels=labels)
+            continue
+        prompt = PromptConfig(name=_NAME, system=form.system, user=form.user, answer_cue=form.answer_cue, labels=labels)
+        try:
+            texts[kind] = render_prompts([prompt], model, config).prompts[0]
+        except ConfigError as e:
+            texts[kind] = e
+    return texts
+
+
+def compile_question(question: Question, texts: FormTexts, classifier: Classifier) -> PromptSet:
+    """The question as a prompt set; texts that spell special tokens stay text. Raises ConfigError."""
+    form = texts[question.kind]
+    if isinstance(form, ConfigError):
+        raise form
+    instructions = question.instructions.strip() or _USUAL[question.kind]
+    lines = "\n".join(
+        f"- {option.label}" + (f": {' '.join(option.description.split())}" if option.description else "")
+        for option in question.options
+        if question.kind != "predicate" or option.description
     )
-    rendered = render_prompts([prompt], model, config).prompts[0]
-    return rendered.template, rendered.label_end
+    quotes = Quotes(classifier.engine.model, [instructions, lines])
+    filled = {INSTRUCTIONS: quotes.quote(instructions), OPTIONS: quotes.quote(lines)}
+    text = re.sub("|".join(map(re.escape, filled)), lambda slot: filled[slot[0]], form.template)
+    labels = tuple(option.label for option in question.options)
+    prompt = PromptConfig(name=_NAME, prompt_template=text, labels=labels, label_end=form.label_end)
+    return compile_quoted([prompt], quotes, classifier, audit=question.audit)
+
+
+def compile_quoted(
+    prompts: Sequence[PromptConfig],
+    quotes: Quotes,
+    classifier: Classifier,
+    *,
+    audit: bool,
+    pointer: Pointer | None = None,
+    as_written: bool = False,
+) -> PromptSet:
+    """Prompts with quoted texts in them. Raises ConfigError.
+
+    audit, pointer: as for `compile_prompts`; as_written: without the token that the model wants at every beginning, and
+    with labels that are codes.
+    """
+    model, originals = classifier.engine.model, quotes.originals
+    stored = [prompt.template.partition(SLOT)[0].translate(originals) for prompt in prompts]
+    n_tokens = max(len(model.tokenize(text, parse_special=False)) for text in stored)
+    if n_tokens > (n_most := classifier.engine.n_prefix_cells):
+        raise CapacityError(
+            f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
+            "runtime.question_cells"
+        )
+    vocabulary = QuotingVocabulary(model, originals, -1 if as_written else model.first_token)
+    compiled = compile_prompts(prompts, vocabulary, audit=audit, pointer=pointer, codes=as_written)
+    # with the texts that are meant around the query, which is tokenised with them
+    meant = [
+        replace(prompt, before=prompt.before.translate(originals), after=prompt.after.translate(originals))
+        for prompt in compiled.prompts
+    ]
+    return replace(compiled, prompts=tuple(meant))
+
+
+class Quotes:
+    """The stand-ins: characters that replace others in the texts of one prompt."""
+
+    def __init__(self, model: Model, texts: Iterable[str]) -> None:
+        """texts: all that will be quoted."""
+        self._model = model
+        taken = {character for text in texts for character in text}
+        self._free = (stand_in for stand_in in map(chr, range(_FIRST, _LAST + 1)) if stand_in not in taken)
+        self._by_original: dict[str, str] = {}
+
+    def quote(self, text: str) -> str:
+        """The text without spellings of slots or special tokens."""
+        if _BRACE in text:
+            text = text.replace(_BRACE, self._stand_in(_BRACE))
+        while spelt := self._first_special(text):
+            text = text.replace(spelt, self._stand_in(spelt[0]) + spelt[1:])
+        return text
+
+    def _first_special(self, text: str) -> str | None:
+        tokens = self._model.tokenize(text, parse_special=True)
+        if np.array_equal(tokens, self._model.tokenize(text, parse_special=False)):
+            return None
+        spelt = (spelling(self._model, token) for token in tokens.tolist())
+        return next((special for special in spelt if special and special in text), None)
+
+    def _stand_in(self, character: str) -> str:
+        if character not in self._by_original:
+            self._by_original[character] = next(self._free)
+        return self._by_original[character]
+
+    @property
+    def originals(self) -> Mapping[int, str]:
+        """For `str.translate`: the originals of the stand-ins."""
+        return {ord(stand_in): original for original, stand_in in self._by_original.items()}
+
+
+def spelling(model: Model, token: int) -> str:
+    """How a special token is spelt; empty for any other."""
+    piece, is_special = model.piece(token)
+    return piece.decode(errors="ignore") if is_special else ""
+
+
+class QuotingVocabulary:
+    """A model's vocabulary for texts with quotes in them; see compile_prompts."""
+
+    def __init__(self, model: Model, originals: Mapping[int, str], first_token: int) -> None:
+        self._model = model
+        self._originals = originals
+        self.first_token = first_token
+        self.has_states = model.has_states
+        self.label_end = model.label_end
+        self.piece = model.piece
+
+    def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
+        """The model's tokens of the original text; only text without stand-ins becomes special tokens."""
+        meant = text.translate(self._originals)
+        if meant == text or not parse_special:
+            return self._model.tokenize(meant, parse_special=parse_special)
+        found = []
+        for token in self._model.tokenize(text, parse_special=True).tolist():
+            spelt = spelling(self._model, token)
+            if spelt and spelt in text:
+                before, _, text = text.partition(spelt)
+                found += [self.tokenize(before, parse_special=False), np.array([token], np.int32)]
+        return np.concatenate([*found, self.tokenize(text, parse_special=False)])

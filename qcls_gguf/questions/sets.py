@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class SpaceError(BusyError):
-    """The engine has no space for another prompt set besides those in use."""
+    """Another prompt set does not fit beside those in use."""
 
 
 class Tasks(set[asyncio.Task[Any]]):
@@ -40,15 +40,15 @@ class Tasks(set[asyncio.Task[Any]]):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    loaded: PromptHandle
+    handle: PromptHandle
     n_users: int = 0
 
 
 class SetCache:
     """The prompt sets of one classifier that requests made. For the thread of the event loop.
 
-    Sets that nobody uses are evicted, least recently used first, when there are too many or when the engine has no
-    space. One that makes the engine compute more for everybody, as exact scorings do, is evicted after its last use.
+    Sets that nobody uses are evicted, least recently used first, when there are too many or when another does not fit.
+    One that makes the engine compute more for everybody, as exact scorings do, is evicted after its last use.
     """
 
     def __init__(self, classifier: Classifier) -> None:
@@ -73,9 +73,9 @@ class SetCache:
     ) -> AsyncIterator[PromptHandle]:
         """A context with the set of a key, which stays open inside; make() makes it in another thread.
 
-        waits_s: how long to wait until sets in use free their space; 0 for callers that use another set, because they
-        could wait for one another forever. Raises on entry what make raises, such as PlanError for more than fits if no
-        other set is in use, and SpaceError if there is no space beside those in use.
+        waits_s: how long to wait until sets in use make space; 0 for callers that use another set, because callers
+        could wait for each other forever. Raises on entry what make raises, such as PlanError for more than fits if no
+        other set is in use, and SpaceError if it does not fit beside those in use.
         """
         until = monotonic() + waits_s
         while (entry := self._entries.get(key)) is None:  # a new set may be evicted before it is used
@@ -84,7 +84,7 @@ class SetCache:
                 await asyncio.shield(self._tasks.start(self._make(key, make)))  # which others may wait for, too
             except SpaceError as e:
                 left_s = until - monotonic()
-                if not (freed.is_set() or any(entry.n_users for entry in self._entries.values())):
+                if not (freed.is_set() or any(other.n_users for other in self._entries.values())):
                     raise PlanError(str(e)) from None
                 if left_s <= 0:
                     raise
@@ -93,14 +93,14 @@ class SetCache:
         self._entries.move_to_end(key)
         entry.n_users += 1
         try:
-            yield entry.loaded
+            yield entry.handle
         finally:
             entry.n_users -= 1
             self._free()
-            is_exact = entry.loaded.compiled.exact and not self._classifier.compiled.exact
+            is_exact = entry.handle.compiled.exact and not self._classifier.compiled.exact
             if entry.n_users == 0 and is_exact:
                 del self._entries[key]
-                self._tasks.start(self._close_exact(entry))
+                self._tasks.start(self._close(entry, self._changing))
 
     def _free(self) -> None:
         self._freed.set()
@@ -115,31 +115,28 @@ class SetCache:
                 pass
             while True:
                 try:
-                    loaded = await asyncio.to_thread(make)
+                    handle = await asyncio.to_thread(make)
                     break
-                except PlanError as e:  # no space
+                except PlanError as e:  # it does not fit
                     if not await self._evict_oldest():
                         raise SpaceError(str(e)) from None
             self.n_made += 1
-            self._entries[key] = _Entry(loaded)
+            self._entries[key] = _Entry(handle)
 
     async def _evict_oldest(self) -> bool:
         """Evict the least recently used set that is not in use. Returns whether there was one."""
         for key, entry in self._entries.items():
             if entry.n_users == 0:
                 del self._entries[key]
-                await self._close(entry)
+                await self._close(entry, nullcontext())
                 return True
         return False
 
-    async def _close_exact(self, entry: _Entry) -> None:
-        async with self._changing:
-            await self._close(entry)
-
-    async def _close(self, entry: _Entry) -> None:
-        self.n_evicted += 1
-        await asyncio.to_thread(entry.loaded.close)
-        self._free()
+    async def _close(self, entry: _Entry, changing: AbstractAsyncContextManager[None]) -> None:
+        async with changing:
+            self.n_evicted += 1
+            await asyncio.to_thread(entry.handle.close)
+            self._free()
 
     async def close(self) -> None:
         """Wait until no set is being made or closed; the sets end with their classifier."""
