@@ -74,9 +74,7 @@ class BenchmarkRecord(Record):
     n_warm_up: int = Field(description="requests before them that are not counted")
     n_repeats: int = Field(description="how often all of it was repeated")
     workloads: tuple[WorkloadRecord, ...]
-    gpu_before: GpuState | None = Field(
-        description="the GPU before the first request; null where it cannot be queried, or computed nothing"
-    )
+    gpu_before: GpuState | None = Field(description="before the first request; null where none is queried or computes")
 
 
 def benchmark_document(record: BenchmarkRecord) -> Document:

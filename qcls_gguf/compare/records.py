@@ -39,16 +39,11 @@ class MethodRecord(Record):
     p90_ms: float = Field(description="90 % quantile of the times")
     ratio_to_qcls: float = Field(description="median over the rounds of the ratio of the two medians of a round")
     ratio_range: tuple[float, float] = Field(description="10 % and 90 % quantile of the same ratios")
-    as_scoring: float | None = Field(
-        description="share of the answers with the winner of the configuration's scoring; null without answers"
-    )
-    as_joint: float | None = Field(description="with the winner of our exact `joint`; null without answers")
+    as_scoring: float | None = Field(description="share of answers with the winner of the configured scoring")
+    as_joint: float | None = Field(description="with the winner of our exact `joint`; null, as above, without answers")
     n_answers: int = Field(description="answers that have a winner")
     n_without_answer: int = Field(description="those without one: the method saw too little of the vocabulary")
-    largest_log_probability_difference: float | None = Field(
-        description="of log p(label | prompt) over the whole vocabulary, from our exact `joint`, in nats; null where "
-        "it has none"
-    )
+    largest_log_probability_difference: float | None = Field(description="from our exact `joint`, in nats; or null")
     n_log_probabilities: int = Field(description="how many were compared")
     note: str = Field(description="observations while it ran; may be empty")
 

@@ -19,24 +19,14 @@ from ..report.record import Record
 class ModelOnDisk(Record):
     """A GGUF model that could be used."""
 
-    source: Source = Field(
-        description="where it is: this package, another Python package, Ollama's store, or the hub's cache"
-    )
+    source: Source = Field(description="this package, another Python package, Ollama's store, or the hub's cache")
     name: str = Field(description="what `model` or, for the hub, `hf_repo` takes")
     path: str = Field(description="the GGUF file, of a split model the first")
-    arch: str | None = Field(
-        default=None,
-        description="the architecture, such as qwen3, or `qwen3 (lev)` of a decision model; null, as all below, where "
-        "the file cannot be used",
-    )
+    arch: str | None = Field(default=None, description="such as qwen3; null, as all below, where it cannot be used")
     n_parameters: int | None = Field(default=None, description="its weights")
     quantization: str | None = Field(default=None, description="such as Q4_K_M")
     size_bytes: int | None = Field(default=None, description="of all its parts")
-    fits: bool | None = Field(
-        default=None,
-        description="whether the weights fit into the free memory named in `memory`, with 1 GiB of every GPU, or of "
-        "RAM, for all else; prompts may need more",
-    )
+    fits: bool | None = Field(default=None, description="whether the weights fit into free memory, with 1 GiB to spare")
     error: str | None = Field(default=None, description="why the file cannot be used")
 
 
@@ -45,9 +35,7 @@ class ModelsRecord(Record):
 
     memory: str = Field(description="`GPU`, or `RAM` where there is none: where a model is to fit")
     free_bytes: int = Field(description="what is free there")
-    models: tuple[ModelOnDisk, ...] = Field(
-        description="the embedded model first, then those of packages, Ollama's, and the hub's"
-    )
+    models: tuple[ModelOnDisk, ...] = Field(description="the embedded one, then those of packages, Ollama's, the hub's")
 
 
 def models_record(models: Iterable[tuple[Source, str, Path]]) -> ModelsRecord:

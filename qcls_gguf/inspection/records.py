@@ -71,10 +71,7 @@ class Request(Record):
     n_positions: int = Field(description="hidden states that the scores read")
     n_query_copies: int = Field(description="how many times every token of a query is fed")
     n_longest: int = Field(description="tokens of the longest query (max_query_tokens)")
-    n_decodes_longest: int | None = Field(
-        description="with that query; null, as the next, where prompts with one cached prefix have other texts around "
-        "the query, so that lengths alone do not tell"
-    )
+    n_decodes_longest: int | None = Field(description="with that query; null, as the next, where lengths do not tell")
     n_tokens_longest: int | None = Field(description="that a request with that query feeds")
 
 
@@ -97,9 +94,7 @@ class ContextSizes(Record):
     state_bytes: int = Field(description="what recurrent layers keep of a sequence with a state, used or not; 0: none")
     compute_bytes: int = Field(description="compute buffers for the largest decode, on all devices")
     graphs_bytes: int = Field(description="compute buffers of the graphs that the start-up built; other queries add")
-    why_no_visible_cells: str | None = Field(
-        description="why a token's attention reads every used cell; null where it reads only those that it may see"
-    )
+    why_no_visible_cells: str | None = Field(description="why a token's attention reads every used cell; or null")
     n_holders: int = Field(description="distinct prefixes, which have a sequence of their own")
     n_leaves: int = Field(description="sequences of all label tries, for one query")
     max_batch: int = Field(description="queries of a request at most")
@@ -114,17 +109,12 @@ class Inspection(Record):
 
     config: str | None = Field(description="the configuration's file")
     model: ModelInfo
-    stock_types: dict[str, float] = Field(
-        description="types of weights whose products are llama.cpp's, with their share of the bytes of all matrices"
-    )
+    stock_types: dict[str, float] = Field(description="types of weights for llama.cpp's own kernels, by their share")
     instruction_sets: tuple[str, ...] = Field(description="that the code for the CPU was compiled for, such as AVX2")
     startup_ms: dict[str, float] = Field(description="by step of the start-up")
     context: ContextSizes
     request: Request
-    costs: tuple[Cost, ...] = Field(
-        description="as configured first, then what would feed less: a common text for all prompts, learned heads, "
-        "shorter labels"
-    )
+    costs: tuple[Cost, ...] = Field(description="as configured first, then what would feed less")
     prompts: tuple[PromptInspection, ...] = Field(description="in the order of the configuration")
     warnings: tuple[LikelyMistake, ...] = _WARNINGS
 
@@ -148,9 +138,7 @@ class ShownPrompt(Record):
 
     name: str = Field(description="the prompt's name")
     text: str = Field(description="the whole text, by the chat template where it was given as system and user")
-    parts: tuple[ShownPart, ...] = Field(
-        description="the same text by kinds of tokens, with what the tokenizer adds, such as a beginning token"
-    )
+    parts: tuple[ShownPart, ...] = Field(description="the same by kinds of tokens, with what the tokenizer adds")
     fast_path: bool = Field(description="false where the query changes tokens of the cached prefix, which are fed anew")
     n_cached: int = Field(description="tokens that are cached")
     n_fed: int = Field(description="tokens that the query's request feeds, without those of labels")

@@ -85,15 +85,10 @@ class Environment(Record):
     date: str = Field(description="when the record was made: UTC, ISO 8601")
     os: str = Field(description="operating system and its version")
     cpu: str = Field(description="the processor's name")
-    instruction_sets: tuple[str, ...] = Field(
-        description="that the CPU code was compiled for, such as AVX2 or AVX512_VNNI"
-    )
+    instruction_sets: tuple[str, ...] = Field(description="that the CPU code was compiled for, such as AVX2")
     n_cores: int = Field(description="physical cores that the process may use")
     n_threads: int = Field(description="threads that a decode uses on the CPU")
-    gpu: GpuState | None = Field(
-        description="the first NVIDIA GPU that the process may see, when the record was made; null if it cannot be "
-        "queried"
-    )
+    gpu: GpuState | None = Field(description="the first NVIDIA GPU that the process may see; null where there is none")
     python: str = Field(description="version of Python")
 
 

@@ -67,22 +67,12 @@ class PromptRecord(Record):
     """One prompt's answer."""
 
     prompt: str = Field(description="the prompt's name")
-    label: str = Field(
-        description="the answer: the most probable label, or the fallback where that is less probable than "
-        "min_confidence"
-    )
+    label: str = Field(description="the most probable label, or the fallback where that is below min_confidence")
     probability: float = Field(description="probability of the most probable label, 0 to 1")
     abstained: bool = Field(description="whether the answer is the fallback")
-    fast_path: bool = Field(
-        description="false if the query changed tokens of the cached prefix, which were then computed again"
-    )
-    scores: tuple[LabelRecord, ...] = Field(
-        description="all labels, in the order of the configuration; if fewer were asked for, the most probable ones "
-        "first"
-    )
-    scored_by: Literal["head"] | None = left_out_if_none(
-        "only where a learnt head gave the answer instead of the labels' texts"
-    )
+    fast_path: bool = Field(description="false if the query changed tokens of the cached prefix")
+    scores: tuple[LabelRecord, ...] = Field(description="all labels in order; if fewer were asked for, the best first")
+    scored_by: Literal["head"] | None = left_out_if_none("only where a learnt head gave the answer")
     depth: int | None = left_out_if_none("the layers after which that head read the hidden state")
     audit: Audit | None = left_out_if_none("only with an audit, or if the prompt's scoring is exact")
     most_probable: str | None = left_out_if_none("the most probable label, where the answer is the fallback")
@@ -95,17 +85,9 @@ class RunRecord(Record):
     total_ms: float = Field(description="from the call to the answer, in ms, without wait_ms")
     stage_ms: dict[str, float] = Field(description="ms by stage of the request")
     counts: Counts = Field(description="counts of the request's decodes")
-    results: tuple[PromptRecord, ...] = Field(
-        description="an answer for each prompt, in the order of the configuration"
-    )
-    model: ModelInfo | None = left_out_if_none(
-        "the model that answered, and the device that computed; in JSON lines only in the header line"
-    )
+    results: tuple[PromptRecord, ...] = Field(description="by prompt, in the order of the configuration")
+    model: ModelInfo | None = left_out_if_none("the model that answered, and its device; not in JSON lines")
     wait_ms: float = Field(description="ms of waiting for other callers' requests, before total_ms")
-    n_chars_cut: int | None = left_out_if_none(
-        "characters of the query that were left out, because it was too long; only where `long_queries` had it cut"
-    )
+    n_chars_cut: int | None = left_out_if_none("characters that `long_queries` had cut off a query that was too long")
     model_sha256: str | None = left_out_if_none("sha256 of the model file; only in JSON lines")
-    line: int | None = left_out_if_none(
-        "line number in the input, from 1; not for queries that were given as options or typed"
-    )
+    line: int | None = left_out_if_none("line number in the input, from 1; not for queries that were given or typed")

@@ -72,7 +72,7 @@ def test_the_page_of_records_names_all_and_every_field_has_a_meaning() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", page, re.MULTILINE)
     assert [name for name, kind, meaning in rows if not meaning and "](#" not in kind] == []
     for name, kind, meaning in [
-        ("n_chars_cut", "integer", "characters of the query that were left out"),
+        ("n_chars_cut", "integer", "characters that `long_queries` had cut"),
         ("ratio_range", "[number, number]", "10 % and 90 % quantile"),
         ("model", "[ModelInfo](#modelinfo)", ""),
     ]:
