@@ -1,21 +1,26 @@
 """Load, for minutes: `make load`; docs/serving.md has what it prints on a machine. Run with -s to see the figures.
 
-QCLS_LOAD_SECONDS, QCLS_LOAD_REQUESTS, QCLS_LOAD_QUESTIONS and QCLS_LOAD_KEPT say how much of it.
+QCLS_LOAD_SECONDS, QCLS_LOAD_REQUESTS, QCLS_LOAD_QUESTIONS, QCLS_LOAD_KEPT and QCLS_LOAD_ROUNDS say how much of it.
 """
 
+import json
 import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from load_generator import CLOSE, Tally
-from served import BIN, ROOT, Server, with_runtime
+from served import BIN, ROOT, Server, raw, received, with_runtime
+
+from qcls_gguf import Classifier, load_config
 
 pytestmark = pytest.mark.load
 
@@ -24,11 +29,11 @@ SECONDS = float(os.environ.get("QCLS_LOAD_SECONDS", "10"))
 N_REQUESTS = int(os.environ.get("QCLS_LOAD_REQUESTS", "20000"))
 N_QUESTIONS = int(os.environ.get("QCLS_LOAD_QUESTIONS", "2000"))
 N_KEPT = int(os.environ.get("QCLS_LOAD_KEPT", "50"))
-"""questions that the cache has room for"""
+"""questions that the cache holds"""
+N_ROUNDS = int(os.environ.get("QCLS_LOAD_ROUNDS", "40"))
+N_BLOCK = 50
 N_TURNS = 4
-CONFIG = "configs/fashion-8-joint.yaml"
-N_ADMITTED = (64, 2)
-"""by default, and so that a request waits for one other at most"""
+QUERY = "red dress"
 
 
 def generate(server: Server, *arguments: object) -> Tally:
@@ -45,14 +50,8 @@ def line(name: str, tally: Tally) -> str:
 
 def held(server: Server) -> dict[str, float]:
     """What must not grow."""
-    names = (
-        "process_open_fds",
-        "qcls_prefix_cells",
-        "qcls_prefixes",
-        "qcls_admitted_requests",
-        "qcls_admitted_queries",
-    )
-    return {name: server.metric(name) for name in names}
+    kept = ("prefix_cells", "prefixes", "admitted_requests", "admitted_queries")
+    return {name: server.metric(name) for name in ("process_open_fds", *(f"qcls_{name}" for name in kept))}
 
 
 @pytest.mark.parametrize("name", ["mission", "fashion-8", "fashion-8-joint"])
@@ -72,31 +71,29 @@ def test_closed_loops(name: str, tmp_path: Path) -> None:
 
 
 def test_open_loops() -> None:
-    """Requests that arrive at random; beside it nobody is admitted who would wait for more than one request.
-
-    In turns, each with the capacity just before it, as others use the machine as well.
-    """
-    with ExitStack() as stack:
-        servers = {
-            f"--max-requests {n}": stack.enter_context(Server("--quiet", "--max-requests", str(n), config=CONFIG))
-            for n in N_ADMITTED
-        }
+    """Requests that arrive at random, in turns with the capacity, as others use the machine as well."""
+    with Server("--quiet", config="configs/fashion-8-joint.yaml") as server:
         for share in (0.5, 0.8, 1.5):
-            whole = {name: (Tally(), Tally()) for name in servers}
+            alone, tally = Tally(), Tally()
             for _ in range(N_TURNS):
-                for name, server in servers.items():
-                    alone = generate(server, "closed", 1, SECONDS / 5 / N_TURNS)
-                    capacity = len(alone.ms) / alone.seconds
-                    whole[name][0].add(alone)
-                    whole[name][1].add(generate(server, "open", share * capacity, SECONDS / N_TURNS))
-            for name, (alone, tally) in whole.items():
-                own_ms = float(np.mean(alone.ms))
-                print(line(f"{share} of the capacity of {1e3 / own_ms:.0f}/s, {name}", tally))
-                p99, most = np.percentile(tally.late_ms, (99, 100))
-                print(f"    p99 is {np.percentile(tally.ms, 99) / own_ms:.1f} x a request alone, whose own p99 is "
-                      f"{np.percentile(alone.ms, 99) / own_ms:.1f} x; sent late: p99 {p99:.1f}, most {most:.1f} ms; "
-                      f"refused {tally.statuses.get('503', 0) / sum(tally.statuses.values()):.0%}")  # fmt: skip
-                assert (tally.n_wrong, set(tally.statuses) | {"503"}) == (0, {"200", "503"})
+                turn = generate(server, "closed", 1, SECONDS / 5 / N_TURNS)
+                alone.add(turn)
+                tally.add(generate(server, "open", share * len(turn.ms) / turn.seconds, SECONDS / N_TURNS))
+            alone_ms = float(np.mean(alone.ms))
+            print(line(f"{share} of the capacity of {1e3 / alone_ms:.0f}/s", tally))
+            p99, most = np.percentile(tally.late_ms, (99, 100))
+            ratio, refused = np.percentile(tally.ms, 99) / alone_ms, tally.statuses.get("503", 0)
+            print(
+                f"    p99 is {ratio:.1f} x a request alone; late: p99 {p99:.1f}, most {most:.1f} ms; {refused} refused"
+            )
+            assert (tally.n_wrong, set(tally.statuses) | {"503"}) == (0, {"200", "503"})
+
+
+def asked(*numbers: int) -> dict[str, Any]:
+    """A request with a question for every number."""
+    choices = [{"value": "light blue"}, {"value": "red"}]
+    questions = [{"type": "choice", "instructions": f"Is it number {n}?", "choices": choices} for n in numbers]
+    return {"model": "m", "input": QUERY, "questions": questions}
 
 
 def test_nothing_grows_with_requests(tmp_path: Path) -> None:
@@ -118,16 +115,11 @@ def test_nothing_grows_with_requests(tmp_path: Path) -> None:
 def test_nothing_grows_with_questions(tmp_path: Path) -> None:
     def ask(first: int, n: int) -> None:
         for at in range(first, first + n, 20):
-            questions = [
-                {"type": "choice", "instructions": f"Is {each} it?", "choices": [{"value": "a"}, {"value": "b"}]}
-                for each in range(at, at + 20)
-            ]
-            body = {"model": "m", "input": "red dress", "questions": questions}
-            response = server.http.post("/v1/decisions", json=body)
+            response = server.http.post("/v1/decisions", json=asked(*range(at, at + 20)))
             assert response.status_code == 200, response.text
 
-    room = with_runtime(tmp_path, ROOT / "configs/mission.yaml", question_prefixes=N_KEPT, question_cells=40 * N_KEPT)
-    with Server("--quiet", config=room) as server:
+    config = with_runtime(tmp_path, ROOT / "configs/mission.yaml", question_prefixes=N_KEPT, question_cells=40 * N_KEPT)
+    with Server("--quiet", config=config) as server:
         ask(0, 8 * N_KEPT)
         before, memory = held(server), server.metric("process_resident_memory_bytes")
         began = perf_counter()
@@ -153,17 +145,17 @@ def test_a_thousand_idle_connections_and_400_questions() -> None:
             stack.enter_context(server.connect())
         assert server.classify(query="red dress").status_code == 200
         assert server.metric("process_open_fds") == files + 1000
-        choices = [{"value": "light blue"}, {"value": "red"}]
-        questions = [{"type": "choice", "instructions": f"Is it number {n}?", "choices": choices} for n in range(400)]
-        body = {"model": "m", "input": "red dress", "questions": questions}
         began = perf_counter()
-        answer = server.http.post("/v1/decisions", json=body, headers={"x-request-timeout-ms": "60000"}).json()
+        answer = server.http.post(
+            "/v1/decisions", json=asked(*range(400)), headers={"x-request-timeout-ms": "60000"}
+        ).json()
         print(f"400 questions in {perf_counter() - began:.1f} s")
         for n in (0, 200, 399):
-            alone = server.http.post("/v1/decisions", json={**body, "questions": questions[n : n + 1]}).json()
-            probabilities = [each["answers"][at]["probabilities"] for each, at in ((answer, n), (alone, 0))]
-            one, other = ([each["probability"] for each in found] for found in probabilities)
-            assert one == pytest.approx(other, abs=CLOSE)
+            alone = server.http.post("/v1/decisions", json=asked(n)).json()
+            for one, other in zip(
+                answer["answers"][n]["probabilities"], alone["answers"][0]["probabilities"], strict=True
+            ):
+                assert one["probability"] == pytest.approx(other["probability"], abs=CLOSE)
 
 
 def test_the_schema_is_what_the_service_does(tmp_path: Path) -> None:
@@ -179,3 +171,48 @@ def test_the_schema_is_what_the_service_does(tmp_path: Path) -> None:
         print(done.stdout[-6000:])
         assert done.returncode == 0, "".join(line for line in server.lines if "Error" in line)
         assert server.classify(query="red dress").status_code == 200
+
+
+def cpu_ms(pid: int) -> float:
+    """What the threads of a process have computed."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e6
+
+
+def block(pid: int, ask: Callable[[], object]) -> tuple[float, float]:
+    """(CPU time, median time) of a request, in ms. pid: of the process that computes."""
+    before, ms = cpu_ms(pid), []
+    for _ in range(N_BLOCK):
+        began = perf_counter()
+        ask()
+        ms.append((perf_counter() - began) * 1e3)
+    return (cpu_ms(pid) - before) / N_BLOCK, float(np.median(ms))
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "/v1/decisions"])
+def test_what_http_costs(path: str) -> None:
+    """Blocks in turns with the same classification without HTTP: CPU time of the process that computes."""
+    config = load_config(ROOT / "configs/mission.yaml")
+    first = config.prompts[0]
+    config = config.changed(prompts=config.prompts[:1], runtime=config.runtime.changed(n_threads=1))
+    choices = [{"value": label} for label in first.labels]
+    question = {"type": "choice", "instructions": f"@{first.name}", "choices": choices}
+    bodies = {
+        "/v1/classify": {"query": QUERY, "prompts": [first.name]},
+        "/v1/decisions": {"model": "any", "input": QUERY, "questions": [question]},
+    }
+    data = raw(json.dumps(bodies[path]).encode(), path=path)
+    with Server("--quiet") as server, server.connect() as client, Classifier.from_config(config) as classifier:
+
+        def ask() -> None:
+            client.sendall(data)
+            assert received(client).startswith(b"HTTP/1.1 200 ")
+
+        ask()
+        turns = [
+            (block(os.getpid(), lambda: classifier.classify(QUERY)), block(server.process.pid, ask))
+            for _ in range(N_ROUNDS)
+        ]
+    alone, http = np.array(turns).transpose(1, 2, 0)  # [CPU time or time, round]
+    (low, middle, high), p50 = np.percentile(http[0] - alone[0], (25, 50, 75)), np.median(http[1] - alone[1])
+    print(f"\n{path}: alone {np.median(alone[0]):.2f} ms of CPU time, over HTTP {middle:+.2f} ms "
+          f"(quartiles {low:+.2f}, {high:+.2f}), p50 {p50:+.2f} ms")  # fmt: skip
