@@ -1,9 +1,8 @@
 """Turns prompts of system and user texts into whole texts by the model's chat template.
 
 A template is first probed with marked texts, which tells how it takes a message's content, whether it keeps a system
-turn, how an answer begins and ends, and whether it leaves a thought open. Then it renders the turns with a placeholder
-for the query, and the text around the placeholder is the prompt: twice, with different placeholders, to detect a
-template that changes the query, or whose other words depend on it.
+turn, how an answer begins and ends, whether it leaves a thought open, and whether its other words depend on the user's.
+Then it renders the turns with a placeholder for the query, and the text around the placeholder is the prompt.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from ..config.template import SLOT
 from ..errors import ConfigError, prefixed
 from .compiled import Tokenizer, common_prefix
 
-# Placeholders for a query, with characters that templates may change.
-_QUERIES = ("qclsQuery7x", "Another qcls 'query': \"2nd\" <b>text</b> & \\n {{ 3 }} é 红 … 9")
+_QUERY = "Another qcls 'query': \"2nd\" <b>text</b> & \\n {{ 3 }} é 红 … 9"
+"""A placeholder for the query, with characters that templates may change."""
 _SYSTEM, _USER, _ANSWER, _REASON = "qclsSystem7x", "qclsUser7x", "qclsAnswer7x", "qclsReason7x"
 _THINK, _NO_THINK = "<think>", "/no_think"
 _NO_THOUGHTS = (False, 0, "none", "off", "disabled")
@@ -77,6 +76,8 @@ class Chat:
     """what it writes at the beginning of an answer in a conversation, and not without one"""
     cut: str = ""
     """what it writes in place of that"""
+    varies: bool = False
+    """whether other words stand around another text of the user's"""
     thought: str = ""
     """the mark of a thought that it leaves open"""
     after: str = ""
@@ -169,19 +170,16 @@ def _whole_text(prompt: PromptConfig, chat: Chat, model: ChatModel) -> str:
 
     turns = prompt.turns
     sent = {"user": "\n\n".join(turns.values())} if chat.folds and "system" in turns else turns
-    written = set()
-    for query in _QUERIES:
-        try:
-            text = chat.write({role: text.replace(SLOT, query) for role, text in sent.items()})
-        except ChatRefusalError as e:
-            raise ConfigError(f"the model's chat template refuses {' and '.join(turns)}: {e}: {_INSTEAD}") from None
-        if (n := text.count(query)) != 1:
-            what = f"writes the query {n} times" if n else "changes or drops the query"
-            raise ConfigError(f"the model's chat template {what}, which has to stand once, as it is: {_INSTEAD}")
-        written.add(text.replace(query, SLOT))
-    if len(written) > 1:
+    try:
+        text = chat.write({role: text.replace(SLOT, _QUERY) for role, text in sent.items()})
+    except ChatRefusalError as e:
+        raise ConfigError(f"the model's chat template refuses {' and '.join(turns)}: {e}: {_INSTEAD}") from None
+    if (n := text.count(_QUERY)) != 1:
+        what = f"writes the query {n} times" if n else "changes or drops the query"
+        raise ConfigError(f"the model's chat template {what}, which has to stand once, as it is: {_INSTEAD}")
+    if chat.varies:
         raise ConfigError(f"the model's chat template writes other words around another query: {_INSTEAD}")
-    text = written.pop()
+    text = text.replace(_QUERY, SLOT)
     for role, given in turns.items():
         if given.strip() not in text:
             raise ConfigError(f"the model's chat template changes or drops the {role} text: {_INSTEAD}")
@@ -235,7 +233,8 @@ def _answered(chat: Chat, given: Mapping[str, Any]) -> Chat:
     if not begins and (is_users or not has_answer or not middle.startswith(tail)):
         what = "writes no beginning of the assistant's answer (add_generation_prompt)"
         faults.append(f"the model's chat template {what}: {_INSTEAD}, or give another as model.chat_template")
-    chat = replace(chat, end="" if is_users else end, faults=tuple(faults))
+    varies = _tried(chat, {**turns, "user": _QUERY}).replace(_QUERY, _USER) != asked
+    chat = replace(chat, varies=varies, end="" if is_users else end, faults=tuple(faults))
     if any(value for name, value in given.items() if _ABOUT_THOUGHT.search(name)):
         return chat  # a thought is wanted
     mark = _open_mark(tail, whole if has_answer else None)

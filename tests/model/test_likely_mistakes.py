@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -91,6 +92,58 @@ def test_a_likely_mistake_is_told_with_its_place_and_remedy(
     assert str(mistake) == f"{mistake.place}: {mistake.what} [{kind}]"
     assert found(model, prompt, {"ignore_warnings": ["all"]}) == ()
     assert kind not in {each.kind for each in found(model, prompt, {"ignore_warnings": [kind]})}
+
+
+@pytest.mark.parametrize("vocab", ["bpe", "spm"])
+@pytest.mark.parametrize("end", [" ", "\n", "  ", ":", "=", "x", " \n", "<|im_end|>", "category: ", "类别：", "7"])
+@pytest.mark.parametrize("prefix", ["", " ", "\n"])
+def test_what_a_warning_of_spaces_advises_is_accepted(vocab: str, end: str, prefix: str, make_model: MakeModel) -> None:
+    prompt = {"prompt_template": "one of [{labels}]: {query}\nlabel" + end, "label_prefix": prefix}
+    with Model.open(ModelConfig(path=make_model("llama", vocab=vocab)), RUNTIME) as model:
+        try:
+            mistakes = found(model, prompt)
+        except ConfigError:
+            return  # it is refused as it is
+        for mistake in mistakes:
+            if mistake.kind == "space" and (advice := re.search('give label_prefix: "(.*?)"', mistake.what)):
+                assert "space" not in {other.kind for other in found(model, {**prompt, "label_prefix": advice[1]})}
+
+
+@pytest.mark.parametrize(
+    ("change", "mark"),
+    [
+        ({"user": "q: {query}"}, "[/INST]"),
+        ({"system": "One of [{labels}].", "user": "{query}"}, "<|start_of_role|>"),
+        ({"user": "{query}"}, "<turn|>"),
+        ({"user": "{query}"}, "[|system|]"),
+        ({"user": "{query}"}, "◁user▷"),
+        ({"user": "{query}"}, "<bot>"),
+    ],
+)
+def test_marks_of_the_chat_template_that_are_no_tokens_are_named(
+    change: dict[str, str], mark: str, model: Model
+) -> None:
+    top = {"model": {"chat_template": CHATML.replace("<|im_end|>", mark)}}
+    (mistake,) = (mistake for mistake in found(model, change, top) if mistake.kind == "control_token")
+    assert mark in mistake.what
+    assert "<|im_start|>" not in mistake.what
+
+
+def test_white_space_that_a_template_trims_is_told(model: Model) -> None:
+    top = {"model": {"chat_template": CHATML.replace("message.content", "message.content | trim")}}
+    for user, is_told in ((" {query}", True), ("{query}\n\n", True), ("{query}\n", False)):
+        mistakes = [mistake.what for mistake in found(model, {"user": user}, top) if mistake.kind == "chat_template"]
+        assert any("trims" in what for what in mistakes) == is_told
+
+
+@pytest.mark.parametrize("labels", [["red", "red dress", "none"], ["red", "blue", "none"]])
+def test_a_text_that_ends_turns_otherwise_than_the_file_is_told(labels: list[str], make_model: MakeModel) -> None:
+    with Model.open(ModelConfig(path=make_model(control_tokens=("<|eot_id|>",))), RUNTIME) as model:
+        prompt = {"prompt_template": GOOD.replace("<|im_end|>", "<|eot_id|>"), "labels": labels}
+        told = [mistake.what for mistake in found(model, prompt) if mistake.kind == "label_end"]
+        assert len(told) == (labels[1] == "red dress")
+        assert all("<|im_end|>, and turns of the text with <|eot_id|>: set it" in what for what in told)
+        assert not any(mistake.kind == "label_end" for mistake in found(model, {**prompt, "label_end": "<|eot_id|>"}))
 
 
 def test_chatml_for_a_model_with_another_chat_format(make_model: MakeModel) -> None:
