@@ -40,7 +40,6 @@ _REFUSED = {
 }
 _ONE_DOCUMENT = "is one JSON document: write an object a line, in a file named .jsonl"
 _DELIMITERS = (",", ";", "\t", "|", "^")
-_NAMED_DELIMITERS = {"\\t": "\t", "tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 # A field of Python's csv may have 131,072 characters, unless the process says otherwise.
 csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 _log = logging.getLogger(__name__)
@@ -174,7 +173,7 @@ class Rows:
         if beginning(content, 4) == b"PAR1" and reading.format in (None, "parquet"):
             told = "parquet"
         self.format: Format = told or "text"
-        self.lines: Lines | None = None
+        self.lines: Lines  # but of Parquet
         if told == "parquet":
             self._rows = self._of_parquet(content)
             return
@@ -204,7 +203,6 @@ class Rows:
 
         file: the same file from its beginning; offset, line: `offset` and `next_line` after the row before.
         """
-        assert self.lines is not None
         self.lines.close()
         self.lines = Lines(unpacked(file), self._reading.encoding, offset=offset)
         self.next_line, self.offset = line, offset
@@ -213,11 +211,10 @@ class Rows:
 
     def close(self) -> None:
         """Let go of the file, before its owner closes it."""
-        if self.lines is not None:
+        if self.format != "parquet":
             self.lines.close()
 
     def _fed(self) -> Generator[str, None, None]:
-        assert self.lines is not None
         while True:
             if self._again:
                 line, self.offset = self._again.popleft()
@@ -229,7 +226,7 @@ class Rows:
 
     def _found_format(self, line: str, path: Path, *, is_labelled: bool) -> Format:
         """What a file is by its first line, where its name does not say it."""
-        if _is_object(line):
+        if line.lstrip().startswith("{") and _object(line, 0, "").values is not None:
             return "jsonl"
         if bare_name(path).suffix.lower() == ".json" or line.lstrip().startswith("[{") or line.strip() in ("[", "{"):
             raise ConfigError(_ONE_DOCUMENT)
@@ -249,26 +246,21 @@ class Rows:
         is_object = self.format == "jsonl"
         for number, whole in enumerate(self._fed(), self.next_line):
             self.next_line = number + 1
-            line, is_cut = whole.rstrip("\r\n"), self._is_cut
-            if is_cut or not is_text(line):
-                problem = self._problem_of(line, is_cut=is_cut)
-                shown_line = line[:_N_SHOWN] if is_cut else line
-                yield Row(shown_bytes(shown_line), problem, number, shown_line)
+            line = whole.rstrip("\r\n")
+            if problem := self._problem_of(line):
+                line = line[:_N_SHOWN] if problem.startswith("has more") else line
+                yield Row(shown_bytes(line), problem, number, line)
             elif is_object and line.strip():
                 yield _object(line, number, self.query)
             else:
                 yield Row(line, None, number, line)
 
-    @property
-    def _is_cut(self) -> bool:
-        """Whether only the beginning of the last line was read."""
-        return self.lines is not None and self.lines.is_cut and not self._again
-
-    def _problem_of(self, line: str, *, is_cut: bool) -> str:
-        """Why a line cannot be read."""
-        if is_cut:
+    def _problem_of(self, line: str) -> str | None:
+        """Why the last line cannot be read; None if it can."""
+        if self.lines.is_cut and not self._again:
             return f"has more than {LONGEST_LINE} bytes: give shorter queries, one a line"
-        assert self.lines is not None
+        if is_text(line):
+            return None
         at = next(at for at, character in enumerate(line) if "\ud800" <= character <= "\udfff")
         encoding = "UTF-8" if self.lines.encoding.startswith("utf") else self.lines.encoding
         return f"is not valid {encoding} at byte {len(line[:at].encode(errors='surrogatepass'))}: {REMEDY}"
@@ -276,8 +268,8 @@ class Rows:
     def _of_table(self) -> Iterator[Row]:
         """Rows of delimited text, whose header is read at once."""
         first = next(self._fed(), "")
-        if not is_text(first):
-            raise ConfigError(f"the header {self._problem_of(first, is_cut=False)}")
+        if problem := self._problem_of(first):
+            raise ConfigError(f"the header {problem}")
         if first.startswith("sep="):
             raise ConfigError("the first line, sep=, is a note for spreadsheets and no header: remove it")
         self.delimiter, names = self._split_header(first)
@@ -298,13 +290,15 @@ class Rows:
         wanted = {self.query, *self._others}
         given = self._reading.delimiter
         if given is not None:
-            given = _NAMED_DELIMITERS.get(given.lower(), given)
+            given = "\t" if given in ("tab", "\\t") else given
             if len(given) != 1 or given in '"\r\n':
                 raise ConfigError(f"`delimiter` {shown(given)}: give one character, or tab")
-        is_tsv = self.format == "tsv" and "\t" in first
+        known: Sequence[str] = _DELIMITERS
+        if self.format == "tsv":
+            known = ["\t"] if "\t" in first else ["\t", *_DELIMITERS]
         found: list[tuple[str, list[str]]] = []
         errors: list[ConfigError] = []
-        for delimiter in [given] if given else ["\t"] if is_tsv else _DELIMITERS:
+        for delimiter in [given] if given else known:
             try:
                 found.append((delimiter, next(csv.reader([first], delimiter=delimiter, strict=True), [])))
             except csv.Error as e:
@@ -320,7 +314,6 @@ class Rows:
 
         A row that is not valid is its first line alone: a quote that is never closed takes no other rows along.
         """
-        assert self.lines is not None
         delimiter, n_columns = self.delimiter, len(self.header)
         place = self.header.index(self.query) if self.query in self.header else n_columns
         taken: list[tuple[str, int]] = []  # lines of the row that is read, and where they end
@@ -330,8 +323,7 @@ class Rows:
             nonlocal bad_text
             for line in self._fed():
                 taken.append((line, self.offset))
-                if (not line.isascii() and not is_text(line)) or self._is_cut:
-                    bad_text = self._problem_of(line, is_cut=self._is_cut)
+                bad_text = self._problem_of(line) or bad_text
                 yield line
 
         reader = csv.reader(fed(), delimiter=delimiter, strict=True)
@@ -351,7 +343,9 @@ class Rows:
                 if n_lines > 1:
                     remedy = f"a field in quotes runs on to line {number + n_lines - 1}, close its quotes"
                 problem = f"has {counted(len(fields), 'field')}, the header {n_columns}: {remedy}"
-            if n_lines > 1 and problem is None and self._are_rows([line for line, _ in taken]):
+            # but for quotes, each of the lines would be a row of its own
+            looks_so = n_lines > 1 and all(line.count(delimiter) == n_columns - 1 for line, _ in taken if line.strip())
+            if looks_so and problem is None:
                 runs_on = f"a field in quotes runs on to line {number + n_lines - 1}, over lines that look like rows"
                 remedy = "close its quotes, or double those that are part of it"
                 if delimiter in ",;":  # which texts have, too
@@ -372,11 +366,6 @@ class Rows:
                 continue
             query = fields[place] if len(fields) > place else ""
             yield Row(query if is_text(query) else shown_bytes(query), problem, number, "", fields)
-
-    def _are_rows(self, lines: Sequence[str]) -> bool:
-        """Whether each of the lines of a row would be a row of its own, but for quotes."""
-        n = len(self.header) - 1
-        return all(line.count(self.delimiter) == n for line in lines if line.strip())
 
     def _of_parquet(self, content: BinaryIO) -> Iterator[Row]:
         """Rows of Parquet, whose schema is read at once."""
@@ -408,14 +397,6 @@ class Rows:
                     yield Row(text, problem, number, "", list(values.values()), values, "row")
 
         return rows()
-
-
-def _is_object(line: str) -> bool:
-    """Whether a line is an object of JSON."""
-    try:
-        return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def text_in(values: Mapping[str, Any], key: str) -> tuple[str, str | None]:

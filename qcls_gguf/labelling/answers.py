@@ -110,7 +110,7 @@ class Answers:
     def failures(self, queries: Queries) -> dict[int, str]:
         """For each row whose query has no answer the reason."""
         rows = np.flatnonzero(np.isin(queries.index, list(self.reasons))).tolist() if self.reasons else []
-        return {row: f"{queries.place(row)}: {self.reasons[int(queries.index[row])]}" for row in rows}
+        return {row: f"{queries.unit} {queries.numbers[row]}: {self.reasons[int(queries.index[row])]}" for row in rows}
 
     def table(self, queries: Queries, digits: int | None = None) -> pa.Table:
         """The columns that the rows get; digits: of probabilities after the point, None: all."""
@@ -138,12 +138,11 @@ class Answers:
             yield name, names.take(pa.array(label, mask=label < 0))
             yield f"{name}_probability", pc.if_else(none, None, pa.array(probability[:, number]))
             if columns.scores or columns.top_k is not None:
-                found = _top(own, prompt.labels, columns.top_k) if columns.top_k else _all(own, prompt.labels)
+                if columns.top_k:
+                    found = _top(own, prompt.labels, columns.top_k)
+                else:
+                    found = pa.StructArray.from_arrays(list(map(pa.array, own.T)), names=list(prompt.labels))
                 yield f"{name}_scores", pc.if_else(none, pa.scalar(None, found.type), found)
-
-
-def _all(scores: FloatArray, labels: Sequence[str]) -> pa.Array:
-    return pa.StructArray.from_arrays([pa.array(each) for each in scores.T], names=list(labels))
 
 
 def _top(scores: FloatArray, labels: Sequence[str], k: int) -> pa.Array:

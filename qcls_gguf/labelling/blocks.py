@@ -22,7 +22,7 @@ from ..data.rows import NULL, QUERY, Format, Reading, open_rows, placed
 from ..errors import ConfigError, QclsError, prefixed
 from ..system.folders import whole_file
 from .inputs import Input, Shard, check_names
-from .values import cell, column_of, json_of, members_in, texts_of, values_of
+from .values import json_of, members_in, plain, texts_of
 
 DIGITS = 6
 """of a probability that is written as text"""
@@ -46,10 +46,6 @@ class Queries:
     """what rows are called in messages: `row`, or in text formats `line`"""
     numbers: Sequence[int]
     """(n_rows,) and their numbers there"""
-
-    def place(self, row: int) -> str:
-        """The name of a row in messages."""
-        return f"{self.unit} {self.numbers[row]}"
 
 
 def distinct_queries(
@@ -93,8 +89,12 @@ class Block:
         if self.arrow is not None:
             return self.arrow
         assert self.schema is not None
-        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in self.schema)
-        arrays = [column_of(values, field) for values, field in zip(columns, self.schema, strict=True)]
+        columns: list[Sequence[object]] = list(zip(*self.rows, strict=True)) if self.rows else [()] * len(self.schema)
+        arrays = []
+        for values, field in zip(columns, self.schema, strict=True):
+            if pa.types.is_string(field.type):  # which has other values as JSON
+                values = [plain(value) if isinstance(value, str | None) else json_of(value) for value in values]
+            arrays.append(pa.array(values, field.type))
         return pa.table(arrays, names=self.names)
 
     def values(self) -> Iterator[Sequence[Any]]:
@@ -116,7 +116,12 @@ def members_of(names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Iterator[
 def rows_of(table: pa.Table) -> Iterator[Sequence[Any]]:
     """The values of each row of a table."""
     for batch in table.to_batches(max_chunksize=1024):
-        columns = [values_of(column) for column in batch.columns]
+        columns: list[Sequence[Any]] = []
+        for column in batch.columns:
+            try:
+                columns.append(column.to_pylist())
+            except UnicodeDecodeError:
+                columns.append(texts_of(column))
         yield from zip(*columns, strict=True) if columns else ([] for _ in range(batch.num_rows))
 
 
@@ -217,10 +222,16 @@ def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, h
             writer = csv.writer(text, delimiter="\t" if format_ == "tsv" else ",", lineterminator="\n")
             if header:
                 writer.writerow([*block.names, *added.column_names])
-            for values, more in zip(block.values(), rows_of(added), strict=True):
-                writer.writerow(map(cell, (*values, *more)))
+            for values, labels in zip(block.values(), rows_of(added), strict=True):
+                writer.writerow(value if isinstance(value, str) else _cell(value) for value in (*values, *labels))
         text.detach()
         return file.tell()
+
+
+def _cell(value: object) -> str:
+    """A value as a CSV field: nothing for null, JSON for lists and objects."""
+    found = plain(value)
+    return "" if found is None else found if isinstance(found, str) else json_of(found)
 
 
 @contextmanager

@@ -190,14 +190,31 @@ def labelling_document(record: LabellingRecord) -> Document:
     """The rows, the prompts' labels, the speed, and the first rows without labels."""
     n_more = record.n_null + record.n_bad - len(record.bad)
     conditions = provenance(record.model, record.environment)
+    columns = {"label": TEXT, "rows": ",", "share": ".1%"}
     return Document(
         title="Labelled rows",
         parts=[
             facts(_facts(record)),
             Section(title="Conditions", parts=[facts(conditions)], on_terminal=False),
             _prompts(record),
-            _speeds(record),
-            *map(_labels, record.prompts),
+            Table(
+                columns={"queries a decode": "d", "queries/s": "s", "× one by one": ".2f", "measured with": "d"},
+                rows=[
+                    [
+                        speed.size,
+                        measured(speed.queries_per_s),
+                        speed.queries_per_s / one.queries_per_s,
+                        speed.n_queries,
+                    ]
+                    for one in record.speed.measured[:1]
+                    for speed in record.speed.measured
+                ],
+                note="A sample of the queries at the start.",
+            ),
+            *(
+                Section(title=prompt.prompt, parts=[Table(columns=columns, rows=_ranked(prompt))], on_terminal=False)
+                for prompt in record.prompts
+            ),
             *(Paragraph(f"{row.path}: {row.reason}", "warning") for row in record.bad),
             Paragraph(f"and {n_more:,} more rows without labels", "warning") if n_more > 0 else None,
         ],
@@ -245,22 +262,3 @@ def _prompts(record: LabellingRecord) -> Table:
         rows=rows,
         note="Mean confidence: of the most probable labels' probabilities, over all labelled rows.",
     )
-
-
-def _speeds(record: LabellingRecord) -> Table:
-    """A row for each size of batches that was measured."""
-    found = record.speed.measured
-    rows = [
-        [speed.size, measured(speed.queries_per_s), speed.queries_per_s / found[0].queries_per_s, speed.n_queries]
-        for speed in found
-    ]
-    return Table(
-        columns={"queries a decode": "d", "queries/s": "s", "× one by one": ".2f", "measured with": "d"},
-        rows=rows,
-        note="A sample of the queries at the start.",
-    )
-
-
-def _labels(prompt: PromptCounts) -> Section:
-    table = Table(columns={"label": TEXT, "rows": ",", "share": ".1%"}, rows=_ranked(prompt))
-    return Section(title=prompt.prompt, parts=[table], on_terminal=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -130,7 +130,10 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
             now = read_input(path, settings.reading, settings.shard_rows, settings.format)
             n_rows = sum(shard.n_rows for shard in now.shards)
             on_note(f"{path}: {n_rows:,} rows in {counted(len(now.shards), 'shard')}, read as {now.format}")
-        name = names.setdefault(str(path), _new_name(path, names.values()))
+        # its own name, numbered if another input has the same
+        stem = bare_name(path).stem.lstrip(".") or "input"
+        tried = chain([stem], (f"{stem}~{number}" for number in count(2)))
+        name = names.setdefault(str(path), next(name for name in tried if name not in names.values()))
         inputs.append(now.model_copy(update={"name": name}))
     if (
         output.joined
@@ -148,12 +151,6 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
         part = "/".join(map(str, settings.part))
         raise ConfigError(f"`part` {part}: the inputs have {counted(n_shards, 'shard')} only: lower `shard_rows`")
     return inputs
-
-
-def _new_name(path: Path, taken: Collection[str]) -> str:
-    """The beginning of the names of an input's output files: its own name, numbered if another input has the same."""
-    stem = bare_name(path).stem.lstrip(".") or "input"
-    return next(name for name in chain([stem], (f"{stem}~{number}" for number in count(2))) if name not in taken)
 
 
 class _Run:
@@ -273,8 +270,10 @@ class _Run:
             cached = self._cache.find(texts) if self._cache is not None else {}
             known = {place: cached[text] for place, text in enumerate(texts) if text in cached} | kept.found
             answers.n_found = len(known)
+            cuts = self._classifier.config.runtime.long_queries != "refuse"
             for place, answer in known.items():
-                answers.put(place, answer, is_cut=self._is_cut(texts[place]))
+                is_cut = cuts and self._classifier.tokenize(texts[place]).n_chars_cut > 0
+                answers.put(place, answer, is_cut=is_cut)
             if n_kept := int(np.isin(block.queries.index, list(kept.found)).sum()):
                 self._on_note(f"{task.input.path}: resumes after {n_kept:,} of {task.shard.n_rows:,} rows")
             self._tell(len(known), 0, rows_per_query)
@@ -303,11 +302,6 @@ class _Run:
                     self._cache.add({texts[place]: answer for place, answer in found.items()})
                 self._tell(len(results), len(results), rows_per_query)
         return answers
-
-    def _is_cut(self, text: str) -> bool:
-        """Whether only a part of a query that has an answer is labelled."""
-        refuses = self._classifier.config.runtime.long_queries == "refuse"
-        return not refuses and self._classifier.tokenize(text).n_chars_cut > 0
 
     def _tell(self, n_queries: int, n_computed: int, rows_per_query: float) -> None:
         """Count queries that were answered, and tell the progress."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -25,14 +25,6 @@ def may_be_text(kind: pa.DataType) -> bool:
     return any(is_kind(kind.value_type if pa.types.is_dictionary(kind) else kind) for is_kind in _TEXTS)
 
 
-def column_of(values: Sequence[object], field: pa.Field) -> pa.Array:
-    """A column of a schema that ColumnTypes found, or of text."""
-    if pa.types.is_string(field.type):  # which have other values as JSON
-        texts = (plain(value) if value is None or isinstance(value, str) else json_of(value) for value in values)
-        return pa.array(texts, field.type)
-    return pa.array(values, field.type)
-
-
 def texts_of(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     """The texts of a column; bytes that are not valid UTF-8 become surrogates."""
     if isinstance(column, pa.ChunkedArray):
@@ -45,14 +37,6 @@ def texts_of(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     is_view = pa.types.is_binary_view(column.type)
     values = column.to_pylist() if is_view else column.cast(pa.large_binary()).to_pylist()
     return [None if value is None else value.decode(errors="surrogateescape") for value in values]
-
-
-def values_of(column: pa.Array) -> Sequence[Any]:
-    """Python's values of a column."""
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except UnicodeDecodeError:
-        return texts_of(column)
 
 
 def json_of(value: object) -> str:
@@ -81,11 +65,3 @@ def members_in(row: Row) -> Mapping[str, Any]:
     """The object on a line of JSON; lone surrogates stay escapes, because text files cannot contain them."""
     values = row.values or {}
     return plain(values) if "\\u" in row.line else values
-
-
-def cell(value: object) -> str:
-    """A value as a CSV field: text unchanged, nothing for null, JSON for lists and objects."""
-    found = value if isinstance(value, str) else plain(value)
-    if found is None:
-        return ""
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
