@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,26 @@ def test_states_that_are_not_finite_are_refused(
     code, record, said = run("--data", data, "--config", write_config(damaged, PROMPTS, **EXACT), "--out", out)
     assert (code, record, out.exists()) == (1, None, False)
     assert "not finite" in said
+
+
+WITHOUT = """
+import sys
+for name in ("pyarrow", "pandas", "polars", "matplotlib", "fastapi", "sklearn"):
+    sys.modules[name] = None
+from qcls_gguf.cli.app import app
+app()
+"""
+
+
+@pytest.mark.parametrize("command", ["learn", "calibrate", "eval"])
+def test_tools_need_no_extra(command: str, config: Path, tmp_path: Path) -> None:
+    rows = "".join(f'{{"query": "dress {n}", "labels": {{"color": "{LABELS[n % 3]}"}}}}\n' for n in range(50))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    words = [command, "--data", "rows.jsonl", "--config", config]
+    words += [] if command == "eval" else ["--out", "out", "--prompt", "color"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "color" in done.stdout
