@@ -110,7 +110,7 @@ class PriorTrial(NamedTuple):
     helps: bool
     """whether more rows are right with it than chance explains (sign test, 5 %), and no label all but disappears"""
     lost: str | None
-    """a label that gets less than a hundredth of its share of the answers with it"""
+    """a label that gets less than a hundredth of its share of the answers with it, and more without"""
 
 
 def try_prior(
@@ -144,10 +144,10 @@ def try_prior(
         scores = raw_scores(of_prompt)[TREE][truth.index]
         places = np.arange(len(scores))
         before, after = scores.argmax(axis=1), (scores - prior).argmax(axis=1)
-        was, is_right = truth.accepted[places, before], truth.accepted[places, after]
-        n_better, n_worse = int((is_right & ~was).sum()), int((was & ~is_right).sum())
-        share, answered = (np.bincount(labels, minlength=len(prompt.labels)) for labels in (truth.first, after))
-        lost = [label for label, n, m in zip(prompt.labels, share, answered, strict=True) if m < n / 100]
+        was_right, is_right = truth.accepted[places, before], truth.accepted[places, after]
+        n_better, n_worse = int((is_right & ~was_right).sum()), int((was_right & ~is_right).sum())
+        counts = [np.bincount(labels, minlength=len(prompt.labels)) for labels in (truth.first, before, after)]
+        lost = [label for label, n, was, is_now in zip(prompt.labels, *counts, strict=True) if is_now < n / 100 <= was]
         trials[prompt.name] = PriorTrial(
             statistics=prompt_statistics(truth, probabilities_of(of_prompt), of_prompt)[0],
             with_prior=float(is_right.mean()),

@@ -53,28 +53,19 @@ class ReliabilityBin(Record):
 class Statistics(Record):
     """How well answers and probabilities fit the accepted labels; null where there are no rows.
 
-    An answer is the most probable label, whether or not a fallback replaces it.
+    An answer is the most probable label, whether or not a fallback replaces it. Over several prompts, balanced accuracy
+    and macro-F1 are the means of theirs.
     """
 
     n_rows: int = Field(description="labelled rows")
     accuracy: float | None = Field(description="share of the rows whose answer is accepted")
     accuracy_ci: tuple[float, float] | None = Field(description="its Wilson 95 % interval")
-    balanced_accuracy: float | None = Field(
-        description="mean recall of the labels that are true in some row; over several prompts, the mean of their "
-        "values"
-    )
+    balanced_accuracy: float | None = Field(description="mean recall of the labels that are true in some row")
     majority: float | None = Field(description="the accuracy of the best single label for all rows of a prompt")
-    macro_f1: float | None = Field(
-        description="mean F1 of the labels that are true or predicted in some row; over several prompts, the mean of "
-        "their values"
-    )
-    log_loss: float | None = Field(
-        description="mean of -ln of the accepted labels' probability, in nats; probabilities below 1e-12 count as 1e-12"
-    )
+    macro_f1: float | None = Field(description="mean F1 of the labels that are true or predicted in some row")
+    log_loss: float | None = Field(description="mean of -ln of the accepted labels' probability (at least 1e-12)")
     ece: float | None = Field(description="expected calibration error over 15 bins of the answer's probability")
-    label_mass: float | None = Field(
-        description="mean probability that lies on the labels at all; null where the exact scores were not computed"
-    )
+    label_mass: float | None = Field(description="mean probability of all labels together; null without exact scores")
     reliability: tuple[ReliabilityBin, ...] = Field(description="15 bins of equal width")
 
 
@@ -103,9 +94,7 @@ class PromptStatistics(Statistics):
     n_abstained: int = Field(description="rows that the fallback answers")
     labels: dict[str, LabelStatistics] = Field(description="by label, in the order of the configuration")
     confusions: tuple[Confusion, ...] = Field(description="the most frequent ones, most frequent first")
-    confusion_matrix: tuple[tuple[int, ...], ...] = Field(
-        description="rows of a true label (row) that got a label (column), in the order of `labels`"
-    )
+    confusion_matrix: tuple[tuple[int, ...], ...] = Field(description="rows by true label and answer, as in `labels`")
 
 
 class ModeStatistics(Statistics):
@@ -136,9 +125,7 @@ class Check(Record):
     n_counted: int = Field(description="how many of these are answered")
     n_seen: int = Field(description="how many of these have a wrong answer")
     p_value: float = Field(description="how likely a share as bad as this is where the statement is true")
-    holds: bool = Field(
-        description="whether that is not too unlikely: at least 0.05, divided by the number of statements"
-    )
+    holds: bool = Field(description="whether that is not too unlikely: at least 0.05 over the number of statements")
     power: float = Field(description="with which probability so many rows show that the error is twice the stated one")
 
 
@@ -160,10 +147,7 @@ class EvaluationRecord(Record):
     compared_prompts: tuple[str, ...] | None = left_out_if_none(
         "the prompts that the figures of all rows are of, where a mode cannot score all of them"
     )
-    modes: dict[str, ModeStatistics] = Field(
-        description="`configured`: what `run` answers, with heads, prior, temperature and biases; by scoring: none of "
-        "these"
-    )
+    modes: dict[str, ModeStatistics] = Field(description="`configured`: what `run` answers; and by scoring")
     worst: tuple[WorstRow, ...] = Field(description="ten rows as configured, lowest probability first")
     non_finite: tuple[BadRow, ...] = Field(description="rows that are left out because their scores are not finite")
     check: CheckRecord | None = left_out_if_none(

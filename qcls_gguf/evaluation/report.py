@@ -52,9 +52,6 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
     }
     told = [Paragraph(str(mistake), "warning") for mistake in evaluation.warnings]  # a terminal has them already
     together = f", on the prompts {', '.join(common)}" if (common := evaluation.compared_prompts) else ""
-    rows = [[name, mode, *_statistics(found.prompts[name])] for name in configured for mode, found in modes.items()
-            if name in found.prompts]  # fmt: skip
-    has_several = len(configured) > 1
     return Document(
         title=f"Evaluation of {counted(len(configured), 'prompt')}",
         parts=[
@@ -65,20 +62,23 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
                 columns={"mode": TEXT, **_STATISTICS, "mass": ".3f"},
                 rows=[[mode, *_statistics(found), found.label_mass] for mode, found in modes.items()],
             )
-            if has_several
+            if len(configured) > 1
             else None,
             Table(
                 columns={"prompt": TEXT, "mode": TEXT, **_STATISTICS},
-                rows=rows,
+                rows=[
+                    [name, mode, *_statistics(found.prompts[name])]
+                    for name in configured
+                    for mode, found in modes.items()
+                    if name in found.prompts
+                ],
                 note="configured: as `run` answers; scorings: without heads, priors, temperatures and biases. Accuracy "
                 "with its Wilson 95 % interval; balanced: the mean recall of the labels; majority: the best single "
                 "label for all rows; log-loss in nats; ECE over 15 bins.",
             ),
             _labels(configured),
             _confusions(configured),
-            Section(title="Reliability", parts=[_reliability(modes)], on_terminal=False),
-            Section(title="Confusions", parts=[_confusion(found) for found in configured.values() if found.n_rows],
-                    on_terminal=False),
+            *(Section(title="Pictures", parts=[figure], on_terminal=False) for figure in _figures(evaluation)),
             _worst(evaluation),
             *(Paragraph(note, "warning") for note in _notes(evaluation)),
         ],
@@ -221,8 +221,14 @@ def trial_words(tried: PriorTrial) -> Iterator[str]:
     yield from likely_faults(found)
 
 
-def _reliability(modes: Mapping[str, Statistics]) -> Figure:
-    return Figure("reliability diagram", (4.6, 4.2), partial(_draw_reliability, modes))
+def _figures(evaluation: EvaluationRecord) -> Iterator[Figure]:
+    """Reliability of all modes, confusions of the prompts."""
+    yield Figure("reliability diagram", (4.6, 4.2), partial(_draw_reliability, evaluation.modes))
+    for name, found in evaluation.modes[CONFIGURED].prompts.items():
+        if found.n_rows:
+            side = max(2.6, 1.4 + 0.28 * len(found.labels))
+            draw = partial(_draw_confusion, name, found)
+            yield Figure(f"confusion matrix of {name}", (side + 0.4, side + 0.2), draw)
 
 
 def _draw_reliability(modes: Mapping[str, Statistics], axes: Axes) -> None:
@@ -239,12 +245,7 @@ def _draw_reliability(modes: Mapping[str, Statistics], axes: Axes) -> None:
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _confusion(found: PromptStatistics) -> Figure:
-    side = max(2.6, 1.4 + 0.28 * len(found.labels))
-    return Figure(f"confusion matrix of {found.prompt}", (side + 0.4, side + 0.2), partial(_draw_confusion, found))
-
-
-def _draw_confusion(found: PromptStatistics, axes: Axes) -> None:
+def _draw_confusion(name: str, found: PromptStatistics, axes: Axes) -> None:
     labels, matrix = list(found.labels), np.array(found.confusion_matrix)
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     axes.pcolormesh(share, cmap="Blues", vmin=0, vmax=1, edgecolors="#eee", linewidth=0.5)
@@ -256,4 +257,4 @@ def _draw_confusion(found: PromptStatistics, axes: Axes) -> None:
     axes.set_xticks(places, labels, rotation=90)
     axes.set_yticks(places, labels)
     axes.tick_params(length=0)
-    axes.set(aspect="equal", xlabel="answer", ylabel="label", title=found.prompt)
+    axes.set(aspect="equal", xlabel="answer", ylabel="label", title=name)

@@ -50,9 +50,7 @@ class FitRecord(Record):
 
     scoring: Scoring = Field(description="as configured")
     prior: Prior = Field(description="as configured")
-    accepted: bool = Field(
-        description="whether it lowers the log-loss of rows it has not seen by more than one standard error"
-    )
+    accepted: bool = Field(description="whether rows it has not seen have a lower log-loss by a standard error")
     temperature: float = Field(description="what the scores are divided by")
     n_rows: int = Field(description="rows that are labelled for the prompt")
     n_folds: int = Field(description="of the cross-validation")

@@ -34,18 +34,10 @@ class LearntPrompt(Record):
     scoring: Scoring = Field(description="of the labels' texts, with `prior` the most accurate way on these rows")
     prior: Prior = Field(description="of the labels' texts: none, or the content-free one")
     zero_shot: AnswerQuality | None = Field(description="in that way; null without rows")
-    learnt: AnswerQuality | None = Field(
-        description="by heads chosen and fitted without a row's fold; null where none was fitted"
-    )
-    curve: dict[int, float] = Field(
-        description="the accuracy of such heads by the number of rows that each was learnt from: a quarter, half, all "
-        "of the others"
-    )
+    learnt: AnswerQuality | None = Field(description="by heads fitted without a row's fold; null where none was")
+    curve: dict[int, float] = Field(description="accuracy of such heads by rows learnt from: a quarter, half, all")
     confusions: tuple[Confusion, ...] = Field(description="the most frequent ones of such heads, of all of the others")
-    p: float | None = Field(
-        description="of the sign test: the probability of so many rows that only the heads answer rightly, if they "
-        "were no better"
-    )
+    p: float | None = Field(description="of the sign test of rows that only one of both has right")
     kept: bool = Field(description="whether the prompt has a head in the file")
     depth: int | None = Field(description="the layers that the head of all rows needs")
     text: str | None = Field(description="the text that it reads instead of the prompt's own")
