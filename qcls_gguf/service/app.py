@@ -52,7 +52,6 @@ _PAGE = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
-_DIALECTS = {path: [dialect for dialect in DIALECTS if dialect.path == path] for path in [d.path for d in DIALECTS]}
 
 
 class App:
@@ -105,7 +104,7 @@ class App:
         exchange.reason = refusal.reason
         may_stay = refusal.status != 408 and not exchange.header(b"expect")
         stays = exchange.is_read or (may_stay and await _dropped(exchange))
-        words = _DIALECTS[path][-1].words if path in _DIALECTS else openai_words
+        words = DIALECTS[path].words if path in DIALECTS else openai_words
         headers = refusal.headers | ({} if stays else {"connection": "close"})
         return Response(json_bytes(words(refusal)), refusal.status, headers, media_type=JSON)
 
@@ -141,17 +140,16 @@ def _json(body: object) -> Response:
 
 
 async def _asked(exchange: Exchange) -> Response:
-    """The answer of one of the path's dialects."""
+    """The answer of the path's dialect."""
     exchange.check_headers()
-    dialects = _DIALECTS[exchange.route]
-    if dialects[-1].takes_lines and exchange.content_type in LINES:
+    dialect = DIALECTS[exchange.route]
+    if dialect.takes_lines and exchange.content_type in LINES:
         _ = exchange.lifecycle.backend  # before the answer begins
         # else Starlette reads from the client, who still sends
         exchange.scope["asgi"] = exchange.scope["asgi"] | {"spec_version": "2.4"}
-        return StreamingResponse(lines(dialects[-1], exchange), media_type=LINES[0])
+        return StreamingResponse(lines(dialect, exchange), media_type=LINES[0])
     body = await exchange.read_json()
     exchange.backend = exchange.lifecycle.backend
-    dialect = next(dialect for dialect in dialects if dialect.claims(body))
     asked = dialect.ask(parse(dialect.request, body), exchange)
     content = await exchange.unless_gone(answer(asked, exchange))
     if isinstance(asked, Texts) or not asked.is_stream:
@@ -214,7 +212,7 @@ async def _description(_: Exchange) -> Response:
 
 
 _ROUTES: dict[str, tuple[str, str, Callable[[Exchange], Awaitable[Response]]]] = {
-    **{path: ("POST", dialects[-1].summary, _asked) for path, dialects in _DIALECTS.items()},
+    **{path: ("POST", dialect.summary, _asked) for path, dialect in DIALECTS.items()},
     "/health": ("GET", "Whether the process is alive", _health),
     "/ready": ("GET", "Whether requests are answered", _health),
     "/metrics": ("GET", "Counts for Prometheus", _counts),
@@ -235,8 +233,8 @@ _ROUTES: dict[str, tuple[str, str, Callable[[Exchange], Awaitable[Response]]]] =
 def description() -> JsonObject:
     """The OpenAPI description of the routes. The answers of operations are not described."""
     models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorAnswer, "serialization")}
-    models |= {(dialect.request, "validation") for dialect in DIALECTS}
-    models |= {(model, "serialization") for dialect in DIALECTS for model in dialect.answers}
+    models |= {(dialect.request, "validation") for dialect in DIALECTS.values()}
+    models |= {(model, "serialization") for dialect in DIALECTS.values() for model in dialect.answers}
     in_order = sorted(models, key=lambda model: model[0].__name__)
     references, schemas = models_json_schema(in_order, ref_template="#/components/schemas/{model}")
 
@@ -258,9 +256,8 @@ def description() -> JsonObject:
             "responses": {"200": {"description": "answered"}, "default": refused},
         }
         paths[path] = {method.lower(): operation}
-        if path in _DIALECTS:
-            *_, dialect = dialects = _DIALECTS[path]
-            body = content([other.request for other in reversed(dialects)], "validation")
+        if dialect := DIALECTS.get(path):
+            body = content([dialect.request], "validation")
             if dialect.takes_lines:
                 body[LINES[0]] = {"schema": text}
             operation["parameters"] = [{"name": name, "in": "query", "schema": text} for name in dialect.parameters]

@@ -100,8 +100,6 @@ class Dialect:
     """the body"""
     ask: Callable[[Any, Exchange], Inquiry]
     """what a request asks. Raises RefusedError"""
-    claims: Callable[[object], bool] = lambda _: True
-    """whether a body, as JSON, is of this dialect; of several on a path, the first that claims it answers"""
     takes_lines: bool = False
     """whether a body may be a stream of lines, one request in a line"""
     parameters: tuple[str, ...] = ()

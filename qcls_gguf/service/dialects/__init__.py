@@ -6,15 +6,12 @@ from ...report.record import RunRecord
 from ..dialect import Dialect
 from . import chat_completions, classify, openai_decisions, predict, systemone
 
-DIALECTS: tuple[Dialect, ...] = (
+_ROWS = (
     Dialect(
         "/v1/classify", "Label a query by the configured prompts", classify.ClassifyRequest, classify.ask,
         takes_lines=True, answers=(RunRecord, classify.ClassifyAnswers),
     ),
     Dialect(
-        "/v1/decisions", "as TypeSafe does", systemone.SystemOneRequest, systemone.ask, claims=systemone.claims
-    ),
-    Dialect(  # all other bodies
         "/v1/decisions", "Answer questions about a text, as OpenAI does", openai_decisions.DecisionsRequest,
         openai_decisions.ask,
     ),
@@ -31,5 +28,4 @@ DIALECTS: tuple[Dialect, ...] = (
         chat_completions.ChatRequest, chat_completions.ask,
     ),
 )  # fmt: skip
-"""If a path has several dialects, the first one that claims a body gets it; the last one describes the path, and writes
-the errors."""
+DIALECTS = {dialect.path: dialect for dialect in _ROWS}

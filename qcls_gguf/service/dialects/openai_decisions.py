@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from ...config.words import JsonObject
 from ...questions.asking import Usage
@@ -123,6 +123,13 @@ class DecisionsRequest(QuestionsRequest):
     model: str
     input: str | Annotated[list[Item], Field(min_length=1)]
     questions: Annotated[list[Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, body: Any) -> Any:
+        if isinstance(body, dict) and "state" in body and "input" not in body:
+            raise ValueError("TypeSafe's requests, with a `state`, are answered at /v1/systemone")
+        return body
 
 
 def ask(request: DecisionsRequest, _: object) -> Questions:

@@ -1,4 +1,4 @@
-"""`/v1/systemone` in TypeSafe's words, `{"state", "questions": {name: question}}`; `/v1/decisions` takes it, too."""
+"""`/v1/systemone` in TypeSafe's words, `{"state", "questions": {name: question}}`."""
 
 from __future__ import annotations
 
@@ -54,11 +54,6 @@ class SystemOneRequest(QuestionsRequest):
     images: list[Any] | None = None
     files: list[Any] | None = None
     videos: list[Any] | None = None
-
-
-def claims(body: object) -> bool:
-    """Whether a body for `/v1/decisions` is of this dialect."""
-    return isinstance(body, dict) and "state" in body
 
 
 def ask(request: SystemOneRequest, _: object) -> Questions:
