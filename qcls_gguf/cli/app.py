@@ -72,7 +72,7 @@ def _top(
 
 
 class _Command(TyperCommand):
-    """A command whose errors are a line each, and which knows what there is instead of an option that was removed."""
+    """A command whose error is a line, and which knows what there is instead of an option that was removed."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""

@@ -23,7 +23,7 @@ def bench(
     batch: Annotated[list[int] | None, Option("--batch", "-b", metavar="N", min=1, max=1 << 24,
         help="Queries of a request; repeatable. Default: 1.")] = None,
     n_requests: Annotated[int, Option("--requests", "-n", metavar="N", min=1, max=1_000_000,
-        help="Requests of each kind.")] = 50,
+        help="Requests of a kind.")] = 50,
     n_warm_up: Annotated[int, Option("--warm-up", metavar="N", min=0, max=1_000_000,
         help="Requests before the counted ones.")] = 5,
     n_repeats: Annotated[int, Option("--repeat", metavar="N", min=1, max=1000,

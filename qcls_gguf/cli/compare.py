@@ -41,7 +41,7 @@ def compare(
     \b
     qcls          this package, in the configuration's scoring
     naive         stock llama.cpp with all logits, one decode a prompt, nothing cached
-    prefix        naive with each prompt's prefix cached
+    prefix        naive with the prompts' prefixes cached
     batched       prefix with all prompts in one decode
     llama-server  parallel HTTP requests in pinned slots  (--llama-server)
     ollama        parallel raw HTTP requests              (--ollama and --ollama-model)

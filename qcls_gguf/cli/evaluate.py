@@ -31,7 +31,7 @@ def evaluate(
     """Measure on labelled queries how well a configuration answers.
 
     A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}. CSV has a column query
-    (or --query-column) and one for each prompt's name, with accepted labels separated by |; --ignore-columns names
+    (or --query-column) and one a prompt, of its name, with accepted labels separated by |; --ignore-columns names
     other columns. `configured` is what `run` answers, with heads, prior, temperature and biases: accuracy, the mean
     recall of the labels (balanced), the accuracy of the best single label (majority), and by label how many rows are
     found; warnings name labels that are hardly ever found or never answered, and prompts no better than one label.
@@ -102,7 +102,7 @@ def calibrate(
     prefers on the whole. That helps small models most, and harms where one label is right for nearly all queries; to
     see what it changes, name the file in the configuration and run eval on labelled rows.
 
-    --target-error SHARE states an error rate instead: it finds for each prompt the lowest threshold with which the
+    --target-error SHARE states an error rate instead: it finds for every prompt the lowest threshold with which the
     error among answered queries is at most SHARE, with --confidence over the choice of the rows; all other queries get
     --fallback. The rows must be others than those that fitted a temperature, biases or heads, and like the queries to
     come; docs/stated-error.md says more. Prompts whose error cannot be stated are named, with the rows that would be

@@ -23,7 +23,7 @@ def inspect_config(
     query: Annotated[str | None, Option("--query", "-q", metavar="TEXT",
         help="The query to show them with. Default: an empty one.")] = None,
     statement: Annotated[bool, Option("--statement",
-        help="Print what the calibration states, a paragraph for each prompt.")] = False,
+        help="Print what the calibration states, a paragraph a prompt.")] = False,
     format: o.Format = "table", quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None,
     model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
@@ -32,11 +32,11 @@ def inspect_config(
 ) -> None:  # fmt: skip
     """Show what a configuration costs with a model, before any query.
 
-    For each prompt it shows the cached tokens, the tokens that every request adds, each label's tokens and the label
+    For every prompt it shows the cached tokens, the tokens that every request adds, labels' tokens and the label
     trie; for all prompts together the tokens of an empty query, the sequences and the context; and likely mistakes in
     the prompts. Exit codes are those of run.
 
-    --show-prompt shows what the model reads: the exact text and tokens of each prompt with a query, and the labels.
+    --show-prompt shows what the model reads: the exact text and tokens of prompts with a query, and the labels.
     Control tokens are in reverse video, cached tokens blue, tokens that the request computes green, and tokens of
     labels yellow, underlined if they are computed too.
 

@@ -23,7 +23,7 @@ _LINE_S = 30.0
 def label(
     inputs: Annotated[list[str], Argument(metavar="IN…", help="Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")],
     out: Annotated[Path, Option("--out", "-o", metavar="DIR|FILE",
-        help="A folder that gets a file for each shard, or one file.")],
+        help="A folder that gets a file a shard, or one file.")],
     query_column: o.QueryColumn = None, input_format: o.InputFormat = None, encoding: o.Encoding = None,
     delimiter: o.Delimiter = None,
     output_format: Annotated[Literal["parquet", "csv", "tsv", "jsonl"] | None, Option("--output-format",
@@ -49,11 +49,11 @@ def label(
 ) -> int | None:  # fmt: skip
     """Label whole tables: files of any size, in shards, so that a stopped run can go on.
 
-    Every row of the inputs becomes one row of the output: its columns, for each prompt NAME and NAME_probability, and
+    Every row of the inputs becomes one row of the output: its columns, for every prompt NAME and NAME_probability, and
     `error` with the reason if the row got no labels. A shard is a row group of Parquet or a block of lines, of at most
-    --shard-rows rows. If --out is a folder, each shard becomes a file there; if it is a file, the shards are joined at
+    --shard-rows rows. If --out is a folder, a shard becomes a file there; if it is a file, the shards are joined at
     the end. Repeat the same command to finish a stopped run. Equal queries of a shard are computed once, with --cache
-    those of all shards and runs. On several GPUs or machines each run labels its part of the shards into an output of
+    those of all shards and runs. On several GPUs or machines every run labels its part of the shards into an output of
     its own: CUDA_VISIBLE_DEVICES=0 with --part 1/2, CUDA_VISIBLE_DEVICES=1 with --part 2/2. The summary goes to
     standard output, all else to standard error. Exit codes: 0, also if rows got no labels; 1 if an input or the output
     failed; 2 for usage and configuration, another run on the same output, an input that has changed; 3 for a model that

@@ -1,4 +1,4 @@
-"""The options that several commands have: each is declared once, and means the same everywhere."""
+"""The options that several commands have, declared once: they mean the same everywhere."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def run(
     format: Annotated[Literal["table", "json", "jsonl", "labels", "csv", "tsv"], Option("--format", "-f",
         help="How answers are printed: see below.")] = "table",
     top: Annotated[int | None, Option("--top", metavar="N", min=0,
-        help="Labels of each prompt that are shown; 0: all. " "Default: 3 in the table, all in JSON.")] = None,
+        help="Labels of a prompt that are shown; 0: all. Default: 3 in the table, all in JSON.")] = None,
     audit: Annotated[bool, Option("--audit",
         help="Add joint, mean and label mass, and whether joint picks another label.")] = False,
     quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None,

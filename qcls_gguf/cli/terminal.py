@@ -140,7 +140,7 @@ def long_work(offline: bool, quiet: bool) -> Iterator[ClassifierOpener]:
 
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[OnProgress]:
-    """A bar on the terminal for each part of the work; it appears with the first (part, done, total)."""
+    """A bar on the terminal for every part of the work; it appears with the first (part, done, total)."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -82,7 +82,7 @@ class PromptCalibration(Settings):
         return self.temperature is not None or self.bias is not None
 
     def biases(self, labels: Sequence[str]) -> list[float] | None:
-        """The bias of each label; None where there are none."""
+        """The biases of labels in this order; None where there are none."""
         return None if self.bias is None else [self.bias[label] for label in labels]
 
 
@@ -170,7 +170,7 @@ class _File(Settings):
 
 
 def read_calibration(config: Config) -> Calibration | None:
-    """The calibration file of a configuration, where it names one. Raises ConfigError, with a line for each mistake."""
+    """The calibration file that a configuration names. Raises ConfigError, with a line for every mistake."""
     path = config.calibration
     if path is None:
         return None

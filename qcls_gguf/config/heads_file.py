@@ -24,10 +24,9 @@ from ..errors import ConfigError, prefixed, readable
 from ..statistics import Float32Array
 from ..version import __version__
 from .calibration_file import Calibration, FittedFile, read_calibration
-from .prompt import PromptConfig
+from .prompt import SLOT, PromptConfig
 from .schema import Config
 from .settings import LISTED, Count, Settings, Text, config_error, mistakes
-from .template import SLOT
 from .words import digest_of, hint
 
 MOST_BYTES = 1 << 28

@@ -14,7 +14,7 @@ from .resources import config_path
 from .schema import Config, ConfigFile
 from .settings import Mistake, config_error, given, mistakes
 from .words import JsonObject, kind_of
-from .yaml_values import load_yaml, read_text, text_block
+from .yaml_values import load_yaml, read_text
 
 _SCORING_KEYS = ("scoring", "force_single_token_labels")
 _SHARED = (
@@ -26,7 +26,7 @@ _SHARED = (
 def load_config(path: str | Path) -> Config:
     """Read and check a configuration: a file, or one that comes with the package, by its name, such as `fashion-8`.
 
-    Raises ConfigError, with a line for each mistake.
+    Raises ConfigError, with a line for every mistake.
     """
     try:
         file = config_path(path).expanduser()
@@ -49,7 +49,7 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     try:
         found = ConfigFile.model_validate(body, context={"folder": folder})
     except ValidationError as e:
-        wrong = [_at_its_place(each, tree) for each in mistakes(e, ConfigFile, _SHARED)]
+        wrong = [_at_its_place(mistake, tree) for mistake in mistakes(e, ConfigFile, _SHARED)]
         raise config_error(dict.fromkeys(wrong), tree, file=file) from None
     return Config(path=path, **dict(found))
 
@@ -80,22 +80,6 @@ def _at_its_place(mistake: Mistake, tree: dict[Any, Any]) -> Mistake:
         if own.get(where[2]) is None and tree.get(where[2]) is not None:
             return Mistake(where[2:], mistake.what)
     return mistake
-
-
-def config_tree(config: Config) -> JsonObject:
-    """The values of a configuration's file. The loader makes the same configuration of them; names of files are
-    absolute."""
-    found: JsonObject = config.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
-    prompts: list[JsonObject] = found.pop("prompts")
-    tree = {key: value for key, value in found.items() if value}
-    for prompt in prompts:
-        prompt |= {key: text_block(prompt[key]) for key in TEXT_KEYS if key in prompt}
-    for key in TEXT_KEYS:
-        if len(prompts) > 1 and key in prompts[0] and all(each.get(key) == prompts[0][key] for each in prompts):
-            tree[key] = prompts[0][key]
-            for prompt in prompts:
-                del prompt[key]
-    return {**tree, "prompts": prompts}
 
 
 class _Schema(GenerateJsonSchema):

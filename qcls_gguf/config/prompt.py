@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -11,7 +13,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from ..errors import ConfigError
 from .scoring import FIRST_TOKEN, TREE, Scoring
 from .settings import LISTED, FilledText, Settings, Text, Truth, VisibleText, distinct, given, refusal
-from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
 from .words import JsonObject, kind_of, shown
 
 Prior = Literal["none", "content_free"]
@@ -36,9 +37,25 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
 """What a prompt's text is made from."""
 _MAX_LABELS = 10_000
-_MAX_CONTENT_FREE = 100  # each is computed at start-up
+_MAX_CONTENT_FREE = 100  # computed at start-up
 _CUE = "{name}:"  # docs/real-models.md has the figures
 _NO_TEXT = object()
+
+SLOT = "{query}"
+LABELS_SLOT = "{labels}"
+DESCRIBED_SLOT = "{labels_described}"
+NAME_SLOT = "{name}"
+DESCRIBE_SLOT = "{describe}"
+ALL_LABELS_SLOT = "{all_labels}"
+ALL_DESCRIBED_SLOT = "{all_labels_described}"
+LABEL_SLOTS = (LABELS_SLOT, DESCRIBED_SLOT)
+ALL_SLOTS = (ALL_LABELS_SLOT, ALL_DESCRIBED_SLOT)
+"""Those that every prompt of a configuration has a part in."""
+SLOTS = (SLOT, *LABEL_SLOTS, NAME_SLOT, DESCRIBE_SLOT, *ALL_SLOTS)
+_SEPARATOR = ", "
+_BRACED = re.compile(r"\{ ?[A-Za-z_]{1,30} ?\}")
+_QUERY_WORDS = ("text", "input", "query", "question", "sentence", "content", "message", "document", "q")
+_LABEL_WORDS = ("label", "options", "choices", "classes", "categories", "label_list")
 
 Confidence: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]
 Temperature: TypeAlias = Annotated[float, Field(strict=True, ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)]
@@ -115,7 +132,7 @@ class PromptConfig(Settings):
         Field(min_length=2, max_length=_MAX_LABELS, json_schema_extra=_labels_schema),
         LISTED,
         distinct("label"),
-    ] = Field(description="the answers, as a list or with a description each")
+    ] = Field(description="the answers, as a list, or with descriptions")
     label_descriptions: Annotated[tuple[VisibleText | None, ...], LISTED] | None = Field(
         default=None, description="descriptions of a list of labels, in its order"
     )
@@ -161,11 +178,6 @@ class PromptConfig(Settings):
         return _CUE if self.answer_cue is None else self.answer_cue
 
     @property
-    def has_labels_slot(self) -> bool:
-        """Whether one of its texts has a slot for its own labels."""
-        return any(slot in text for text in self.texts.values() for slot in LABEL_SLOTS)
-
-    @property
     def template(self) -> str:
         """The whole text with its slots. Raises ConfigError if the chat template has not rendered it yet."""
         if self.prompt_template is None:
@@ -175,13 +187,18 @@ class PromptConfig(Settings):
     @property
     def expanded_template(self) -> str:
         """The whole text with all slots filled except the query's. Raises ConfigError as `template` does."""
-        return expand(self.template, self.words.texts)
+        return expand(self.template, self.fillings)
 
     @property
-    def words(self) -> Words:
-        """The values of its slots."""
-        descriptions = self.label_descriptions or ()
-        return Words(name=self.name, labels=self.labels, descriptions=descriptions, describe=self.describe)
+    def fillings(self) -> dict[str, str]:
+        """The texts of the slots that depend neither on the query nor on other prompts."""
+        pairs = zip(self.labels, self.label_descriptions or [None] * len(self.labels), strict=True)
+        return {
+            LABELS_SLOT: _SEPARATOR.join(self.labels),
+            DESCRIBED_SLOT: "\n".join(f"- {label}: {text}" if text else f"- {label}" for label, text in pairs),
+            NAME_SLOT: self.name,
+            DESCRIBE_SLOT: self.describe or "",
+        }
 
     @property
     def texts(self) -> dict[str, str]:
@@ -220,11 +237,70 @@ class PromptConfig(Settings):
         if self.label_descriptions and len(self.label_descriptions) != len(self.labels):
             n, n_labels = len(self.label_descriptions), len(self.labels)
             raise refusal(f"has {n} texts for {n_labels} labels: give one, or null, for each", "label_descriptions")
-        check_texts(self.texts, self.words)
+        _check_texts(self)
         for key, other in (("min_confidence", "fallback"), ("fallback", "min_confidence")):
             if getattr(self, key) is not None and getattr(self, other) is None:
                 raise refusal(f"{shown(getattr(self, key))} needs {other}: give both or neither", key)
         return self
+
+
+def _check_texts(prompt: PromptConfig) -> None:
+    """Refuse texts without exactly one `{query}`, also after other slots are filled, by the setting to change."""
+    texts, fillings = prompt.texts, prompt.fillings  # the last text should hold the query
+    key, whole = list(texts)[-1], "".join(texts.values())
+    has, it = ("has", "it") if len(texts) == 1 else (f"{' and '.join(texts)} have", "a prompt")
+    if (n_slots := sum(text.count(SLOT) for text in texts.values())) != 1:
+        remedy = no_query(whole) if n_slots == 0 and len(texts) == 1 else f"{it} needs exactly one"
+        raise refusal(f"{has} {n_slots} {SLOT} slots: {remedy}", key)
+    for slot in LABEL_SLOTS:
+        if (n_slots := whole.count(slot)) > 1:
+            raise refusal(f"{has} {n_slots} {slot} slots: {it} may have one", key)
+    if DESCRIBE_SLOT in whole and prompt.describe is None:
+        what = f"is missing, and {key} has a {DESCRIBE_SLOT} slot for it: give it, or remove the slot"
+        raise refusal(what, "describe")
+    expanded = [expand(text, fillings) for text in texts.values()]
+    for slot in (SLOT, *fillings):
+        if sum(text.count(slot) for text in expanded) != (slot == SLOT):
+            made = {"name": [prompt.name], "describe": [prompt.describe or ""], "labels": prompt.labels}
+            found = ((name, text) for name, texts_of_it in made.items() for text in texts_of_it if slot in text)
+            name, text = next(found, ("labels", prompt.labels[0]))
+            what = f"{shown(text)} in place of the template's {{{name}}} makes another {slot} slot: change it"
+            raise refusal(what, name)
+
+
+def braced_words(text: str) -> list[str]:
+    """The words in braces that look like slots and are none, each once."""
+    return [word for word in dict.fromkeys(_BRACED.findall(text)) if word not in SLOTS]
+
+
+def meant_slot(word: str) -> str | None:
+    """The slot that a word in braces is likely meant for."""
+    bare = word.strip("{} ").lower()
+    if bare in _QUERY_WORDS:
+        return SLOT
+    if bare in _LABEL_WORDS:
+        return LABELS_SLOT
+    return next(iter(get_close_matches(f"{{{bare}}}", SLOTS, n=1)), None)
+
+
+def no_query(text: str) -> str:
+    """What to do about a text without a slot for the query, after a colon."""
+    word = next((word for word in braced_words(text) if meant_slot(word) == SLOT), None)
+    return f"did you mean {SLOT} by {word}?" if word else "it needs exactly one"
+
+
+def expand(template: str, texts: Mapping[str, str]) -> str:
+    """The template with slots replaced by their texts; what looks like a slot in such a text stays."""
+    return re.sub("|".join(map(re.escape, texts)), lambda slot: texts[slot[0]], template)
+
+
+def all_texts(prompts: Sequence[PromptConfig]) -> dict[str, str]:
+    """The texts of the slots that all prompts fill: their names, with their labels or with described ones."""
+    named = [(f"{prompt.name} ({prompt.describe})" if prompt.describe else prompt.name, prompt) for prompt in prompts]
+    return {
+        ALL_LABELS_SLOT: "\n".join(f"{name}: [{_SEPARATOR.join(prompt.labels)}]" for name, prompt in named),
+        ALL_DESCRIBED_SLOT: "\n".join(f"{name}:\n{prompt.fillings[DESCRIBED_SLOT]}" for name, prompt in named),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict
 from pydantic import AfterValidator, Field, model_validator
 
 from ..errors import ConfigError
-from .prompt import CONTENT_FREE_QUERIES, IgnoredKind, PromptConfig
+from .prompt import ALL_SLOTS, CONTENT_FREE_QUERIES, SLOTS, IgnoredKind, PromptConfig, all_texts, expand
 from .resources import EMBEDDED, OLLAMA, PACKAGE
 from .scoring import Scoring
 from .settings import LISTED, Count, File, FilledText, Settings, Size, Truth, Variables, distinct, given, refusal
-from .template import ALL_SLOTS, SLOTS, all_texts, expand
 from .words import JsonObject, digest_of, hint
 
 Auto = Literal["auto"]
@@ -92,13 +91,15 @@ class RuntimeConfig(Settings):
         default="auto", description="layers on the GPU; auto: as many as its free memory holds"
     )
     n_threads: Count | Auto = Field(default="auto", description="CPU threads; auto: the physical cores less one")
-    n_ctx: Count | Auto = Field(default="auto", description="cells of the KV cache, a token each; auto: what is needed")
+    n_ctx: Count | Auto = Field(
+        default="auto", description="cells of the KV cache, one for a token; auto: what is needed"
+    )
     n_batch: Count | Auto = Field(
         default="auto", description="tokens of one decode; auto: a query of max_query_tokens over all prompts"
     )
     n_seq_max: Annotated[Count, Field(le=MAX_SEQ)] | Auto = Field(
         default="auto",
-        description="sequences of the context; auto: for each stored prefix and each label branch of a request",
+        description="sequences of the context; auto: for stored prefixes and the label branches of a request",
     )
     question_cells: Size | Auto = Field(
         default="auto",
@@ -112,7 +113,7 @@ class RuntimeConfig(Settings):
     )
     kv_type: KvType = Field(default="f16", description="the number type of the KV cache; q8_0 and q4_0 need flash_attn")
     max_query_tokens: Count = Field(
-        default=256, description="most tokens of a query, which may have 32 bytes for each of them"
+        default=256, description="most tokens of a query, which may have 32 times as many bytes"
     )
     long_queries: LongQueries = Field(
         default="refuse", description="which part of a longer query is labelled; middle: its beginning and end"
@@ -164,13 +165,13 @@ class RuntimeConfig(Settings):
 
 
 def _filled(prompts: tuple[PromptConfig, ...]) -> tuple[PromptConfig, ...]:
-    """With the slots filled whose text depends on all prompts; after this, prompts do not depend on each other."""
+    """With the slots filled whose text depends on all prompts; after this, no prompt depends on another."""
     if not any(slot in text for prompt in prompts for text in prompt.texts.values() for slot in ALL_SLOTS):
         return prompts
-    fillings = all_texts([prompt.words for prompt in prompts])
+    fillings = all_texts(prompts)
     for index, prompt in enumerate(prompts):
         for slot in SLOTS:
-            if any(slot in text for text in all_texts([prompt.words]).values()):
+            if any(slot in text for text in all_texts([prompt]).values()):
                 what = f"a text of it makes another {slot} slot in place of {' or '.join(ALL_SLOTS)}: change it"
                 raise refusal(what, index)
     return tuple(
@@ -259,7 +260,7 @@ def chosen_prompts(config: Config, names: Collection[str]) -> tuple[PromptConfig
 
 def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:
     """A digest of everything but the model that a prompt's probabilities depend on: the prompt and its calibration."""
-    return digest_of([prompt_hash, round(temperature, 6), bias and [round(each, 6) for each in bias]])
+    return digest_of([prompt_hash, round(temperature, 6), bias and [round(number, 6) for number in bias]])
 
 
 def short(digest: str) -> str:

@@ -98,7 +98,7 @@ def given(values: Any, *, keep: Collection[str] = ()) -> Any:
 
 
 def settings_in_file(cls: type[T], file: YamlText) -> T:
-    """Settings of a class from a YAML text of keys and values. Raises ConfigError, with a line for each mistake."""
+    """Settings of a class from a YAML text of keys and values. Raises ConfigError, with a line for every mistake."""
     if not isinstance(file.values, dict):
         raise ConfigError(f"expected keys and values, got {kind_of(file.values)}")
     try:
@@ -175,7 +175,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def config_error(wrong: Iterable[Mistake], values: Any, file: YamlText | None = None) -> ConfigError:
-    """The error with a line for each mistake. values: the checked ones; file: that they stand in."""
+    """The error, with a line for every mistake. values: the checked ones; file: that they stand in."""
     if file is not None:
         wrong = sorted(wrong, key=lambda mistake: file.line(mistake.where) or 0)
     lines = []

@@ -129,7 +129,7 @@ def close_to(name: Any, known: Sequence[str]) -> str | None:
     text = name[:_LONGEST]
     if close := difflib.get_close_matches(text, known, n=1, cutoff=_SURE):
         return close[0]
-    with_it = [each for each in known if text in each.split("_")]
+    with_it = [name for name in known if text in name.split("_")]
     if len(with_it) == 1:
         return with_it[0]
     return next(iter(difflib.get_close_matches(text, known, n=1)), None)

@@ -21,7 +21,7 @@ from .words import shown
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_VALUES = 20_000
-"""keys and values; what an alias repeats counts each time, a long text as several"""
+"""keys and values; what an alias repeats counts again, a long text as several"""
 _N_CHARACTERS = 200
 """of a text count as one more value"""
 _OPEN = 0

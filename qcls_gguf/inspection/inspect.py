@@ -10,8 +10,8 @@ from pathlib import Path
 from ..classifier import Classifier
 from ..config.calibration_file import StatedError, StatementSource, read_calibration
 from ..config.heads_file import Head
+from ..config.prompt import SLOT
 from ..config.schema import MAX_SEQ, chosen_prompts, short
-from ..config.template import SLOT
 from ..config.words import counted, shown
 from ..errors import ConfigError
 from ..model.header import TensorInfo

@@ -13,10 +13,9 @@ import numpy as np
 
 from ..classifier import Classifier
 from ..config.heads_file import Head, heads_content
-from ..config.prompt import CONTENT_FREE_QUERIES, Prior, PromptConfig
+from ..config.prompt import CONTENT_FREE_QUERIES, SLOT, Prior, PromptConfig
 from ..config.schema import Config, chosen_prompts
 from ..config.scoring import TREE, Scoring
-from ..config.template import SLOT
 from ..config.words import counted, shown
 from ..core.handle import PromptHandle
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery

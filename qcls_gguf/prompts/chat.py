@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
-from ..config.prompt import PromptConfig
+from ..config.prompt import SLOT, PromptConfig
 from ..config.schema import ModelConfig
-from ..config.template import SLOT
 from ..errors import ConfigError, prefixed
 from .compiled import Tokenizer, common_prefix
 

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config.heads_file import Head
-from ..config.prompt import PromptConfig
-from ..config.template import SLOT
+from ..config.prompt import SLOT, PromptConfig
 from ..errors import ConfigError, PlanError, prefixed
 from .trie import LabelTrie, Pointer, build_trie, end_of_prompt
 

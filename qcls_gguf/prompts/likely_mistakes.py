@@ -10,10 +10,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from ..config.prompt import LikelyMistake, MistakeKind, PromptConfig
+from ..config.prompt import (
+    DESCRIBED_SLOT,
+    LABELS_SLOT,
+    SLOT,
+    SLOTS,
+    LikelyMistake,
+    MistakeKind,
+    PromptConfig,
+    braced_words,
+    meant_slot,
+)
 from ..config.schema import ModelConfig
 from ..config.scoring import FIRST_TOKEN
-from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
 from ..config.words import ALIKE, digest_of, listed, seen_as, shown
 from ..errors import ConfigError, PlanError
 from ..model import Vocabulary

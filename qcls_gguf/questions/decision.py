@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..classifier import Classifier
-from ..config.prompt import PromptConfig
-from ..config.template import SLOT
+from ..config.prompt import SLOT, PromptConfig
 from ..errors import ConfigError, ModelError
 from ..model import Model
 from ..model.header import DECISION_KINDS

@@ -17,10 +17,9 @@ import numpy as np
 from pydantic import Field
 
 from ..classifier import Classifier
-from ..config.prompt import PromptConfig
+from ..config.prompt import SLOT, SLOTS, PromptConfig
 from ..config.schema import ModelConfig
 from ..config.settings import Settings, Text, settings_in_file
-from ..config.template import SLOT, SLOTS
 from ..config.yaml_values import load_yaml, read_text
 from ..errors import CapacityError, ConfigError, prefixed
 from ..model import Model

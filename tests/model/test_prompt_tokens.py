@@ -12,8 +12,7 @@ from conftest import MakeModel
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.config.prompt import PromptConfig
-from qcls_gguf.config.template import SLOT
+from qcls_gguf.config.prompt import SLOT, PromptConfig
 from qcls_gguf.errors import ConfigError, PlanError
 from qcls_gguf.native import NativeModel
 from qcls_gguf.prompts.compiled import Prompt, compile_prompt

@@ -7,7 +7,7 @@ import yaml
 from conftest import ROOT
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, load_config
-from qcls_gguf.config.template import SLOTS
+from qcls_gguf.config.prompt import SLOTS
 from qcls_gguf.questions.forms import INSTRUCTIONS, OPTIONS, FormSettings, compile_question, form_texts, read_forms
 from qcls_gguf.questions.question import Distribution, Question
 

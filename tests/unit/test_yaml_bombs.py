@@ -12,7 +12,6 @@ import yaml
 from config_texts import parse
 
 from qcls_gguf import ConfigError
-from qcls_gguf.config.load import config_tree
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.schema import Config
 from qcls_gguf.config.yaml_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, load_yaml, read_text, yaml_text
@@ -231,4 +230,5 @@ def test_a_label_is_read_as_it_is_written_or_its_quotes_are_asked_for(label: str
 def test_what_is_written_is_read_again(label: str) -> None:
     config = Config(prompts=(PromptConfig(name=label if label.strip() == label else "p", prompt_template="{query}",
                                           labels=(label, "x"), fallback=label, min_confidence=0.5),))  # fmt: skip
-    assert parse(yaml_text(config_tree(config))).prompts == config.prompts
+    tree = {"prompts": [prompt.model_dump(mode="json", exclude_defaults=True) for prompt in config.prompts]}
+    assert parse(yaml_text(tree)).prompts == config.prompts
