@@ -198,14 +198,15 @@ def _started(
             rss_bytes=rss_bytes(),
             gpu_bytes=used_gpu,
         )
-        yield (
-            record,
-            [
-                Workload(config=name, classifier=classifier, queries=of.name, requests=requests_of(of.queries, batch))
-                for of in query_sets
-                for batch in settings.batches
-            ],
-        )
+        workloads = []
+        for query_set in query_sets:
+            n = len(query_set.queries)
+            for batch in settings.batches:  # a cycle of n requests for n queries
+                requests = [[query_set.queries[(i * batch + j) % n] for j in range(batch)] for i in range(n)]
+                workloads.append(
+                    Workload(config=name, classifier=classifier, queries=query_set.name, requests=requests)
+                )
+        yield record, workloads
 
 
 def _check_queries(classifier: Classifier, queries: QuerySet, largest_batch: int) -> None:
@@ -219,11 +220,6 @@ def _check_queries(classifier: Classifier, queries: QuerySet, largest_batch: int
             classifier.check(query)
         except PlanError as e:
             raise ConfigError(f"{queries.name}: query {number}: {e}") from None
-
-
-def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:
-    """The requests of one cycle, `batch` consecutive queries in one: n requests for n queries."""
-    return [[queries[(i * batch + j) % len(queries)] for j in range(batch)] for i in range(len(queries))]
 
 
 def _weight_bytes(classifier: Classifier) -> int:

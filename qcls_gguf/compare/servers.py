@@ -91,19 +91,16 @@ def _asked(
 
 def _log_probs(answer: Any, list_key: str, pieces: dict[int, bytes]) -> dict[int, float]:
     """The log-probabilities of those tokens that an answer names; pieces: their bytes. Raises PeerError."""
+    by_piece = {}
     try:
-        entries = answer[list_key][0]["top_logprobs"]
-        by_piece = {_piece(entry): float(entry["logprob"]) for entry in reversed(entries)}
+        for entry in reversed(answer[list_key][0]["top_logprobs"]):
+            content = entry.get("bytes")
+            piece = bytes(content) if isinstance(content, list) else str(entry["token"]).encode()
+            by_piece[piece] = float(entry["logprob"])
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as e:
         raise PeerError(f"the answer has no {list_key} with top_logprobs: {e!r}") from e
     log_probs = {token: by_piece.get(piece, -math.inf) for token, piece in pieces.items()}
     return {token: p for token, p in log_probs.items() if _LOWEST < p < math.inf}
-
-
-def _piece(entry: JsonObject) -> bytes:
-    """The bytes of the token of an entry of top_logprobs."""
-    content = entry.get("bytes")
-    return bytes(content) if isinstance(content, list) else str(entry["token"]).encode()
 
 
 @contextmanager

@@ -113,21 +113,16 @@ def _left_out(n: int, one: str) -> str:
 def _prompt_tree(prompt: records.PromptInspection) -> Tree:
     tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
     tree.add(Text(f"added  {_sequence(prompt.fragment)} + {_sequence(prompt.suffix)}", style="dim"))
-    if prompt.head is not None:
-        tree.add(Text(_head(prompt.head), style="dim"))
+    if head := prompt.head:
+        parts = [
+            f"head  after {head.depth} of {head.n_layer} layers",
+            f"of the text {shown(head.text)}" if head.text else "of the prompt's own text",
+            "beside the labels' texts" if head.reads_labels else "",
+            f"learnt from {counted(head.n_rows, 'row')}" if head.n_rows else "",
+            f"{percent(head.accuracy)} right on rows left out" if head.accuracy is not None else "",
+        ]
+        tree.add(Text(", ".join(filter(None, parts)), style="dim"))
     return _with_labels(tree, prompt.trie)
-
-
-def _head(head: records.HeadInspection) -> str:
-    """How a head came to be."""
-    parts = [
-        f"head  after {head.depth} of {head.n_layer} layers",
-        f"of the text {shown(head.text)}" if head.text else "of the prompt's own text",
-        "beside the labels' texts" if head.reads_labels else "",
-        f"learnt from {counted(head.n_rows, 'row')}" if head.n_rows else "",
-        f"{percent(head.accuracy)} right on rows left out" if head.accuracy is not None else "",
-    ]
-    return ", ".join(filter(None, parts))
 
 
 def _with_labels(tree: Tree, node: records.TrieNode) -> Tree:

@@ -63,9 +63,13 @@ class Table:
 
     def cells(self) -> list[list[str]]:
         """The rows as text."""
-        return [
-            [_cell(value, form) for value, form in zip(row, self.columns.values(), strict=True)] for row in self.rows
-        ]
+
+        def cell(value: object, form: Format) -> str:
+            if value is None or isinstance(value, str):
+                return NO_VALUE if value is None else value
+            return form(value) if callable(form) else format(value, "" if form == TEXT else form)
+
+        return [list(map(cell, row, self.columns.values())) for row in self.rows]
 
     def is_text(self) -> list[bool]:
         """Whether a column stands to the left, by column."""
@@ -161,14 +165,6 @@ def shown_parts(parts: Sequence[Part | None]) -> list[Part]:
         return bool(part.rows if isinstance(part, Table) else not isinstance(part, Section) or shown_parts(part.parts))
 
     return [part for part in parts if part is not None and has_content(part)]
-
-
-def _cell(value: object, form: Format) -> str:
-    if value is None:
-        return NO_VALUE
-    if isinstance(value, str):
-        return value
-    return form(value) if callable(form) else format(value, "" if form == TEXT else form)
 
 
 def _renderables(parts: Sequence[Part | None], width: int) -> Iterator[RenderableType]:

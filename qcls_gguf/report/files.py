@@ -95,7 +95,10 @@ def check_writable(path: Path, name: str, others: Mapping[str, Path | None], *, 
     """
     try:
         for other_name, other in others.items():
-            if other is not None and _is_same(path, other):
+            if other is None:
+                continue
+            is_same = os.path.realpath(path) == os.path.realpath(other)
+            if is_same or (path.exists() and other.exists() and path.samefile(other)):
                 raise ConfigError(f"{name} {path}: is the file of {other_name}: name another")
         if path.exists():
             if not force:
@@ -131,10 +134,3 @@ def locked(folder: Path, no_folder: str) -> IO[bytes]:
         if isinstance(e, BlockingIOError):
             why = "another run is writing there: wait until it has ended, or name another output"
         raise ConfigError(f"`out` {folder}: {why}") from None
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    """Whether two names are of one file, which need not be there."""
-    if os.path.realpath(path) == os.path.realpath(other):
-        return True
-    return path.exists() and other.exists() and path.samefile(other)

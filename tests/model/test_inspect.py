@@ -199,18 +199,6 @@ def test_tokens_and_parts_are_what_is_cached_and_fed(classifier: Classifier, que
     assert counts.n_tokens_new <= sum(prompt.n_fed + len(prompt.labels.children) for prompt in shown.prompts)
 
 
-def test_labels_are_tried_after_the_last_token(classifier: Classifier) -> None:
-    (prompt,) = show_prompts(classifier, ["color"], "red").prompts
-
-    def labels(node: TrieNode) -> list[str | None]:
-        return [node.label] * (node.label is not None) + [label for each in node.children for label in labels(each)]
-
-    assert sorted(map(str, labels(prompt.labels))) == sorted(LABELS)
-    (light,) = (child for child in prompt.labels.children if child.text == " light")
-    assert light.fed
-    assert [child.text for child in light.children] == [" blue", " pink"]
-
-
 def drawn(shown: ShownPrompts, *, colour: bool) -> str:
     out = StringIO()
     Console(file=out, force_terminal=colour, color_system="standard" if colour else None, width=40).print(
