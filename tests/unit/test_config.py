@@ -103,21 +103,6 @@ def test_a_template_needs_exactly_one_slot(template: str, n_slots: int) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ("[dress, true]", "labels[1]: True is a truth value, as YAML reads true: write it in quotes"),
-        ("[dress, null]", "labels[1]: is nothing, which YAML makes of null, ~ and an empty place: write a text"),
-        ("[dress, {tee: 1}]", "labels[1]: {'tee': 1} is a mapping, not text: write a text with a colon in quotes"),
-        ("{dress: 1, tee: 2}", "labels.dress: 1 is a number, not text: describe the label, or leave the place empty"),
-        ("{dress: '', tee: a}", "label_descriptions[0]: is empty: give it a text"),
-        ("[dress, tee, dress]", "labels[2]: label 'dress' is given twice"),
-    ],
-)
-def test_an_unusable_label_is_refused(labels: str, message: str) -> None:
-    refused(with_labels(labels), f"prompts.category.{message}")
-
-
 @pytest.mark.parametrize("key", ["name", "prompt_template", "label_prefix", "label_end"])
 def test_half_a_surrogate_pair_is_refused(key: str) -> None:
     lines = {"name": "a", "prompt_template": '"{query}"', "labels": "[x, y]"}
@@ -187,12 +172,6 @@ def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, high: int, w
     for value in (1.0, True, None, "1", [1], "some", *({"auto", "all"} - set(words))):
         text = f"{PROMPT}runtime: {{{key}: {json.dumps(value)}}}"
         refused(text, f"runtime.{key}: {value!r} should be a whole number{choices}")
-
-
-def test_a_quantised_cache_needs_flash_attention() -> None:
-    for kv_type in ("q8_0", "q4_0"):
-        text = f"{PROMPT}runtime: {{flash_attn: false, kv_type: {kv_type}}}"
-        refused(text, f"runtime.kv_type: {kv_type} needs flash")
 
 
 @pytest.mark.parametrize(
