@@ -30,6 +30,7 @@ MARK = re.compile(
 )
 """The forms of control tokens in published models."""
 _CLOSES = re.compile(r"^(?:[<\[◁][|｜]?/)|(?<![a-z])(?:end|stop|suffix|close)(?![a-z])|^<[^|].*\|>$", re.IGNORECASE)
+_ANSWERER = re.compile("assistant|model|bot|response|answer", re.IGNORECASE)
 _ABOUT_THOUGHT = re.compile("think|thought|reason|reflect|cot(?![a-z])|scratch", re.IGNORECASE)
 
 
@@ -160,7 +161,8 @@ def chat_of(model: ChatModel, settings: ModelConfig) -> Chat:
             "system and user need a chat template, and the model's file has none: "
             f"{_INSTEAD}, or give one as model.chat_template"
         )
-    return _probed(template, model.bos_text, model.eos_text, tuple(sorted(settings.chat_variables.items())))
+    variables = [(name, value, type(value)) for name, value in sorted(settings.chat_variables.items())]  # 1 is not true
+    return _probed(template, model.bos_text, model.eos_text, tuple(variables))
 
 
 def _whole_text(prompt: PromptConfig, chat: Chat, model: ChatModel) -> str:
@@ -192,9 +194,9 @@ def _whole_text(prompt: PromptConfig, chat: Chat, model: ChatModel) -> str:
 
 
 @lru_cache(maxsize=8)
-def _probed(template: str, bos: str, eos: str, variables: tuple[tuple[str, Any], ...]) -> Chat:
+def _probed(template: str, bos: str, eos: str, variables: tuple[tuple[str, Any, type], ...]) -> Chat:
     """What a template does with marked texts."""
-    given = dict(variables)
+    given = {name: value for name, value, _ in variables}
     known = {"tools": None, "documents": None, "enable_thinking": False, **given, "bos_token": bos, "eos_token": eos}
     chat = Chat(template=template, known=known, in_parts={})
     for system, user in ((False, False), (True, True), (False, True), (True, False)):
@@ -229,6 +231,7 @@ def _answered(chat: Chat, given: Mapping[str, Any]) -> Chat:
         end = tail[: common_prefix(tail, others)]
     is_users = bool(rest.strip()) and before.endswith(rest)  # all messages look alike: this begins no answer
     begins = tail != _tried(chat, turns, generate=False).rpartition(_USER)[2] or (has_answer and middle == tail)
+    begins = begins or (not has_answer and bool(_ANSWERER.search(tail)))
     if not begins and (is_users or not has_answer or not middle.startswith(tail)):
         what = "writes no beginning of the assistant's answer (add_generation_prompt)"
         faults.append(f"the model's chat template {what}: {_INSTEAD}, or give another as model.chat_template")
@@ -245,8 +248,9 @@ def _answered(chat: Chat, given: Mapping[str, Any]) -> Chat:
         return replace(chat, add=rest)
     n = common_prefix(tail, middle)
     said, own = tail[n:], middle[n:]
-    is_other = not "".join(own.split()).startswith("".join(said.split())) and not is_users
-    if is_other and said.strip() and MARK.search(own) and not any(map(_CLOSES.search, MARK.findall(said))):
+    bare, bare_own = ("".join(part.split()) for part in (said, own))
+    is_other = bool(bare) and bare not in bare_own and bare_own not in bare and not is_users
+    if is_other and MARK.search(own) and not any(map(_CLOSES.search, MARK.findall(said))):
         return replace(chat, cut=said, add=own)  # another channel, where answers have one of their own
     if not mark:
         return chat

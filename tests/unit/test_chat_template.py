@@ -93,6 +93,12 @@ def test_a_template_gets_variables_and_no_real_date() -> None:
     assert "Today: 1 May 2026" in text(LLAMA3, chat_variables={"date_string": "1 May 2026"})
 
 
+def test_a_variable_is_what_it_is() -> None:
+    """Not another one that is equal to it."""
+    shown = loop(begin="{{ more }}<|im_start|>assistant\n")
+    assert [text(shown, chat_variables={"more": more}).count(str(more)) for more in (1, True, 1.0)] == [1, 1, 1]
+
+
 def test_a_template_of_the_configuration_goes_before_the_files() -> None:
     assert text("{{ raise_exception('not asked') }}", chat_template=CHATML) == text(CHATML)
     assert text(None, chat_template=CHATML) == text(CHATML)
@@ -148,7 +154,7 @@ def chat(template: str, **marks: Any) -> Chat:
 )
 def test_what_nothing_can_mend_is_told(template: str, fault: str) -> None:
     assert any(fault in told for told in chat(template).faults)
-    assert chat(CHATML).faults == ()
+    assert chat(CHATML).faults == chat(CHATML.partition("{%- if add_gen")[0] + "<|im_start|>assistant\n").faults == ()
 
 
 @pytest.mark.parametrize(
