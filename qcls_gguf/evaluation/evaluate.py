@@ -130,7 +130,7 @@ def try_prior(
         empty = [classifier.classify(query).results for query in CONTENT_FREE_QUERIES]
         rows: list[LabelledQuery] = []
         for row in opener.each("try the prior", [data.rows[place] for place in chosen]):
-            if row.line in is_usable and (len(rows) < _LEAST_TRIED or monotonic() < began + _MOST_S):
+            if row.line in is_usable and monotonic() < began + _MOST_S:
                 answers.append(classifier.classify(row.query).results)
                 rows.append(row)
         prompts = classifier.prompts

@@ -7,8 +7,16 @@ import pytest
 
 from qcls_gguf import Config, ConfigError, load_config
 from qcls_gguf.data.labelled import LabelledColumns
-from qcls_gguf.drafting.draft import Draft, draft_text, labels_of
-from qcls_gguf.drafting.models import LARGEST_FIRST, DraftModel, choose, fitting_model, given_model
+from qcls_gguf.drafting.draft import (
+    LARGEST_FIRST,
+    Draft,
+    DraftModel,
+    choose,
+    draft_text,
+    fitting_model,
+    given_model,
+    labels_of,
+)
 from qcls_gguf.drafting.rows import find_labels
 from qcls_gguf.model import find_model
 from qcls_gguf.report.environment import FreeMemory

@@ -11,7 +11,7 @@ import pytest
 
 from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import ModelConfig
-from qcls_gguf.drafting.models import given_model
+from qcls_gguf.drafting.draft import given_model
 from qcls_gguf.errors import ConfigError, ModelError
 from qcls_gguf.inspection.local_models import models_document, models_record
 from qcls_gguf.model.files import digest_of
