@@ -170,6 +170,7 @@ def test_labels_at_call_time(server: Server) -> None:
     assert {each["label"]: each["score"] for each in each_alone[1]}["red"] == pytest.approx(right, abs=0.01)
     assert [len(each) for each in predict(["red dress", "wool coat"], candidate_labels=labels)] == [3, 3]
     assert predict("x", candidate_labels=[]) == 422
+    assert predict("x", function_to_apply="sigmoid") == 422
     assert predict("x", candidate_labels=["a", "a"]) == 422
     assert predict("x", candidate_labels=labels, hypothesis_template="no place") == 422
 

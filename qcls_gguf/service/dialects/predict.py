@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from pydantic import Field
 
@@ -25,6 +26,7 @@ class PredictParameters(LongTexts):
     top_k: int | None = Field(default=None, ge=1, description="how many labels to answer with; none: all")
     candidate_labels: list[str] | None = Field(default=None, min_length=1, description="replace a prompt's labels")
     hypothesis_template: str | None = Field(default=None, description="what a candidate means, with {} in its place")
+    function_to_apply: Literal["softmax"] | None = None
     multi_label: bool = Field(default=False, description="whether candidates are judged one by one")
 
 
