@@ -18,6 +18,10 @@ PAGES = sorted(
     )
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_WITH_OUTPUT = re.compile(
+    r"^```(?P<language>\w*)\n(?P<text>.*?)^```$(?:\s*^```(?P<kind>text|json)\n(?P<output>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
 _DECIMAL = r"[\d,]+(?:\.\d+)?(?:e-?\d+)?"
 _MACHINE = re.compile(r"^(?:model  |CPU code  |start-up  |\S.{15} +[\d.]+ ms  )")
 """Lines about the machine or the time that something took there: what stands first in them is compared."""
@@ -56,24 +60,14 @@ def blocks(language: str) -> list[Block]:
 
 def _blocks_of(page: str) -> Iterator[Block]:
     text = text_of(page)
-    below: Block | None = None
-    found: list[Block] = []
-    matches = list(_FENCE.finditer(text))
-    for index in range(len(matches) - 1, -1, -1):
-        match = matches[index]
-        following = text[match.end() : matches[index + 1].start()] if index + 1 < len(matches) else "-"
-        is_output = below is not None and not following.strip() and below.language in ("text", "json")
-        if is_output:
-            found.remove(below)  # type: ignore[arg-type]
-        below = Block(
-            page=page,
-            line=text[: match.start()].count("\n") + 1,
-            language=match[1],
-            text=match[2],
-            output=below if is_output else None,
+    for match in _WITH_OUTPUT.finditer(text):
+        output, at = None, match.start()
+        if match["output"] is not None:
+            line = text[: match.start("output")].count("\n")
+            output = Block(page=page, line=line, language=match["kind"], text=match["output"], output=None)
+        yield Block(
+            page=page, line=text[:at].count("\n") + 1, language=match["language"], text=match["text"], output=output
         )
-        found.append(below)
-    return reversed(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
