@@ -58,8 +58,11 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
                 continue
             values = dict(zip(rows.header, row.fields, strict=False)) if rows.header else row.values or {}
             if not rows.header and isinstance(values.get("labels"), dict):
-                texts.append(str(values.get(columns.query or QUERY)))
+                texts.append(row.text)
                 values, is_nested = values["labels"], True
+            elif row.values is not None and row.problem is None and columns.query and columns.query not in values:
+                values = {name: value for name, value in values.items() if name != columns.query.partition(".")[0]}
+                values[columns.query] = row.text
             n_rows += 1
             for name, value in values.items():
                 several = value if isinstance(value, list) else [value]

@@ -111,14 +111,6 @@ def test_after_a_fit_answers_are_among_the_classes_of_y() -> None:
     assert estimator.fit(["a"]).classes_.tolist() == sorted(LABELS)
 
 
-def test_integers_stand_for_labels_in_the_order_of_their_names() -> None:
-    names = sorted(LABELS)
-    estimator = GgufClassifier("fashion-8", "category").fit(names, range(len(names)))
-    assert names[estimator.predict(["blue jeans"])[0]] == "jeans"
-    few = GgufClassifier("fashion-8", "category", classes=["jeans", "none", "tee"]).fit(["a", "b"], [0, 2])
-    assert few.predict(["blue jeans", "tee"]).tolist() == [0, 2]
-
-
 @pytest.mark.parametrize(
     ("y", "reason"),
     [

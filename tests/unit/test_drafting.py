@@ -1,6 +1,7 @@
 """New configurations: from labels, from labelled rows; which model they name."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,22 @@ def test_json_lines_say_their_labels(tmp_path: Path) -> None:
     path.write_text("nope\n")
     with pytest.raises(ConfigError, match="line 1 is not valid JSON"):
         find_labels(path)
+
+
+@pytest.mark.parametrize("form", ["labels", "flat", "nested", "csv", "tab"])
+@pytest.mark.parametrize("values", [[1, 2, 3], [True, False], [1.0, 2.5]])
+def test_labels_may_be_numbers_and_truth_values(form: str, values: list[object], tmp_path: Path) -> None:
+    objects: dict[str, Callable[[object], object]] = {
+        "labels": lambda value: {"query": "a", "labels": {"stars": value}},
+        "flat": lambda value: {"text": "a", "stars": value},
+        "nested": lambda value: {"data": {"text": "a"}, "stars": value},
+    }
+    separator = "," if form == "csv" else "\t"
+    lines = [json.dumps(objects[form](value)) if form in objects else f"a{separator}{value}" for value in values * 4]
+    (path := tmp_path / "rows").write_text("\n".join(lines if form in objects else [f"text{separator}stars", *lines]))
+    (prompt,) = find_labels(path, LabelledColumns(query="data.text" if form == "nested" else None)).prompts
+    right = json.dumps(values).replace("1.0", "1")[1:-1].split(", ") if form in objects else list(map(str, values))
+    assert (prompt.name, sorted(prompt.labels)) == ("stars", sorted(right))
 
 
 @pytest.mark.parametrize(

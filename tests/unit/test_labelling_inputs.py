@@ -79,17 +79,6 @@ def test_parquet_that_breaks_off_is_told_with_its_row_group(tmp_path: Path) -> N
         blocks(planned)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
-@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
-def test_shards_of_lines_begin_where_the_one_before_ended(encoding: str, line_break: str, tmp_path: Path) -> None:
-    lines = ["red dress", "孕妇 jeans 👗", "", "a", "wool\tcoat", "ünïcode", "last one"]
-    path = tmp_path / "a.txt"
-    path.write_bytes(line_break.join(lines).encode(encoding))
-    planned = plan(path)
-    assert [(shard.first_row, shard.n_rows) for shard in planned.shards] == [(0, 3), (3, 3), (6, 1)]
-    assert queries(planned) == [line or "line 3: the query is blank" for line in lines]
-
-
 def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(
