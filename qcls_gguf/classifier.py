@@ -45,7 +45,7 @@ class Classifier(PromptHandle):
         """Use `from_config`."""
         if core is None:
             raise ConfigError(f"a Classifier is made by Classifier.from_config, not by Classifier({shown(prepared)})")
-        super().__init__(core, prepared.prompts, held, prepared.sources)
+        super().__init__(core, prepared.compiled.prompts, held, prepared.sources)
         self._prepared = prepared
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -22,7 +22,7 @@ from ..errors import QclsError
 from ..model import Model
 from ..model.placement import flash_attention
 from ..native import NativeContext
-from ..plan.tree import Root, TokenTree
+from ..plan.decodes import Root, TokenTree
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
 from ..statistics import AnyFloats, log_softmax, log_sum_exp

@@ -23,9 +23,8 @@ from ..config.words import shown
 from ..engine.capacity import pays_to_share
 from ..engine.engine import Engine
 from ..errors import DecodeError, QueryError, ScoreError
-from ..plan.decodes import padded
+from ..plan.decodes import DecodeInput, padded
 from ..plan.planner import Fragments, plan_request
-from ..plan.tree import DecodeInput
 from ..prompts.prompt_set import read_depths
 from ..score.result import Counts, ModelInfo, PromptResult, Result
 from ..statistics import Float32Array, Int32Array, IntArray

@@ -10,14 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar, Unpack
 
-from ..config.calibration_file import Calibration
-from ..config.heads_file import Heads, read_fitted
+from ..config.heads_file import read_fitted
 from ..config.prompt import PromptConfig
 from ..config.schema import Config, RuntimeConfig, Variant, check_config, variant_of
 from ..config.words import counted
 from ..engine.capacity import N_UNTIL_CAPTURED, shapes
 from ..engine.engine import Engine
-from ..engine.open import compile_config, open_engine, open_model
+from ..engine.open import Compiled, compile_config, open_engine, open_model
 from ..engine.prefix_cache import Prefix
 from ..engine.prefix_file import StateCache, hold_prefixes
 from ..engine.resources import LEAST_FREE_BYTES, OtherPrograms, threads
@@ -27,7 +26,6 @@ from ..model.placement import device_name, used_gpus
 from ..native import build_info
 from ..native.device import driver_step
 from ..prompts.chat import is_chat
-from ..prompts.prompt_set import PromptSet
 from ..score.adjustment import content_free_queries
 from ..score.result import ModelInfo
 from ..system.threads import check_gil
@@ -56,16 +54,12 @@ _MOST_SHAPES_BYTES = 128 << 20
 class Prepared:
     """A configuration on a model: rendered, compiled, placed, ready to be opened. It holds the open model."""
 
-    config: Config
-    """with the whole text of every prompt, and the stated thresholds"""
+    compiled: Compiled
     sources: Sequence[PromptConfig]
     """the prompts as written"""
     model: Model
     owns_model: bool
     """whether the model was opened for it, and is closed with what is opened"""
-    prompts: PromptSet
-    calibration: Calibration | None
-    heads: Heads | None
     ledger: Ledger
     others: OtherPrograms
 
@@ -114,13 +108,10 @@ def prepare(
             raise ModelError(f"{opened.path}: {e}") from e
         raise
     return Prepared(
-        config=compiled.config,
+        compiled=compiled,
         sources=config.prompts,
         model=opened,
         owns_model=model is None,
-        prompts=compiled.prompts,
-        calibration=compiled.calibration,
-        heads=compiled.heads,
         ledger=ledger,
         others=others,
     )
@@ -138,20 +129,21 @@ def start(prepared: Prepared, make: MakeHandle[H]) -> H:
         if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet, so the model is the cause
             raise ModelError(f"{prepared.model.path}: {e}") from e
         raise
-    n_threads = threads(prepared.config.runtime).n
+    n_threads = threads(prepared.compiled.config.runtime).n
     if prepared.model.n_gpu_layers == 0 and (crowding := prepared.others.crowding(n_threads)):
         prepared.ledger.step("CPUs", crowding)
     return handle
 
 
 def _started(prepared: Prepared, make: MakeHandle[H]) -> H:
-    config, model, prompts, ledger = prepared.config, prepared.model, prepared.prompts, prepared.ledger
+    config, prompts, calibration, heads = prepared.compiled
+    model, ledger = prepared.model, prepared.ledger
     engine = open_engine(model, config.runtime, prompts, ledger)
     try:
         held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
         sha256 = model.sha256()
-        for fitted in (prepared.calibration, prepared.heads):
+        for fitted in (calibration, heads):
             if fitted is not None:
                 fitted.check_model(sha256)
         ledger.step("hash model", f"sha256 {sha256[:16]}…, in the background")
@@ -161,7 +153,7 @@ def _started(prepared: Prepared, make: MakeHandle[H]) -> H:
         _warm_up(handle, prefix_file)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
-        handle.calibrate(prepared.calibration)
+        handle.calibrate(calibration)
         if queries := content_free_queries(prompts.settings):
             n_queries = counted(len(queries), "content-free query", "content-free queries")
             n_prompts = sum(prompt.prior == "content_free" for prompt in prompts.settings)

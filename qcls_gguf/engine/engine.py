@@ -23,12 +23,11 @@ import numpy as np
 from ..errors import ConfigError, PlanError, QclsError
 from ..model import Model
 from ..native import NativeContext
-from ..plan.decodes import Capacity
-from ..plan.tree import DecodeInput, Root
+from ..plan.decodes import Capacity, DecodeInput, Root
 from ..score.rows import RowLayout
 from ..statistics import Float32Array, Int32Array
 from ..system.closing import Closing
-from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens, store_prefixes
+from .prefix_cache import Prefix, PrefixCache, Tokens, store_prefixes
 
 _NOTHING = Root(-1, 0)
 
@@ -77,8 +76,7 @@ class Engine(Closing):
         self._holders = range(n_leaf_seqs, context.n_seq_max)
         self.n_found = self.n_stored = self.n_evicted = 0
         """Prefixes that `hold` found in the cache, that it stored, and that it evicted to make room."""
-        self._cache_kind = RecurrentPrefixCache if model.has_states else PrefixCache
-        self.cache = self._cache_kind(self._holders)
+        self.cache = PrefixCache(self._holders, have_states=model.has_states)
         self._shared = [_NOTHING] * n_leaf_seqs  # the prefix whose cells a leaf sequence shares
         self._leaf_seq = np.arange(n_leaf_seqs, dtype=np.int32)
         self._leaf_start = np.zeros(n_leaf_seqs, np.int32)  # how many positions of the prefix it shares
@@ -164,7 +162,7 @@ class Engine(Closing):
         self.is_clean = False
         try:
             if state is None:
-                store_prefixes(self.context, self.cache, prefixes, have_states=self.model.has_states)
+                store_prefixes(self.context, self.cache, prefixes)
             else:
                 self.context.load_state(state)
                 for prefix in prefixes:
@@ -185,9 +183,9 @@ class Engine(Closing):
         self.context.clear()
         self._forget_shares()
         taken = {prefix.holder for prefix in self._unstored}
-        self.cache = self._cache_kind([seq for seq in self._holders if seq not in taken])
+        self.cache = PrefixCache([seq for seq in self._holders if seq not in taken], have_states=self.model.has_states)
         for _, group in groupby(self._unstored, key=lambda prefix: prefix.group):  # as they were first decoded
-            store_prefixes(self.context, self.cache, list(group), have_states=self.model.has_states)
+            store_prefixes(self.context, self.cache, list(group))
         self._unstored = []
         self.is_clean = True
 

@@ -1,6 +1,6 @@
 """Which token prefixes are in the KV cache, and decoding those that are not.
 
-Each cached prefix has a sequence that holds its cells. Prefixes that begin alike share the cells of that beginning. In
+A cached prefix has a sequence that holds its cells. Prefixes that begin alike share the cells of that beginning. In
 the order of their tokens, the prefix that shares most with another one is beside it. A prefix that somebody uses is
 pinned; the others are evicted when room is needed, the least recently used first. The caches are bookkeeping only:
 `store_prefixes` and the engine move the cells.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..native import NativeContext
-from ..plan.tree import DecodeInput, Root, TokenTree
+from ..plan.decodes import DecodeInput, Root, TokenTree
 from ..prompts.compiled import common_prefix
 
 Tokens = tuple[int, ...]
@@ -38,8 +38,12 @@ class Prefix:
 class PrefixCache:
     """The prefixes of one context."""
 
-    def __init__(self, holders: Sequence[int]) -> None:
-        """holders: the sequences that may hold a prefix each."""
+    def __init__(self, holders: Sequence[int], *, have_states: bool = False) -> None:
+        """holders: the sequences that may hold a prefix; have_states: the model keeps a state of every sequence, after
+        its last token. A prefix can then share cells only with a whole cached prefix that it begins with, because
+        no other place has a state; shared cells are counted for both.
+        """
+        self.have_states = have_states
         self._free = sorted(holders)  # a heap: the lowest goes first, so that equal starts give equal sequences
         self._by_tokens: dict[Tokens, Prefix] = {}
         self._ordered: list[Tokens] = []
@@ -69,9 +73,12 @@ class PrefixCache:
 
         (None, 0) if no prefix shares any.
         """
-        at = bisect_left(self._ordered, tokens)
-        beside = self._ordered[max(0, at - 1) : at + 1]
-        n, nearest = max(((common_prefix(each, tokens), each) for each in beside), default=(0, ()))
+        if self.have_states:
+            beside = [known for known in self._ordered if known == tokens[: len(known)]]
+        else:
+            at = bisect_left(self._ordered, tokens)
+            beside = self._ordered[max(0, at - 1) : at + 1]
+        n, nearest = max(((common_prefix(known, tokens), known) for known in beside), default=(0, ()))
         return (self._by_tokens[nearest], n) if n else (None, 0)
 
     def reserve(self, tokens: Tokens, group: int) -> Prefix:
@@ -97,6 +104,8 @@ class PrefixCache:
 
     def _n_own(self, tokens: Tokens, other: Tokens = ()) -> int:
         """The cells of a prefix that it shares neither with a cached one nor with `other`."""
+        if self.have_states:
+            return len(tokens)
         return len(tokens) - max(self.match(tokens)[1], common_prefix(tokens, other))
 
     def use(self, prefix: Prefix) -> None:
@@ -120,36 +129,16 @@ class PrefixCache:
         return min(idle, key=lambda prefix: prefix.last_used, default=None)
 
 
-class RecurrentPrefixCache(PrefixCache):
-    """The prefixes of a context whose model keeps a state of each sequence: the one after its last token.
-
-    A prefix can share cells only with a whole cached prefix that it begins with, because no other place has a state.
-    Shared cells are counted for both.
-    """
-
-    def match(self, tokens: Tokens) -> tuple[Prefix | None, int]:
-        """(the longest cached prefix that these tokens begin with, its length); (None, 0) if there is none."""
-        beginnings = [each for each in self._by_tokens.values() if each.tokens == tokens[: len(each.tokens)]]
-        longest = max(beginnings, key=lambda each: len(each.tokens), default=None)
-        return (longest, len(longest.tokens)) if longest else (None, 0)
-
-    def _n_own(self, tokens: Tokens, other: Tokens = ()) -> int:
-        return len(tokens)
-
-
-def store_prefixes(
-    context: NativeContext, cache: PrefixCache, prefixes: Sequence[Prefix], *, have_states: bool
-) -> None:
+def store_prefixes(context: NativeContext, cache: PrefixCache, prefixes: Sequence[Prefix]) -> None:
     """Decode reserved prefixes into the sequences that hold them, and put them into the cache.
 
-    have_states: the model keeps a state of each sequence, so that a prefix can only continue another whole prefix.
-    Raises DecodeError.
+    With states a prefix can only continue another whole prefix. Raises DecodeError.
     """
-    if have_states:
-        for prefix in sorted(prefixes, key=lambda prefix: len(prefix.tokens)):
-            _store_alone(context, cache, prefix)
-    else:
+    if not cache.have_states:
         _store_together(context, cache, prefixes)
+        return
+    for prefix in sorted(prefixes, key=lambda prefix: len(prefix.tokens)):
+        _store_alone(context, cache, prefix)
 
 
 def _store_alone(context: NativeContext, cache: PrefixCache, prefix: Prefix) -> None:

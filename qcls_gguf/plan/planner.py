@@ -17,8 +17,7 @@ import numpy as np
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
 from ..statistics import Int32Array, IntArray
-from .decodes import Addition, Capacity, additions_of, plan_decodes, side_by_side
-from .tree import DecodeInput
+from .decodes import Addition, Capacity, DecodeInput, additions_of, plan_decodes, side_by_side
 
 Fragments: TypeAlias = Sequence[Int32Array]
 """the tokens of each distinct fragment of a prompt set with the query in it, in the order of `PromptSet.fragments`"""

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from qcls_gguf import Classifier
 from qcls_gguf.engine.engine import DecodeResult, Engine
-from qcls_gguf.plan.tree import DecodeInput, Root, TokenTree
+from qcls_gguf.plan.decodes import DecodeInput, Root, TokenTree
 
 Float32Array = npt.NDArray[np.float32]
 N_OUTPUTS = 2

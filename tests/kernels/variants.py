@@ -20,7 +20,7 @@ from qcls_gguf.model import Model
 from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import NativeContext, NativeModel, build_info
 from qcls_gguf.native.device import LANE_ORDER, STEPS, STOCK, environment, first_cuda_device, running_code
-from qcls_gguf.plan.tree import DecodeInput, Root
+from qcls_gguf.plan.decodes import DecodeInput, Root
 from qcls_gguf.report.document import TEXT, Paragraph, Part, Table
 
 from .decodes import N_OUTPUTS, Float32Array, largest_difference, sequence_plan, timed_decode

@@ -13,7 +13,7 @@ from qcls_gguf.engine.engine import Engine
 from qcls_gguf.errors import PlanError
 from qcls_gguf.model import Model
 from qcls_gguf.native import NativeContext
-from qcls_gguf.plan.tree import Root, TokenTree
+from qcls_gguf.plan.decodes import Root, TokenTree
 
 LARGEST_DIFFERENCE = 2e-5
 """Between a row of the tree and that of a sequence of its own, with EXACT contexts; measured: 1.9e-6."""

@@ -11,9 +11,8 @@ from conftest import OpenClassifier
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PromptConfig
-from qcls_gguf.plan.decodes import Capacity, plan_decodes
+from qcls_gguf.plan.decodes import Capacity, DecodeInput, plan_decodes
 from qcls_gguf.plan.planner import Templates, plan_request
-from qcls_gguf.plan.tree import DecodeInput
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUERIES = [

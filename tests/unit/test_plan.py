@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from made_prompts import made_prompt
 
 from qcls_gguf.errors import PlanError
-from qcls_gguf.plan.decodes import Capacity, additions_of, padded, plan_decodes, rung
-from qcls_gguf.plan.tree import DecodeInput, Root, TokenTree
+from qcls_gguf.plan.decodes import Capacity, DecodeInput, Root, TokenTree, additions_of, padded, plan_decodes, rung
 
 FIRST_SEQ = 7
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.engine.prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens
+from qcls_gguf.engine.prefix_cache import Prefix, PrefixCache, Tokens
 
 tokens = st.lists(st.integers(0, 2), max_size=7).map(tuple)
 HOLDERS = range(5, 12)
@@ -66,7 +66,7 @@ def test_the_one_that_was_wanted_longest_ago_goes_first() -> None:
 
 @given(st.lists(tokens, max_size=7, unique=True), tokens, st.lists(tokens, max_size=6))
 def test_a_cache_of_states_matches_whole_prefixes(cached: list[Tokens], asked: Tokens, wanted: list[Tokens]) -> None:
-    cache = RecurrentPrefixCache(HOLDERS)
+    cache = PrefixCache(HOLDERS, have_states=True)
     for prefix in cached:
         reserved = cache.reserve(prefix, group=0)
         cache.put(reserved)
