@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -104,7 +105,8 @@ def assert_same(
         for prompt, answer in zip(prompts, result.results, strict=True):
             assert answer.prompt == prompt.name
             assert tuple(score.label for score in answer.scores) == prompt.labels
-            scores, log_probabilities = oracle.score(prompt, query)
+            text = normalize("NFC", query)  # as it is read
+            scores, log_probabilities = oracle.score(prompt, text)
             for found, score, log_probability in zip(answer.scores, scores, log_probabilities, strict=True):
                 assert abs(found.score - score) <= largest
                 assert abs(math.log(found.probability) - log_probability) <= largest
@@ -113,7 +115,7 @@ def assert_same(
             near = [value for value in log_probabilities if value >= best - 2 * largest]
             assert log_probabilities[winner] == best or (len(near) > 1 and log_probabilities[winner] in near)
             assert answer.probability == answer.scores[winner].probability
-            n_tokens = [len(path) for path in oracle.label_tokens(prompt, query)]
+            n_tokens = [len(path) for path in oracle.label_tokens(prompt, text)]
             assert [score.n_tokens for score in answer.scores] == n_tokens
 
 
