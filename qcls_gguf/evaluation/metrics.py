@@ -45,22 +45,23 @@ class Outcomes(NamedTuple):
 
 
 def prompt_statistics(
-    truth: Truth, p: FloatArray, answers: Sequence[PromptResult], *, abstains: bool = True
+    truth: Truth, p: FloatArray, answers: Sequence[PromptResult] | None = None, *, abstains: bool = True
 ) -> tuple[PromptStatistics, Outcomes]:
     """The statistics of one prompt in one mode, and the outcomes of the rows that they are of.
 
-    p: (n_rows, n_labels) of all rows, the mode's probabilities; answers: to all rows, for label mass and fallbacks;
-    abstains: whether the mode has these.
+    p: (n_rows, n_labels) of all rows, the mode's probabilities; answers: to all rows, if there are any, for label mass
+    and, where the mode abstains, fallbacks.
     """
     index, accepted, labels = truth.index, truth.accepted, truth.prompt.labels
     p, rows, answer = p[index], np.arange(len(index)), p[index].argmax(axis=1)
-    audits = [answers[row].audit for row in index]
+    own = [answers[row] for row in index] if answers else []
+    mass = [result.audit.label_mass if result.audit else np.nan for result in own] or [np.nan] * len(index)
     outcomes = Outcomes(
         confidence=p[rows, answer],
         right=accepted[rows, answer],
         p_accepted=stats.accepted_probability(p, accepted),
         constant=accepted[:, accepted.sum(axis=0).argmax()],
-        label_mass=np.array([audit.label_mass if audit else np.nan for audit in audits], np.float64),
+        label_mass=np.array(mass, np.float64),
     )
     matrix = stats.confusion_matrix(np.where(outcomes.right, answer, truth.first), answer, len(labels))
     f1, support = stats.f1_scores(matrix), matrix.sum(axis=1)
@@ -69,7 +70,7 @@ def prompt_statistics(
     return PromptStatistics(
         **dict(found),
         prompt=truth.prompt.name,
-        n_abstained=sum(answers[row].abstained for row in index) if abstains else 0,
+        n_abstained=sum(result.abstained for result in own) if abstains else 0,
         labels={label: _label(matrix, place, f1[place]) for place, label in enumerate(labels)},
         confusions=confusions(labels, matrix),
         confusion_matrix=tuple(map(tuple, matrix.tolist())),

@@ -77,7 +77,7 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
                 "label for all rows; log-loss in nats; ECE over 15 bins.",
             ),
             _labels(configured),
-            _confusions(configured),
+            confusion_table("confused", configured),
             *(Section(title="Pictures", parts=[figure], on_terminal=False) for figure in _figures(evaluation)),
             _worst(evaluation),
             *(Paragraph(note, "warning") for note in _notes(evaluation)),
@@ -138,12 +138,12 @@ def _labels(prompts: Mapping[str, PromptStatistics]) -> Table:
     )  # fmt: skip
 
 
-def _confusions(prompts: Mapping[str, PromptStatistics]) -> Table:
+def confusion_table(heading: str, prompts: Mapping[str, PromptStatistics]) -> Table:
     """The most frequent confusions of all prompts."""
     found = [(confusion, name) for name, prompt in prompts.items() for confusion in prompt.confusions]
     found.sort(key=lambda pair: -pair[0].n)
     return Table(
-        columns={"confused": TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
+        columns={heading: TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
         rows=[[name, confusion.label, confusion.answer, confusion.n] for confusion, name in found[:_N_CONFUSIONS]],
     )
 

@@ -20,7 +20,7 @@ from ..config.words import counted, shown
 from ..core.handle import PromptHandle
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import CapacityError, ConfigError
-from ..evaluation.metrics import confusions
+from ..evaluation.metrics import prompt_statistics
 from ..evaluation.passes import Truth, not_applicable, read_rows, truth_of, usable_rows
 from ..evaluation.records import data_record
 from ..opening import ClassifierOpener, OnProgress
@@ -29,17 +29,12 @@ from ..statistics import (
     BoolArray,
     FloatArray,
     IntArray,
-    accepted_probability,
     binomial_cdf,
-    calibration_error,
-    confusion_matrix,
-    log_losses,
     softmax,
-    wilson,
 )
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out
 from .passes import HalfArray, Scores, common_text, read_states, tried_depths
-from .report import AnswerQuality, LearnRecord, LearntPrompt
+from .report import LearnRecord, LearntPrompt
 
 COMMON_TEXT = f"Text: {SLOT}"
 _LEAST_ROWS = 4 * N_FOLDS
@@ -173,22 +168,21 @@ def learn_prompt(
     n, labels, first, accepted = len(truth.first), prompt.labels, truth.first, truth.accepted
     counts = Counter(labels[label] for label in first)
     (scoring, prior), zero_shot = _best_zero_shot(truth, scores)
+    own_rows = replace(truth, index=np.arange(n))
     unlearnt = [label for label in labels if label not in counts]
     if unlearnt:  # their texts answer for them, which only a head beside these leaves to them
         candidates = [candidate for candidate in candidates if candidate.scores is not None]
     reason = why_not(prompt, counts, n)
     learnt = p_value = head = None
     curve: dict[int, float] = {}
-    wrong = np.zeros((len(labels), len(labels)), np.int64)
     if reason is None:
         for every in (*_CURVE, 1):
             n_learnt = len(range(0, n - n // N_FOLDS, every))
             if every == 1 or n_learnt >= 2 * len(labels):
                 p = np.exp(held_out(candidates, first, len(labels), seed, every))
-                learnt = _measured(p, accepted)
-                curve[n_learnt] = learnt.accuracy
+                learnt = prompt_statistics(own_rows, p)[0]
+                curve[n_learnt] = learnt.accuracy or 0.0
         before, after = _right(zero_shot, accepted), _right(p, accepted)
-        wrong = confusion_matrix(first[~after], p[~after].argmax(axis=1), len(labels))
         n_better, n_worse = int((after & ~before).sum()), int((before & ~after).sum())
         p_value = binomial_cdf(n_worse, n_better + n_worse, 0.5)  # so few, if each of these rows were a coin's toss
         absent = np.array([labels.index(label) for label in unlearnt], np.intp)
@@ -203,13 +197,11 @@ def learn_prompt(
     is_kept = p_value is not None and p_value <= SIGNIFICANT
     found = LearntPrompt(
         n_rows=n,
-        rows=dict(counts),
         scoring=scoring,
         prior=prior,
-        zero_shot=_measured(zero_shot, accepted) if n else None,
+        zero_shot=prompt_statistics(own_rows, zero_shot)[0] if n else None,
         learnt=learnt,
         curve=curve,
-        confusions=confusions(labels, wrong),
         p=p_value,
         kept=is_kept,
         depth=head.depth if head else None,
@@ -252,16 +244,6 @@ def _rows_of(prompt: PromptConfig, n: int) -> str:
 
 def _right(p: FloatArray, accepted: BoolArray) -> BoolArray:
     return np.asarray(accepted[np.arange(len(p)), p.argmax(axis=1)])
-
-
-def _measured(p: FloatArray, accepted: BoolArray) -> AnswerQuality:
-    right = _right(p, accepted)
-    return AnswerQuality(
-        accuracy=float(right.mean()),
-        interval=wilson(int(right.sum()), len(right)) or (0.0, 1.0),
-        log_loss=float(log_losses(accepted_probability(p, accepted)).mean()),
-        ece=calibration_error(p.max(axis=1), right) or 0.0,
-    )
 
 
 def _n_contradictions(rows: Sequence[LabelledQuery]) -> int:

@@ -9,34 +9,24 @@ from pydantic import Field
 from ..config.prompt import Prior
 from ..config.scoring import Scoring
 from ..config.words import counted, listed, shown
-from ..evaluation.records import Confusion, FittedRecord
-from ..report.document import TEXT, Document, Paragraph, Table, facts
+from ..evaluation.records import FittedRecord, PromptStatistics
+from ..evaluation.report import confusion_table, likely_faults
+from ..report.document import TEXT, Document, Paragraph, Table, facts, percent
 from ..report.record import Record
 
 _WORTH_POINTS = 1.0
 """More rows are worth it where the second half of them brought so much accuracy."""
 
 
-class AnswerQuality(Record):
-    """Accuracy, log-loss and calibration of one kind of answers."""
-
-    accuracy: float = Field(description="the share of rows whose most probable label is accepted")
-    interval: tuple[float, float] = Field(description="of the accuracy, 95 %")
-    log_loss: float = Field(description="mean over the rows, in nats")
-    ece: float = Field(description="expected calibration error over 15 bins")
-
-
 class LearntPrompt(Record):
     """The head of one prompt, and its comparison with the labels' texts."""
 
     n_rows: int = Field(description="labelled for the prompt")
-    rows: dict[str, int] = Field(description="by label, the first where a row accepts several")
     scoring: Scoring = Field(description="of the labels' texts, with `prior` the most accurate way on these rows")
     prior: Prior = Field(description="of the labels' texts: none, or the content-free one")
-    zero_shot: AnswerQuality | None = Field(description="in that way; null without rows")
-    learnt: AnswerQuality | None = Field(description="by heads fitted without a row's fold; null where none was")
+    zero_shot: PromptStatistics | None = Field(description="in that way; null without rows")
+    learnt: PromptStatistics | None = Field(description="by heads fitted without a row's fold; null where none was")
     curve: dict[int, float] = Field(description="accuracy of such heads by rows learnt from: a quarter, half, all")
-    confusions: tuple[Confusion, ...] = Field(description="the most frequent ones of such heads, of all of the others")
     p: float | None = Field(description="of the sign test of rows that only one of both has right")
     kept: bool = Field(description="whether the prompt has a head in the file")
     depth: int | None = Field(description="the layers that the head of all rows needs")
@@ -76,15 +66,14 @@ def learn_document(record: LearnRecord) -> Document:
         columns={"prompt": TEXT, "rows learnt from": TEXT, "accuracy": TEXT, "more rows": TEXT},
         rows=[[name, *_curve(prompt.curve)] for name, prompt in record.prompts.items() if len(prompt.curve) > 1],
     )
-    confused = Table(
-        columns={"confused by heads": TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
-        rows=[[name, c.label, c.answer, c.n] for name, prompt in record.prompts.items() for c in prompt.confusions],
-    )
+    heads = {name: prompt.learnt for name, prompt in record.prompts.items() if prompt.learnt}
     twice = record.n_contradictions
-    notes = [Paragraph(f"{counted(twice, 'query', 'queries')} with different labels in several rows", "warning")]
+    notes = [f"{name}: {why}" for name, learnt in heads.items() for why in likely_faults(learnt)]
+    notes += [f"{counted(twice, 'query', 'queries')} with different labels in several rows"] if twice else []
+    warnings = [Paragraph(note, "warning") for note in notes]
+    confused = confusion_table("confused by heads", heads)
     return Document(
-        title="Heads",
-        parts=[Table(columns=columns, rows=rows), facts(verdicts), curve, confused, *(notes if twice else [])],
+        title="Heads", parts=[Table(columns=columns, rows=rows), facts(verdicts), curve, confused, *warnings]
     )
 
 
@@ -96,6 +85,6 @@ def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
     return " ".join(map(str, curve)), " ".join(f"{accuracy:.1%}" for accuracy in accuracies), verdict
 
 
-def _accuracy(measured: AnswerQuality) -> str:
-    low, high = measured.interval
-    return f"{measured.accuracy:.1%} ({100 * low:.0f}–{100 * high:.0f})"
+def _accuracy(measured: PromptStatistics) -> str:
+    low, high = measured.accuracy_ci or (0.0, 1.0)
+    return f"{percent(measured.accuracy)} ({100 * low:.0f}–{100 * high:.0f})"
