@@ -17,7 +17,7 @@ from .errors import ConfigError
 from .model import Model, OpenModels, Vocabulary
 from .model.open import open_vocabulary
 from .prompts.chat import is_chat, render_prompts
-from .system.closing import Closing
+from .system.lifetimes import Closing
 
 OnStep = Callable[[str, str, float], None]
 """(name of a step of the start-up, what it did, milliseconds)"""

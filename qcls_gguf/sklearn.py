@@ -33,7 +33,7 @@ except ImportError as e:
     raise ImportError("qcls_gguf.sklearn needs scikit-learn: pip install 'qcls-gguf[sklearn]'") from e
 
 from .classifier import Classifier
-from .config.heads_file import Head, heads_content
+from .config.fitted import Head, heads_content
 from .config.resources import DEFAULT_CONFIG
 from .config.schema import Config, variant_of
 from .config.scoring import TREE

@@ -8,7 +8,7 @@ import numpy as np
 from oracle import N_CTX, Oracle, PromptSpec, decode_sequence, log_softmax
 from oracle_prompts import prompt_config
 
-from qcls_gguf.config.heads_file import Head, heads_content
+from qcls_gguf.config.fitted import Head, heads_content
 from qcls_gguf.native import NativeContext, NativeModel
 
 COMMON = "<|im_start|>{query}<|im_end|>"

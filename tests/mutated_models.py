@@ -31,7 +31,7 @@ from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, QclsError, 
 from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.placement import ON_CPU
 from qcls_gguf.model.trial import try_model
-from qcls_gguf.system.timing import Ledger
+from qcls_gguf.system.lifetimes import Ledger
 
 BASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("qwen3", {"weight_type": "Q8_0", "head_type": "Q8_0"}),

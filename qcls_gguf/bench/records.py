@@ -9,7 +9,7 @@ from ..report.document import TEXT, Document, Paragraph, Table, facts, measured,
 from ..report.environment import Environment, GpuState
 from ..report.record import Record
 from ..score.result import ModelInfo
-from ..system.timing import STAGES
+from ..system.lifetimes import STAGES
 
 _MADE = (
     "No queries were given: these are made of words about clothes, in the numbers of tokens that the names of the rows "

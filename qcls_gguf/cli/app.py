@@ -17,13 +17,11 @@ from typer.core import TyperCommand, TyperGroup
 from ..config.words import instead_of
 from ..errors import ConfigError
 from ..version import __version__
-from .bench import bench
-from .compare import compare
-from .evaluate import calibrate, evaluate
 from .init import init
 from .inspect import inspect_config, models, schema
 from .label import label
-from .learn import learn
+from .labelled import calibrate, evaluate, learn
+from .measured import bench, compare
 from .run import run
 from .serve import serve
 from .terminal import OPTIONS, exit_codes

@@ -9,7 +9,7 @@ from typing import NoReturn, Self
 
 import numpy as np
 
-from ..config.calibration_file import Calibration
+from ..config.fitted import Calibration
 from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.words import listed
 from ..engine.prefix_cache import Prefix, Tokens
@@ -23,7 +23,7 @@ from ..score.result import PromptResult, Result
 from ..score.rows import Output
 from ..score.scorer import Answers, Scorer
 from ..statistics import Float32Array, FloatArray
-from ..system.closing import Closing
+from ..system.lifetimes import Closing
 from .core import MAX_QUERIES, Core, TokenizedItem
 
 PIECE = 64

@@ -24,7 +24,7 @@ from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ..errors import BusyError, DeadlineError, DecodeError, PlanError
-from ..system.threads import start
+from ..system.lifetimes import start
 
 if TYPE_CHECKING:  # callers that await have imported asyncio; others need not
     from asyncio import AbstractEventLoop, Future

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar, Unpack
 
-from ..config.heads_file import read_fitted
+from ..config.fitted import read_fitted
 from ..config.prompt import PromptConfig
 from ..config.schema import Config, RuntimeConfig, Variant, check_config, variant_of
 from ..config.words import counted
@@ -28,8 +28,7 @@ from ..native.device import driver_step
 from ..prompts.chat import is_chat
 from ..score.adjustment import content_free_queries
 from ..score.result import ModelInfo
-from ..system.threads import check_gil
-from ..system.timing import Ledger
+from ..system.lifetimes import Ledger, check_gil
 from ..version import __version__
 from .core import Core
 from .handle import PromptHandle

@@ -26,7 +26,7 @@ from ..native import NativeContext
 from ..plan.decodes import Capacity, DecodeInput, Root
 from ..score.rows import RowLayout
 from ..statistics import Float32Array, Int32Array
-from ..system.closing import Closing
+from ..system.lifetimes import Closing
 from .prefix_cache import Prefix, PrefixCache, Tokens, store_prefixes
 
 _NOTHING = Root(-1, 0)

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..config.calibration_file import Calibration
-from ..config.heads_file import Heads, layers_needed, read_fitted
+from ..config.fitted import Calibration, Heads, layers_needed, read_fitted
 from ..config.schema import Config, ModelConfig, RuntimeConfig
 from ..config.words import counted, shown
 from ..errors import ConfigError, DecodeError, ModelError, PlanError
@@ -24,7 +23,7 @@ from ..model.placement import ON_CPU, fitted, flash_attention, gpus, is_scarce, 
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..prompts.chat import is_chat, render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
-from ..system.timing import Ledger
+from ..system.lifetimes import Ledger
 from .capacity import Limits, limits
 from .engine import Engine
 from .resources import LEAST_FREE_BYTES, check_memory, many_states, shortage_on_gpus, threads

@@ -28,7 +28,7 @@ from ..errors import DecodeError
 from ..native import build_info
 from ..native.device import instruction_sets
 from ..system.folders import PART_SUFFIX, cache_folder, write_whole
-from ..system.timing import Ledger
+from ..system.lifetimes import Ledger
 from ..version import __version__
 from .engine import Engine
 from .prefix_cache import Prefix, Tokens

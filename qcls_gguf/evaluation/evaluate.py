@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..config.calibration_file import read_calibration
-from ..config.heads_file import headed
+from ..config.fitted import headed, read_calibration
 from ..config.prompt import CONTENT_FREE_QUERIES
 from ..config.schema import Config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring

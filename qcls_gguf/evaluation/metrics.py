@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import statistics as stats
-from ..config.calibration_file import Calibration
+from ..config.fitted import Calibration
 from ..data.labelled import LabelledQuery
 from ..errors import ConfigError
 from ..score.result import PromptResult

@@ -8,8 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ..classifier import Classifier
-from ..config.calibration_file import StatedError, StatementSource, read_calibration
-from ..config.heads_file import Head
+from ..config.fitted import Head, StatedError, StatementSource, read_calibration
 from ..config.prompt import SLOT
 from ..config.schema import MAX_SEQ, chosen_prompts, short
 from ..config.words import counted, shown

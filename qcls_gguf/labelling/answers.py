@@ -22,7 +22,7 @@ from ..config.prompt import PromptConfig
 from ..errors import ConfigError, QclsError
 from ..score.result import Result
 from ..statistics import FloatArray
-from ..system.closing import Closing
+from ..system.lifetimes import Closing
 from .blocks import Queries, distinct_queries, written
 
 KEPT = ".answers"

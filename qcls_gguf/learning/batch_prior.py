@@ -13,7 +13,7 @@ from contextlib import suppress
 import numpy as np
 from pydantic import Field
 
-from ..config.calibration_file import PromptCalibration, calibration_text, prompt_hash
+from ..config.fitted import PromptCalibration, calibration_text, prompt_hash
 from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from ..config.calibration_file import (
+from ..config.fitted import (
     PromptCalibration,
     StatedError,
     StatementSource,
     answers_hash,
     calibration_text,
+    headed,
     prompt_hash,
     query_digests,
     read_calibration,
 )
-from ..config.heads_file import headed
 from ..config.prompt import Prior, PromptConfig
 from ..config.schema import Config, chosen_prompts
 from ..config.scoring import Scoring

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..config.heads_file import Head
+from ..config.fitted import Head
 from ..score.rows import head_scores
 from ..statistics import AnyFloats, IntArray, log_softmax
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..classifier import Classifier
-from ..config.heads_file import Head, heads_content
+from ..config.fitted import Head, heads_content
 from ..config.prompt import CONTENT_FREE_QUERIES, SLOT, Prior, PromptConfig
 from ..config.schema import Config, chosen_prompts
 from ..config.scoring import TREE, Scoring

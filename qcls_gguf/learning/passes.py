@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..classifier import Classifier
-from ..config.heads_file import Head, Heads
+from ..config.fitted import Head, Heads
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
 from ..core.handle import PromptHandle

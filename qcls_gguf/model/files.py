@@ -25,7 +25,7 @@ from ..errors import ModelError, PlanError
 from ..native.arithmetic import dequantised
 from ..statistics import Float32Array
 from ..system.folders import remember, remembered
-from ..system.threads import start
+from ..system.lifetimes import start
 from .header import DECISION_KINDS, GgufHeader, Stamp, TensorInfo, read_header, stamp_of
 from .hub import SPLIT_NAME
 from .placement import weights_of

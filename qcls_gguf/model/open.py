@@ -13,8 +13,7 @@ from ..config.schema import Config, ModelConfig, RuntimeConfig
 from ..config.words import shown
 from ..errors import ConfigError, ModelError
 from ..native import ContextMemory, ContextSettings, NativeModel, measure_context
-from ..system.closing import Closing
-from ..system.timing import Ledger
+from ..system.lifetimes import Closing, Ledger
 from .files import Hashing, ModelFile, OutputRows
 from .find import find_model
 from .header import DECISION_KINDS

@@ -23,8 +23,8 @@ from ..native.context import FLASH_ATTN
 from ..native.device import cpu_features
 from ..native.library import build_info, library_folder
 from ..system.folders import remember, remembered
+from ..system.lifetimes import Ledger
 from ..system.stops import undone_by_a_stop
-from ..system.timing import Ledger
 from .files import ModelFile
 from .placement import Placement, flash_attention
 

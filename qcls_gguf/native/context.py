@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, PlanError
 from ..statistics import Float32Array, Int32Array
-from ..system.closing import Closing
+from ..system.lifetimes import Closing
 from . import abi
 from .abi import BOOL, FLOAT32, INT32, Error, Status, address, check, int32
 from .library import call, library

@@ -19,8 +19,7 @@ from ..config.schema import CpuActivations
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
 from ..statistics import Int32Array
-from ..system.closing import Closing
-from ..system.threads import start
+from ..system.lifetimes import Closing, start
 from . import abi
 from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, check, int32
 from .library import call, heard, library

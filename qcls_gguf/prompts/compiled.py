@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..config.heads_file import Head
+from ..config.fitted import Head
 from ..config.prompt import SLOT, PromptConfig
 from ..errors import ConfigError, PlanError, prefixed
 from .trie import LabelTrie, Pointer, build_trie, end_of_prompt

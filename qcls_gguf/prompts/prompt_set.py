@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..config.heads_file import Head, Heads
+from ..config.fitted import Head, Heads
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..config.words import digest_of

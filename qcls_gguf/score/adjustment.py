@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..config.calibration_file import Calibration
+from ..config.fitted import Calibration
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..errors import ConfigError, PlanError

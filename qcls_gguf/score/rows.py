@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..config.heads_file import Head
+from ..config.fitted import Head
 from ..errors import ScoreError
 from ..prompts.trie import Pointer
 from ..statistics import Float32Array, Int32Array, IntArray, log_softmax

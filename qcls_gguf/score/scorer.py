@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..config.heads_file import Head
+from ..config.fitted import Head
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
 from ..prompts.compiled import Prompt

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope
 
 from ..questions.asking import Usage
 from ..score.result import Result
-from ..system.timing import STAGES
+from ..system.lifetimes import STAGES
 from .lifecycle import Backend, Lifecycle, log
 from .metrics import Metrics
 from .refusal import RefusedError, check_size, json_value

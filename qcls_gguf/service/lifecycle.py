@@ -12,7 +12,7 @@ from time import monotonic, time
 from typing import Literal
 
 from ..classifier import Classifier
-from ..config.heads_file import layers_needed
+from ..config.fitted import layers_needed
 from ..config.schema import Config
 from ..engine.open import open_model
 from ..errors import ConfigError, QclsError
@@ -21,7 +21,7 @@ from ..model.files import stamps_of
 from ..questions.asking import QuestionAsker
 from ..questions.forms import FormSettings
 from ..questions.sets import Tasks
-from ..system.timing import Ledger
+from ..system.lifetimes import Ledger
 from .refusal import RefusedError, unavailable
 
 log = logging.getLogger("qcls_gguf.service")

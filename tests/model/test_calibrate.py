@@ -18,7 +18,7 @@ from oracle import PromptSpec, softmax
 from served import Server
 
 from qcls_gguf import Classifier, ConfigError, load_config
-from qcls_gguf.config.calibration_file import PromptCalibration, calibration_text, prompt_hash
+from qcls_gguf.config.fitted import PromptCalibration, calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
 from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord, calibrate, state
 from qcls_gguf.opening import ClassifierOpener

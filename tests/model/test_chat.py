@@ -12,7 +12,7 @@ from conftest import MakeModel
 from random_vocab import BOS
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
-from qcls_gguf.config.calibration_file import prompt_hash
+from qcls_gguf.config.fitted import prompt_hash
 from qcls_gguf.config.resources import config_path
 
 LABELS = ("red", "blue", "none")

@@ -14,8 +14,8 @@ from oracle import COLOR, PromptSpec
 from oracle_prompts import assert_alike
 
 from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, Result, load_config
-from qcls_gguf.system import timing
-from qcls_gguf.system.timing import STAGES, Ledger
+from qcls_gguf.system import lifetimes
+from qcls_gguf.system.lifetimes import STAGES, Ledger
 
 PROMPTS = [
     COLOR,
@@ -154,7 +154,7 @@ def test_start_up_is_accounted_for(write_config: WriteConfig) -> None:
 
 
 def test_a_long_step_is_told_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "_LONG_S", 0.0)
+    monkeypatch.setattr(lifetimes, "_LONG_S", 0.0)
     told: SimpleQueue[tuple[str, str]] = SimpleQueue()
     with Ledger(lambda name, what, ms: told.put((name, what))).at_work("compile prompts", "9 labels"):
         assert told.get(timeout=60) == ("compile prompts", "9 labels, at work …")

@@ -18,7 +18,7 @@ from learnt_heads import random_head
 from served import Server
 
 from qcls_gguf import Classifier, Config, load_config
-from qcls_gguf.config.heads_file import heads_content
+from qcls_gguf.config.fitted import heads_content
 
 QUERIES = [row["query"] for row in tiny_rows("heldout")[:8]]
 FORM = (

@@ -16,7 +16,7 @@ from oracle import Oracle, PromptSpec
 from oracle_prompts import EXACT
 
 from qcls_gguf import Classifier, ConfigError, OpenModels
-from qcls_gguf.config.heads_file import Head
+from qcls_gguf.config.fitted import Head
 from qcls_gguf.config.load import load_config
 from qcls_gguf.native import NativeModel
 

@@ -19,7 +19,7 @@ from qcls_gguf.model import trial
 from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.placement import ON_CPU, Placement
 from qcls_gguf.model.trial import try_model
-from qcls_gguf.system.timing import Ledger
+from qcls_gguf.system.lifetimes import Ledger
 
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
 CPU = RuntimeConfig()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qcls_gguf import PromptConfig
-from qcls_gguf.config.calibration_file import Calibration, PromptCalibration
+from qcls_gguf.config.fitted import Calibration, PromptCalibration
 from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjusted_scores, adjustments_of, log_prior
 from qcls_gguf.statistics import log_softmax
 from qcls_gguf.statistics.fitting import cross_validate, fit

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from config_texts import FOLDER, parse, refused
 
-from qcls_gguf.config.calibration_file import (
+from qcls_gguf.config.fitted import (
     Calibration,
     PromptCalibration,
     calibration_text,

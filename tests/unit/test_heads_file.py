@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from qcls_gguf import ConfigError
-from qcls_gguf.config import heads_file
-from qcls_gguf.config.calibration_file import Calibration, PromptCalibration
-from qcls_gguf.config.heads_file import Head, Heads, heads_content, read_heads
+from qcls_gguf.config import fitted
+from qcls_gguf.config.fitted import Calibration, Head, Heads, PromptCalibration, heads_content, read_heads
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.schema import Config
 
@@ -117,7 +116,7 @@ def test_nothing_is_unpacked_to_more_than_is_read(tmp_path: Path, monkeypatch: p
     with pytest.raises(ConfigError, match="it is compressed"):
         read_heads(changed(tmp_path, lambda about, arrays: None, np.savez_compressed), None)
     config = written(tmp_path)
-    monkeypatch.setattr(heads_file, "MOST_BYTES", 500)
+    monkeypatch.setattr(fitted, "MOST_BYTES", 500)
     with pytest.raises(ConfigError, match="at most 500 are read"):
         read_heads(config, None)
 

@@ -1,11 +1,48 @@
-"""Where the time goes: stages of a request, steps of a start-up."""
+"""How long things live and take: what is closed, threads that start, stages of a request and steps of a start-up."""
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Timer
 from time import perf_counter_ns
+from typing import Self
+
+from ..errors import ConfigError, QclsError
+
+
+class Closing:
+    """Base of objects that hold memory or files until they are closed."""
+
+    def close(self) -> None:
+        """Free what it holds; may be called again."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def start(thread: threading.Thread, error: Callable[[str], QclsError], what_for: str) -> None:
+    """Start a thread. what_for: such as `to load model.gguf`. Raises the error where there can be no more threads."""
+    try:
+        thread.start()
+    except RuntimeError as e:
+        raise error(f"no thread can be started {what_for} ({e}): raise the process's limit of threads") from e
+
+
+def check_gil() -> None:
+    """Refuse a free-threaded Python, on which what threads share here changes while it is read. Raises ConfigError."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise ConfigError(
+            "this Python runs without its global interpreter lock (GIL), which threads need here: "
+            "start it with PYTHON_GIL=1 or -X gil=1"
+        )
+
 
 _LONG_S = 1.0
 STAGES = ("tokenize", "plan", "batch", "decode", "score", "cleanup")
