@@ -31,14 +31,14 @@ class TrieNode(Record):
 
 
 class HeadInspection(Record):
-    """The learned head that answers a prompt instead of its labels' texts."""
+    """The learnt head that answers a prompt instead of its labels' texts."""
 
     depth: int = Field(description="the layers after which it reads the hidden state")
     n_layer: int = Field(description="of the model")
     text: str | None = Field(description="the text that it reads instead of the prompt's own")
     reads_labels: bool = Field(description="whether it stands beside the labels' texts")
-    n_rows: int | None = Field(description="rows that it was learned from; null where the file does not say, as below")
-    accuracy: float | None = Field(description="on rows that were left out while it was learned")
+    n_rows: int | None = Field(description="rows that it was learnt from; null where the file does not say, as below")
+    accuracy: float | None = Field(description="on rows that were left out while it was learnt")
 
 
 class PromptInspection(Record):
