@@ -49,9 +49,6 @@ class HubServer(LocalServer):
 
     repos: dict[str, HubRepo] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
-    drops: int = 0
-    """How many of the next file bodies end early, each after `drop_after` bytes."""
-    drop_after: int = 0
     status: int | None = None
     """Answer every request with this status."""
     after_file: Callable[[], object] = lambda: None
@@ -139,15 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes"}
         if found:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        cut = None
-        if hub.drops > 0:
-            hub.drops -= 1
-            cut = hub.drop_after
-        self._send(206 if found else 200, headers, content[start:], cut=cut)
+        self._send(206 if found else 200, headers, content[start:])
 
-    def _send(
-        self, status: int, headers: dict[str, str] | None = None, body: bytes = b"", *, cut: int | None = None
-    ) -> None:
+    def _send(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -155,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body[:cut])
+            self.wfile.write(body)
         self.close_connection = True
 
 

@@ -75,8 +75,8 @@ class ModelFile:
         parts = model_parts(header)
         file = cls((header, *map(read_header, parts[1:])))
         for number, part in enumerate(file.headers[1:], 1):
-            found = part.scalars.get("split.no"), part.scalars.get("split.count")
-            if found != (number, len(parts)):
+            numbers = part.scalars.get("split.no"), part.scalars.get("split.count")
+            if numbers != (number, len(parts)):
                 raise ModelError(f"{part.path} is not part {number + 1} of {path}: fetch all parts of one model again")
         if not file.tensors:
             raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
@@ -260,8 +260,8 @@ class OutputRows:
 
     def tensor(self, name: str) -> Float32Array | None:
         """A tensor's values in the reverse of ggml's shape; None if there is no such tensor. Raises as `of`."""
-        found = _find(self._file, name)
-        return None if found is None else found.values([0], 1).reshape(found.info.shape[::-1])
+        tensor = _find(self._file, name)
+        return None if tensor is None else tensor.values([0], 1).reshape(tensor.info.shape[::-1])
 
     def biases(self, tokens: Iterable[int]) -> dict[int, float]:
         """The values of output.bias for some tokens. Raises ModelError where the file has none."""
@@ -282,9 +282,9 @@ class _Tensor:
         except OSError as e:
             raise self.error(f"cannot be read ({e.strerror}): it was there when the model was opened") from e
         weakref.finalize(self, os.close, self._file)
-        found = os.fstat(self._file)
-        self._changed_ns = found.st_mtime_ns
-        if stamp_of(self.part, found) != header.stamp:
+        status = os.fstat(self._file)
+        self._changed_ns = status.st_mtime_ns
+        if stamp_of(self.part, status) != header.stamp:
             raise self.error(_CHANGED)
 
     def values(self, rows: Sequence[int], n_rows: int) -> Float32Array:

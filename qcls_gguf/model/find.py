@@ -71,26 +71,26 @@ def find_packaged_model(text: str) -> Path:
         files = _gguf_files(distribution(name))
     except (PackageNotFoundError, ValueError):
         raise ModelError(f"{PACKAGE}{text}: no such package is installed: `pip install {name}`") from None
-    found = [path for path in files if not wanted or path.name == wanted]
-    if len(found) != 1:
+    matches = [path for path in files if not wanted or path.name == wanted]
+    if len(matches) != 1:
         names = ", ".join(path.name for path in files)
         raise ModelError(
             f"{PACKAGE}{text}: the package has "
             + (f"{names}: name one, as in {PACKAGE}{name}/{files[0].name}" if files else "no GGUF file: name another")
         )
-    return found[0]
+    return matches[0]
 
 
 def packaged_models() -> Iterator[tuple[str, Path]]:
     """(name, GGUF file) of every model in the other installed packages, by name."""
-    found = {
+    models = {
         f"{package.metadata['Name']}/{path.name}" if len(files) > 1 else package.metadata["Name"]: path
         for package in distributions()
         if package.metadata["Name"] != "qcls-gguf"
         for files in [_gguf_files(package)]
         for path in files
     }
-    yield from sorted(found.items())
+    yield from sorted(models.items())
 
 
 def _gguf_files(package: Distribution) -> list[Path]:

@@ -131,9 +131,9 @@ class GgufHeader:
         return f"the model was made for {purpose} ({key} is {pooling}), and may label no better than chance"
 
 
-def stamp_of(path: Path, found: os.stat_result) -> Stamp:
+def stamp_of(path: Path, status: os.stat_result) -> Stamp:
     """The stamp of a file; found: what the system says of it."""
-    return str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -143,11 +143,11 @@ def read_header(path: Path) -> GgufHeader:
     Raises ModelError for anything that is not a complete GGUF file of a supported version.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            what = "a directory" if stat.S_ISDIR(found.st_mode) else "no regular file"
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            what = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
             raise ModelError(f"{path} is {what}: give the path of a .gguf file")
-        if found.st_size == 0:
+        if status.st_size == 0:
             raise ModelError(f"{path} is empty: download or copy it again")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
             if buffer[:4] != b"GGUF":
@@ -249,16 +249,16 @@ def _parse(cursor: _Cursor) -> tuple[dict[str, Scalar], dict[str, TensorInfo]]:
 
 
 def _tensors(cursor: _Cursor, n_tensors: int, alignment: int) -> dict[str, TensorInfo]:
-    found: list[tuple[str, tuple[int, ...], int, int]] = []
+    entries: list[tuple[str, tuple[int, ...], int, int]] = []
     for index in range(n_tensors):
         cursor.reading = f"tensor {index + 1} of {n_tensors}"
         name = cursor.text()
         cursor.reading = f"tensor {name!r}"
         shape = tuple([cursor.count(_U64) for _ in range(cursor.count(_U32, _MAX_DIMS))])
-        found.append((name, shape, cursor.count(_U32), cursor.count(_U64)))
+        entries.append((name, shape, cursor.count(_U32), cursor.count(_U64)))
     data = -(-cursor.pos // alignment) * alignment
     tensors = {}
-    for name, shape, kind, offset in found:
+    for name, shape, kind, offset in entries:
         cursor.reading = f"tensor {name!r}"
         sizes = type_block(kind)
         if sizes is None:

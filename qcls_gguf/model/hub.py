@@ -80,16 +80,16 @@ def fetch_model(
 
 def parse_name(spec: str, quantization: str | None, revision: str | None) -> HubRequest:
     """What `spec` asks for, with what is given beside it. Raises ConfigError for a text that is no such name."""
-    found = _SPEC.fullmatch(spec)
-    if found is None or found["repo"].lower().endswith(".gguf"):
+    parts = _SPEC.fullmatch(spec)
+    if parts is None or parts["repo"].lower().endswith(".gguf"):
         raise ConfigError(
             f"model {spec!r} is not of the form user/repo[@revision][:quantization]: take these from the address of "
             "its page; a file on this disk is given as the model's `path`"
         )
     for what, given in (("quantization", quantization), ("revision", revision)):
-        if given and found[what] and given != found[what]:
+        if given and parts[what] and given != parts[what]:
             raise ConfigError(f"model {spec!r} and {what} {given!r} disagree: give one of them only")
-    return HubRequest(found["repo"], quantization or found["quantization"], revision or found["revision"])
+    return HubRequest(parts["repo"], quantization or parts["quantization"], revision or parts["revision"])
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:
@@ -116,7 +116,7 @@ def cached_models() -> Iterator[tuple[str, Path]]:
 
 def list_variants(names: Iterable[str]) -> list[Variant]:
     """Group the GGUF files among a repository's `names` into models, leaving out what only accompanies one."""
-    found: dict[tuple[str, int], list[str]] = {}
+    groups: dict[tuple[str, int], list[str]] = {}
     for name in sorted(names):
         base = PurePosixPath(name).name.lower()
         if not base.endswith(".gguf") or any(companion in base for companion in _COMPANIONS):
@@ -125,9 +125,9 @@ def list_variants(names: Iterable[str]) -> list[Variant]:
         if base.endswith("imatrix.gguf"):
             continue
         split = SPLIT_NAME.fullmatch(name)
-        found.setdefault((split["prefix"], int(split["n_parts"])) if split else (name, 1), []).append(name)
+        groups.setdefault((split["prefix"], int(split["n_parts"])) if split else (name, 1), []).append(name)
     variants = []
-    for (prefix, n_parts), files in found.items():
+    for (prefix, n_parts), files in groups.items():
         labels = _LABEL.findall(prefix)
         label = labels[-1].upper() if labels else PurePosixPath(files[0]).name
         variants.append(Variant(label=label, files=tuple(files), complete=len(files) == n_parts))
@@ -190,17 +190,19 @@ def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) 
     """The one variant that the request names or that the default picks; a miss lists what there is instead."""
     if not variants:
         raise ConfigError(f"{request} has no GGUF model: name a repository with .gguf files, often one ending in -GGUF")
-    found = matching(variants, request.quantization or DEFAULT_QUANTIZATION)
-    if not found and request.quantization is None and len(variants) == 1:
-        found = list(variants)
-    if len(found) == 1:
-        if not found[0].complete:
+    matches = matching(variants, request.quantization or DEFAULT_QUANTIZATION)
+    if not matches and request.quantization is None and len(variants) == 1:
+        matches = list(variants)
+    if len(matches) == 1:
+        if not matches[0].complete:
             remedy = f"{_GO_ONLINE} to complete it" if offline else "choose another file"
-            raise ModelError(f"{request} lacks parts of {found[0].files[0]}, it has {len(found[0].files)}: {remedy}")
-        return found[0]
+            raise ModelError(
+                f"{request} lacks parts of {matches[0].files[0]}, it has {len(matches[0].files)}: {remedy}"
+            )
+        return matches[0]
     wanted = request.quantization or f"{DEFAULT_QUANTIZATION}, the default"
-    if found:
-        files = ", ".join(variant.files[0] for variant in found)
+    if matches:
+        files = ", ".join(variant.files[0] for variant in matches)
         raise ConfigError(f"{request} has several files for {wanted}: name one, as {request}:FILE, of {files}")
     labels = ", ".join(dict.fromkeys(variant.label for variant in variants))
     if offline:

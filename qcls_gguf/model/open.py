@@ -195,21 +195,21 @@ def open_vocabulary(file: ModelFile, runtime: RuntimeConfig, ledger: Ledger | No
     """Open a model without its weights, as if all layers that are wanted on GPUs were there: to compile the prompts of
     a context that decides where layers go (`placement.fitted`). Raises ModelError.
     """
-    weights, found = file.weights, gpus()
-    try_model(file, placement(runtime, weights, found), runtime, ledger or Ledger())
-    wanted = with_all_wanted(runtime, weights, found)
+    weights, free = file.weights, gpus()
+    try_model(file, placement(runtime, weights, free), runtime, ledger or Ledger())
+    wanted = with_all_wanted(runtime, weights, free)
     return Vocabulary(file, wanted, _load(file, wanted, runtime, without_weights=True), runtime)
 
 
 def context_memory(file: ModelFile, placed: Placement, settings: ContextSettings) -> ContextMemory:
     """The most that a context takes beside layers so placed, also while it is opened. Raises as NativeContext."""
     with _load(file, placed, without_weights=True) as native:
-        found = measure_context(native, **settings)
+        memory = measure_context(native, **settings)
         # llama.cpp opens a context with buffers for all logits, and then makes ours
         opening = settings.copy()
         opening["hidden_only"], opening["label_tokens"] = False, None
         n_opening = measure_context(native, **opening).compute_bytes
-    return replace(found, compute_bytes=max(found.compute_bytes, n_opening))
+    return replace(memory, compute_bytes=max(memory.compute_bytes, n_opening))
 
 
 def _load(

@@ -63,15 +63,15 @@ def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int, *, head: bool = 
     layer_bytes = Counter[str]()
     for name, tensor in tensors.items():
         layer_bytes[".".join(name.split(".")[:2])] += tensor.n_bytes
-    own = ("output",) if "output.weight" in tensors or not head else ("output", "token_embd.")
-    output_bytes = sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(own))
+    beginnings = ("output",) if "output.weight" in tensors or not head else ("output", "token_embd.")
+    output_bytes = sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(beginnings))
     return (*(layer_bytes[f"blk.{n}"] for n in range(n_layer)), output_bytes)
 
 
 def gpus() -> list[Device]:
     """The GPUs that llama.cpp uses, with what they have free now; those with memory of their own, if there are any."""
-    found = [device for device in devices() if device.is_gpu]
-    return [device for device in found if device.kind == "GPU"] or found
+    seen = [device for device in devices() if device.is_gpu]
+    return [device for device in seen if device.kind == "GPU"] or seen
 
 
 def room_bytes(gpus: Sequence[Device]) -> int:
@@ -200,8 +200,8 @@ def why_not_on_gpu(runtime: RuntimeConfig) -> str:
 
 def device_name(placement: Placement) -> str:
     """The names of the GPUs that layers are on, or that of the CPU."""
-    found = used_gpus(placement) or [device for device in devices() if device.kind == "CPU"][:1]
-    names = Counter(device.name for device in found)
+    used = used_gpus(placement) or [device for device in devices() if device.kind == "CPU"][:1]
+    names = Counter(device.name for device in used)
     return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in names.items())
 
 

@@ -228,9 +228,9 @@ def bind(path: Path) -> Any:
     except OSError as e:
         remedy = "build it on a system like this one" if "GLIBC" in str(e) else "install the package again"
         raise ModelError(f"{path} cannot be loaded: {e}: {remedy}") from None
-    found = library.qcls_abi()  # before anything else is looked up: an older library lacks some of it
-    if found != ABI:
-        raise ModelError(f"{path} has ABI {found}, this package {ABI}: build and install them together")
+    abi = library.qcls_abi()  # before anything else is looked up: an older library lacks some of it
+    if abi != ABI:
+        raise ModelError(f"{path} has ABI {abi}, this package {ABI}: build and install them together")
     for name, arguments in SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = c_int32, [*arguments, POINTER(Error)]

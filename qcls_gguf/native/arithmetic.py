@@ -37,10 +37,10 @@ def dequantised(kind: int, data: npt.NDArray[np.uint8], n_values: int) -> Float3
 
     Raises PlanError for a type that is not one of weights, or blocks of another number of values.
     """
-    found = np.empty(n_values, np.float32)
-    source, target = address(data, _UINT8, 1, data.size), address(found, FLOAT32, 1, n_values)
+    values = np.empty(n_values, np.float32)
+    source, target = address(data, _UINT8, 1, data.size), address(values, FLOAT32, 1, n_values)
     call("qcls_dequantise", kind, source, data.size, target, n_values)
-    return found
+    return values
 
 
 Layout = tuple[Int32Array, Int32Array, Int32Array]

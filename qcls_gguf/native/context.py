@@ -324,8 +324,8 @@ _contexts: weakref.WeakValueDictionary[int, NativeContext] = weakref.WeakValueDi
 
 def n_contexts_on_gpus() -> int:
     """The open contexts of this process whose models have layers on GPUs."""
-    found = [reference() for reference in _contexts.valuerefs()]  # at once: other threads may add some meanwhile
-    return sum(context is not None and context.model.n_gpu_layers != 0 for context in found)
+    contexts = [reference() for reference in _contexts.valuerefs()]  # at once: other threads may add some meanwhile
+    return sum(context is not None and context.model.n_gpu_layers != 0 for context in contexts)
 
 
 def _abandon_all() -> None:

@@ -125,13 +125,13 @@ def running_code(architectures: Sequence[str], capability: int) -> tuple[int, bo
     """
     real, virtual = [0], [0]
     for name in architectures:
-        if not (found := re.fullmatch(r"(\d+)([af]?)(-real|-virtual)?", name)):
+        if not (form := re.fullmatch(r"(\d+)([af]?)(-real|-virtual)?", name)):
             continue
-        number, kind = int(found[1]), found[3]
-        is_near = number == capability if found[2] == "a" else number // 10 == capability // 10 and number <= capability
+        number, kind = int(form[1]), form[3]
+        is_near = number == capability if form[2] == "a" else number // 10 == capability // 10 and number <= capability
         if kind != "-virtual" and is_near:
             real.append(number)
-        if kind != "-real" and (is_near if found[2] else number <= capability):
+        if kind != "-real" and (is_near if form[2] else number <= capability):
             virtual.append(number)
     newest = max(real) or max(virtual)
     return (newest, not max(real)) if newest else None

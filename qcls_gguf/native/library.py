@@ -100,9 +100,9 @@ def call(name: str, *arguments: Any, path: Path | None = None) -> None:
 @cache
 def build_info() -> BuildInfo:
     """What the loaded library was built from."""
-    found = abi.Library()
-    call("qcls_library_describe", byref(found))
-    return found.to(BuildInfo)
+    built = abi.Library()
+    call("qcls_library_describe", byref(built))
+    return built.to(BuildInfo)
 
 
 log = logging.getLogger("qcls_gguf.llama")

@@ -124,16 +124,16 @@ class NativeModel(Closing):
         self.n_gpu_layers = n_gpu_layers
         self.contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
         """Those that are open."""
-        found = abi.ModelFacts()
-        call("qcls_model_describe", handle, byref(found), path=path)
+        facts = abi.ModelFacts()
+        call("qcls_model_describe", handle, byref(facts), path=path)
         # llama.cpp guesses the size from the number of layers
-        size = rf"\1 {abbreviated(found.n_params)}"
-        description = re.sub(r"^(\S+) \S+", size, found.description.decode(errors="replace"))
+        size = rf"\1 {abbreviated(facts.n_params)}"
+        description = re.sub(r"^(\S+) \S+", size, facts.description.decode(errors="replace"))
         description = description.removesuffix(" (guessed)")  # where a file does not say its type
-        self.facts = found.to(
+        self.facts = facts.to(
             ModelFacts,
-            add_bos=bool(found.add_bos),
-            walks_trees=bool(found.walks_trees),
+            add_bos=bool(facts.add_bos),
+            walks_trees=bool(facts.walks_trees),
             description=description,
         )
 

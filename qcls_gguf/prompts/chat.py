@@ -93,8 +93,8 @@ class Chat:
         """What closes the thought that it leaves open: one of the vocabulary's tokens, else what the template itself
         names, else what a mark about thoughts usually has. None: nothing does."""
         for is_known in (lambda text: is_token(model, text), lambda text: text in self.template):
-            if found := next(filter(is_known, self.closers), None):
-                return found
+            if known := next(filter(is_known, self.closers), None):
+                return known
         return self.closers[0] if self.closers and _ABOUT_THOUGHT.search(self.thought + self.after) else None
 
     def end_token(self, model: ChatModel) -> int:
@@ -247,11 +247,11 @@ def _answered(chat: Chat, given: Mapping[str, Any]) -> Chat:
     if rest.strip() and not is_users and (not begins or MARK.search(rest)):
         return replace(chat, add=rest)
     n = common_prefix(tail, middle)
-    said, own = tail[n:], middle[n:]
-    bare, bare_own = ("".join(part.split()) for part in (said, own))
-    is_other = bool(bare) and bare not in bare_own and bare_own not in bare and not is_users
-    if is_other and MARK.search(own) and not any(map(_CLOSES.search, MARK.findall(said))):
-        return replace(chat, cut=said, add=own)  # another channel, where answers have one of their own
+    said, said_then = tail[n:], middle[n:]
+    bare, bare_then = ("".join(part.split()) for part in (said, said_then))
+    is_other = bool(bare) and bare not in bare_then and bare_then not in bare and not is_users
+    if is_other and MARK.search(said_then) and not any(map(_CLOSES.search, MARK.findall(said))):
+        return replace(chat, cut=said, add=said_then)  # another channel, where answers have one of their own
     if not mark:
         return chat
     reasons = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _REASON)

@@ -205,15 +205,15 @@ def _shortened(
     Returns the text before and after the query, the tokens of what stood before and after that, and the tokens of what
     is left with the probes; everything as it is where tokens reach over a cut.
     """
-    start = max((found.start() for found in _WORD_ENDS.finditer(before)), default=0)
+    start = max((match.start() for match in _WORD_ENDS.finditer(before)), default=0)
     cut = _WORD_ENDS.search(after)
     near, end = before[start:], after[: cut.start()] if cut else after
     fragments += [tokenizer.tokenize(before + probe + after, parse_special=False).tolist() for probe in _SPACED]
-    found = [tokenizer.tokenize(near + probe + end, parse_special=False).tolist() for probe in PROBES + _SPACED]
+    shortened = [tokenizer.tokenize(near + probe + end, parse_special=False).tolist() for probe in PROBES + _SPACED]
     n = len(tokenizer.tokenize(before[:start], parse_special=False))
-    first, last = fragments[0][:n], fragments[0][n + len(found[0]) :]
-    if all([*first, *part, *last] == whole for part, whole in zip(found, fragments, strict=True)):
-        return near, end, first, last, found
+    first, last = fragments[0][:n], fragments[0][n + len(shortened[0]) :]
+    if all([*first, *part, *last] == whole for part, whole in zip(shortened, fragments, strict=True)):
+        return near, end, first, last, shortened
     return before, after, [], [], fragments
 
 
@@ -241,7 +241,7 @@ def _endings(tokenizer: Tokenizer, before: str, after: str, fragments: Sequence[
         end = tokenizer.tokenize(ending, parse_special=False).tolist()
         if all(fragment[-len(end) :] == end for fragment in fragments):
             return [ending]
-    at = max((found.start() for found in _WORD_ENDS.finditer(before[:-_N_NEAR])), default=0)
+    at = max((match.start() for match in _WORD_ENDS.finditer(before[:-_N_NEAR])), default=0)
     for probe, whole in zip(PROBES, fragments, strict=True):
         end = tokenizer.tokenize(before[at:] + probe + after, parse_special=False).tolist()
         n_equal = common_prefix(end[::-1], whole[::-1])
@@ -273,7 +273,7 @@ def _label_tokens(
         )
     if text[0] == " " and endings == [""] and _adds_space(tokenizer):
         text = text[1:]  # the tokenizer puts it there, as at the beginning of every text
-    found: set[tuple[int, ...]] = set()
+    ways: set[tuple[int, ...]] = set()
     for ending in endings:
         alone = tokenizer.tokenize(ending, parse_special=False).tolist()
         both = tokenizer.tokenize(ending + text, parse_special=False).tolist()
@@ -283,11 +283,11 @@ def _label_tokens(
                 f"token {tokenizer.piece(alone[-1])[0].decode(errors='replace')!r}: end the template or begin "
                 "the prefix so that a token ends between them"
             )
-        found.add(tuple(both[len(alone) :]))
-    if found == {()}:
+        ways.add(tuple(both[len(alone) :]))
+    if ways == {()}:
         raise ConfigError(f"prompts.{name}: label {label!r} has no tokens in this model's vocabulary")
-    if len(found) > 1:
+    if len(ways) > 1:
         raise ConfigError(
             f"prompts.{name}: the tokens of label {label!r} depend on the query: put text between {SLOT} and the label"
         )
-    return found.pop()
+    return ways.pop()

@@ -122,8 +122,8 @@ def control_tokens(case: _Case) -> _Mistakes:
             remedy = f"did you mean {close[0]}?" if close else "write one that it has, or leave it out"
             yield "control_token", key, f"{token} is no token of this model, which reads it letter by letter: {remedy}"
     if is_other:
-        own = [text for text in known if text in template]
-        has = f", which has {' '.join(own[:_N_NAMED])}" if own else ""
+        marks = [text for text in known if text in template]
+        has = f", which has {' '.join(marks[:_N_NAMED])}" if marks else ""
         what = f"is ChatML ({_CHATML[0]}), and not the chat format of this model{has}: write system and user instead"
         yield "chat_format", "prompt_template", what
 
@@ -132,8 +132,8 @@ def unknown_marks(case: _Case) -> _Mistakes:
     """Marks that the chat template writes and that are not in this vocabulary."""
     if not case.source.is_chat:
         return
-    own = "".join(case.source.texts.values())
-    marks = [mark for mark in dict.fromkeys(MARK.findall(case.whole.template)) if mark not in own]
+    texts = "".join(case.source.texts.values())
+    marks = [mark for mark in dict.fromkeys(MARK.findall(case.whole.template)) if mark not in texts]
     if unknown := [mark for mark in marks if not is_token(case.model, mark)]:
         named = listed(unknown, most=_N_NAMED)
         what = (
@@ -165,8 +165,8 @@ def other_label_end(case: _Case) -> _Mistakes:
     if not begins or case.source.is_chat or case.source.label_end is not None or case.whole.scoring == FIRST_TOKEN:
         return
     taken = model.piece(model.label_end)[0].decode(errors="replace") if model.label_end >= 0 else ""
-    own = chat_of(model, case.settings).end_token(model) if case.chat_template else model.label_end
-    ends = [model.piece(own)[0].decode(errors="replace")] if own != model.label_end else []
+    token = chat_of(model, case.settings).end_token(model) if case.chat_template else model.label_end
+    ends = [model.piece(token)[0].decode(errors="replace")] if token != model.label_end else []
     others = [end for end in (*ends, *_ENDS) if end in text and is_token(model, end)]
     if others and taken and taken not in text:
         what = f"is not set: a label that begins another one ends with the file's {taken}, and turns of the text with"

@@ -40,8 +40,8 @@ class PromptSet:
 
     def depths(self, n_layer: int) -> set[int]:
         """The layers after which hidden states are read; n_layer: the final-norm hidden state."""
-        found = {head.depth for head in self.heads if head}
-        return found | {n_layer} if self.exact or self.reads_labels else found
+        depths = {head.depth for head in self.heads if head}
+        return depths | {n_layer} if self.exact or self.reads_labels else depths
 
     @property
     def reads_labels(self) -> bool:
@@ -68,8 +68,8 @@ class PromptSet:
     @cached_property
     def label_tokens(self) -> Int32Array:
         """(n,) the tokens of all edges of the label tries, ascending."""
-        found = {edge.token for prompt in self.prompts for edge in prompt.trie.edges}
-        tokens = np.array(sorted(found), np.int32)  # np.unique would import numpy.ma, a tenth of what numpy takes
+        edge_tokens = {edge.token for prompt in self.prompts for edge in prompt.trie.edges}
+        tokens = np.array(sorted(edge_tokens), np.int32)  # np.unique would import numpy.ma, a tenth of what numpy takes
         tokens.setflags(write=False)
         return tokens
 
@@ -100,10 +100,10 @@ class PromptSet:
 
 def read_depths(sets: Sequence[PromptSet], n_layer: int) -> tuple[tuple[int, ...], int]:
     """(depths that are read, ascending, beside the last one; the last layer that has to be computed, 0 for all)."""
-    found = sorted(set[int]().union(*(prompts.depths(n_layer) for prompts in sets)))
-    if not found or found[-1] == n_layer:
-        return tuple(found[:-1]), 0
-    return tuple(found[:-1]), found[-1]
+    depths = sorted(set[int]().union(*(prompts.depths(n_layer) for prompts in sets)))
+    if not depths or depths[-1] == n_layer:
+        return tuple(depths[:-1]), 0
+    return tuple(depths[:-1]), depths[-1]
 
 
 class Vocabulary(Tokenizer, Protocol):

@@ -250,18 +250,6 @@ def test_repositories_that_refuse(hub: HubServer, fetcher: Fetcher) -> None:
     assert fetcher.path("user/private").read_bytes() == b"private"
 
 
-def test_a_dropped_connection_is_resumed(hub: HubServer, fetcher: Fetcher) -> None:
-    hub.drops, hub.drop_after = 1, 70_000
-    assert fetcher.path("user/Tiny-GGUF").read_bytes() == Q4
-    assert len(hub.downloads()) == 2
-
-
-def test_a_connection_that_keeps_dropping(hub: HubServer, fetcher: Fetcher) -> None:
-    hub.drops = 1_000_000
-    assert "cannot be fetched" in fetcher.error("ModelError", "user/Tiny-GGUF")
-    assert "not in the local cache" in fetcher.error("ModelError", "user/Tiny-GGUF", offline=True)
-
-
 def test_parts_are_grouped_and_companions_left_out() -> None:
     names = """
         b/M-Q8_0-00002-of-00002.gguf b/M-Q8_0-00001-of-00002.gguf M-BF16-00002-of-00003.gguf M-imatrix-Q4_0.gguf
