@@ -65,6 +65,8 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     learnt_: LearntPrompt | None = None
     """what `fit` learnt from y, and why a head answers or none does; None where y has too few rows, or lacks labels"""
     _rows: Sequence[tuple[str, int]] = ()
+    _fitted: tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None = None
+    """the classes of y, and their places among the prompt's labels"""
     _head: Head | None = None
     _headed: tuple[_SharedClassifier, Classifier] | None = None
 
@@ -98,9 +100,9 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not texts:
             raise ValueError("X is empty: 0 samples, at least 1 is needed")
         self._head, self._headed, self.learnt_, self._rows = None, None, None, ()
-        labels = self._opened().labels
+        self._opened()
+        self._fitted = None
         if y is None:
-            self._fitted = _all_classes(labels)
             return self
         y = column_or_1d(y, warn=True)
         check_consistent_length(texts, y)
@@ -118,8 +120,8 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         texts = _texts(X)
         check_consistent_length(texts, y)
-        earlier = self._fitted[0] if self._rows else np.unique(y if classes is None else classes)
-        if unknown := [each for each in np.unique(y).tolist() if each not in earlier]:
+        earlier = self._fitted[0] if self._fitted and self._rows else np.unique(y if classes is None else classes)
+        if unknown := [value for value in np.unique(y).tolist() if value not in earlier]:
             raise ValueError(f"y: {shown(unknown[0])}: no class of the first call, which has {earlier.tolist()}")
         self._learn(earlier, texts, y)
         return self
@@ -166,7 +168,12 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def classes_(self) -> npt.NDArray[Any]:
         """(n_classes,) the possible answers of `predict`, in the order of predict_proba's columns."""
-        return self._classes_and_columns()[0]
+        if self._fitted is not None:
+            return self._fitted[0]
+        shared = self._held()
+        return np.array(
+            sorted(shared.labels if shared else with_one_prompt(self.config, self.prompt).prompts[0].labels)
+        )
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """(n,) the most probable class of each text. Raises as `predict_proba`."""
@@ -182,7 +189,8 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         texts = _texts(X)
         shared = self._opened()
-        columns = self._classes_and_columns()[1]
+        classes = self.classes_.tolist()
+        columns = self._fitted[1] if self._fitted else np.array([shared.labels.index(label) for label in classes])
         distinct = list(dict.fromkeys(texts))
         rows = {text: row for row, text in enumerate(distinct)}
         found = np.empty((len(distinct), len(shared.labels)))
@@ -196,14 +204,6 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         even = np.full_like(probabilities, 1 / len(columns))
         shares: FloatArray = np.divide(probabilities, totals, out=even, where=totals > 0)
         return shares
-
-    def _classes_and_columns(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """The classes, and the place of each among the prompt's labels."""
-        if fitted := getattr(self, "_fitted", None):
-            return fitted  # type: ignore[no-any-return]
-        if shared := self._held():
-            return _all_classes(shared.labels)
-        return _all_classes(with_one_prompt(self.config, self.prompt).prompts[0].labels)
 
     def _columns(self, classes: npt.NDArray[Any], labels: Sequence[str]) -> npt.NDArray[np.int64]:
         """The place of each class among the prompt's labels. Raises ValueError for classes that are none of them."""
@@ -321,11 +321,6 @@ def _share(key: Key) -> _SharedClassifier:
             shared = _open[key] = _SharedClassifier(key)
         _last = shared
         return shared
-
-
-def _all_classes(labels: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    classes = np.array(sorted(labels))
-    return classes, np.array([labels.index(label) for label in classes.tolist()], np.int64)
 
 
 def _by_value(labels: Sequence[str]) -> list[str]:

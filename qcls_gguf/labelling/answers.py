@@ -38,7 +38,7 @@ class AnswerColumns:
     prompts: tuple[PromptConfig, ...]
     """the names of the prompts"""
     prefix: str = ""
-    """before the name of each"""
+    """before their names"""
     scores: bool = False
     """also every label's probability"""
     top_k: int | None = None
@@ -46,7 +46,7 @@ class AnswerColumns:
 
     @property
     def ends(self) -> list[int]:
-        """Where the labels of each prompt end in a list of the labels of all."""
+        """Where the labels of the prompts end in a list of the labels of all."""
         return list(accumulate(len(prompt.labels) for prompt in self.prompts))
 
     @property
@@ -108,7 +108,7 @@ class Answers:
             self.scores[place] = answer.probabilities
 
     def failures(self, queries: Queries) -> dict[int, str]:
-        """For each row whose query has no answer the reason."""
+        """The reasons of rows whose query has no answer."""
         rows = np.flatnonzero(np.isin(queries.index, list(self.reasons))).tolist() if self.reasons else []
         return {row: f"{queries.unit} {queries.numbers[row]}: {self.reasons[int(queries.index[row])]}" for row in rows}
 
@@ -118,9 +118,9 @@ class Answers:
         names, arrays = zip(*self._columns(digits), strict=True)
         if queries.texts:
             place = pa.array(np.maximum(index, 0), mask=index < 0)
-            arrays = tuple(each.take(place) for each in arrays)
+            arrays = tuple(array.take(place) for array in arrays)
         else:  # there is nothing to take from
-            arrays = tuple(pa.nulls(len(index), each.type) for each in arrays)
+            arrays = tuple(pa.nulls(len(index), array.type) for array in arrays)
         reasons = queries.reasons | self.failures(queries)
         errors = pa.array([reasons.get(row) for row in range(len(index))], pa.string())
         return pa.Table.from_arrays([*arrays, errors], [*names, f"{self.columns.prefix}error"])
@@ -186,12 +186,12 @@ class AnswerCache(Closing):
                 rows = self._database.execute(f"SELECT query, answer FROM {self._table} WHERE query IN ({marks})", some)
                 for query, blob in rows:
                     probabilities = np.frombuffer(blob, np.float64, self._n_labels)
-                    found[query] = Answer(probabilities, [bool(each) for each in blob[probabilities.nbytes :]])
+                    found[query] = Answer(probabilities, list(map(bool, blob[probabilities.nbytes :])))
         return found
 
     def add(self, answers: Mapping[str, Answer]) -> None:
         """Store answers by their queries; stored answers stay. Raises QclsError if the disk is full."""
-        rows = [(query, each.probabilities.tobytes() + bytes(each.abstained)) for query, each in answers.items()]
+        rows = [(query, answer.probabilities.tobytes() + bytes(answer.abstained)) for query, answer in answers.items()]
         with self._errors(), self._database:  # all of them, or none
             self._database.executemany(f"INSERT OR IGNORE INTO {self._table} VALUES (?, ?)", rows)
 
@@ -213,7 +213,7 @@ def kept_path(folder: Path, output: str) -> Path:
 
 
 class KeptAnswers(Closing):
-    """A file of answers by the places of their queries; those of each decode are added at once."""
+    """A file of answers by the places of their queries; those of a decode are added at once."""
 
     def __init__(self, path: Path, digest: bytes, columns: AnswerColumns) -> None:
         """digest: of all that answers and places depend on; a file with another one is begun anew. Raises QclsError."""
@@ -235,7 +235,7 @@ class KeptAnswers(Closing):
 
     def add(self, answers: Mapping[int, Answer]) -> None:
         """Keep some answers. Raises QclsError where the disk is full."""
-        rows = [(place, each.probabilities, each.abstained) for place, each in answers.items()]
+        rows = [(place, answer.probabilities, answer.abstained) for place, answer in answers.items()]
         self._write(np.array(rows, self._row).tobytes())
 
     def _write(self, content: bytes) -> None:

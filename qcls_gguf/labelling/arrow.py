@@ -40,7 +40,7 @@ def label_table(
     top_k: int | None = None,
     batch: int | None = None,
 ) -> Any:
-    """A table with its columns and those of the labels: for each prompt its name and NAME_probability, and `error`.
+    """A table with its columns and those of the labels: of a prompt NAME and NAME_probability, and `error`.
 
         labelled = label_table(pandas_frame, "fashion-8").to_pandas()
 

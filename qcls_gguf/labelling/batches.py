@@ -93,7 +93,7 @@ class BatchLabeller:
 
         Halves rather than as many queries as fit, because their number is part of a decode's shape.
         """
-        tokenized = [each for _, each in batch]
+        tokenized = [item for _, item in batch]
         plan = self._prompts.core.plan(tokenized, pads=self._padded)
         if len(batch) > 1 and len(plan) > 1:
             middle = len(batch) // 2
@@ -104,7 +104,7 @@ class BatchLabeller:
 
     def _results(self, batch: Batch, job: Job[list[Result]]) -> list[tuple[int, Result | str]]:
         places = [place for place, _ in batch]
-        queries = [each.query for _, each in batch]
+        queries = [item.query for _, item in batch]
         try:
             return list(zip(places, job.result(), strict=True))
         except (PlanError, ScoreError):  # it does not say of which query
@@ -141,10 +141,12 @@ def measure_batches(prompts: PromptHandle, queries: Sequence[str], most: int = M
             for _ in range(n_untimed):
                 deque(labeller.label(block), maxlen=0)
             start_ns = perf_counter_ns()
-            found = [[each for _, each in batch if isinstance(each, Result)] for batch in labeller.label(block)]
+            answered = [
+                [answer for _, answer in batch if isinstance(answer, Result)] for batch in labeller.label(block)
+            ]
             if round_:
                 times_ns[size] += perf_counter_ns() - start_ns
-                decodes[size] += filter(None, found)
+                decodes[size] += filter(None, answered)
         if round_ and perf_counter() - began > _MOST_S:
             break
     speeds = []
@@ -171,7 +173,7 @@ def _most_in_time(prompts: PromptHandle, query: str, most: int) -> int:
 def best_size(speeds: Sequence[BatchSpeed]) -> int:
     """The largest size that pays, by the measured times."""
     best = None
-    for each in speeds:
-        if best is None or best.queries_per_s < each.queries_per_s * _GAIN:
-            best = each
+    for speed in speeds:
+        if best is None or best.queries_per_s < speed.queries_per_s * _GAIN:
+            best = speed
     return best.size if best else 1

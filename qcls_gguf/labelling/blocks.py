@@ -41,7 +41,7 @@ class Queries:
     index: npt.NDArray[np.int32]
     """(n_rows,) which of them a row has; -1: none"""
     reasons: dict[int, str]
-    """for each row without a query the reason"""
+    """of rows without a query"""
     unit: str
     """what rows are called in messages: `row`, or in text formats `line`"""
     numbers: Sequence[int]
@@ -69,7 +69,7 @@ def distinct_queries(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The rows of a shard: a table of Arrow, the values of each row, or objects of JSON lines as they were written."""
+    """The rows of a shard: a table of Arrow, values row by row, or objects of JSON lines as they were written."""
 
     queries: Queries
     schema: pa.Schema | None
@@ -77,7 +77,7 @@ class Block:
     arrow: pa.Table | None = None
     rows: Sequence[Sequence[object]] = ()
     lines: Sequence[str] | None = None
-    """of each object its members, without braces"""
+    """the members of its objects, without braces"""
 
     @property
     def names(self) -> list[str]:
@@ -98,7 +98,7 @@ class Block:
         return pa.table(arrays, names=self.names)
 
     def values(self) -> Iterator[Sequence[Any]]:
-        """The values of each row; a byte of text that is no UTF-8 is a surrogate."""
+        """The values row by row."""
         return iter(self.rows) if self.arrow is None else rows_of(self.arrow)
 
     def members(self) -> Iterator[str]:
@@ -114,7 +114,7 @@ def members_of(names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Iterator[
 
 
 def rows_of(table: pa.Table) -> Iterator[Sequence[Any]]:
-    """The values of each row of a table."""
+    """The values of a table row by row."""
     for batch in table.to_batches(max_chunksize=1024):
         columns: list[Sequence[Any]] = []
         for column in batch.columns:

@@ -80,7 +80,7 @@ class Input(Record):
 
 
 def find_inputs(given: Sequence[str]) -> list[Path]:
-    """The files that names, patterns and folders denote, each once, sorted by name within a pattern or folder.
+    """The files that names, patterns and folders denote, all of them once, sorted by name within a pattern or folder.
 
     A folder stands for the files in it and below with a known ending, or named `part-…`, except hidden ones. Raises
     ConfigError for a name or pattern without a file, and for files that cannot be read.

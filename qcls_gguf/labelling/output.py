@@ -120,9 +120,9 @@ class OutputFolder:
                 return Manifest.model_validate(found)
             # An empty list of shards is left where the disk was full for the manifest of a first run.
             others = [
-                each.name
-                for each in self.folder.iterdir()
-                if not each.name.startswith(".") and (each.name != _DONE or each.stat().st_size > 0)
+                path.name
+                for path in self.folder.iterdir()
+                if not path.name.startswith(".") and (path.name != _DONE or path.stat().st_size > 0)
             ]
         except OSError as e:
             raise ConfigError(f"{path}: cannot be read: {e.strerror}") from None
@@ -179,10 +179,10 @@ class OutputFolder:
     def tasks(self, inputs: Sequence[Input]) -> list[Task]:
         """All shards, or those of the part, with their output files."""
         found: list[Task] = []
-        for each in inputs:
-            alone, ending = each.model_copy(update={"shards": ()}), ENDINGS[self.format or each.format]
-            for number, shard in enumerate(each.shards):
-                output = f"{each.name}-{number:05}{ending}"
+        for input_ in inputs:
+            alone, ending = input_.model_copy(update={"shards": ()}), ENDINGS[self.format or input_.format]
+            for number, shard in enumerate(input_.shards):
+                output = f"{input_.name}-{number:05}{ending}"
                 found.append(Task(input=alone, shard=shard, output=output, header=self.joined is None))
         first, step = self._part
         found = found[first - 1 :: step]

@@ -142,7 +142,7 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
     ):
         raise ConfigError(
             f"`out` {output.joined}: the inputs have different columns, {inputs[0].path} and others: name a folder, "
-            "which gets a file for each"
+            "which gets a file for every one"
         )
     if settings.limit is not None and not known:
         inputs = first_rows(inputs, settings.limit)
