@@ -26,7 +26,7 @@ from ..errors import ConfigError, prefixed, readable
 from ..statistics import Float32Array
 from ..version import __version__
 from .prompt import SLOT, PromptConfig, Temperature
-from .schema import Config, short, stage_hash
+from .schema import Config, short
 from .scoring import Scoring
 from .settings import (
     LISTED,
@@ -178,7 +178,9 @@ def prompt_hash(prompt: PromptConfig) -> str:
 def answers_hash(prompt: PromptConfig, fit: PromptCalibration | None, head_digest: str | None) -> str:
     """A digest of everything but the model that a prompt's probabilities depend on."""
     temperature = prompt.temperature or (fit and fit.temperature) or 1.0
-    return stage_hash(head_digest or prompt_hash(prompt), temperature, fit.biases(prompt.labels) if fit else None)
+    bias = fit.biases(prompt.labels) if fit else None
+    rounded = bias and [round(number, 6) for number in bias]
+    return digest_of([head_digest or prompt_hash(prompt), round(temperature, 6), rounded])
 
 
 class _File(Settings):

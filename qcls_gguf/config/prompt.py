@@ -84,13 +84,6 @@ def resolve_forced(values: JsonObject) -> JsonObject:
     return {**values, "scoring": FIRST_TOKEN} if forced else {"scoring": TREE, **values}
 
 
-def refuse_other_texts(values: object) -> None:
-    """Refuse the texts that are given beside prompt_template."""
-    for key in TEXT_KEYS[1:]:
-        if getattr(values, key) is not None:
-            raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)
-
-
 def _labels_schema(schema: JsonObject) -> None:
     """A list of labels, or labels with descriptions."""
     as_list = {key: schema.pop(key) for key in ("type", "items", "minItems", "maxItems")} | {"uniqueItems": True}
@@ -110,55 +103,43 @@ def _has_text(value: Any) -> Any:
 class PromptConfig(Settings):
     """One prompt: a text with a slot for the query and perhaps others, and a closed label set."""
 
+    # fmt: off
     name: VisibleText = Field(description="the name of the prompt's answers")
-    prompt_template: Annotated[Text | None, BeforeValidator(_has_text)] = Field(
-        default=None, description="the whole text with the model's control tokens, one {query}, and perhaps other slots"
-    )
-    system: Text | None = Field(
-        default=None,
-        description="instead of it: the system message, for the model's chat template, with the same slots",
-    )
-    user: Text | None = Field(
-        default=None, description="the user message, likewise; default where system has no {query}: the query alone"
-    )
-    answer_cue: Text | None = Field(
-        default=None, description="the beginning of the model's answer after system and user; default `{name}:`"
-    )
-    describe: VisibleText | None = Field(
-        default=None, description="what the prompt asks for, for the slots {describe} and {all_labels}"
-    )
+    prompt_template: Annotated[Text | None, BeforeValidator(_has_text)] = Field(default=None,
+        description="the whole text with the model's control tokens, one {query}, and perhaps other slots")
+    system: Text | None = Field(default=None,
+        description="instead of it: the system message, for the model's chat template, with the same slots")
+    user: Text | None = Field(default=None,
+        description="the user message, likewise; default where system has no {query}: the query alone")
+    answer_cue: Text | None = Field(default=None,
+        description="the beginning of the model's answer after system and user; default `{name}:`")
+    describe: VisibleText | None = Field(default=None,
+        description="what the prompt asks for, for the slots {describe} and {all_labels}")
     labels: Annotated[
         tuple[VisibleText, ...],
         Field(min_length=2, max_length=_MAX_LABELS, json_schema_extra=_labels_schema),
         LISTED,
         distinct("label"),
     ] = Field(description="the answers, as a list, or with descriptions")
-    label_descriptions: Annotated[tuple[VisibleText | None, ...], LISTED] | None = Field(
-        default=None, description="descriptions of a list of labels, in its order"
-    )
+    label_descriptions: Annotated[tuple[VisibleText | None, ...], LISTED] | None = Field(default=None,
+        description="descriptions of a list of labels, in its order")
     label_prefix: Text = Field(default=" ", description="the text between the template and a label")
     scoring: Scoring = Field(default=TREE, description="how a label's tokens become its score")
-    force_single_token_labels: Truth | None = Field(
-        default=None, exclude=True, repr=False, description="true: the same as scoring first_token"
-    )
-    label_end: FilledText | None = Field(
-        default=None, description="the token that ends a label with which another begins; default: the end of the turn"
-    )
-    prior: Prior = Field(
-        default="none", description="content_free: subtract what the labels get for queries without content"
-    )
-    content_free_queries: Queries = Field(
-        default=CONTENT_FREE_QUERIES, description="the queries from which such a prior is computed"
-    )
-    temperature: Temperature | None = Field(
-        default=None, description="divides the scores before the softmax; default: the calibration's, else 1"
-    )
-    min_confidence: Confidence | None = Field(
-        default=None, description="answer the fallback if the best label is less probable"
-    )
-    fallback: VisibleText | None = Field(
-        default=None, description="the answer below min_confidence; need not be a label"
-    )
+    force_single_token_labels: Truth | None = Field(default=None, exclude=True, repr=False,
+        description="true: the same as scoring first_token")
+    label_end: FilledText | None = Field(default=None,
+        description="the token that ends a label with which another begins; default: the end of the turn")
+    prior: Prior = Field(default="none",
+        description="content_free: subtract what the labels get for queries without content")
+    content_free_queries: Queries = Field(default=CONTENT_FREE_QUERIES,
+        description="the queries from which such a prior is computed")
+    temperature: Temperature | None = Field(default=None,
+        description="divides the scores before the softmax; default: the calibration's, else 1")
+    min_confidence: Confidence | None = Field(default=None,
+        description="answer the fallback if the best label is less probable")
+    fallback: VisibleText | None = Field(default=None,
+        description="the answer below min_confidence; need not be a label")
+    # fmt: on
     place: ClassVar = ("prompts", 0)
 
     @property
@@ -230,9 +211,10 @@ class PromptConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> PromptConfig:
-        if not self.is_chat:
-            refuse_other_texts(self)
-        elif SLOT in self.cue:
+        for key in () if self.is_chat else TEXT_KEYS[1:]:
+            if getattr(self, key) is not None:
+                raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)
+        if self.is_chat and SLOT in self.cue:
             raise refusal(f"has a {SLOT} slot: write the query into user", "answer_cue")
         if self.label_descriptions and len(self.label_descriptions) != len(self.labels):
             n, n_labels = len(self.label_descriptions), len(self.labels)

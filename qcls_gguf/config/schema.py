@@ -16,7 +16,7 @@ from .prompt import ALL_SLOTS, CONTENT_FREE_QUERIES, SLOTS, IgnoredKind, PromptC
 from .resources import EMBEDDED, OLLAMA, PACKAGE
 from .scoring import Scoring
 from .settings import LISTED, Count, File, FilledText, Settings, Size, Truth, Variables, distinct, given, refusal
-from .words import JsonObject, digest_of, hint
+from .words import JsonObject, hint
 
 Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
@@ -33,27 +33,22 @@ _N_SHOWN = 12
 class ModelConfig(Settings):
     """Which model: a file, one of Ollama's, of a Python package or of the Hugging Face hub; none: the embedded one."""
 
-    path: File | None = Field(
-        default=None,
-        description="a GGUF file, of a split model the first; or `ollama:NAME`, `package:NAME`",
-    )
-    ollama: FilledText | None = Field(
-        default=None, description="`NAME[:TAG]` of a model in Ollama's store on this machine"
-    )
-    package: FilledText | None = Field(
-        default=None, description="`NAME` of an installed Python package with a GGUF file, or `NAME/FILE`"
-    )
-    hf_repo: FilledText | None = Field(
-        default=None, description="`user/repo`, which `@revision` and `:quantization` may follow"
-    )
+    # fmt: off
+    path: File | None = Field(default=None,
+        description="a GGUF file, of a split model the first; or `ollama:NAME`, `package:NAME`")
+    ollama: FilledText | None = Field(default=None,
+        description="`NAME[:TAG]` of a model in Ollama's store on this machine")
+    package: FilledText | None = Field(default=None,
+        description="`NAME` of an installed Python package with a GGUF file, or `NAME/FILE`")
+    hf_repo: FilledText | None = Field(default=None,
+        description="`user/repo`, which `@revision` and `:quantization` may follow")
     quantization: FilledText | None = Field(default=None, description="such as Q4_K_M; only with hf_repo")
     revision: FilledText | None = Field(default=None, description="branch, tag or commit; only with hf_repo")
-    chat_template: FilledText | None = Field(
-        default=None, description="a Jinja2 text that renders system and user; none: the file's own"
-    )
-    chat_variables: Variables = Field(
-        default_factory=dict, description="what that template may ask for; enable_thinking is false unless it is given"
-    )
+    chat_template: FilledText | None = Field(default=None,
+        description="a Jinja2 text that renders system and user; none: the file's own")
+    chat_variables: Variables = Field(default_factory=dict,
+        description="what that template may ask for; enable_thinking is false unless it is given")
+    # fmt: on
 
     place: ClassVar = ("model",)
 
@@ -87,67 +82,47 @@ class ModelConfig(Settings):
 class RuntimeConfig(Settings):
     """How to run it."""
 
-    n_gpu_layers: Size | Literal["auto", "all"] = Field(
-        default="auto", description="layers on the GPU; auto: as many as its free memory holds"
-    )
+    # fmt: off
+    n_gpu_layers: Size | Literal["auto", "all"] = Field(default="auto",
+        description="layers on the GPU; auto: as many as its free memory holds")
     n_threads: Count | Auto = Field(default="auto", description="CPU threads; auto: the physical cores less one")
-    n_ctx: Count | Auto = Field(
-        default="auto", description="cells of the KV cache, one for a token; auto: what is needed"
-    )
-    n_batch: Count | Auto = Field(
-        default="auto", description="tokens of one decode; auto: a query of max_query_tokens over all prompts"
-    )
-    n_seq_max: Annotated[Count, Field(le=MAX_SEQ)] | Auto = Field(
-        default="auto",
-        description="sequences of the context; auto: for stored prefixes and the label branches of a request",
-    )
-    question_cells: Size | Auto = Field(
-        default="auto",
-        description="cells for prompt sets that come at run time; auto: 1,024, or what a given n_ctx leaves",
-    )
-    question_prefixes: Annotated[Size, Field(le=MAX_SEQ - 1)] | Auto = Field(
-        default="auto", description="their prefixes that are kept at once; auto: 16, or as many as there is memory for"
-    )
-    flash_attn: Truth | Auto = Field(
-        default="auto", description="auto: on a GPU where it can, on a CPU only for a quantised cache"
-    )
+    n_ctx: Count | Auto = Field(default="auto",
+        description="cells of the KV cache, one for a token; auto: what is needed")
+    n_batch: Count | Auto = Field(default="auto",
+        description="tokens of one decode; auto: a query of max_query_tokens over all prompts")
+    n_seq_max: Annotated[Count, Field(le=MAX_SEQ)] | Auto = Field(default="auto",
+        description="sequences of the context; auto: for stored prefixes and the label branches of a request")
+    question_cells: Size | Auto = Field(default="auto",
+        description="cells for prompt sets that come at run time; auto: 1,024, or what a given n_ctx leaves")
+    question_prefixes: Annotated[Size, Field(le=MAX_SEQ - 1)] | Auto = Field(default="auto",
+        description="their prefixes that are kept at once; auto: 16, or as many as there is memory for")
+    flash_attn: Truth | Auto = Field(default="auto",
+        description="auto: on a GPU where it can, on a CPU only for a quantised cache")
     kv_type: KvType = Field(default="f16", description="the number type of the KV cache; q8_0 and q4_0 need flash_attn")
-    max_query_tokens: Count = Field(
-        default=256, description="most tokens of a query, which may have 32 times as many bytes"
-    )
-    long_queries: LongQueries = Field(
-        default="refuse", description="which part of a longer query is labelled; middle: its beginning and end"
-    )
-    query_tokens: QueryTokens = Field(
-        default="plain",
-        description="user_defined: a query may spell marks that were added to the vocabulary, but no control tokens",
-    )
-    normalise_queries: Truth = Field(
-        default=True, description="read a query in Unicode's form NFC, unless the model's tokenizer does that itself"
-    )
-    max_batch: Count = Field(
-        default=4, description="queries that classify_batch puts into one decode, where sequences suffice"
-    )
-    cpu_activations: CpuActivations = Field(
-        default="default",
-        description="rounding of activations on a CPU; fast: 8 bits; fine: 16; default: 16 where it helps most",
-    )
-    batch_invariant: Truth = Field(
-        default=False, description="an answer does not depend, to the last bit, on who shares its decode; slower"
-    )
-    state_cache: Truth = Field(
-        default=True, description="keep the cells of slow prefixes in a file for the next start; on a CPU"
-    )
-    try_model: Truth = Field(
-        default=True, description="load a model that is not known to work in a process of its own first"
-    )
+    max_query_tokens: Count = Field(default=256,
+        description="most tokens of a query, which may have 32 times as many bytes")
+    long_queries: LongQueries = Field(default="refuse",
+        description="which part of a longer query is labelled; middle: its beginning and end")
+    query_tokens: QueryTokens = Field(default="plain",
+        description="user_defined: a query may spell marks that were added to the vocabulary, but no control tokens")
+    normalise_queries: Truth = Field(default=True,
+        description="read a query in Unicode's form NFC, unless the model's tokenizer does that itself")
+    max_batch: Count = Field(default=4,
+        description="queries that classify_batch puts into one decode, where sequences suffice")
+    cpu_activations: CpuActivations = Field(default="default",
+        description="rounding of activations on a CPU; fast: 8 bits; fine: 16; default: 16 where it helps most")
+    batch_invariant: Truth = Field(default=False,
+        description="an answer does not depend, to the last bit, on who shares its decode; slower")
+    state_cache: Truth = Field(default=True,
+        description="keep the cells of slow prefixes in a file for the next start; on a CPU")
+    try_model: Truth = Field(default=True,
+        description="load a model that is not known to work in a process of its own first")
     max_waiting: Size = Field(default=64, description="callers of other threads that may wait; more are refused")
-    warm_query_tokens: Size | Auto = Field(
-        default="auto", description="up to how many tokens graphs are built at start-up; auto: 16 on a GPU, 0 on a CPU"
-    )
-    n_shapes: Size | Auto = Field(
-        default="auto", description="graphs that are kept with their buffers; auto: 16, or 8 more than at start-up"
-    )
+    warm_query_tokens: Size | Auto = Field(default="auto",
+        description="up to how many tokens graphs are built at start-up; auto: 16 on a GPU, 0 on a CPU")
+    n_shapes: Size | Auto = Field(default="auto",
+        description="graphs that are kept with their buffers; auto: 16, or 8 more than at start-up")
+    # fmt: on
 
     @property
     def of_model(self) -> tuple[QueryTokens, CpuActivations]:
@@ -182,6 +157,7 @@ def _filled(prompts: tuple[PromptConfig, ...]) -> tuple[PromptConfig, ...]:
 class ConfigFile(Settings):
     """A configuration of qcls-gguf: prompts and their labels, the model, and how to run it."""
 
+    # fmt: off
     prompts: Annotated[
         tuple[PromptConfig, ...],
         Field(min_length=1, max_length=_MAX_PROMPTS),
@@ -193,18 +169,15 @@ class ConfigFile(Settings):
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig, description="how to run it")
     calibration: File | None = Field(default=None, description="the file that `qcls-gguf calibrate` wrote")
     heads: File | None = Field(default=None, description="the file that `qcls-gguf learn` wrote")
-    ignore_warnings: Annotated[tuple[IgnoredKind, ...], LISTED] = Field(
-        default=(), description="kinds of likely mistakes that are not reported, such as untrained; all: none is"
-    )
+    ignore_warnings: Annotated[tuple[IgnoredKind, ...], LISTED] = Field(default=(),
+        description="kinds of likely mistakes that are not reported, such as untrained; all: none is")
+    # fmt: on
 
 
 class Config(ConfigFile):
     """Everything that a classifier is made from."""
 
-    path: Path | None = Field(
-        default=None,
-        description="a GGUF file, of a split model the first; or `ollama:NAME`, `package:NAME`",
-    )
+    path: Path | None = Field(default=None, description="the file it came from")
 
 
 def check_config(config: Config) -> Config:
@@ -256,11 +229,6 @@ def chosen_prompts(config: Config, names: Collection[str]) -> tuple[PromptConfig
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(f"`prompt` {unknown[0]}: is no prompt of the configuration, {hint(unknown[0], known)}")
     return tuple(prompt for prompt in config.prompts if not names or prompt.name in names)
-
-
-def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:
-    """A digest of everything but the model that a prompt's probabilities depend on: the prompt and its calibration."""
-    return digest_of([prompt_hash, round(temperature, 6), bias and [round(number, 6) for number in bias]])
 
 
 def short(digest: str) -> str:
