@@ -1,5 +1,5 @@
-// A warp's share of a quantised matrix in code for 8.0 and newer. Asynchronous copies bring slices of it to a part of
-// shared memory that only this warp uses, so that fetching ahead takes no registers.
+// A warp's share of a Q4_K matrix in code for 8.0 and newer. Asynchronous copies bring slices of it to a part of shared
+// memory that only this warp uses, so that fetching ahead takes no registers. Other types: mmq_slices.cuh.
 #pragma once
 
 #include "mmq_unpack.cuh"
@@ -109,106 +109,6 @@ template <int RG> struct copied_weights<GGML_TYPE_Q4_K, RG> {
     }
     __device__ __forceinline__ int min_fragment(const int r, const int h) const {
         return q4_k_min_fragment(*(const int4 *) row(r), h);
-    }
-};
-
-// There are three slices of a K_STEP, so each has two steps in which to arrive.
-template <int RG> struct copied_weights<GGML_TYPE_Q8_0, RG> {
-    static constexpr int N_SCALES = 1;
-    static constexpr bool IS_UNSIGNED = false;
-    static constexpr bool HAS_MIN = false;
-    static constexpr int BLOCK_BYTES = K_BLOCK/QK8_0*sizeof(block_q8_0);
-    static constexpr int STEP_BYTES = BLOCK_BYTES/2;  // 17 times 8
-    static constexpr int ROW_BYTES = 144;             // with 36 words (4 modulo 32) lanes use different banks
-    static constexpr int SLICES_OF_BLOCK = 2;
-    using ring = slice_ring<3, RG*8*ROW_BYTES>;
-    static constexpr int SMEM_BYTES = ring::BYTES;
-
-    ring slices;
-    const char * most;  // 8 bytes of row lane/16
-    const char * last;  // the last 8 bytes of row `lane`
-    int stride_2;       // the bytes of 2 rows
-
-    __device__ __forceinline__ void start(const char * x, const int stride_row, const char * smem, const int n_kblocks) {
-        slices.start(smem, SLICES_OF_BLOCK*n_kblocks);
-        most = x + threadIdx.x/16*stride_row + threadIdx.x%16*8;
-        last = x + threadIdx.x*stride_row + STEP_BYTES - 8;
-        stride_2 = 2*stride_row;
-        copy();
-    }
-    __device__ __forceinline__ void copy() {
-        const unsigned to = slices.fill();
-#pragma unroll
-        for (int i = 0; i < RG*4; ++i) {
-            copy_async<8>(to + (2*i + threadIdx.x/16)*ROW_BYTES + threadIdx.x%16*8, most + i*stride_2);
-        }
-        if (RG == 4 || threadIdx.x < RG*8) {
-            copy_async<8>(to + threadIdx.x*ROW_BYTES + STEP_BYTES - 8, last);
-        }
-        most += STEP_BYTES;
-        last += STEP_BYTES;
-    }
-    __device__ __forceinline__ void open_step(const int) {
-        slices.advance();
-    }
-    __device__ __forceinline__ void unpack(const int, const int pair, const int n, int (&a)[RG][2], float (&s)[RG][1]) {
-#pragma unroll
-        for (int r = 0; r < RG; ++r) {
-            const int * row = (const int *) (slices.base + slices.read + (8*r + threadIdx.x/4)*ROW_BYTES);
-            q8_0_values(row + 17*pair, n, a[r], s[r][0]);
-        }
-    }
-};
-
-// A block may begin at any even address, so aligned groups of 16 bytes that contain it are copied.
-template <int RG> struct copied_weights<GGML_TYPE_Q6_K, RG> {
-    static constexpr int N_SCALES = 2;
-    static constexpr bool IS_UNSIGNED = false;
-    static constexpr bool HAS_MIN = false;
-    static constexpr int BLOCK_BYTES = sizeof(block_q6_K);
-    static constexpr int ROW_VECTORS = 14;  // groups of 16 bytes contain a block wherever it begins
-    static constexpr int ROW_BYTES = 240;   // with padding: with 60 words (28 modulo 32) lanes use different banks
-    static_assert(BLOCK_BYTES + 14 <= 16*ROW_VECTORS && 16*ROW_VECTORS <= ROW_BYTES, "a block does not fit");
-    static constexpr int SLICES_OF_BLOCK = 1;
-    using ring = slice_ring<2, RG*8*ROW_BYTES>;
-    static constexpr int SMEM_BYTES = ring::BYTES;
-
-    ring slices;
-    const char * filling;  // the block of row lane/16 that is requested next
-    const char * reading;  // the block of row lane/4 that is read; 8 rows further, blocks begin alike modulo 16
-    int stride_2;          // the bytes of 2 rows
-
-    __device__ __forceinline__ void start(const char * x, const int stride_row, const char * smem, const int n_kblocks) {
-        slices.start(smem, SLICES_OF_BLOCK*n_kblocks);
-        filling = x + threadIdx.x/16*stride_row;
-        reading = x + threadIdx.x/4*stride_row - BLOCK_BYTES;
-        stride_2 = 2*stride_row;
-        copy();
-    }
-    __device__ __forceinline__ void copy() {
-        const unsigned to = slices.fill() + threadIdx.x/16*ROW_BYTES + threadIdx.x%16*16;
-        if (threadIdx.x%16 < ROW_VECTORS) {
-#pragma unroll
-            for (int i = 0; i < RG*4; ++i) {
-                const char * row = filling + i*stride_2;
-                copy_async<16>(to + 2*i*ROW_BYTES, row - ((size_t) row & 15) + threadIdx.x%16*16);
-            }
-        }
-        filling += BLOCK_BYTES;
-    }
-    __device__ __forceinline__ void open_step(const int h) {
-        if (h == 0) {
-            slices.advance();
-            reading += BLOCK_BYTES;
-        }
-    }
-    __device__ __forceinline__ void unpack(const int h, const int pair, const int n, int (&a)[RG][2], float (&s)[RG][2]) {
-        const char * first = slices.base + slices.read + threadIdx.x/4*ROW_BYTES + ((size_t) reading & 12);
-        const int shift = 8*((size_t) reading & 2);
-#pragma unroll
-        for (int r = 0; r < RG; ++r) {
-            q6_k_values((const int *) (first + 8*r*ROW_BYTES), shift, h, pair, n, a[r], s[r]);
-        }
     }
 };
 

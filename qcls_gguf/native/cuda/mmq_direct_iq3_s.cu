@@ -5,6 +5,7 @@ namespace mmq_direct {
 // Numbers of entries in a grid of four magnitudes, and signs.
 template <> struct weight_type<GGML_TYPE_IQ3_S> {
     static constexpr int BYTES = sizeof(block_iq3_s);
+    static constexpr int SLICES_OF_BLOCK = 1;
     static constexpr int ALIGNMENT = 2;
     static constexpr int N_SCALES = 1;
     static constexpr bool HAS_MIN = false;

@@ -4,6 +4,7 @@ namespace mmq_direct {
 
 template <> struct weight_type<GGML_TYPE_IQ4_XS> {
     static constexpr int BYTES = sizeof(block_iq4_xs);
+    static constexpr int SLICES_OF_BLOCK = 1;
     static constexpr int ALIGNMENT = 8;
     static constexpr int N_SCALES = 1;
     static constexpr bool HAS_MIN = false;

@@ -5,6 +5,7 @@ namespace mmq_direct {
 // Floats of 4 bits, which the table has twice.
 template <> struct weight_type<GGML_TYPE_MXFP4> {
     static constexpr int BYTES = K_BLOCK/32*sizeof(block_mxfp4);
+    static constexpr int SLICES_OF_BLOCK = 1;
     static constexpr int ALIGNMENT = 8;
     static constexpr int N_SCALES = 1;
     static constexpr bool HAS_MIN = false;

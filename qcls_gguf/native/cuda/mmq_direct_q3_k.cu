@@ -5,6 +5,7 @@ namespace mmq_direct {
 // 32 times the value: its 3 bits are at the top of a byte.
 template <> struct weight_type<GGML_TYPE_Q3_K> {
     static constexpr int BYTES = sizeof(block_q3_K);
+    static constexpr int SLICES_OF_BLOCK = 1;
     static constexpr int ALIGNMENT = 2;
     static constexpr int N_SCALES = 2;
     static constexpr bool HAS_MIN = false;

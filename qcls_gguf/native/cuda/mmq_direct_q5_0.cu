@@ -4,6 +4,7 @@ namespace mmq_direct {
 
 template <> struct weight_type<GGML_TYPE_Q5_0> {
     static constexpr int BYTES = K_BLOCK/32*sizeof(block_q5_0);
+    static constexpr int SLICES_OF_BLOCK = 1;
     static constexpr int ALIGNMENT = 16;
     static constexpr int N_SCALES = 1;
     static constexpr bool HAS_MIN = false;

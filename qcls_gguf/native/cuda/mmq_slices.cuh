@@ -1,5 +1,6 @@
-// How the rows of a warp come to the part of shared memory that only this warp uses, K_BLOCK values at a time: through
-// registers in code for 7.5, by asynchronous copies in code for 8.0 and newer. For every type that has a weight_type.
+// How the rows of a warp come to the part of shared memory that only this warp uses, a slice (a K_BLOCK or a K_STEP) at a
+// time: through registers in code for 7.5, by asynchronous copies in code for 8.0 and newer. For every type that has a
+// weight_type.
 #pragma once
 
 #include "mmq_copied_weights.cuh"
@@ -15,7 +16,7 @@ template <ggml_type type, int RG> struct row_vectors {
     static constexpr bool IS_ANYWHERE = T::ALIGNMENT < 8;  // whole aligned vectors that contain the bytes are moved
     static constexpr int VECTOR = T::ALIGNMENT == 8 ? 8 : 16;
     static constexpr int N_VECTORS = IS_ANYWHERE ? (T::BYTES + 2*VECTOR - T::ALIGNMENT - 1)/VECTOR : T::BYTES/VECTOR;
-    static constexpr int LANES = VECTOR == 8 ? 16 : 8;
+    static constexpr int LANES = VECTOR == 8 || N_VECTORS > 12 ? 16 : 8;
     static constexpr int BULK = N_VECTORS < LANES ? N_VECTORS : LANES;
     static constexpr int TAIL = N_VECTORS - BULK;
     static constexpr int ROWS_AT_ONCE = 32/LANES;
@@ -64,7 +65,8 @@ template <ggml_type type, int RG> struct rows_in_shared {
     static constexpr int N_SCALES = T::N_SCALES;
     static constexpr bool IS_UNSIGNED = false;
     static constexpr bool HAS_MIN = T::HAS_MIN;
-    static constexpr int BLOCK_BYTES = T::BYTES;
+    static constexpr int SLICES_OF_BLOCK = T::SLICES_OF_BLOCK;
+    static constexpr int BLOCK_BYTES = SLICES_OF_BLOCK*T::BYTES;
 
     vectors rows;
     const char * read;   // in memory, the row whose values this lane multiplies; 8 rows further, rows begin alike modulo 16
@@ -81,7 +83,7 @@ template <ggml_type type, int RG> struct rows_in_shared {
     __device__ __forceinline__ void unpack(const int h, const int pair, const int n, int (&a)[RG][2], float (&s)[RG][N_SCALES]) const {
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
-            T::values(first + 8*r*vectors::PITCH, h, pair, n, a[r], s[r]);
+            T::values(first + 8*r*vectors::PITCH, SLICES_OF_BLOCK == 1 ? h : 0, pair, n, a[r], s[r]);
         }
     }
     // As q4_k_min_fragment().
@@ -114,14 +116,15 @@ template <ggml_type type, int RG, bool early, bool short_loop> struct weights : 
         fetch();
     }
     __device__ __forceinline__ void open_step(const int h, const bool is_last, const int) {
-        if (h != 0) {
+        constexpr int n_slices = weights::SLICES_OF_BLOCK;
+        if (n_slices == 1 && h != 0) {
             return;
         }
         __syncwarp();
         this->rows.for_each([&](const int i, const char *, const int to) { *(vector *) (stage + to) = raw[i]; });
         __syncwarp();
         this->open_rows(stage);
-        if (!is_last) {
+        if (!is_last || (n_slices == 2 && h == 0)) {
             this->rows.advance();
             fetch();
         }
@@ -130,14 +133,13 @@ template <ggml_type type, int RG, bool early, bool short_loop> struct weights : 
 
 template <ggml_type type, int RG> struct copied_weights : rows_in_shared<type, RG> {
     using vectors = row_vectors<type, RG>;
-    static constexpr int SLICES_OF_BLOCK = 1;
-    using ring = slice_ring<2, RG*8*vectors::PITCH>;
+    using ring = slice_ring<weight_type<type>::SLICES_OF_BLOCK + 1, RG*8*vectors::PITCH>;  // each has at least a step in which to arrive
     static constexpr int SMEM_BYTES = ring::BYTES;
 
     ring slices;
 
     __device__ __forceinline__ void start(const char * x, const int stride_row, const char * smem, const int n_kblocks) {
-        slices.start(smem, n_kblocks);
+        slices.start(smem, copied_weights::SLICES_OF_BLOCK*n_kblocks);
         this->start_rows(x, stride_row);
         copy();
     }
@@ -147,7 +149,7 @@ template <ggml_type type, int RG> struct copied_weights : rows_in_shared<type, R
         this->rows.advance();
     }
     __device__ __forceinline__ void open_step(const int h) {
-        if (h == 0) {
+        if (h == 0 || copied_weights::SLICES_OF_BLOCK == 2) {
             slices.advance();
             this->open_rows(slices.base + slices.read);
         }

@@ -1,13 +1,13 @@
-// What a type of weights is to the kernels: where the bytes of K_BLOCK values of a row lie in shared memory, and how
-// they become int8 fragments and scales. A type whose file includes this gets its transport from mmq_slices.cuh.
+// What a type of weights is to the kernels: where the bytes of a row lie in shared memory, and how they become int8
+// fragments and scales. mmq_slices.cuh brings them there.
 #pragma once
 
 #include "mmq_unpack.cuh"
 
 namespace mmq_direct {
 
-// BYTES: of K_BLOCK values. ALIGNMENT: what every row's BYTES begin at a multiple of: 16, 8 or 2. N_SCALES: for 32
-// values, 1 or 2. values(): the 32 values number n (0 or 1) of a pair of half h, of which a lane has 4 of the first 16
+// BYTES: of a slice of a row, which is K_BLOCK values, or half of them. ALIGNMENT: what every slice begins at a multiple
+// of: 16, 8 or 2. N_SCALES: for 32 values, 1 or 2. values(): the 32 values number n (0 or 1) of a pair of half h, of which a lane has 4 of the first 16
 // and 4 of the last 16 (split order), and their scales. With HAS_MIN, minimums() gives what is added for the 32 values
 // number 4*h + first and the next 32.
 template <ggml_type type> struct weight_type;

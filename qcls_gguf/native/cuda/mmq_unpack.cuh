@@ -49,34 +49,10 @@ static __device__ __forceinline__ int q4_k_min_fragment(const int4 & head, const
     return threadIdx.x % 4 < 2 ? *(const int *) &v : 0;
 }
 
-// Q8_0: the 32 values number n of a pair, and their scale. `row` begins with the pair's first scale.
-static __device__ __forceinline__ void q8_0_values(const int * row, const int n, int (&a)[2], float & scale) {
-    const int * w = row + threadIdx.x % 4;
-    a[0] = n == 0 ? __funnelshift_r(w[0], w[1], 16) : w[9];
-    a[1] = n == 0 ? __funnelshift_r(w[4], w[5], 16) : w[13];
-    scale = __half2float(((const half *) row)[17*n]);
-}
-
 // Q6_K: 4 values from the low nibbles of ql and, chosen by n, two bits of each byte of qh. 4*(q - 32) fits into an
 // int8, so the 6 bits go to the top of the byte and the scale is divided by 4.
 static __device__ __forceinline__ void q6_k_value(const int ql, const int qh, const int n, int & a) {
     a = (((ql << 2) & 0x3C3C3C3C) | ((n == 0 ? qh << 6 : qh << 4) & 0xC0C0C0C0)) ^ 0x80808080;
-}
-
-// Q6_K: the 32 values number n of a pair of half h, and their scales. The block begins `shift` bits, 0 or 16, into the
-// first word.
-static __device__ __forceinline__ void q6_k_values(const int * row, const int shift, const int h, const int pair, const int n,
-        int (&a)[2], float (&s)[2]) {
-    const int high = 4*pair;  // the second pair of a half: the high nibbles
-    const int * w = row + threadIdx.x % 4;
-    const auto word = [&](const int i) { return __funnelshift_r(w[i], w[i + 1], shift); };
-    const int sc = __funnelshift_r(row[48 + 2*h + pair], row[49 + 2*h + pair], shift) ^ 0x80808080;
-    const float d = 0.25f*__half2float(((const half *) row)[104 + shift/16]);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        q6_k_value(word(16*h + 8*n + 4*i) >> high, word(32 + 8*h + 4*i) >> high, n, a[i]);
-        s[i] = (byte_above_2_23(sc, 2*n + i) - 8388736.0f)*d;
-    }
 }
 
 } // namespace mmq_direct
