@@ -42,7 +42,8 @@ def init(
     Chinese, Spanish, German and French, get a sentence that says when they are right; Chinese rows get Chinese texts.
 
     With --data and a model on this machine (--model) up to 200 rows are answered, for two minutes at most: how many are
-    right stands in the configuration, and `prior: content_free` if it makes more rows right than chance explains.
+    right stands in the configuration, and `prior: content_free` if it makes more rows right than chance explains. So
+    do texts of several prompts of their own, which are tried, too, in as much time again.
     --quick leaves that out. Nothing is downloaded. Exit codes: 0; 2 for usage, data and configuration; 3 for a model
     that can't be used.
 
@@ -54,7 +55,7 @@ def init(
     from ..config.load import parse_config  # see app.py for why here
     from ..drafting.draft import Draft, draft_text, fitting_model, given_model, labels_of, language_of
     from ..drafting.rows import find_labels
-    from ..evaluation.evaluate import try_prior
+    from ..evaluation.evaluate import answers_more, try_prior
     from ..evaluation.report import trial_words
 
     o.only_one(labels=labels, data=data)
@@ -83,6 +84,12 @@ def init(
         columns = replace(columns, query=found.query, ignored=("all",))
         with long_work(True, False) as opener:
             trials = try_prior(parse_config(text, folder=folder), data, opener, columns)
+            if len(prompts) > 1:
+                own = replace(draft, is_common=False)
+                others = try_prior(parse_config(draft_text(own, folder), folder=folder), data, opener, columns)
+                if answers_more(others, trials):
+                    draft, trials = own, others
+                    remarks += ("prompts have texts of their own, by which more rows are right; a request feeds more",)
         remarks += tuple(f"{name}: {why}" for name, tried in trials.items() for why in trial_words(tried))
         remarks += () if trials else ("too few rows, or too slow a model, to say how many are right",)
         text = draft_text(

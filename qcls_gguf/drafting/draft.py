@@ -116,6 +116,8 @@ class Draft:
     """what is labelled, in words that follow on `Label`; None: a text"""
     language: str = "en"
     """of the texts, as `language_of` says"""
+    is_common: bool = True
+    """whether several prompts have one text that lists the labels of all, or a text that lists their own"""
     with_prior: Collection[str] = ()
     """prompts for which rows have shown that the content-free prior helps"""
     source: str
@@ -191,7 +193,7 @@ def draft_text(draft: Draft, folder: Path) -> str:
     Several prompts have one text and differ in their last words, so that a request shares nearly all of its work. A
     model with a chat template gets system and user texts; one without, the whole text.
     """
-    wording, has_several = _WORDINGS[draft.language], len(draft.prompts) > 1
+    wording, has_several = _WORDINGS[draft.language], draft.is_common and len(draft.prompts) > 1
     kinds = {label: kind for prompt in draft.prompts for label in prompt.labels if (kind := nothing_kind(label))}
     keys = {label: f"{kind} of several" if has_several and kind == "none" else kind for label, kind in kinds.items()}
     rules = "".join(wording.nothing[key].format(label=label) for label, key in keys.items())
@@ -202,7 +204,7 @@ def draft_text(draft: Draft, folder: Path) -> str:
     what = (
         "What every prompt says: {all_labels} are the names and lists of all prompts, {query} is the text to label."
         if has_several
-        else "What the prompt says: {labels} is its list, {query} is the text to label."
+        else "What a prompt says: {labels} is its list, {query} is the text to label."
     )
     prompts = [
         _with_comment(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..score.adjustment import log_prior
-from ..statistics import binomial_cdf, softmax
+from ..statistics import BoolArray, binomial_cdf, softmax
 from .metrics import LEVEL, check_statements, mode_statistics, prompt_statistics, worst_rows
 from .passes import answer_rows, not_applicable, probabilities_of, raw_scores, read_rows, truth_of, usable_rows
 from .records import EvaluationRecord, PromptStatistics, data_record
@@ -108,6 +109,8 @@ class PriorTrial(NamedTuple):
     """the accuracy with it"""
     helps: bool
     """whether more rows are right with it than chance explains (sign test, 5 %), and no label all but disappears"""
+    right: BoolArray
+    """(n,) which rows are, in the order in which they were asked"""
     lost: str | None
     """a label that gets less than a hundredth of its share of the answers with it, and more without"""
 
@@ -128,7 +131,7 @@ def try_prior(
         is_usable = {row.line for row in usable}
         empty = [classifier.classify(query).results for query in CONTENT_FREE_QUERIES]
         rows: list[LabelledQuery] = []
-        for row in opener.each("try the prior", [data.rows[place] for place in chosen]):
+        for row in opener.each("try the rows", [data.rows[place] for place in chosen]):
             if row.line in is_usable and monotonic() < began + _MOST_S:
                 answers.append(classifier.classify(row.query).results)
                 rows.append(row)
@@ -147,10 +150,21 @@ def try_prior(
         n_better, n_worse = int((is_right & ~was_right).sum()), int((was_right & ~is_right).sum())
         counts = [np.bincount(labels, minlength=len(prompt.labels)) for labels in (truth.first, before, after)]
         lost = [label for label, n, was, is_now in zip(prompt.labels, *counts, strict=True) if is_now < n / 100 <= was]
+        helps = not lost and binomial_cdf(n_worse, n_better + n_worse, 0.5) <= LEVEL
         trials[prompt.name] = PriorTrial(
             statistics=prompt_statistics(truth, probabilities_of(of_prompt), of_prompt)[0],
             with_prior=float(is_right.mean()),
-            helps=not lost and binomial_cdf(n_worse, n_better + n_worse, 0.5) <= LEVEL,
+            helps=helps,
+            right=is_right if helps else was_right,
             lost=lost[0] if lost else None,
         )
     return trials
+
+
+def answers_more(new: Mapping[str, PriorTrial], old: Mapping[str, PriorTrial]) -> bool:
+    """Whether more rows are right in new trials than chance explains (sign test, 5 %), over all prompts."""
+    pairs = list(
+        chain.from_iterable(zip(new[name].right, old[name].right, strict=False) for name in new if name in old)
+    )
+    n_better, n_worse = pairs.count((True, False)), pairs.count((False, True))
+    return binomial_cdf(n_worse, n_better + n_worse, 0.5) <= LEVEL

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,16 @@ def test_a_model_without_a_chat_template_gets_the_whole_text(tmp_path: Path) -> 
 def test_what_no_configuration_can_have_is_refused(options: list[str], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         draft_text(draft(*options), tmp_path)
+
+
+def test_several_prompts_may_have_texts_of_their_own(tmp_path: Path) -> None:
+    both = draft("a=p,none", "b=q,r")
+    config = loaded(draft_text(replace(both, is_common=False, with_prior=("b",)), tmp_path), tmp_path)
+    assert [prompt.system for prompt in config.prompts] == [
+        "Label a shop's text: new. Output exactly one label from the list. Use 'none' if none is mentioned.\n"
+        "{name}: [{labels}]"
+    ] * 2
+    assert [prompt.prior for prompt in config.prompts] == ["none", "content_free"]
 
 
 ROWS = [
