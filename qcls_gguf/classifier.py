@@ -69,7 +69,7 @@ class Classifier(PromptHandle):
         config: a YAML file, the name of a configuration that comes with the package (`mission`, `fashion-8`,
         `fashion-8-joint`, `qwen3-8b-t4`), or a Config. model: an open Model to use instead of the one that config
         names, or OpenModels, which opens and shares it; it must stay open as long as the classifier. offline: take a
-        model of the hub from the local cache only. on_step(step, description, ms) is called after each step of the
+        model of the hub from the local cache only. on_step(step, description, ms) is called after every step of the
         start-up, and once in a long one; on_load(fraction) while the model loads, with 0 to 1. audit: add exact scores
         to every answer; this computes the LM head and all tokens of the labels.
         Raises ConfigError or ModelError.

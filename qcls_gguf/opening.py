@@ -56,7 +56,7 @@ class ClassifierOpener(Closing):
         on_warning: Callable[[LikelyMistake], None] | None = None,
         on_progress: OnProgress = lambda part, done, total: None,
     ) -> None:
-        """offline: take a model of the Hugging Face hub from the local cache only. on_step is called after each step of
+        """offline: take a model of the Hugging Face hub from the local cache only. on_step is called after the steps of
         a start-up, on_load with the share of the model that is loaded, 0 to 1, on_warning with a likely mistake, once,
         on_progress as the work goes on.
         """
@@ -68,7 +68,7 @@ class ClassifierOpener(Closing):
 
     @property
     def warnings(self) -> tuple[LikelyMistake, ...]:
-        """Likely mistakes in the prompts of all classifiers opened so far, each once."""
+        """Likely mistakes in the prompts of all classifiers opened so far, without repetitions."""
         return tuple(self._warnings)
 
     def open(
@@ -105,8 +105,8 @@ class ClassifierOpener(Closing):
         found = render_prompts(config.prompts, self.model_of(config), config.model)
         return config.changed(prompts=found.prompts)
 
-    def each(self, part: str, items: Sequence[T]) -> Iterator[T]:
-        """The items of a part of the work, one by one; on_progress is called when each is done."""
+    def progress(self, part: str, items: Sequence[T]) -> Iterator[T]:
+        """The items of a part of the work, one by one; on_progress is called when one is done."""
         for done, item in enumerate(items, 1):
             yield item
             self.on_progress(part, done, len(items))

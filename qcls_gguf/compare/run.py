@@ -153,7 +153,7 @@ class _Contest:
     def answers(self, opener: ClassifierOpener) -> dict[str, list[Answer]]:
         """The methods' answers, in the order of queries and prompts."""
         answers: dict[str, list[Answer]] = {}
-        for name, method in opener.each("answers", list(self.methods.items())):
+        for name, method in opener.progress("answers", list(self.methods.items())):
             with self.listed_if_it_fails(name):
                 asked = [answer for query in self.settings.queries for answer in method.ask(query, True)]
                 if not all(math.isfinite(p) for answer in asked for p in answer.joint if p is not None):
@@ -167,7 +167,7 @@ class _Contest:
         queries, n_warm_up = self.settings.queries, self.settings.n_warm_up
         n_rounds = n_warm_up + self.settings.n_rounds
         ms = {name: np.zeros((n_rounds, len(queries))) for name in self.methods}
-        for turn in opener.each("rounds", range(n_rounds)):
+        for turn in opener.progress("rounds", range(n_rounds)):
             for index in order.sample(range(len(queries)), len(queries)):
                 for name in order.sample(list(self.methods), len(self.methods)):
                     with self.listed_if_it_fails(name):

@@ -23,7 +23,7 @@ _MOST_TOKENS = 4096
 _DECISION_TOKENS = 2048
 """runtime.n_batch: auto, at least, for a decision model; and how many of a decode's tokens may be read, at least"""
 _DECISION_LEAVES = 16
-"""sequences for the leaves of a decode, at least, for a decision model: eight questions in two orders each"""
+"""sequences for the leaves of a decode, at least, for a decision model: eight questions in two orders"""
 _QUESTION_TOKENS = 512
 """runtime.n_batch: auto, at least so many more than the longest query, so that questions at run time fit"""
 _QUESTION_CELLS = 1024
@@ -66,7 +66,7 @@ def whole_cells(n: int) -> int:
 
 
 def pays_to_share(n_gpu_layers: int, n_prefixes: int) -> bool:
-    """Whether waiting callers get their answers sooner from one shared decode than from one decode each.
+    """Whether waiting callers get their answers sooner from one shared decode than from decodes of their own.
 
     On a CPU time grows with the tokens, and queries of prompts with different prefixes share no tokens: a decode of
     four takes 0.77 to 0.95 of the time of four decodes (embedded model, one thread), and all four callers would wait
@@ -85,7 +85,7 @@ def pays_to_repeat_shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> bool:
 
 
 def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) -> list[int]:
-    """For each prompt the tokens of the rendered prompt with the longest query and all its label branches.
+    """The tokens of every rendered prompt with the longest query and all its label branches.
 
     Raises CapacityError if that is more than the model was trained for; n_ctx_train <= 0: unknown.
     """
@@ -129,11 +129,11 @@ def limits(
     decides: bool = False,
     walks_trees: bool = False,
 ) -> Limits:
-    """The context that a prompt set needs, with room for questions at run time.
+    """The context that a prompt set needs, with what questions at run time need.
 
     n_ctx_short: for a model with two sets of RoPE factors, the largest cache in cells with which llama.cpp uses the
     short factors (it looks at the size of the cache, not of a sequence: get_rope_factors in src/llama-model.cpp); None
-    for other models. state_bytes: memory that recurrent layers need for each sequence that keeps a state, used or not;
+    for other models. state_bytes: memory that recurrent layers need for every sequence that keeps a state, used or not;
     0 without such. decides: whether the model's template may put questions after their text, so that they are fed with
     every request. walks_trees: whether recurrent layers walk token trees, so that leaves keep no state.
 
@@ -185,7 +185,7 @@ def limits(
 
 
 def question_prefixes(state_bytes: int) -> int:
-    """runtime.question_prefixes: auto, where each takes so much memory for a state of recurrent layers."""
+    """runtime.question_prefixes: auto, where one takes so much memory for a state of recurrent layers."""
     return min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
 
 

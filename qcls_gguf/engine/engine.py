@@ -5,7 +5,7 @@ prefix, the plan's tokens are appended to them and trimmed away again. Which pre
 remembered, so that requests of the usual shape move no cells. Each cached prefix has a holder sequence after the leaf
 sequences, which is never decoded into once the prefix is stored.
 
-A model with recurrent layers also keeps a state of each sequence, the one after its last token, which cannot be
+A model with recurrent layers also keeps a state of every sequence, the one after its last token, which cannot be
 trimmed back. Decodes in leaf sequences write no states (native/llama/tree_walk.h). Where QCLS_TREE_WALK is 0, leaf
 sequences have states of their own: a decode empties them, and they share their prefix anew, with its state, before the
 next one.
@@ -75,7 +75,7 @@ class Engine(Closing):
         self._why_no_logits = why_no_logits
         self._holders = range(n_leaf_seqs, context.n_seq_max)
         self.n_found = self.n_stored = self.n_evicted = 0
-        """Prefixes that `hold` found in the cache, that it stored, and that it evicted to make room."""
+        """Prefixes that `hold` found in the cache, that it stored, and that it evicted to make space."""
         self.cache = PrefixCache(self._holders, have_states=model.has_states)
         self._shared = [_NOTHING] * n_leaf_seqs  # the prefix whose cells a leaf sequence shares
         self._leaf_seq = np.arange(n_leaf_seqs, dtype=np.int32)
@@ -91,7 +91,7 @@ class Engine(Closing):
     def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
         """Put prefixes into the cache and pin them as often as they are named; `release` unpins them.
 
-        Only tokens that no cached prefix shares are decoded. Prefixes that nobody uses are evicted if room is needed.
+        Only tokens that no cached prefix shares are decoded. Prefixes that nobody uses are evicted if space is needed.
         state: what `saved_prefixes` returned for the same prefixes, to load instead of decoding, into an empty cache.
         Raises PlanError, with nothing changed, if they do not fit, and DecodeError.
         """
@@ -100,9 +100,9 @@ class Engine(Closing):
         distinct = list(dict.fromkeys(wanted))
         known = [prefix for tokens in distinct if (prefix := self.cache.get(tokens))]
         for prefix in known:
-            prefix.n_users += 1  # so that it is not evicted to make room for the others
+            prefix.n_users += 1  # so that it is not evicted for the others
         try:
-            self._make_room(wanted)
+            self._make_space(wanted)
             self._add([tokens for tokens in distinct if self.cache.get(tokens) is None], state)
         finally:
             self.release(known)
@@ -116,7 +116,7 @@ class Engine(Closing):
         return prefixes
 
     def release(self, prefixes: Sequence[Prefix]) -> None:
-        """Unpin prefixes that `hold` returned; they stay cached until room is needed."""
+        """Unpin prefixes that `hold` returned; they stay cached until space is needed."""
         for prefix in prefixes:
             prefix.n_users -= 1
 
@@ -127,7 +127,7 @@ class Engine(Closing):
             if prefix.n_users == 0 and self.cache.get(prefix.tokens) is prefix:
                 self._evict(prefix)
 
-    def _make_room(self, wanted: Sequence[Tokens]) -> None:
+    def _make_space(self, wanted: Sequence[Tokens]) -> None:
         while True:
             n_seqs, n_cells = self.cache.n_missing(wanted)
             if n_seqs <= self.cache.n_free_holders and self.cache.n_cells + n_cells <= self.n_prefix_cells:

@@ -2,7 +2,7 @@
 
 A cached prefix has a sequence that holds its cells. Prefixes that begin alike share the cells of that beginning. In
 the order of their tokens, the prefix that shares most with another one is beside it. A prefix that somebody uses is
-pinned; the others are evicted when room is needed, the least recently used first. The caches are bookkeeping only:
+pinned; the others are evicted when space is needed, the least recently used first. The caches are bookkeeping only:
 `store_prefixes` and the engine move the cells.
 """
 

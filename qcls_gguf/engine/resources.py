@@ -123,7 +123,7 @@ def physical_cores() -> int:
 
 
 def cache_bytes(header: GgufHeader, n_ctx: int, kv_type: KvType) -> int:
-    """The most bytes of a cache of n_ctx cells, with keys and values for each head in every layer.
+    """The most bytes of a cache of n_ctx cells, with keys and values for all heads in every layer.
 
     Some models keep less, such as hybrids. 0 if the header has a list in place of a needed number.
     """
@@ -180,7 +180,7 @@ def shortage_on_gpus(
 ) -> str:
     """Why a context has too little memory on GPUs that layers are on, and what to do.
 
-    taken: what it takes, on all of them; free_bytes: of each of these GPUs, without it; n_others: other open contexts
+    taken: what it takes, on all of them; free_bytes: of these GPUs, without it; n_others: other open contexts
     on GPUs.
     """
     is_auto = runtime.n_gpu_layers == "auto"

@@ -62,7 +62,7 @@ def evaluate(
     texts = answers
     if scorings and any(prompt.head or prompt.settings.scoring in EXACT_SCORINGS for prompt in prompts):
         with opener.open(config, audit=is_exact, quiet=True, scoring=TREE) as classifier:
-            found = [classifier.classify(row.query).results for row in opener.each("score the labels' texts", rows)]
+            found = [classifier.classify(row.query).results for row in opener.progress("score the labels' texts", rows)]
         texts = [list(of_prompt) for of_prompt in zip(*found, strict=True)]
     truths = [truth_of(prompt, rows) for prompt in prompts]
     reasons = {
@@ -131,7 +131,7 @@ def try_prior(
         is_usable = {row.line for row in usable}
         empty = [classifier.classify(query).results for query in CONTENT_FREE_QUERIES]
         rows: list[LabelledQuery] = []
-        for row in opener.each("try the rows", [data.rows[place] for place in chosen]):
+        for row in opener.progress("try the rows", [data.rows[place] for place in chosen]):
             if row.line in is_usable and monotonic() < began + _MOST_S:
                 answers.append(classifier.classify(row.query).results)
                 rows.append(row)

@@ -97,7 +97,7 @@ def answer_rows(
     """
     usable, bad = usable_rows(data, classifier, skip_bad=skip_bad)
     answered = Answered(rows=[], answers=[], bad=bad, non_finite=[])
-    for row in opener.each("score", usable):
+    for row in opener.progress("score", usable):
         try:
             answered.answers.append(classifier.classify(row.query).results)
             answered.rows.append(row)

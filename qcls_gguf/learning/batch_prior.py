@@ -69,7 +69,7 @@ def fit_batch_prior(
     lines = list(read_queries(queries, reading))
     answers = []
     with opener.open(config, calibrated=False) as classifier:
-        for line in opener.each("label", lines):
+        for line in opener.progress("label", lines):
             if line.error is None:
                 with suppress(PlanError):  # too long
                     answers.append(classifier.classify(line.text).results)

@@ -55,9 +55,9 @@ class DecodeInput(NamedTuple):
     n_rows: int
     """tokens whose hidden state is read; row r is that of the r-th of them"""
     roots: tuple[Root, ...]
-    """(n_leaves,) where each leaf grows from; leaf l decodes in sequence l"""
+    """(n_leaves,) where a leaf grows from; leaf l decodes in sequence l"""
     rows: IntArray
-    """(n_edges,) the row that each edge of the label tries reads, prompt by prompt, in the order of a trie's edges"""
+    """(n_edges,) the row that an edge of the label tries reads, prompt by prompt, in the order of a trie's edges"""
     n_cached: int
     """tokens of the rendered prompts that come from the cache"""
     fast_path: list[bool]
@@ -141,8 +141,8 @@ class TokenTree:
     ) -> DecodeInput:
         """The tree as arrays.
 
-        leaf_seqs: the sequence of each leaf, in the order of its node; None: 0, 1, …; edges: the node that each edge of
-        the label tries reads; n_cached, fast_path: as in the input. Raises PlanError for fewer sequences than leaves.
+        leaf_seqs: the sequences of the leaves, in the order of their nodes; None: 0, 1, …; edges: the nodes that the
+        edges of the label tries read; n_cached, fast_path: as in the input. Raises PlanError for fewer sequences than leaves.
         """
         n = len(self._token)
         seqs: list[list[int]] = [[] for _ in range(n)]
@@ -152,7 +152,7 @@ class TokenTree:
             raise PlanError(f"{len(leaves)} leaves need {len(leaves)} sequences, and there are {len(leaf_seqs)}")
         for leaf, seq in zip(leaves, leaf_seqs, strict=False):
             seqs[leaf].append(seq)
-        root_of = [0] * n  # the number of each node's root
+        root_of = [0] * n  # the number of a node's root
         for node, parent in enumerate(self._parent):
             root_of[node] = root_of[parent] if parent >= 0 else ~parent
         for node in range(n - 1, -1, -1):  # children come after their parent
@@ -207,7 +207,7 @@ class Addition:
 
 
 def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:
-    """The addition of each prompt of a set for one query.
+    """The additions of the prompts of a set for one query.
 
     holders[i]: the sequence that holds the prefix of prompt i; fragments[i]: the tokens of its fragment with the query
     in it. Raises PlanError where there is nothing to feed.
@@ -242,7 +242,7 @@ def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> tuple[Dec
 
 
 def _grown(additions: Sequence[Addition]) -> tuple[TokenTree, list[int]]:
-    """The token tree of some additions, and the node that each edge of their label tries reads."""
+    """The token tree of some additions, and the node that every edge of their label tries reads."""
     tree, edges, handles = TokenTree(), list[int](), dict[Root, int]()
     for addition in additions:
         if addition.root not in handles:

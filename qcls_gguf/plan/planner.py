@@ -2,7 +2,7 @@
 
 Where every prompt takes its fast path, the token tree of one query depends on the lengths of its fragments alone, not
 on their tokens, as long as prompts that grow from one cached prefix have one fragment text: their tokens are the same,
-and what follows is fixed. So a decode is made once for each length, as a template, and a request only fills in its
+and what follows is fixed. So a decode is made once for a length, as a template, and a request only fills in its
 tokens; the templates of several queries that share no token are put side by side. Other requests are planned by growing
 their token tree.
 """
@@ -20,7 +20,7 @@ from ..statistics import Int32Array, IntArray
 from .decodes import Addition, Capacity, DecodeInput, additions_of, plan_decodes, side_by_side
 
 Fragments: TypeAlias = Sequence[Int32Array]
-"""the tokens of each distinct fragment of a prompt set with the query in it, in the order of `PromptSet.fragments`"""
+"""the tokens of the distinct fragments of a prompt set with the query in them, in the order of `PromptSet.fragments`"""
 
 _MOST_BYTES = 32 << 20
 """Most bytes of all templates: those of queries of up to 256 tokens take 10.5 MiB for the 8 prompts of fashion-8."""
@@ -35,7 +35,7 @@ class Template(NamedTuple):
     node: IntArray
     """(n_filled,) the nodes that are filled in"""
     source: IntArray
-    """(n_filled,) the token that fills each node: its place among the varying tokens of all fragments, joined"""
+    """(n_filled,) the token that fills a node: its place among the varying tokens of all fragments, joined"""
 
     @property
     def n_bytes(self) -> int:
@@ -51,7 +51,7 @@ class Template(NamedTuple):
 
 
 class Templates:
-    """The templates of one prompt set, each made when its length is first asked for. Any thread may use them."""
+    """The templates of one prompt set, made when a length is first asked for. Any thread may use them."""
 
     def __init__(self, prompts: PromptSet, holders: Sequence[int], capacity: Capacity, n_vocab: int) -> None:
         """holders[i]: the sequence that holds the prefix of prompt i, for as long as these templates are used."""
@@ -64,7 +64,7 @@ class Templates:
         stable = {prompt.fragment: prompt.stable for prompt in prompts.prompts}
         self._stable = [np.array(stable[fragment], np.int32) for fragment in fragments]
         self._possible = prompts.has_one_text_a_prefix
-        self._roots = dict(zip(holders, self._fragment_of, strict=True))  # the fragment after each prefix
+        self._roots = dict(zip(holders, self._fragment_of, strict=True))  # the fragment after a prefix
         self._made: dict[tuple[int, ...], Template | None] = {}
         self._n_bytes = 0
 
@@ -88,7 +88,7 @@ class Templates:
         return template.decode._replace(token=token)
 
     def additions(self, fragments: Fragments) -> list[Addition]:
-        """What each prompt adds for a query. Raises PlanError where there is nothing to feed."""
+        """What the prompts add for a query. Raises PlanError where there is nothing to feed."""
         tokens = [tokens.tolist() for tokens in fragments]
         return additions_of(self._set.prompts, self._holders, [tokens[index] for index in self._fragment_of])
 
@@ -126,7 +126,7 @@ class Templates:
     def size_of_query(self, n_tokens: int) -> tuple[int, int] | None:
         """(decodes, tokens fed) of a request with a query of n_tokens tokens; None if it is off the fast path.
 
-        It is planned anew at each call.
+        It is planned anew at every call.
         """
         if not self._possible or (decodes := self._plan(self._lengths(n_tokens))) is None:
             return None

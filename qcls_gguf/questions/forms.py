@@ -75,9 +75,9 @@ def read_forms(path: Path) -> FormSettings:
     Raises ConfigError, with a line for every mistake.
     """
     with prefixed(str(path)):
-        found = settings_in_file(FormSettings, load_yaml(read_text(path, "the forms of questions")))
+        forms = settings_in_file(FormSettings, load_yaml(read_text(path, "the forms of questions")))
         for kind in get_args(Kind):
-            form: Form = getattr(found, kind)
+            form: Form = getattr(forms, kind)
             turns = form.system + form.user
             for slot in (INSTRUCTIONS, OPTIONS, SLOT):
                 if (n := turns.count(slot)) != 1:
@@ -86,7 +86,7 @@ def read_forms(path: Path) -> FormSettings:
             if other := next((slot for slot in SLOTS if slot in rest), None):
                 # else a caller's options would be put there as they are, with the control tokens that they spell
                 raise ConfigError(f"{kind}: has a {other} slot where none belongs: write {OPTIONS} for the options")
-    return found
+    return forms
 
 
 def form_texts(forms: FormSettings, model: Model, config: ModelConfig) -> FormTexts:
@@ -220,10 +220,10 @@ class QuotingVocabulary:
         meant = text.translate(self._originals)
         if meant == text or not parse_special:
             return self._model.tokenize(meant, parse_special=parse_special)
-        found = []
+        parts = []
         for token in self._model.tokenize(text, parse_special=True).tolist():
             spelt = spelling(self._model, token)
             if spelt and spelt in text:
                 before, _, text = text.partition(spelt)
-                found += [self.tokenize(before, parse_special=False), np.array([token], np.int32)]
-        return np.concatenate([*found, self.tokenize(text, parse_special=False)])
+                parts += [self.tokenize(before, parse_special=False), np.array([token], np.int32)]
+        return np.concatenate([*parts, self.tokenize(text, parse_special=False)])
