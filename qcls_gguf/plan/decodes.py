@@ -142,7 +142,8 @@ class TokenTree:
         """The tree as arrays.
 
         leaf_seqs: the sequences of the leaves, in the order of their nodes; None: 0, 1, …; edges: the nodes that the
-        edges of the label tries read; n_cached, fast_path: as in the input. Raises PlanError for fewer sequences than leaves.
+        edges of the label tries read; n_cached, fast_path: as in the input. Raises PlanError for fewer sequences than
+        leaves.
         """
         n = len(self._token)
         seqs: list[list[int]] = [[] for _ in range(n)]
