@@ -54,7 +54,9 @@ def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     compute_floats = compiled.compute_float_products
     compute_floats.argtypes = [c_void_p, c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p]
     compute.restype = compute_floats.restype = c_size_t
-    find, find_floats = (ctypes.cast(each, c_void_p) for each in (own.qcls_product_kernels, own.qcls_float_kernels))
+    find, find_floats = (
+        ctypes.cast(function, c_void_p) for function in (own.qcls_product_kernels, own.qcls_float_kernels)
+    )
 
     def run(
         name: str, weights: npt.NDArray[np.uint8], x: Float32Array, *, piece: int = 1 << 20, precision: str = "usual"
@@ -103,7 +105,7 @@ def places_of_scales(name: str, n: int) -> slice:
 
 
 def whole_activations(n_columns: int, n_values: int, seed: int = 1) -> Float32Array:
-    """Activations that 8 bits hold exactly: whole numbers up to 127, which occurs in each 32, times a power of two."""
+    """Activations that 8 bits hold exactly: whole numbers up to 127, which occurs in any 32, times a power of two."""
     random = np.random.default_rng(seed)
     values = random.integers(-127, 128, size=(n_columns, n_values // 32, 32))
     values[:, :, 5] = 127

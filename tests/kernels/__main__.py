@@ -64,7 +64,7 @@ def with_model(config: Config, model: str) -> Config:
 
 
 def t4(arguments: argparse.Namespace) -> Found:
-    """Run each part as a command of its own, so that one that fails leaves the rest; written after each."""
+    """Run each part as a command of its own, so that one that fails leaves the rest; written after every one."""
     record: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "parts": {}}
     commands = t4_commands(arguments.model or MODELS)
     for number, (name, command) in enumerate(commands.items(), 1):
@@ -113,9 +113,9 @@ def run_part(command: list[str]) -> dict[str, Any]:
 def finite(value: Any) -> Any:
     """The value with null for numbers that are not finite, which JSON cannot hold."""
     if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

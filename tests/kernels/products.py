@@ -78,7 +78,7 @@ class Backend:
     def multiply(
         self, matrices: Sequence[Matrix], y: Floats, *, glu: bool = False, norm: bool = False, lanes: bool = False
     ) -> list[Floats]:
-        """The product of each matrix with y (n_cols, n_k), each (n_cols, n_rows); with glu there are two, and one
+        """The products of the matrices with y (n_cols, n_k), of (n_cols, n_rows); with glu there are two, and one
         silu(gate)*up. With norm y is added to itself and normalised first, by root mean square with weights of one.
         """
         g = self.ggml
@@ -161,7 +161,7 @@ def backend(environment: dict[str, str], *, name: str = "CUDA", batch_invariant:
 
 
 def quantized(y: Floats) -> Floats:
-    """y (n_cols, n_k) as int8 values with a scale for each 32 of a column, times that scale."""
+    """y (n_cols, n_k) as int8 values with a scale for 32 of a column, times that scale."""
     parts = y.reshape(len(y), -1, 32)
     largest = np.abs(parts).max(axis=2, keepdims=True)
     inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)

@@ -42,7 +42,7 @@ def test_variants_take_turns_on_one_model(open_classifier: OpenClassifier, monke
     for size in found.sizes:
         assert [name for name in size.variants if name != LANES] == list(variants())
         for name, samples in size.variants.items():
-            assert [len(each) for each in samples.rounds_ms] == [5, 5]
+            assert [len(times) for times in samples.rounds_ms] == [5, 5]
             if not build_info().is_cuda:
                 assert samples.n_cuda_graphs == 0
                 assert max(samples.differences) <= (1e-3 if name == "+ visible cells" else 0)

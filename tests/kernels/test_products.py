@@ -58,7 +58,7 @@ def test_products_are_exact(weight_type: str, lanes: bool) -> None:
             for kind in KINDS:
                 given = normalized(y) if "norm" in kind else y
                 wanted = exact(matrices, quantized(given), given, glu="glu" in kind)
-                found = [each.multiply(matrices, y, **kind, lanes=lanes) for each in (short, plain)]
+                found = [gpu.multiply(matrices, y, **kind, lanes=lanes) for gpu in (short, plain)]
                 for one, other, right in zip(*found, wanted, strict=True):
                     columns = [distance(one[c], right[c]) for c in range(n_cols)]
                     assert max(columns) < LARGEST_OF_A_VALUE, (n_cols, kind, max(columns))

@@ -45,8 +45,8 @@ class VariantSamples:
     """CUDA graphs that its counted decodes launched"""
 
     def medians(self) -> list[float]:
-        """The median of each round, in ms."""
-        return [median(each) for each in self.rounds_ms]
+        """The medians of the rounds, in ms."""
+        return [median(times) for times in self.rounds_ms]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Comparison:
 
 
 def variants() -> dict[str, dict[str, str]]:
-    """The environment of each variant: `stock`, then one step more each; the last has all but lane order."""
+    """The environments of the variants: `stock`, then with one step more; the last has all but lane order."""
     found = {"stock": STOCK}
     for name, variable in STEPS.items():
         found[f"+ {name}"] = {**list(found.values())[-1], variable: "1"}
@@ -95,7 +95,7 @@ def variants() -> dict[str, dict[str, str]]:
 def compare_variants(
     classifier: Classifier, tokens: Sequence[int], n_rounds: int, on_turn: Callable[[], None] = lambda: None
 ) -> Comparison:
-    """Decodes of each size after the first prompt's prefix. Raises ModelError where the model has lane order and
+    """Decodes of all sizes after the first prompt's prefix. Raises ModelError where the model has lane order and
     cannot be loaded once more without it.
     """
     model, n_most = classifier.engine.model, max(tokens)

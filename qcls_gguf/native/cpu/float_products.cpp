@@ -51,11 +51,11 @@ void add_step(F && read, const float * x, int64_t n_columns, vec (*sums)[n_fours
     }
     for (int64_t c = 0; c < n_columns; ++c) {
         const vec values = load(x + c * n_lanes);
-        const vec each[4] = {spread<0>(values), spread<1>(values), spread<2>(values), spread<3>(values)};
+        const vec spread_values[4] = {spread<0>(values), spread<1>(values), spread<2>(values), spread<3>(values)};
         for (int f = 0; f < n_fours; ++f) {
             vec sum = sums[c][f];
             for (int i = 0; i < 4; ++i) {
-                sum = K::product_plus(weights[f][i], each[i], sum);
+                sum = K::product_plus(weights[f][i], spread_values[i], sum);
             }
             sums[c][f] = sum;
         }

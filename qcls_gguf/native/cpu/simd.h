@@ -204,30 +204,30 @@ inline float as_float(fp16 x) {
     return as_float(bits | no_number | (uint32_t) (x.bits & 0x8000) << 16);
 }
 inline float as_float(float x) { return x; }
-template <typename F> inline vec each(F && f) {
+template <typename F> inline vec by_lane(F && f) {
     vec r;
     for (int i = 0; i < n_lanes; ++i) {
         r.v[i] = f(i);
     }
     return r;
 }
-inline vec all(float x) { return each([&](int) { return x; }); }
-template <typename T> inline vec load(const T * p) { return each([&](int i) { return as_float(p[i]); }); }
+inline vec all(float x) { return by_lane([&](int) { return x; }); }
+template <typename T> inline vec load(const T * p) { return by_lane([&](int i) { return as_float(p[i]); }); }
 inline void store(float * p, vec a) { memcpy(p, a.v, sizeof(a.v)); }
-inline vec add(vec a, vec b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
-inline vec mul(vec a, vec b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
-inline vec div(vec a, vec b) { return each([&](int i) { return a.v[i] / b.v[i]; }); }
-inline vec max(vec a, vec b) { return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
+inline vec add(vec a, vec b) { return by_lane([&](int i) { return a.v[i] + b.v[i]; }); }
+inline vec mul(vec a, vec b) { return by_lane([&](int i) { return a.v[i] * b.v[i]; }); }
+inline vec div(vec a, vec b) { return by_lane([&](int i) { return a.v[i] / b.v[i]; }); }
+inline vec max(vec a, vec b) { return by_lane([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
 inline vec fma(vec a, vec b, vec c) {
 #if defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA)
-    return each([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+    return by_lane([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
 #else
     return add(mul(a, b), c);
 #endif
 }
-inline vec nearest(vec a) { return each([&](int i) { return __builtin_rintf(a.v[i]); }); }
+inline vec nearest(vec a) { return by_lane([&](int i) { return __builtin_rintf(a.v[i]); }); }
 inline vec scaled(vec a, vec n, vec x, float least) {
-    return each([&](int i) {
+    return by_lane([&](int i) {
         const bool is_number = n.v[i] == n.v[i];
         return x.v[i] < least ? 0.0f : a.v[i] * __builtin_ldexpf(1.0f, is_number ? (int) n.v[i] : 0);
     });
@@ -243,7 +243,7 @@ inline float sum_of(vec a) {
     const float * v = a.v;
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }
-inline vec sums_of(const vec (&a)[n_lanes]) { return each([&](int i) { return sum_of(a[i]); }); }
+inline vec sums_of(const vec (&a)[n_lanes]) { return by_lane([&](int i) { return sum_of(a[i]); }); }
 inline void transpose(vec (&a)[n_lanes]) {
     for (int i = 0; i < n_lanes; ++i) {
         for (int j = 0; j < i; ++j) {

@@ -48,9 +48,9 @@ void * qcls_cuda_function(const char * name) {
         {"qcls_tree_delta_net", (void *) qcls_tree_delta_net},
         {"qcls_tree_scan", (void *) qcls_tree_scan},
     };
-    for (const auto & each : functions) {
-        if (strcmp(name, each.name) == 0) {
-            return each.function;
+    for (const auto & exported : functions) {
+        if (strcmp(name, exported.name) == 0) {
+            return exported.function;
         }
     }
     return nullptr;

@@ -225,7 +225,7 @@ walk_states(const recurrence in, const tree walk) {
     const int32_t root = blockIdx.z;
     const int32_t begin = walk.at(tree_begin, root);
     const int32_t end = root + 1 < walk.n_roots ? walk.at(tree_begin, root + 1) : walk.n_tokens;
-    const auto each = [&](auto && work) {
+    const auto for_each_value = [&](auto && work) {
 #pragma unroll
         for (int r = 0; r < n_rows; ++r) {
 #pragma unroll
@@ -261,7 +261,7 @@ walk_states(const recurrence in, const tree walk) {
                 load<n_values>(state[r], from, part, parent == tree_no_state ? 0 : in.size);
             }
         } else if (source != tree_running) {
-            each([&](const int r, const int v) { state[r][v] = in_slot(source, r, v); });
+            for_each_value([&](const int r, const int v) { state[r][v] = in_slot(source, r, v); });
         }
         if (in.bias) {
             now.decay[0].x = expf(softplus(now.decay[0].x + in.bias[head]) * in.factor[head]);
@@ -270,7 +270,7 @@ walk_states(const recurrence in, const tree walk) {
         const float d = now.decay[0].x;
         float sum[n_rows] = {};
         if constexpr (is_delta) {
-            each([&](const int r, const int v) {
+            for_each_value([&](const int r, const int v) {
                 sum[r] = dot(state[r][v], has_decays ? times(now.k[v], now.decay[v]) : now.k[v], sum[r]);
             });
         }
@@ -284,7 +284,7 @@ walk_states(const recurrence in, const tree walk) {
             }
             sum[r] = 0.0f;
         }
-        each([&](const int r, const int v) {
+        for_each_value([&](const int r, const int v) {
             const float4 decayed = times(state[r][v], has_decays ? now.decay[v] : make_float4(d, d, d, d));
             const float4 k = now.k[v];
             state[r][v] = make_float4(fmaf(change[r], k.x, decayed.x), fmaf(change[r], k.y, decayed.y),
@@ -299,7 +299,7 @@ walk_states(const recurrence in, const tree walk) {
             }
         }
         if (slot != tree_no_slot) {
-            each([&](const int r, const int v) { in_slot(slot, r, v) = state[r][v]; });
+            for_each_value([&](const int r, const int v) { in_slot(slot, r, v) = state[r][v]; });
         }
         if (to_row != tree_no_row) {
 #pragma unroll

@@ -49,9 +49,9 @@ ggml_tensor * label_logits(const llm_graph_context & graph) {
     ggml_set_name(input->label_tokens, "label_tokens");
 
     // get_rows reads rows, so each logit is made a row of one float
-    ggml_tensor * each = ggml_reshape_3d(ctx, logits, 1, n_vocab, n_rows);
-    ggml_tensor * chosen = ggml_get_rows(ctx, each, input->label_tokens);
-    ggml_tensor * top = ggml_get_rows(ctx, each, ggml_reshape_2d(ctx, ggml_argmax(ctx, logits), 1, n_rows));
+    ggml_tensor * rows = ggml_reshape_3d(ctx, logits, 1, n_vocab, n_rows);
+    ggml_tensor * chosen = ggml_get_rows(ctx, rows, input->label_tokens);
+    ggml_tensor * top = ggml_get_rows(ctx, rows, ggml_reshape_2d(ctx, ggml_argmax(ctx, logits), 1, n_rows));
     top = ggml_reshape_2d(ctx, top, 1, n_rows);
     ggml_tensor * sum = ggml_sum_rows(ctx, ggml_exp(ctx, ggml_sub(ctx, logits, top)));
     graph.res->add_input(std::move(input));
@@ -118,8 +118,8 @@ void end_at_hidden_state(const llm_graph_context & graph, const llm_graph_params
     } else {
         beside.push_back(label_logits(graph));
     }
-    for (ggml_tensor * each : beside) {
-        res->t_beside = res->t_beside ? ggml_concat(graph.ctx0, res->t_beside, each, 0) : each;
+    for (ggml_tensor * vector : beside) {
+        res->t_beside = res->t_beside ? ggml_concat(graph.ctx0, res->t_beside, vector, 0) : vector;
     }
     if (res->t_beside) {
         graph.cb(res->t_beside, "beside", -1);

@@ -13,13 +13,13 @@ void llama_context::set_n_shapes(size_t n) {
 size_t llama_context::get_n_shapes(size_t & size) const {
     size = 0;
     size_t n = 0;
-    for (const auto & each : shapes) {
+    for (const auto & kept : shapes) {
         // while a shape is current, its scheduler and the context's are swapped
-        const auto & used = (int) (&each - shapes.data()) == shape_current ? sched : each.sched;
+        const auto & used = (int) (&kept - shapes.data()) == shape_current ? sched : kept.sched;
         for (auto * backend : backend_ptrs) {
             size += ggml_backend_sched_get_buffer_size(used.get(), backend);
         }
-        n += each.used > 0;
+        n += kept.used > 0;
     }
     return n;
 }

@@ -91,13 +91,13 @@ int32_t own_row(llama_memory_recurrent & states, llama_seq_id seq) {
 }  // namespace
 
 void tree_walk::find_writes(const llama_ubatch & batch, llama_memory_recurrent & states) {
-    for (const int32_t * each = keep; each < keep + 4 * n_keep; each += 4) {
-        const llama_pos last = each[3] - 1;
-        const int32_t token = token_at(batch, each[0], last);
-        const int32_t row = own_row(states, each[1]);
+    for (const int32_t * kept = keep; kept < keep + 4 * n_keep; kept += 4) {
+        const llama_pos last = kept[3] - 1;
+        const int32_t token = token_at(batch, kept[0], last);
+        const int32_t row = own_row(states, kept[1]);
         if (write[token] != tree_no_row || std::find(parent.begin(), parent.end(), ~row) != parent.end()) {
             throw std::runtime_error(format("sequence %d cannot get a state: another sequence gets that of the same token, "
-                                            "or its own one is read", each[1]));
+                                            "or its own one is read", kept[1]));
         }
         write[token] = row;
         states.cells[row].pos = last;
