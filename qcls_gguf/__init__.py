@@ -8,31 +8,11 @@ from .version import __version__
 TYPE_CHECKING = False  # type checkers treat it as true; importing it from typing would take longer than the rest
 
 __all__ = [
-    "BusyError",
-    "Classifier",
-    "Config",
-    "ConfigError",
-    "Counts",
-    "DeadlineError",
-    "DecodeError",
-    "LabelScore",
-    "Model",
-    "ModelConfig",
-    "ModelError",
-    "ModelInfo",
-    "OpenModels",
-    "PlanError",
-    "PromptConfig",
-    "PromptHandle",
-    "PromptResult",
-    "QclsError",
-    "QueryError",
-    "Result",
-    "RuntimeConfig",
-    "ScoreError",
-    "__version__",
+    "BusyError", "Classifier", "Config", "ConfigError", "Counts", "DeadlineError", "DecodeError", "LabelScore",
+    "Model", "ModelConfig", "ModelError", "ModelInfo", "OpenModels", "PlanError", "PromptConfig", "PromptHandle",
+    "PromptResult", "QclsError", "QueryError", "Result", "RuntimeConfig", "ScoreError", "__version__",
     "load_config",
-]
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from .classifier import Classifier
