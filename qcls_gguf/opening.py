@@ -14,8 +14,7 @@ from .config.words import shown
 from .core.startup import prepare
 from .engine.open import open_model
 from .errors import ConfigError
-from .model import Model, OpenModels, Vocabulary
-from .model.open import open_vocabulary
+from .model import Model, OpenModels
 from .prompts.chat import is_chat, render_prompts
 from .system.lifetimes import Closing
 
@@ -90,10 +89,6 @@ class ClassifierOpener(Closing):
     def model_of(self, config: Config) -> Model:
         """The open model of a configuration. Raises ConfigError or ModelError."""
         return open_model(config, self.models)
-
-    def vocabulary_of(self, config: Config) -> Vocabulary:
-        """The model of a configuration without its weights, which the caller closes. Raises ConfigError, ModelError."""
-        return open_vocabulary(self.models.file_of(config), config.runtime)
 
     def rendered(self, config: Config) -> Config:
         """The configuration with the whole text of every prompt, by the chat template of its model where one is needed.

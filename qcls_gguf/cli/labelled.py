@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from ..config.scoring import SCORINGS, parse_scoring
+from ..config.scoring import SCORINGS, Scoring
+from ..config.words import shown
 from ..data.rows import Reading
 from ..errors import ConfigError
 from ..report.files import Output
@@ -58,7 +59,7 @@ def evaluate(
         config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
         n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
     )  # fmt: skip
-    scorings = tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in scoring or ()))
+    scorings = tuple(dict.fromkeys(map(_scoring, scoring or ())))
     columns = o.columns(reading, label_column, ignore_columns)
     with long_work(offline, quiet) as opener:
         record = evaluated(
@@ -218,3 +219,11 @@ def learn(
     written = None if content is None else str(out)
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]
     return say_what_is_written(written, "heads", "no head is better than the labels' texts", quiet, left_out)
+
+
+def _scoring(name: str) -> Scoring:
+    """The scoring of this name. Raises ConfigError."""
+    for scoring in SCORINGS:
+        if name == scoring:
+            return scoring
+    raise ConfigError(f"--scoring: {shown(name)} is not one of {', '.join(SCORINGS)}")

@@ -7,10 +7,7 @@ in `score/scorer.py`; commands, records and the JSON Schema take names and descr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
-
-from ..errors import ConfigError
-from .words import shown
+from typing import Final, Literal
 
 Scoring = Literal["tree", "first_token", "joint", "mean"]
 TREE: Final = "tree"
@@ -37,11 +34,3 @@ SCORINGS: dict[Scoring, ScoringKind] = {
 }
 EXACT_SCORINGS: tuple[Scoring, ...] = tuple(name for name, kind in SCORINGS.items() if kind.is_exact)
 SCORE_MEANING = "; ".join(f"{name}: {kind.score}" for name, kind in SCORINGS.items())
-
-
-def parse_scoring(value: Any, where: str) -> Scoring:
-    """A scoring by its name. Raises ConfigError, which names `where`."""
-    for scoring in SCORINGS:
-        if value == scoring:
-            return scoring
-    raise ConfigError(f"{where}: {shown(value)} is not one of {', '.join(SCORINGS)}")

@@ -55,7 +55,7 @@ Item = tuple["PromptHandle", str]
 class TokenizedItem(NamedTuple):
     """An item with its tokens."""
 
-    prompts: PromptHandle
+    handle: PromptHandle
     query: str
     fragments: Fragments
     n_chars_cut: int
@@ -118,7 +118,7 @@ class Core:
 
         pads: with tokens whose results are not read, so that shapes repeat.
         """
-        plan = plan_request([(item.prompts.templates, item.fragments) for item in tokenized])
+        plan = plan_request([(item.handle.templates, item.fragments) for item in tokenized])
         if not pads:
             return plan
         most, n_positions = self.engine.capacity.n_tokens, self.engine.model.facts.n_ctx_train
@@ -168,13 +168,13 @@ class Core:
         self.n_composed += 1
         return normalize("NFC", query)
 
-    def tokenize(self, prompts: PromptHandle, query: str, known: dict[str, Int32Array] | None = None) -> TokenizedItem:
+    def tokenize(self, handle: PromptHandle, query: str, known: dict[str, Int32Array] | None = None) -> TokenizedItem:
         """A query that was checked, with the tokens of a set's distinct fragments with the query in them.
 
         known: the texts that were tokenised for this turn. Of a query with too many tokens a part is tokenised, as
         runtime.long_queries says. Raises QueryError if it says refuse.
         """
-        if not prompts.is_open:
+        if not handle.is_open:
             raise DecodeError("this prompt set is closed: ask the classifier for it again")
         how = query.how if isinstance(query, LongText) else self._runtime.long_queries
         most, known = self._runtime.max_query_tokens, {} if known is None else known
@@ -185,14 +185,14 @@ class Core:
             part, n_kept = long.kept(n)
         while True:
             fragments, n_more = [], -most
-            for (before, after), n_empty in prompts.compiled.fragments.items():
+            for (before, after), n_empty in handle.compiled.fragments.items():
                 text = before + part + after
                 if (tokens := known.get(text)) is None:
                     tokens = known[text] = self._tokenize(text, parse_special=False)
                 n_more = max(n_more, len(tokens) - n_empty - most)
                 fragments.append(tokens)
             if n_more <= 0:
-                return TokenizedItem(prompts, query, fragments, len(whole) - n_kept)
+                return TokenizedItem(handle, query, fragments, len(whole) - n_kept)
             if how == "refuse":
                 raise QueryError(
                     f"the query has {most + n_more} tokens ({len(query)} characters), more than "
@@ -205,20 +205,20 @@ class Core:
                 n = max(0, n - n_more)
             part, n_kept = long.kept(n)
 
-    def counts(self, prompts: PromptHandle, query: str) -> Counts:
+    def counts(self, handle: PromptHandle, query: str) -> Counts:
         """The counts of `ask` for a query; computes nothing. Raises PlanError."""
-        self.check([(prompts, query)])
-        return self.run(lambda: _counts(1, self.plan([self.tokenize(prompts, query)])))
+        self.check([(handle, query)])
+        return self.run(lambda: _counts(1, self.plan([self.tokenize(handle, query)])))
 
     def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an action between two turns and return its result. Raises DecodeError if the classifier was closed."""
         return self.executor.run(partial(action, *args, **kwargs))
 
-    def measure_turns(self, prompts: PromptHandle) -> TurnCost:
+    def measure_turns(self, handle: PromptHandle) -> TurnCost:
         """Measure the fixed cost of a decode; from then on jobs share one only if that saves time."""
 
         def ask(queries: Sequence[str]) -> int:
-            return self.answer([(prompts, query) for query in queries])[0].counts.n_tokens_new
+            return self.answer([(handle, query) for query in queries])[0].counts.n_tokens_new
 
         self._turn_cost = self.run(measured_turn_cost, ask, self._runtime.max_batch)
         return self._turn_cost
@@ -249,10 +249,10 @@ class Core:
         if plan is None:
             tokenized, asked = [], []
             known: dict[str, Int32Array] = {}  # questions about one text share it
-            for prompts, query in items:
-                item = self.tokenize(prompts, query, known)
+            for handle, query in items:
+                item = self.tokenize(handle, query, known)
                 tokenized.append(item)
-                asked.append((prompts.templates, item.fragments))
+                asked.append((handle.templates, item.fragments))
             tokenized_ns = perf_counter_ns()
             plan = plan_request(asked)
         planned_ns = perf_counter_ns()
@@ -314,14 +314,14 @@ class Core:
         self, items: Sequence[TokenizedItem], hidden: Float32Array, rows: IntArray, fast_path: Sequence[bool]
     ) -> list[tuple[PromptResult, ...]]:
         """The answers to all items; those of one prompt set are scored at once. Raises ScoreError."""
-        first, layout = items[0].prompts, self.engine.layout
-        if len(items) == 1 or all(item.prompts is first for item in items):
-            return first.answers.of(hidden, layout, rows.reshape(len(items), -1), fast_path)
+        first, layout = items[0].handle, self.engine.layout
+        if len(items) == 1 or all(item.handle is first for item in items):
+            return first.answer_maker.of(hidden, layout, rows.reshape(len(items), -1), fast_path)
         answers: list[tuple[PromptResult, ...]] = []
         row = prompt = 0
-        for prompts, *_ in items:
-            end_row, end_prompt = row + prompts.n_edges, prompt + len(prompts.prompts)
-            answers += prompts.answers.of(hidden, layout, rows[None, row:end_row], fast_path[prompt:end_prompt])
+        for handle, *_ in items:
+            end_row, end_prompt = row + handle.n_edges, prompt + len(handle.prompts)
+            answers += handle.answer_maker.of(hidden, layout, rows[None, row:end_row], fast_path[prompt:end_prompt])
             row, prompt = end_row, end_prompt
         return answers
 
@@ -334,32 +334,32 @@ class Core:
             return False
         if self._turn_cost is None:
             n_gpu_layers = self.engine.model.n_gpu_layers
-            return all(pays_to_share(n_gpu_layers, prompts.n_prefixes) for other in jobs for prompts, _ in other.items)
-        n_tokens = sum([prompts.n_fed(query) for prompts, query in job.items])
+            return all(pays_to_share(n_gpu_layers, handle.n_prefixes) for other in jobs for handle, _ in other.items)
+        n_tokens = sum([handle.n_fed(query) for handle, query in job.items])
         return self._turn_cost.pays(len(turn), n_tokens, n_waiting)
 
     # prompt sets: the executor thread, or the thread that starts
 
-    def add(self, prompts: PromptHandle) -> None:
+    def add(self, handle: PromptHandle) -> None:
         """Make a prompt set available; changes nothing if the engine's rows cannot hold the logits that it needs."""
-        self._handles.append(prompts)
+        self._handles.append(handle)
         try:
             self._use_rows()
         except BaseException:
-            self._handles.remove(prompts)
+            self._handles.remove(handle)
             self._use_rows()
             raise
 
-    def remove(self, prompts: PromptHandle) -> None:
+    def remove(self, handle: PromptHandle) -> None:
         """Unpin a set's prefixes; later requests to it raise an error."""
-        prompts.is_open = False
-        self._handles.remove(prompts)
-        self.engine.release(prompts.held)
+        handle.is_open = False
+        self._handles.remove(handle)
+        self.engine.release(handle.held)
         self._use_rows()
 
     def _use_rows(self) -> None:
         """Let the engine's rows contain what the scorings and heads of all sets need, and compute no more layers."""
-        sets = [prompts.compiled for prompts in self._handles]
+        sets = [handle.compiled for handle in self._handles]
         exact = [compiled.label_tokens.tolist() for compiled in sets if compiled.exact]
         tokens = np.array(sorted({token for tokens in exact for token in tokens}), np.int32)
         self.engine.set_rows(*read_depths(sets, self.engine.model.facts.n_layer), tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import NoReturn, Self
+from typing import NoReturn
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..prompts.prompt_set import PromptSet
 from ..score.adjustment import Adjustment, adjustments_of
 from ..score.result import PromptResult, Result
 from ..score.rows import Output
-from ..score.scorer import Answers, Scorer
+from ..score.scorer import AnswerMaker, Scorer
 from ..statistics import Float32Array, FloatArray
 from ..system.lifetimes import Closing
 from .core import MAX_QUERIES, Core, TokenizedItem
@@ -72,7 +72,7 @@ class PromptHandle(Closing):
             arithmetic=trie_arrays,
             reads_labels=compiled.reads_labels,
         )
-        self.answers = Answers(compiled.prompts, self.scorer)
+        self.answer_maker = AnswerMaker(compiled.prompts, self.scorer)
         self.n_prefixes = len(set(compiled.prefixes))
         self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.prompts)
         # (tokens that an empty query feeds, tokens that every token of a query adds)
@@ -151,7 +151,7 @@ class PromptHandle(Closing):
     @property
     def adjustments(self) -> Sequence[Adjustment]:
         """The calibration of the prompts' scores."""
-        return self.answers.adjustments
+        return self.answer_maker.adjustments
 
     @property
     def warnings(self) -> tuple[LikelyMistake, ...]:
@@ -176,7 +176,7 @@ class PromptHandle(Closing):
             (result,) = self.core.answer([(self, query)])
             return {answer.prompt: np.array([score.score for score in answer.scores]) for answer in result.results}
 
-        self.answers.adjust(adjustments_of(self.compiled.settings, calibration, raw_scores))
+        self.answer_maker.adjust(adjustments_of(self.compiled.settings, calibration, raw_scores))
 
     def answers_and_states(
         self, queries: Sequence[str], depths: tuple[int, ...]
@@ -195,7 +195,7 @@ class PromptHandle(Closing):
         ends = by_item[:, self.scorer.first_edge]
         columns = map(engine.layout.columns, (*depths, engine.model.facts.n_layer))
         states = np.stack([hidden[:, of_depth][ends] for of_depth in columns], axis=2)
-        return self.answers.of(hidden, engine.layout, by_item, fast_path), states
+        return self.answer_maker.of(hidden, engine.layout, by_item, fast_path), states
 
     def subset(self, names: Sequence[str]) -> PromptHandle:
         """Some prompts as a set of their own with the same calibration, until it is closed. For any thread.
@@ -207,26 +207,11 @@ class PromptHandle(Closing):
         adjustments = [adjustment for prompt, adjustment in calibrated if prompt.name in names]
 
         def load() -> PromptHandle:
-            handle = PromptHandle.added(core, prompts, core.engine.hold(prompts.prefixes))
-            handle.answers.adjust(adjustments)
+            handle = _added(core, prompts, core.engine.hold(prompts.prefixes))
+            handle.answer_maker.adjust(adjustments)
             return handle
 
         return core.run(load)
-
-    @classmethod
-    def added(
-        cls, core: Core, compiled: PromptSet, held: Sequence[Prefix], sources: Sequence[PromptConfig] | None = None
-    ) -> Self:
-        """The handle of a set whose prefixes the engine holds; these are released where this fails. For the executor
-        thread, or the thread that starts.
-        """
-        try:
-            handle = cls(core, compiled, held, sources)
-            core.add(handle)
-        except BaseException:
-            core.engine.release(held)
-            raise
-        return handle
 
     def close(self) -> None:
         """Unpin its prefixes; later requests to it raise DecodeError. May be called again.
@@ -253,7 +238,7 @@ def load_prompts(core: Core, compiled: PromptSet, calibration: Calibration | Non
     loaded: list[PromptHandle] = []
 
     def load() -> None:
-        handle = PromptHandle.added(core, compiled, _hold(core, compiled, begun))
+        handle = _added(core, compiled, _hold(core, compiled, begun))
         loaded.append(handle)
         handle.calibrate(calibration)
 
@@ -273,6 +258,19 @@ def load_prompts(core: Core, compiled: PromptSet, calibration: Calibration | Non
         with suppress(DecodeError):  # the classifier was closed, and its engine with it
             core.run(undo)
         raise
+
+
+def _added(core: Core, compiled: PromptSet, held: Sequence[Prefix]) -> PromptHandle:
+    """The handle of a set whose prefixes the engine holds; these are released where this fails. For the executor
+    thread.
+    """
+    try:
+        handle = PromptHandle(core, compiled, held)
+        core.add(handle)
+    except BaseException:
+        core.engine.release(held)
+        raise
+    return handle
 
 
 def _hold(core: Core, compiled: PromptSet, begun: list[Prefix]) -> list[Prefix]:

@@ -18,7 +18,7 @@ from ..engine.capacity import N_UNTIL_CAPTURED, shapes
 from ..engine.engine import Engine
 from ..engine.open import Compiled, compile_config, open_engine, open_model
 from ..engine.prefix_cache import Prefix
-from ..engine.prefix_file import StateCache, hold_prefixes
+from ..engine.prefix_file import PrefixFile, hold_prefixes
 from ..engine.resources import LEAST_FREE_BYTES, OtherPrograms, threads
 from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from ..model import Model, OpenModels
@@ -182,29 +182,29 @@ def _model_info(model: Model) -> ModelInfo:
     )
 
 
-def _warm_up(prompts: PromptHandle, prefix_file: StateCache | None) -> None:
+def _warm_up(handle: PromptHandle, prefix_file: PrefixFile | None) -> None:
     """Warm up. prefix_file: the file that prefixes were read from; if their cells give no scores, it is removed."""
     try:
-        _run_decodes(prompts)
+        _run_decodes(handle)
     except ScoreError as e:
         if prefix_file is None:
             raise
         # The engine has already computed the prefixes in use again.
         prefix_file.warn(f"its cells give no scores ({e})")
         prefix_file.discard()
-        _run_decodes(prompts)
+        _run_decodes(handle)
 
 
-def _run_decodes(prompts: PromptHandle) -> None:
+def _run_decodes(handle: PromptHandle) -> None:
     """Run decodes like those of requests, because kernels load and graphs are built and captured at first uses."""
-    core, templates = prompts.core, prompts.templates
+    core, templates = handle.core, handle.templates
     engine, runtime = core.engine, core.config.runtime
     on_gpu = engine.model.n_gpu_layers > 0
     n_shapes, n_warm = shapes(runtime, engine.model.n_gpu_layers)
 
     def request(*queries: str) -> None:
         with suppress(PlanError):  # in some vocabularies a query of few letters has too many tokens
-            core.answer([(prompts, query) for query in queries])
+            core.answer([(handle, query) for query in queries])
         _leave_memory(engine, runtime)
 
     if on_gpu:

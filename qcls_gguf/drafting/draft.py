@@ -215,14 +215,13 @@ def draft_text(draft: Draft, folder: Path) -> str:
                 ]
             ),
             prompt.note,
-            2,
         )
         for prompt in draft.prompts
     ]
     text = "".join(
         [
             f"{SCHEMA_LINE}# Written by qcls-gguf init from {shown(draft.source, quoted=False)}.\n",
-            _with_comment(yaml_text({"model": draft.model.settings}), draft.model.why, 2),
+            _with_comment(yaml_text({"model": draft.model.settings}), draft.model.why),
             f"# {what}\n",
             yaml_text(texts),
             "prompts:\n",
@@ -263,8 +262,8 @@ def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:
     return tuple(found)
 
 
-def _with_comment(text: str, comment: str, n_indent: int) -> str:
+def _with_comment(text: str, comment: str) -> str:
     """The YAML with a comment after its first line."""
     first, rest = text.split("\n", 1)
-    lines = [f"{' ' * n_indent}# {line}\n" for line in wrap(comment, _COMMENT_CELLS)]
+    lines = [f"  # {line}\n" for line in wrap(comment, _COMMENT_CELLS)]
     return f"{first}\n{''.join(lines)}{rest}"

@@ -19,7 +19,7 @@ from ..errors import ConfigError, DecodeError, ModelError, PlanError
 from ..model import Model, OpenModels, Vocabulary
 from ..model.header import TensorInfo
 from ..model.open import context_memory, open_vocabulary
-from ..model.placement import ON_CPU, fitted, flash_attention, gpus, is_scarce, used_gpus
+from ..model.placement import ON_CPU, fitted_placement, flash_attention, gpus, is_scarce, used_gpus
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..prompts.chat import is_chat, render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
@@ -96,7 +96,9 @@ def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledge
         try:
             with open_vocabulary(file, runtime, ledger) as vocabulary:
                 settings = context_settings(config, vocabulary, audit=audit)
-            placed, taken = fitted(runtime, file.weights, gpus(), lambda placed: context_memory(file, placed, settings))
+            placed, taken = fitted_placement(
+                runtime, file.weights, gpus(), lambda placed: context_memory(file, placed, settings)
+            )
         except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
             ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
         else:

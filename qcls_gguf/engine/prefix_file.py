@@ -63,14 +63,14 @@ def _reason(error: Exception) -> str:
 
 
 def _head(key: str, model_sha256: str, state: bytes) -> bytes:
-    """The head of a file: the key of a StateCache, the model's digest, and a digest of these and the cells."""
+    """The head of a file: the key of a PrefixFile, the model's digest, and a digest of these and the cells."""
     digest = hashlib.sha256(f"{key}{model_sha256}\n".encode())
     digest.update(state)
     return MAGIC + f"{key}{model_sha256}{digest.hexdigest()}\n".encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateCache:
+class PrefixFile:
     """The file of one set of prefixes."""
 
     path: Path
@@ -80,7 +80,7 @@ class StateCache:
     """waits until it is known"""
 
     @classmethod
-    def of(cls, folder: Path, depends_on: JsonObject, model_sha256: Callable[[], str]) -> StateCache:
+    def of(cls, folder: Path, depends_on: JsonObject, model_sha256: Callable[[], str]) -> PrefixFile:
         """depends_on: plain values, such as the tokens' digest, the KV type and the build."""
         key = digest_of(depends_on)
         return cls(path=folder / f"{key[:32]}.kv", key=key, model_sha256=model_sha256)
@@ -164,7 +164,7 @@ def _read(path: Path) -> tuple[bytes, bytes]:
 
 def hold_prefixes(
     engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig, ledger: Ledger
-) -> tuple[list[Prefix], StateCache | None]:
+) -> tuple[list[Prefix], PrefixFile | None]:
     """Hold prefixes in an engine whose cache is empty; see Engine.hold. Also returns the file whose cells were loaded,
     if one was.
 
@@ -194,7 +194,7 @@ def _cached(engine: Engine) -> str:
     return f"{counted(engine.cache.n_cells, 'token')} of {counted(len(engine.cache), 'prefix', 'prefixes')}"
 
 
-def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> StateCache | None:
+def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> PrefixFile | None:
     folder = cache_folder()
     if not runtime.state_cache or engine.model.n_gpu_layers > 0 or folder is None:
         return None
@@ -214,4 +214,4 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> S
         "size_bytes": engine.model.facts.size_bytes,
         "build": [build.source_digest, build.backend, __version__, platform.machine(), *instruction_sets()],
     }
-    return StateCache.of(folder / "prefixes", depends_on, lambda: engine.model.sha256())
+    return PrefixFile.of(folder / "prefixes", depends_on, lambda: engine.model.sha256())

@@ -29,22 +29,22 @@ _GAIN = 0.97
 """of the time of fewer queries a decode: a smaller gain is within the noise of such a short measurement"""
 
 
-def pays_to_pad(prompts: PromptHandle) -> bool:
+def pays_to_pad(handle: PromptHandle) -> bool:
     """Whether padding decodes to a few token counts, so that shapes repeat, saves time."""
-    core = prompts.core
+    core = handle.core
     return pays_to_repeat_shapes(core.config.runtime, core.engine.model.n_gpu_layers)
 
 
 class BatchLabeller:
     """Labels many queries on a classifier without other users; it plans decodes ahead itself."""
 
-    def __init__(self, prompts: PromptHandle, size: int, *, padded: bool | None = None) -> None:
+    def __init__(self, handle: PromptHandle, size: int, *, padded: bool | None = None) -> None:
         """size: queries of a decode. padded: whether decodes are padded so that shapes repeat; None: if that saves
         time, but never one by one, where results must equal those of `classify`.
         """
-        self._prompts = prompts
+        self._handle = handle
         self._size = size
-        self._padded = size > 1 and pays_to_pad(prompts) if padded is None else padded
+        self._padded = size > 1 and pays_to_pad(handle) if padded is None else padded
 
     def label(self, queries: Sequence[str]) -> Iterator[list[tuple[int, Result | str]]]:
         """Yields the results with the queries' places, or the reasons why queries have none, decode by decode, in any
@@ -79,7 +79,7 @@ class BatchLabeller:
         batch: Batch = []
         for place in self.ordered(queries):
             try:
-                batch.append((place, self._prompts.tokenize(queries[place])))
+                batch.append((place, self._handle.tokenize(queries[place])))
             except PlanError as e:
                 refused.append((place, str(e)))
             if len(batch) == self._size:
@@ -94,13 +94,13 @@ class BatchLabeller:
         Halves rather than as many queries as fit, because their number is part of a decode's shape.
         """
         tokenized = [item for _, item in batch]
-        plan = self._prompts.core.plan(tokenized, pads=self._padded)
+        plan = self._handle.core.plan(tokenized, pads=self._padded)
         if len(batch) > 1 and len(plan) > 1:
             middle = len(batch) // 2
             yield from self._asked(batch[:middle])
             yield from self._asked(batch[middle:])
         else:
-            yield batch, self._prompts.core.submit(tokenized, plan)
+            yield batch, self._handle.core.submit(tokenized, plan)
 
     def _results(self, batch: Batch, job: Job[list[Result]]) -> list[tuple[int, Result | str]]:
         places = [place for place, _ in batch]
@@ -112,12 +112,12 @@ class BatchLabeller:
 
     def _one(self, query: str) -> Result | str:
         try:
-            return self._prompts.classify(query)
+            return self._handle.classify(query)
         except (PlanError, ScoreError) as e:
             return str(e)
 
 
-def measure_batches(prompts: PromptHandle, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
+def measure_batches(handle: PromptHandle, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
     """Measure how fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes take turns.
 
     All sizes take blocks of queries in the order of a run with several in a decode. Stops after some seconds, with the
@@ -125,19 +125,19 @@ def measure_batches(prompts: PromptHandle, queries: Sequence[str], most: int = M
     those of most decodes of a run. Nothing is measured if a query takes seconds.
     """
     some = queries[:_N_MEASURED]
-    some = [some[place] for place in BatchLabeller(prompts, MOST).ordered(some)]
-    most = _most_in_time(prompts, sorted(some, key=len)[len(some) // 2], min(most, len(some)))
+    some = [some[place] for place in BatchLabeller(handle, MOST).ordered(some)]
+    most = _most_in_time(handle, sorted(some, key=len)[len(some) // 2], min(most, len(some)))
     if most < 2:
         return []
     sizes = [2**power for power in range(most.bit_length())]
     blocks = [some[start : start + sizes[-1]] for start in range(0, len(some) - sizes[-1] + 1, sizes[-1])]
-    n_untimed = N_UNTIL_CAPTURED if pays_to_pad(prompts) else 0
+    n_untimed = N_UNTIL_CAPTURED if pays_to_pad(handle) else 0
     times_ns: Counter[int] = Counter()
     decodes: defaultdict[int, list[list[Result]]] = defaultdict(list)
     began = perf_counter()
     for round_, block in enumerate([*blocks[:1], *blocks]):  # the first one warms up
         for size in sizes:
-            labeller = BatchLabeller(prompts, size)
+            labeller = BatchLabeller(handle, size)
             for _ in range(n_untimed):
                 deque(labeller.label(block), maxlen=0)
             start_ns = perf_counter_ns()
@@ -157,13 +157,13 @@ def measure_batches(prompts: PromptHandle, queries: Sequence[str], most: int = M
     return speeds
 
 
-def _most_in_time(prompts: PromptHandle, query: str, most: int) -> int:
+def _most_in_time(handle: PromptHandle, query: str, most: int) -> int:
     """The largest size, at most `most`, up to which two rounds of all sizes take about twice _MOST_S; discards the
     answers.
     """
     for _ in range(2):  # the first one warms up
         began = perf_counter()
-        deque(BatchLabeller(prompts, 1).label([query]), maxlen=0)
+        deque(BatchLabeller(handle, 1).label([query]), maxlen=0)
         seconds = perf_counter() - began
     while most > 1 and seconds * most * most.bit_length() > _MOST_S:
         most //= 2

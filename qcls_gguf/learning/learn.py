@@ -123,8 +123,8 @@ def learn_heads(
     tried = tried_depths(classifier, depths)
     queries = [*(row.query for row in rows), *CONTENT_FREE_QUERIES]
 
-    def read(what: PromptHandle, part: str) -> tuple[list[Scores], HalfArray]:
-        return read_states(classifier, what, queries, tried, lambda n: on_progress(part, n, len(queries)))
+    def read(handle: PromptHandle, part: str) -> tuple[list[Scores], HalfArray]:
+        return read_states(classifier, handle, queries, tried, lambda n: on_progress(part, n, len(queries)))
 
     tables, own = read(classifier, "read the prompts")
     of_common = None

@@ -58,7 +58,7 @@ def common_text(classifier: Classifier, text: str) -> PromptSet:
 
 def read_states(
     classifier: Classifier,
-    prompts: PromptHandle,
+    handle: PromptHandle,
     queries: Sequence[str],
     depths: tuple[int, ...],
     on_row: Callable[[int], None],
@@ -72,7 +72,7 @@ def read_states(
     `classify_batch` raises.
     """
     n, n_embd = len(queries), classifier.engine.model.facts.n_embd
-    shape = (len(prompts.prompts), len(depths), n, n_embd)
+    shape = (len(handle.prompts), len(depths), n, n_embd)
     if n * n_embd > MOST_NUMBERS:
         raise ConfigError(f"{n} labelled rows, at most {MOST_NUMBERS // n_embd} can be learnt from: give fewer")
     folder, n_bytes = tempfile.gettempdir(), 2 * math.prod(shape)
@@ -87,8 +87,8 @@ def read_states(
     n_together = classifier.config.runtime.max_batch
     for start in range(0, n, n_together):
         batch = queries[start : start + n_together]
-        found, states = classifier.core.run(prompts.answers_and_states, batch, depths[:-1])
-        answers += found if prompts.compiled.exact else ()
+        found, states = classifier.core.run(handle.answers_and_states, batch, depths[:-1])
+        answers += found if handle.compiled.exact else ()
         values[:, :, start : start + len(batch)] = unit_states(states).transpose(1, 2, 0, 3)
         on_row(start + len(batch))
     return [raw_scores(of_prompt) for of_prompt in zip(*answers, strict=True)], values

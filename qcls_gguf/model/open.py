@@ -114,7 +114,7 @@ class Model(Vocabulary):
         config: or its file, if that was found before (`OpenModels.file_of`). runtime: says how many layers go to the
         GPU, and whether user-defined tokens are found in plain text; offline: take a model of the hub from the local
         cache only; on_load(fraction) follows the loading, ledger gets the steps; placed: where layers go
-        (`placement.fitted`); none: as many on GPUs as leave 1 GiB free. Raises ConfigError or ModelError.
+        (`placement.fitted_placement`); none: as many on GPUs as leave 1 GiB free. Raises ConfigError or ModelError.
         """
         ledger = ledger or Ledger()
         file = config if isinstance(config, ModelFile) else find_file(find_model(config, offline=offline), ledger)
@@ -193,7 +193,7 @@ def find_file(path: Path, ledger: Ledger) -> ModelFile:
 
 def open_vocabulary(file: ModelFile, runtime: RuntimeConfig, ledger: Ledger | None = None) -> Vocabulary:
     """Open a model without its weights, as if all layers that are wanted on GPUs were there: to compile the prompts of
-    a context that decides where layers go (`placement.fitted`). Raises ModelError.
+    a context that decides where layers go (`placement.fitted_placement`). Raises ModelError.
     """
     weights, free = file.weights, gpus()
     try_model(file, placement(runtime, weights, free), runtime, ledger or Ledger())

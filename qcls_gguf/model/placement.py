@@ -150,7 +150,7 @@ def with_all_wanted(runtime: RuntimeConfig, weights: Sequence[int], gpus: Sequen
     return Placement((n,)) if n else ON_CPU
 
 
-def fitted(
+def fitted_placement(
     runtime: RuntimeConfig,
     weights: Sequence[int],
     gpus: Sequence[Device],

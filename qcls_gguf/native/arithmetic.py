@@ -49,7 +49,7 @@ label_edge[label_start[j] : label_start[j + 1]]"""
 
 
 class TrieArrays:
-    """The arrays that C reads and writes for some number of queries: see score/output.py."""
+    """The arrays that C reads and writes for some number of queries: see TrieBuffers in score/rows.py."""
 
     __slots__ = ("_layout", "compute", "edge", "finite", "probability", "score")
 

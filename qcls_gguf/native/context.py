@@ -234,7 +234,7 @@ class NativeContext(Closing):
         keep: Int32Array | None = None,
         queued: bool = False,
     ) -> tuple[int, int]:
-        """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
+        """One llama_decode into rows, shape (n_outputs, row_size); DecodeInput in plan/decodes.py describes the arrays.
 
         Then, also after a DecodeError, sequences are trimmed as by `trim`. keep: (n, 4) int32, the numbers src,
         dst, start, end: before that, sequence dst gives up its cells at positions >= start and shares src's at

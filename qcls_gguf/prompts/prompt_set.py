@@ -106,7 +106,7 @@ def read_depths(sets: Sequence[PromptSet], n_layer: int) -> tuple[tuple[int, ...
     return tuple(depths[:-1]), depths[-1]
 
 
-class Vocabulary(Tokenizer, Protocol):
+class PromptModel(Tokenizer, Protocol):
     """The part of a model that the compilation of prompts needs."""
 
     first_token: int
@@ -122,7 +122,7 @@ class Vocabulary(Tokenizer, Protocol):
 
 def compile_prompts(
     configs: Sequence[PromptConfig],
-    model: Vocabulary,
+    model: PromptModel,
     *,
     audit: bool = False,
     heads: Heads | None = None,
@@ -160,7 +160,7 @@ def compile_prompts(
     return PromptSet(prompts=tuple(prompts), exact=exact)
 
 
-def _end_token(config: PromptConfig, model: Vocabulary) -> int:
+def _end_token(config: PromptConfig, model: PromptModel) -> int:
     if config.label_end is None:
         return model.label_end
     tokens = model.tokenize(config.label_end, parse_special=True)

@@ -33,15 +33,15 @@ class AnswerSample:
         if len(self._results) > _MOST:
             self._results, self._every = self._results[::2], 2 * self._every
 
-    def suspicions(self, prompts: PromptHandle) -> list[str]:
+    def suspicions(self, handle: PromptHandle) -> list[str]:
         """A sentence a prompt that answers nearly all of the queries alike, or whose answers hang on what it
-        prefers without a query. prompts: which gave the answers; they are asked some queries without content.
+        prefers without a query. handle: of the prompts that answered; they are asked some queries without content.
         """
         n, sentences = len(self._results), list[str]()
         if n < _LEAST:
             return sentences
-        empty = [prompts.classify(query) for query in CONTENT_FREE_QUERIES]
-        settings = zip(prompts.compiled.settings, prompts.compiled.heads, prompts.adjustments, strict=True)
+        empty = [handle.classify(query) for query in CONTENT_FREE_QUERIES]
+        settings = zip(handle.compiled.settings, handle.compiled.heads, handle.adjustments, strict=True)
         for number, (prompt, head, adjustment) in enumerate(settings):
             answers = [result.results[number] for result in self._results]
             labels = Counter(answer.label for answer in answers if not answer.abstained)

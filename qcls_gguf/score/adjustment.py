@@ -16,7 +16,6 @@ import numpy as np
 
 from ..config.fitted import Calibration
 from ..config.prompt import PromptConfig
-from ..config.schema import Config
 from ..errors import ConfigError, PlanError
 from ..statistics import AnyFloats, log_softmax, log_sum_exp
 
@@ -76,13 +75,6 @@ def adjusted_scores(score: AnyFloats, adjustment: Adjustment) -> AnyFloats:
 def log_prior(score: AnyFloats) -> AnyFloats:
     """(n_labels,) the prior of one prompt's raw scores on content-free queries, (n_queries, n_labels)."""
     return np.asarray(log_sum_exp(log_softmax(score), axis=0) - np.log(len(score)))
-
-
-def calibrates(config: Config) -> bool:
-    """Whether a configuration has a temperature, a calibration file or a prior."""
-    return config.calibration is not None or any(
-        prompt.prior != "none" or prompt.temperature is not None for prompt in config.prompts
-    )
 
 
 def content_free_queries(prompts: Sequence[PromptConfig]) -> list[str]:

@@ -180,7 +180,7 @@ class Scorer:
         return ExactScores(joint, mean, np.add.reduceat(np.exp(joint), self.first[:-1], axis=1))
 
 
-class Answers:
+class AnswerMaker:
     """Makes the answers of all prompts.
 
     It works on whole columns, without Python code that runs for every label or prompt: after a decode the CPU's caches

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Coroutine
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
-from pydantic import Field
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
@@ -39,8 +38,6 @@ _numbers = itertools.count(1)
 class Exchange(Request):
     """A request, and what is known of its answer."""
 
-    backend: Backend = Field(description="the classifier that answers it, once its body has been read")
-
     def __init__(self, scope: Scope, receive: Receive, lifecycle: Lifecycle, metrics: Metrics) -> None:
         async def read() -> Message:
             message = await receive()
@@ -50,6 +47,8 @@ class Exchange(Request):
         super().__init__(scope, read)
         self.began_ns = perf_counter_ns()
         self.lifecycle = lifecycle
+        self.backend: Backend
+        """the classifier that answers it; there is one once its body has been read"""
         self.limits = lifecycle.settings
         self.metrics = metrics
         self._by_name: dict[bytes, bytes] = dict(scope["headers"])
@@ -194,7 +193,7 @@ class Exchange(Request):
         self.n_cut += result.n_chars_cut > 0
         self.times = {"queue": result.wait_ms, **result.stage_ms, "inference": result.total_ms}
         self.metrics.labelled(result)
-        self.lifecycle.learn(result.total_ms / counts.n_queries)
+        self.lifecycle.note_time(result.total_ms / counts.n_queries)
 
     def answer_headers(self) -> list[tuple[bytes, bytes]]:
         """Request id, the times of the stages in milliseconds, and counts."""

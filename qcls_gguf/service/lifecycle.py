@@ -163,7 +163,7 @@ class Lifecycle:
             self.n_requests -= 1
             self.n_queries -= n_queries
 
-    def learn(self, ms: float) -> None:
+    def note_time(self, ms: float) -> None:
         """Record a query's share of its turn's time, which is smoothed."""
         self._query_ms += (ms - self._query_ms) * (_SMOOTHING if self._query_ms else 1.0)
 

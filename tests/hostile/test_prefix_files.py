@@ -15,7 +15,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier
 from qcls_gguf.engine import prefix_file
-from qcls_gguf.engine.prefix_file import N_KEPT, OLD_PART_S, StateCache, prefix_digest
+from qcls_gguf.engine.prefix_file import N_KEPT, OLD_PART_S, PrefixFile, prefix_digest
 
 PROMPTS = [
     PromptSpec(name="a", template="<|im_start|>user\nwhat colour is {query}\nanswer:", labels=("red", "light blue")),
@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(prefix_files: Path, start:
 
 def test_old_files_go(tmp_path: Path) -> None:
     for n in range(N_KEPT + 3):
-        cache = StateCache.of(tmp_path, {"n": n}, lambda: "0" * 64)
+        cache = PrefixFile.of(tmp_path, {"n": n}, lambda: "0" * 64)
         cache.write(b"cells")
         assert cache.read() == b"cells"
     assert len(list(tmp_path.iterdir())) == N_KEPT
@@ -180,11 +180,11 @@ def test_what_was_left_half_written_goes_in_time(prefix_files: Path, start: Answ
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def _cache(file: Path) -> StateCache:
+def _cache(file: Path) -> PrefixFile:
     """The file with a head that fits whatever is written to it."""
     whole = file.read_bytes()
     key, sha256 = (whole[whole.index(b"\n") + 1 :][at : at + 64].decode() for at in (0, 64))
-    return StateCache(path=file, key=key, model_sha256=lambda: sha256)
+    return PrefixFile(path=file, key=key, model_sha256=lambda: sha256)
 
 
 @sizes(500, 100_000)
@@ -192,10 +192,10 @@ def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> Non
     row.name, row.n = "prefix files, read", n
     rng = random.Random(row.seed)
     state = rng.randbytes(3_000)
-    ours, other = (StateCache.of(tmp_path, {"n": n}, lambda: "0" * 64) for n in range(2))
+    ours, other = (PrefixFile.of(tmp_path, {"n": n}, lambda: "0" * 64) for n in range(2))
     ours.write(state)
     whole = ours.path.read_bytes()
-    foreign = StateCache.of(tmp_path, {"n": 0}, lambda: "1" * 64)
+    foreign = PrefixFile.of(tmp_path, {"n": 0}, lambda: "1" * 64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case, rng in row.cases():

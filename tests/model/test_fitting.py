@@ -129,17 +129,17 @@ def test_what_is_opened_is_what_was_measured(
     monkeypatch.setattr(placement, "_PLENTY", GIB)
     fitted_to: list[ContextMemory] = []
 
-    def fitted(
+    def fitted_placement(
         runtime: RuntimeConfig,
         weights: Sequence[int],
         gpus: Sequence[Device],
         context_with: Callable[[placement.Placement], ContextMemory],
     ) -> tuple[placement.Placement, ContextMemory]:
-        placed, context = placement.fitted(runtime, weights, gpus, context_with)
+        placed, context = placement.fitted_placement(runtime, weights, gpus, context_with)
         fitted_to.append(context)
         return placed, context
 
-    monkeypatch.setattr(engine_open, "fitted", fitted)
+    monkeypatch.setattr(engine_open, "fitted_placement", fitted_placement)
     path = write_config("qwen35", [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
     with ExitStack() as stack:
         opener = stack.enter_context(ClassifierOpener())

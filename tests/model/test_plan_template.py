@@ -130,7 +130,7 @@ def test_what_several_queries_share_no_token_of_is_put_together(
         queries = [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(rng.randint(2, 5))]
         items = [rng.choice([*sets, sets[0]]).tokenize(query) for query in queries]
         grown.clear()
-        asked = [(item.prompts.templates, item.fragments) for item in items]
+        asked = [(item.handle.templates, item.fragments) for item in items]
         (decode, *_) = plan_request(asked)
         if grown:  # tokens are shared, or there are too many
             continue

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.model import placement as module
-from qcls_gguf.model.placement import Placement, fitted, placement, used_gpus
+from qcls_gguf.model.placement import Placement, fitted_placement, placement, used_gpus
 from qcls_gguf.native import ContextMemory, Device
 
 MIB = 1 << 20
@@ -97,7 +97,7 @@ def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_lay
         return ContextMemory(cache_bytes=sum(layers), compute_bytes=MIB + n_more)
 
     gpus = gpus_of(SPARE + MIB + head + int(parts * sum(layers)))
-    placed, _ = fitted(RuntimeConfig(), weights, gpus, context_with)
+    placed, _ = fitted_placement(RuntimeConfig(), weights, gpus, context_with)
     assert (placed.n_gpu_layers, measured_with) == (n_layers, asked)
 
 
