@@ -71,7 +71,7 @@ def prompt_statistics(
         **dict(found),
         prompt=truth.prompt.name,
         n_abstained=sum(result.abstained for result in own) if abstains else 0,
-        labels={label: _label(matrix, place, f1[place]) for place, label in enumerate(labels)},
+        labels={label: _label(matrix, place) for place, label in enumerate(labels)},
         confusions=confusions(labels, matrix),
         confusion_matrix=tuple(map(tuple, matrix.tolist())),
     ), outcomes
@@ -85,11 +85,8 @@ def mode_statistics(
     Balanced accuracy and macro-F1 are means over the prompts.
     """
     chosen = [(statistics, outcomes) for statistics, outcomes in found if statistics.prompt in common]
-    arrays = (
-        zip(*(outcomes for _, outcomes in chosen), strict=True)
-        if chosen
-        else [np.empty((1, 0), bool)] * len(Outcomes._fields)
-    )
+    nothing = Outcomes(*[np.empty(0, bool)] * len(Outcomes._fields))  # where no prompt can have the mode
+    arrays = zip(nothing, *(outcomes for _, outcomes in chosen), strict=True)
     balanced, f1 = [prompt.balanced_accuracy for prompt, _ in chosen], [prompt.macro_f1 for prompt, _ in chosen]
     whole = _statistics(
         Outcomes(*map(np.concatenate, arrays)),
@@ -115,25 +112,20 @@ def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | Non
         label_mass=stats.mean(rows.label_mass[np.isfinite(rows.label_mass)]),
         reliability=tuple(
             records.ReliabilityBin(
-                low=place / stats.N_BINS,
-                high=(place + 1) / stats.N_BINS,
                 n=int(count),
                 confidence=float(confidence) if count else None,
                 accuracy=float(accuracy) if count else None,
             )
-            for place, (count, confidence, accuracy) in enumerate(bins)
+            for count, confidence, accuracy in bins
         ),
     )
 
 
-def _label(matrix: npt.NDArray[np.int64], place: int, f1: float) -> records.LabelStatistics:
-    n_right, support, n_predicted = (
-        int(n) for n in (matrix[place, place], matrix[place].sum(), matrix[:, place].sum())
-    )
+def _label(matrix: npt.NDArray[np.int64], place: int) -> records.LabelStatistics:
+    n_right, support, n_predicted = matrix[place, place], int(matrix[place].sum()), int(matrix[:, place].sum())
     return records.LabelStatistics(
-        precision=n_right / n_predicted if n_predicted else None,
-        recall=n_right / support if support else None,
-        f1=float(f1) if np.isfinite(f1) else None,
+        precision=float(n_right / n_predicted) if n_predicted else None,
+        recall=float(n_right / support) if support else None,
         support=support,
         n_predicted=n_predicted,
     )

@@ -41,10 +41,8 @@ class FittedRecord(Record):
 
 
 class ReliabilityBin(Record):
-    """The rows whose answer has a probability in [low, high); the last bin holds 1 too."""
+    """The rows whose answer has a probability in one of 15 equal bins of [0, 1], in their order."""
 
-    low: float = Field(description="its lower end, included")
-    high: float = Field(description="its upper end, not included")
     n: int = Field(description="rows in the bin")
     confidence: float | None = Field(description="mean probability of the answers; null for an empty bin")
     accuracy: float | None = Field(description="null for an empty bin")
@@ -66,7 +64,7 @@ class Statistics(Record):
     log_loss: float | None = Field(description="mean of -ln of the accepted labels' probability (at least 1e-12)")
     ece: float | None = Field(description="expected calibration error over 15 bins of the answer's probability")
     label_mass: float | None = Field(description="mean probability of all labels together; null without exact scores")
-    reliability: tuple[ReliabilityBin, ...] = Field(description="15 bins of equal width")
+    reliability: tuple[ReliabilityBin, ...] = Field(description="bins of equal width")
 
 
 class LabelStatistics(Record):
@@ -74,7 +72,6 @@ class LabelStatistics(Record):
 
     precision: float | None = Field(description="null where the label is never the answer")
     recall: float | None = Field(description="null where the label is never true")
-    f1: float | None = Field(description="null where it is neither")
     support: int = Field(description="rows whose true label it is")
     n_predicted: int = Field(description="rows whose answer it is")
 

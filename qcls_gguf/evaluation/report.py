@@ -128,10 +128,9 @@ def _labels(prompts: Mapping[str, PromptStatistics]) -> Table:
     rows.sort(key=lambda row: 1.0 if row[2].recall is None else row[2].recall)
     return Table(
         title="By label, as configured",
-        columns={"prompt": TEXT, "label": TEXT, "rows": "d", "answered": "d", "recall": ".1%", "precision": ".1%",
-                 "F1": ".3f"},
+        columns={"prompt": TEXT, "label": TEXT, "rows": "d", "answered": "d", "recall": ".1%", "precision": ".1%"},
         rows=[
-            [name, label, found.support, found.n_predicted, found.recall, found.precision, found.f1]
+            [name, label, found.support, found.n_predicted, found.recall, found.precision]
             for name, label, found in rows
         ],
         n_terminal=_N_LABELS,

@@ -76,7 +76,7 @@ def test_the_whole_table() -> None:
     assert {i: one_bin.n for i, one_bin in enumerate(bins) if one_bin.n} == {6: 1, 7: 1, 12: 2, 14: 1}
     assert bins[12].confidence == pytest.approx(0.8)
     assert bins[12].accuracy == 1
-    assert bins[0] == ReliabilityBin(low=0, high=1 / 15, n=0, confidence=None, accuracy=None)
+    assert bins[0] == ReliabilityBin(n=0, confidence=None, accuracy=None)
     plain, _ = scored(exact=False)
     assert plain == found.model_copy(update={"n_abstained": 0, "label_mass": None})
 
@@ -86,13 +86,13 @@ def test_labels_and_confusions() -> None:
     assert found.confusion_matrix == ((1, 1, 0), (2, 0, 0), (0, 0, 1))
     assert found.confusions == (Confusion(label="b", answer="a", n=2), Confusion(label="a", answer="b", n=1))
     assert found.labels == {
-        "a": LabelStatistics(precision=1 / 3, recall=1 / 2, f1=2 / 5, support=2, n_predicted=3),
-        "b": LabelStatistics(precision=0, recall=0, f1=0, support=2, n_predicted=1),
-        "c": LabelStatistics(precision=1, recall=1, f1=1, support=1, n_predicted=1),
+        "a": LabelStatistics(precision=1 / 3, recall=1 / 2, support=2, n_predicted=3),
+        "b": LabelStatistics(precision=0, recall=0, support=2, n_predicted=1),
+        "c": LabelStatistics(precision=1, recall=1, support=1, n_predicted=1),
     }
     assert found.macro_f1 == pytest.approx((2 / 5 + 0 + 1) / 3)
     one, _ = scored(PROBABILITY[:1], ["a"])
-    assert one.labels["b"] == LabelStatistics(precision=None, recall=None, f1=None, support=0, n_predicted=0)
+    assert one.labels["b"] == LabelStatistics(precision=None, recall=None, support=0, n_predicted=0)
     assert one.macro_f1 == 1  # of the labels that occur
     assert scored([[0.4, 0.4, 0.2]], ["b"])[0].accuracy == 0, "of equally probable labels the first is the answer"
 
