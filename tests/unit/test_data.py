@@ -350,6 +350,9 @@ def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp
             all_queries(str(path), Reading(query="title"))
     assert all_queries(str(path), Reading(query="title", format="jsonl" if is_json else "csv")) == right
     assert len(all_queries(str(path), Reading(format="text"))) == 2 + (not is_json)
+    (tmp_path / "lines.txt").write_text("red dress\n")
+    with pytest.raises(ConfigError, match="has no column 'title'"):
+        all_queries(str(tmp_path / "lines.txt"), Reading(query="title"))
 
 
 @pytest.mark.parametrize(
