@@ -23,6 +23,7 @@ from .errors import ConfigError
 from .model import Model, OpenModels
 from .prompts.prompt_set import PromptSet, read_depths
 from .score.result import Counts, ModelInfo, Result
+from .system.lifetimes import OnStep
 
 _RENAMED = {
     "configured": "the classifier itself is the handle of its prompts",
@@ -60,7 +61,7 @@ class Classifier(PromptHandle):
         *,
         model: Model | OpenModels | None = None,
         offline: bool = False,
-        on_step: Callable[[str, str, float], None] | None = None,
+        on_step: OnStep | None = None,
         on_load: Callable[[float], None] | None = None,
         audit: bool = False,
     ) -> Self:

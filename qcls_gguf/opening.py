@@ -16,10 +16,8 @@ from .engine.open import open_model
 from .errors import ConfigError
 from .model import Model, OpenModels
 from .prompts.chat import is_chat, render_prompts
-from .system.lifetimes import Closing
+from .system.lifetimes import Closing, OnStep
 
-OnStep = Callable[[str, str, float], None]
-"""(name of a step of the start-up, what it did, milliseconds)"""
 OnProgress = Callable[[str, int, int], None]
 """(part of the work, how much of it is done, its total)"""
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
-from unicodedata import is_normalized, normalize
+from unicodedata import normalize
 
 import numpy as np
 
@@ -49,7 +49,7 @@ _LEAST_NS = 250_000
 """Shorter waits, such as a thread's wake-up, are reported as 0."""
 
 Item = tuple["PromptHandle", str]
-"""A prompt set's handle, and the query that it is asked."""
+"""a prompt set's handle, and the query that it is asked"""
 
 
 class TokenizedItem(NamedTuple):
@@ -75,8 +75,6 @@ class Core:
         self.engine = engine
         self.info = info
         self.config = config
-        self.n_composed = 0
-        """Queries that were brought into Unicode's form NFC."""
         self._runtime = runtime = config.runtime
         self._most_bytes = runtime.max_query_tokens * _BYTES_A_TOKEN
         self._composes = runtime.normalise_queries and not engine.model.composes
@@ -163,10 +161,7 @@ class Core:
 
     def as_read(self, query: str) -> str:
         """The query as it is tokenised: in Unicode's form NFC, unless the tokenizer brings it there itself."""
-        if not self._composes or is_normalized("NFC", query):
-            return query
-        self.n_composed += 1
-        return normalize("NFC", query)
+        return normalize("NFC", query) if self._composes else query
 
     def tokenize(self, handle: PromptHandle, query: str, known: dict[str, Int32Array] | None = None) -> TokenizedItem:
         """A query that was checked, with the tokens of a set's distinct fragments with the query in them.
@@ -335,7 +330,7 @@ class Core:
         if self._turn_cost is None:
             n_gpu_layers = self.engine.model.n_gpu_layers
             return all(pays_to_share(n_gpu_layers, handle.n_prefixes) for other in jobs for handle, _ in other.items)
-        n_tokens = sum([handle.n_fed(query) for handle, query in job.items])
+        n_tokens = sum([handle.estimated_fed(query) for handle, query in job.items])
         return self._turn_cost.pays(len(turn), n_tokens, n_waiting)
 
     # prompt sets: the executor thread, or the thread that starts

@@ -30,17 +30,12 @@ PIECE = 64
 """tokens of a prefix that are decoded between two turns: about as many as a request of several prompts feeds"""
 _BYTES_PER_TOKEN = 4
 _N_LONG = 8
-"""tokens of a query; from the tokens that it and an empty one feed, `n_fed` estimates how many any query feeds"""
+"""tokens of a query; `estimated_fed` draws a line through what it and an empty one feed"""
 
 
-def n_tokens_of(n_bytes: int) -> int:
+def estimated_tokens(n_bytes: int) -> int:
     """About how many tokens a text of so many bytes has."""
     return -(-n_bytes // _BYTES_PER_TOKEN)
-
-
-def n_query_tokens(query: str) -> int:
-    """About how many tokens a query has."""
-    return n_tokens_of(len(query.encode("utf-8", "replace")))
 
 
 class PromptHandle(Closing):
@@ -131,7 +126,7 @@ class PromptHandle(Closing):
         self.core.check([(self, query)])
         return self.core.tokenize(self, query)
 
-    def n_fed(self, query: str) -> int:
+    def estimated_fed(self, query: str) -> int:
         """About how many tokens a query feeds."""
         if self._fed is None:
             short, long = (self.templates.size_of_query(n) for n in (0, _N_LONG))
@@ -141,7 +136,8 @@ class PromptHandle(Closing):
                 n_fixed = sum(len(prompt.closing) + len(prompt.trie.fed) for prompt in self.prompts)
                 self._fed = n_fixed, float(len(self.prompts))
         n_fixed, per_token = self._fed
-        return n_fixed + int(per_token * min(n_query_tokens(query), self.core.config.runtime.max_query_tokens))
+        n_tokens = estimated_tokens(len(query.encode("utf-8", "replace")))
+        return n_fixed + int(per_token * min(n_tokens, self.core.config.runtime.max_query_tokens))
 
     @property
     def prompts(self) -> Sequence[Prompt]:

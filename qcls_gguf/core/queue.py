@@ -24,7 +24,7 @@ from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ..errors import BusyError, DeadlineError, DecodeError, PlanError
-from ..system.lifetimes import start
+from ..system.lifetimes import start_thread
 
 if TYPE_CHECKING:  # callers that await have imported asyncio; others need not
     from asyncio import AbstractEventLoop, Future
@@ -194,7 +194,7 @@ class Executor:
         self._thread = threading.Thread(
             target=_serve, args=(weakref.ref(self), self._inbox), name="qcls-gguf engine", daemon=True
         )
-        start(self._thread, DecodeError, "to serve requests")
+        start_thread(self._thread, DecodeError, "to serve requests")
         self._ident = self._thread.ident
         # When the executor is garbage-collected, a job wakes its thread, which then ends.
         weakref.finalize(self, self._inbox.put, Job()).atexit = False

@@ -28,7 +28,7 @@ from ..native.device import driver_step
 from ..prompts.chat import is_chat
 from ..score.adjustment import content_free_queries
 from ..score.result import ModelInfo
-from ..system.lifetimes import Ledger, check_gil
+from ..system.lifetimes import Ledger, OnStep, check_gil
 from ..version import __version__
 from .core import Core
 from .handle import PromptHandle
@@ -73,7 +73,7 @@ def prepare(
     model: Model | OpenModels | None = None,
     *,
     offline: bool = False,
-    on_step: Callable[[str, str, float], None] | None = None,
+    on_step: OnStep | None = None,
     on_load: Callable[[float], None] | None = None,
     audit: bool = False,
     **variant: Unpack[Variant],

@@ -32,7 +32,7 @@ _SHARDS = ".shards"
 _OURS = re.compile(r".+-\d{5,}\.(parquet|csv|tsv|jsonl)")
 ENDINGS: dict[Format, str] = {"parquet": ".parquet", "csv": ".csv", "tsv": ".tsv", "jsonl": ".jsonl", "text": ".csv"}
 _KNOWN_ENDINGS = ", ".join(dict.fromkeys(ENDINGS.values()))
-Settings = Mapping[str, JsonValue]
+RunSettings = Mapping[str, JsonValue]
 
 
 class Manifest(Record):
@@ -162,7 +162,7 @@ class OutputFolder:
             remedy = "name another output, or replace it with `overwrite`"
             raise ConfigError(f"`out` {self.joined}: is there already, and {was}: {remedy}")
 
-    def check(self, settings: Settings) -> None:
+    def check(self, settings: RunSettings) -> None:
         """Raise ConfigError if existing shards were labelled with other settings."""
         before = self.manifest.settings if self.manifest else settings
         other = [name for name in settings if before.get(name) != settings[name]]
@@ -188,7 +188,7 @@ class OutputFolder:
         found = found[first - 1 :: step]
         return [replace(task, header=task.header or not number) for number, task in enumerate(found)]
 
-    def begin(self, settings: Settings, provenance: Settings, inputs: Sequence[Input]) -> list[Task]:
+    def begin(self, settings: RunSettings, provenance: RunSettings, inputs: Sequence[Input]) -> list[Task]:
         """Write the manifest and remove temporary files of killed runs; returns the tasks still to do. Raises
         QclsError.
         """
@@ -210,12 +210,12 @@ class OutputFolder:
         )
         return missing
 
-    def batch_before(self, settings: Settings) -> int | None:
+    def batch_before(self, settings: RunSettings) -> int | None:
         """The queries of a decode in an earlier run with the same settings, if there was one."""
         found = self._before.provenance.get("batch") if self._before and self._before.settings == settings else None
         return found if isinstance(found, int) else None
 
-    def note(self, provenance: Settings) -> None:
+    def note(self, provenance: RunSettings) -> None:
         """Write what is now known about the run into the manifest. Raises QclsError."""
         assert self.manifest is not None
         self._write(self.manifest.model_copy(update={"provenance": dict(provenance)}))
@@ -231,7 +231,7 @@ class OutputFolder:
         except OSError as e:
             raise QclsError(f"{self.folder / _DONE}: could not be written: {e.strerror}") from None
 
-    def finish(self, tasks: Sequence[Task], n_inputs: int, provenance: Settings) -> RowCounts:
+    def finish(self, tasks: Sequence[Task], n_inputs: int, provenance: RunSettings) -> RowCounts:
         """Join the files if the output is one file; write and return the totals. Raises QclsError."""
         assert self.manifest is not None
         total, joined_bytes = total_counts([self.done[task.output] for task in tasks]), None

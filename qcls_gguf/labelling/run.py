@@ -27,7 +27,7 @@ from .answers import Answer, AnswerCache, AnswerColumns, Answers, KeptAnswers, a
 from .batches import MOST, BatchLabeller, best_size, measure_batches
 from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
-from .output import OutputFolder, Settings, Task
+from .output import OutputFolder, RunSettings, Task
 from .records import BatchSpeed, LabellingRecord, RowCounts, RunSpeed, ShardCounts, duration, shard_counts
 
 _N_SAMPLED = 2000
@@ -65,7 +65,7 @@ class LabelSettings:
     overwrite: bool = False
     """label everything anew, whatever is there"""
 
-    def row_settings(self, inputs: Sequence[Path], *, is_joined: bool) -> Settings:
+    def run_settings(self, inputs: Sequence[Path], *, is_joined: bool) -> RunSettings:
         """Those that a resumed run must share, as far as they are known without a model."""
         # Where rows are counted over all inputs, or all become one file, there must be the same ones.
         is_partial = self.limit is not None or self.part != (1, 1)
@@ -114,7 +114,7 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
     known: dict[str, Input] = {}
     if not settings.overwrite:
         output.check_joined()
-        output.check(settings.row_settings(paths, is_joined=output.joined is not None))
+        output.check(settings.run_settings(paths, is_joined=output.joined is not None))
         known = {input_.path: input_ for input_ in output.manifest.inputs} if output.manifest else {}
     names = {input_.path: input_.name for input_ in known.values()}
     inputs = []
@@ -187,9 +187,9 @@ class _Run:
         prompts = digest_of([self._classifier.compiled.digest, repr(self._classifier.adjustments), limits])
         self._digest = hashlib.sha256(f"{prompts} {model.sha256}".encode()).hexdigest()
         versions = {name: getattr(model, name) for name in ("package_version", "llama_cpp_commit", "source_digest")}
-        rows = settings.row_settings([Path(input_.path) for input_ in inputs], is_joined=output.joined is not None)
-        self._whole = {**rows, "prompts": prompts, "model_sha256": model.sha256, **versions}
-        self._provenance: Settings = {
+        rows = settings.run_settings([Path(input_.path) for input_ in inputs], is_joined=output.joined is not None)
+        self._run_settings = {**rows, "prompts": prompts, "model_sha256": model.sha256, **versions}
+        self._provenance: RunSettings = {
             "out": str(settings.out),
             "config": str(settings.config.path or "given"),
             "prompts": [prompt.name for prompt in self._columns.prompts],
@@ -222,9 +222,9 @@ class _Run:
         output, settings = self._output, self._settings
         if settings.overwrite:
             output.forget()
-        output.check(self._whole)
-        self._batch = self._size = settings.batch or output.batch_before(self._whole)
-        missing = output.begin(self._whole, {**self._provenance, "batch": self._batch}, self._inputs)
+        output.check(self._run_settings)
+        self._batch = self._size = settings.batch or output.batch_before(self._run_settings)
+        missing = output.begin(self._run_settings, {**self._provenance, "batch": self._batch}, self._inputs)
         self._tasks = output.tasks(self._inputs)
         self._n_before = len(self._tasks) - len(missing)
         if self._n_before:

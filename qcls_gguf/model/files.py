@@ -25,7 +25,7 @@ from ..errors import ModelError, PlanError
 from ..native.arithmetic import dequantised
 from ..statistics import Float32Array
 from ..system.folders import remember, remembered
-from ..system.lifetimes import start
+from ..system.lifetimes import start_thread
 from .header import DECISION_KINDS, GgufHeader, Stamp, TensorInfo, read_header, stamp_of
 from .hub import SPLIT_NAME
 from .placement import weights_of
@@ -170,7 +170,7 @@ def digest_of_ends(path: Path) -> str:
     return digest.hexdigest()
 
 
-def digest_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True) -> str:
+def sha256_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True) -> str:
     """The sha256 of a model, of a split one that of its parts joined in order; from the cache if no file has changed.
 
     A file of Ollama's store has its SHA-256 as its name, which is believed. go_on is asked after every piece
@@ -210,11 +210,11 @@ class Hashing:
         self._found: str | ModelError = ModelError("the model file could not be hashed")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(parts,), name="qcls-gguf hashing")
-        start(self._thread, ModelError, f"to hash {parts[0]}")
+        start_thread(self._thread, ModelError, f"to hash {parts[0]}")
 
     def _run(self, parts: Sequence[Path]) -> None:
         try:
-            self._found = digest_of(parts, go_on=lambda: not self._stop.is_set())
+            self._found = sha256_of(parts, go_on=lambda: not self._stop.is_set())
         except ModelError as e:
             self._found = e
 

@@ -19,7 +19,7 @@ from ..config.schema import CpuActivations
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
 from ..statistics import Int32Array
-from ..system.lifetimes import Closing, start
+from ..system.lifetimes import Closing, start_thread
 from . import abi
 from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, check, int32
 from .library import call, heard, library
@@ -221,7 +221,7 @@ def _load(path: Path, params: abi.Struct, progress: Callable[[float], object] | 
 
     params.progress = PROGRESS_FUNCTION(go_on)
     loader = threading.Thread(target=load)
-    start(loader, ModelError, f"to load {path}")
+    start_thread(loader, ModelError, f"to load {path}")
     try:
         loader.join()
     except BaseException as e:

@@ -12,7 +12,8 @@ from typing import TypeAlias
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
-from ..core.handle import PromptHandle, n_tokens_of
+from ..core.core import Item
+from ..core.handle import PromptHandle, estimated_tokens
 from ..core.long_queries import LongText
 from ..errors import CapacityError, ConfigError, PlanError, ScoreError
 from ..prompts.prompt_set import PromptSet
@@ -23,8 +24,7 @@ from .question import Distribution, PlaceError, Question, TextQuestion, UnknownP
 from .sets import SetCache, SpaceError
 
 log = logging.getLogger("qcls_gguf.questions")
-Pair: TypeAlias = tuple[PromptHandle, str]
-Ask: TypeAlias = Callable[[Sequence[Pair]], Awaitable[list[Result]]]
+Ask: TypeAlias = Callable[[Sequence[Item]], Awaitable[list[Result]]]
 """answers pairs of a prompt set's handle and a text, all in one turn"""
 _AT_ONCE = 8
 """the most questions of one request in one turn, so that other requests do not wait longer"""
@@ -112,7 +112,7 @@ class QuestionAsker:
         if self._decision is None:
             return questions
         asked = [(question.param.removeprefix("questions."), question.question) for question in questions]
-        free = dict.fromkeys(named for named in asked if named[1].configured is None)
+        free = dict.fromkeys(named for named in asked if named[1].prompt_name is None)
         prepared = dict(zip(free, self._decision.prepared(list(free)), strict=True))
         state_text = cache(self._decision.state_text)
         return [
@@ -127,10 +127,10 @@ class QuestionAsker:
     ) -> list[Distribution | None]:
         """The answers to the first questions, as many as fit, at least one."""
         answers: list[Distribution | None] = []
-        pairs: dict[int, Pair] = {}  # by the place of the answer
+        pairs: dict[int, Item] = {}  # by the place of the answer
         async with AsyncExitStack() as stack:
             for place, asked in enumerate(questions):
-                if asked.question.configured is None and len(asked.question.options) == 1:
+                if asked.question.prompt_name is None and len(asked.question.options) == 1:
                     answers.append(Distribution([1.0]))
                     continue
                 handle = self._handle(asked, 0.0 if pairs else seconds_left(), usage)
@@ -156,7 +156,7 @@ class QuestionAsker:
             question = questions[place].question
             if result is None:
                 continue
-            if self._decision is not None and question.configured is None:
+            if self._decision is not None and question.prompt_name is None:
                 probabilities = self._decision.probabilities(question, result.results)
             else:
                 by_label = {score.label: score.probability for score in result.results[0].scores}
@@ -170,9 +170,9 @@ class QuestionAsker:
         Entering it raises ConfigError and SpaceError.
         """
         question = asked.question
-        if (name := question.configured) is None:
+        if (name := question.prompt_name) is None:
             if question not in self.sets:
-                usage.stored += n_tokens_of(question.n_bytes)
+                usage.stored += estimated_tokens(question.n_bytes)
             compiled = cache(partial(self._compiled, question))  # for another try where it did not fit
             return self.sets.using(question, lambda: self._classifier.prompt_set(compiled()), waits_s)
         if name not in self.prompts:
@@ -189,7 +189,7 @@ class QuestionAsker:
         return compile_question(question, self._texts, self._classifier)
 
 
-async def _finite(pairs: Sequence[Pair], ask: Ask) -> Sequence[Result | None]:
+async def _finite(pairs: Sequence[Item], ask: Ask) -> Sequence[Result | None]:
     """The answers to all pairs; None for one whose scores cannot be computed."""
     try:
         return await ask(pairs) if pairs else []

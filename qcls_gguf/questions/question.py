@@ -66,7 +66,7 @@ class Question:
         return cls(kind=kind, instructions=instructions, options=tuple([Option(*o) for o in options]), audit=audit)
 
     @property
-    def configured(self) -> str | None:
+    def prompt_name(self) -> str | None:
         """The name of the configured prompt that the question names, or None."""
         text = self.instructions
         return text[1:] if text.startswith(NAMED) and len(text) > 1 and not text[1:2].isspace() else None

@@ -88,8 +88,9 @@ class Scorer:
         """The number of hidden states that one query's scores read."""
         tokens = [edge.token for trie in tries for edge in trie.edges]
         self.first = [0, *accumulate(len(trie.label_edges) for trie in tries)]
+        """(n_prompts + 1,) where the labels of every prompt begin among those of all; see LabelScores."""
         self.first_edge = [0, *accumulate(len(trie.edges) for trie in tries)][:-1]
-        """The first edge of every prompt, which reads its end if that is read at all."""
+        """(n_prompts,) the first edge of every prompt, which reads the prompt's end, unless no edge reads that."""
         based = list(zip(self.first_edge, tries, strict=True))
         node_start = [
             base + place

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import orjson
 from starlette.requests import ClientDisconnect
 
+from ..core.core import Item
 from ..core.long_queries import LongText
 from ..errors import QclsError
-from ..questions.asking import Pair
 from ..questions.question import TextQuestion
 from ..score.result import PromptResult, Result
 from .dialect import Dialect, Inquiry, Questions, Texts
@@ -125,7 +125,7 @@ async def _decided(asked: Questions, questions: Sequence[TextQuestion], exchange
     return answers
 
 
-async def _results(pairs: Sequence[Pair], *, exchange: Exchange) -> list[Result]:
+async def _results(pairs: Sequence[Item], *, exchange: Exchange) -> list[Result]:
     """The answers to pairs, all from one turn; they are counted."""
     results = await exchange.backend.classifier.aclassify_pairs(pairs, deadline_s=exchange.seconds_left)
     for result in results:

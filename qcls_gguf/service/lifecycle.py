@@ -21,11 +21,10 @@ from ..model.files import stamps_of
 from ..questions.asking import QuestionAsker
 from ..questions.forms import FormSettings
 from ..questions.sets import Tasks
-from ..system.lifetimes import Ledger
+from ..system.lifetimes import Ledger, OnStep
 from .refusal import RefusedError, unavailable
 
 log = logging.getLogger("qcls_gguf.service")
-OnStep = Callable[[str, str, float], None]
 _UNBOUNDED = 1 << 20
 _SMOOTHING = 0.1
 _SOONEST_MS = 20.0

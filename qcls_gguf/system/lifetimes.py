@@ -27,7 +27,7 @@ class Closing:
         self.close()
 
 
-def start(thread: threading.Thread, error: Callable[[str], QclsError], what_for: str) -> None:
+def start_thread(thread: threading.Thread, error: Callable[[str], QclsError], what_for: str) -> None:
     """Start a thread. what_for: such as `to load model.gguf`. Raises the error where there can be no more threads."""
     try:
         thread.start()
@@ -44,6 +44,8 @@ def check_gil() -> None:
         )
 
 
+OnStep = Callable[[str, str, float], None]
+"""(name of a step of the start-up, what it did, milliseconds)"""
 _LONG_S = 1.0
 STAGES = ("tokenize", "plan", "batch", "decode", "score", "cleanup")
 
@@ -51,7 +53,7 @@ STAGES = ("tokenize", "plan", "batch", "decode", "score", "cleanup")
 class Ledger:
     """The steps of a start-up, in order, with their milliseconds."""
 
-    def __init__(self, on_step: Callable[[str, str, float], None] | None = None) -> None:
+    def __init__(self, on_step: OnStep | None = None) -> None:
         """on_step(step, what, ms) is called as each step ends, and before if it takes long; see `at_work`."""
         self.steps_ms: dict[str, float] = {}
         self._on_step = on_step

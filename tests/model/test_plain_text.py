@@ -151,9 +151,6 @@ def test_a_query_is_read_alike_however_its_accents_are_stored(
             assert other != word
             assert classifier.classify(other).results == classifier.classify(word).results
             assert classifier.classify_batch([other, word])[0].results == classifier.classify(word).results
-        assert classifier.core.n_composed == 2 * len(WORDS)
-        classifier.classify("red dress")
-        assert classifier.core.n_composed == 2 * len(WORDS)
     with Classifier.from_config(write_config(path, [PROMPT], normalise_queries=False)) as classifier:
         other = unicodedata.normalize(form, WORDS[0])
         assert classifier.core.as_read(other) == other

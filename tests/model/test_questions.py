@@ -71,7 +71,7 @@ def test_a_model_whose_template_cannot_render_the_forms_says_so(classifier: Clas
     ("instructions", "name"), [("@category", "category"), ("@ home?", None), ("@", None), ("which @category?", None)]
 )
 def test_which_instructions_name_a_configured_prompt(instructions: str, name: str | None) -> None:
-    assert Question.predicate(instructions).configured == name
+    assert Question.predicate(instructions).prompt_name == name
 
 
 def test_confidences() -> None:

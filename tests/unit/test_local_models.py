@@ -14,7 +14,7 @@ from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.drafting.draft import given_model
 from qcls_gguf.errors import ConfigError, ModelError
 from qcls_gguf.inspection.local_models import models_document, models_record
-from qcls_gguf.model.files import digest_of
+from qcls_gguf.model.files import sha256_of
 from qcls_gguf.model.find import (
     find_model,
     find_ollama_model,
@@ -127,10 +127,10 @@ def test_a_configuration_names_a_model_of_the_store(store: Path, given: dict[str
 def test_the_name_of_a_blob_is_its_digest(store: Path) -> None:
     content = embedded_model().read_bytes()
     blob = add_model(store, content)
-    assert digest_of([blob]) == hashlib.sha256(content).hexdigest()
+    assert sha256_of([blob]) == hashlib.sha256(content).hexdigest()
     other = blob.with_name("sha256-" + "a" * 64)
     blob.rename(other)
-    assert digest_of([other]) == "a" * 64  # believed, not computed
+    assert sha256_of([other]) == "a" * 64  # believed, not computed
 
 
 def test_the_models_of_the_machine_are_listed(store: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gguf_parts import finish
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.model.files import ModelFile, digest_of
+from qcls_gguf.model.files import ModelFile, sha256_of
 
 LARGE_BYTES = 16 << 20
 
@@ -58,7 +58,7 @@ def hashed(path: Path) -> tuple[str, bool]:
         chunks.append(None)
         return True
 
-    digest = digest_of([path], go_on=count)
+    digest = sha256_of([path], go_on=count)
     return digest, bool(chunks)
 
 
@@ -80,7 +80,7 @@ def test_a_large_file_is_hashed_once(large: Path, cache: Path) -> None:
 def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path: Path) -> None:
     """As two models of one shape where all files have one time: in images that can be built again bit by bit."""
     os.utime(large, ns=(0, 0))
-    before = digest_of([large])
+    before = sha256_of([large])
     other = tmp_path / "other.gguf"
     other.write_bytes(b"another" + large.read_bytes()[7:])
     os.utime(other, ns=(0, 0))
@@ -102,7 +102,7 @@ def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path:
     ],
 )
 def test_a_damaged_cache_is_ignored_and_written_anew(large: Path, cache: Path, damage: bytes) -> None:
-    digest = digest_of([large])
+    digest = sha256_of([large])
     (key,) = json.loads(cache.read_bytes())
     cache.write_bytes(damage.replace(b'"KEY"', json.dumps(key).encode()))
     assert hashed(large) == (digest, True)
@@ -117,7 +117,7 @@ def test_a_file_that_grows_while_it_is_hashed(large: Path, cache: Path) -> None:
         return True
 
     with pytest.raises(ModelError, match="changed while it was read"):
-        digest_of([large], go_on=grow)
+        sha256_of([large], go_on=grow)
     assert not cache.exists()
 
 
@@ -137,7 +137,7 @@ def test_paths_that_are_no_files(tmp_path: Path, name: str, said: str) -> None:
         ModelFile.read(tmp_path / name)
     if name != "pipe":  # which would be waited for
         with pytest.raises(ModelError):
-            digest_of([tmp_path / name])
+            sha256_of([tmp_path / name])
 
 
 @pytest.mark.parametrize(("arch", "kind"), [("clip", None), ("clip", "mmproj"), ("qwen3", "adapter"), ("", "imatrix")])
@@ -160,14 +160,14 @@ def test_split_models(tmp_path: Path) -> None:
     assert [(header.path, list(header.tensors)) for header in headers] == [(first, ["a"]), (second, ["b"])]
     assert (file.parts, list(file.tensors)) == ([first, second], ["a", "b"])
     assert headers[0].scalars["split.count"] == 2
-    assert digest_of(file.parts) == hashlib.sha256(first.read_bytes() + second.read_bytes()).hexdigest()
+    assert sha256_of(file.parts) == hashlib.sha256(first.read_bytes() + second.read_bytes()).hexdigest()
     assert file.size_bytes == first.stat().st_size + second.stat().st_size
     second.write_bytes(second.read_bytes()[:-40])
     with pytest.raises(ModelError, match=r"00002-of-00002\.gguf: tensor 'b' ends at"):
         ModelFile.read(first)
     second.unlink()
     with pytest.raises(ModelError, match="00002-of-00002"):
-        digest_of(file.parts)
+        sha256_of(file.parts)
 
 
 @pytest.mark.parametrize(
