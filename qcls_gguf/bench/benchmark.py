@@ -19,9 +19,8 @@ from ..model.header import GgufHeader, TensorInfo
 from ..opening import ClassifierOpener
 from ..prompts.prompt_set import read_depths
 from ..report.environment import environment, gpu_free_bytes, gpu_state, rss_bytes
-from ..score.result import Counts
+from ..score.result import STAGES, Counts
 from ..statistics import quantiles, spread
-from ..system.lifetimes import STAGES
 from .queries import QuerySet, file_queries, made_queries
 from .records import BenchmarkRecord, ClassifierRecord, Quantiles, WorkloadRecord
 

@@ -8,8 +8,7 @@ from ..config.schema import RuntimeConfig
 from ..report.document import TEXT, Document, Paragraph, Table, facts, measured, provenance
 from ..report.environment import Environment, GpuState
 from ..report.record import Record
-from ..score.result import ModelInfo
-from ..system.lifetimes import STAGES
+from ..score.result import STAGES, ModelInfo
 
 _MADE = (
     "No queries were given: these are made of words about clothes, in the numbers of tokens that the names of the rows "

@@ -43,7 +43,7 @@ def dequantised(kind: int, data: npt.NDArray[np.uint8], n_values: int) -> Float3
     return values
 
 
-Layout = tuple[Int32Array, Int32Array, Int32Array]
+TrieLayout = tuple[Int32Array, Int32Array, Int32Array]
 """node_start, label_start, label_edge: node i's edges are [node_start[i], node_start[i + 1]), label j's path
 label_edge[label_start[j] : label_start[j + 1]]"""
 
@@ -53,7 +53,7 @@ class TrieArrays:
 
     __slots__ = ("_layout", "compute", "edge", "finite", "probability", "score")
 
-    def __init__(self, layout: Layout, n_queries: int) -> None:
+    def __init__(self, layout: TrieLayout, n_queries: int) -> None:
         node_start, label_start, label_edge = self._layout = layout  # C reads them as long as this lives
         n_labels = len(label_start) - 1
         self.edge = np.empty((n_queries, node_start[-1]), np.float32)
@@ -77,10 +77,10 @@ class TrieArrays:
 
 
 def trie_arrays(node_start: Int32Array, label_start: Int32Array, label_edge: Int32Array) -> Callable[[int], TrieArrays]:
-    """What makes the room for n queries, in which C turns edge logits into label scores (see score/scorer.py).
+    """What makes the arrays for n queries, in which C turns edge logits into label scores (see score/scorer.py).
 
-    node_start, label_start, label_edge: a Layout; every node and label has an edge. Raises PlanError where they do not
-    fit.
+    node_start, label_start, label_edge: a TrieLayout; every node and label has an edge. Raises PlanError where they do
+    not fit.
     """
     layout = node_start, label_start, label_edge
     for array in layout:

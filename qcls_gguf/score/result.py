@@ -8,6 +8,9 @@ from typing import ClassVar, NamedTuple
 
 from ..config.words import JsonObject, shown
 
+STAGES = ("tokenize", "plan", "batch", "decode", "score", "cleanup")
+"""of a request, in the order of a result's stage_ms"""
+
 
 class LabelScore(NamedTuple):
     """One label of one prompt. A tuple, because a request creates many."""

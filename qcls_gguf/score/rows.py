@@ -150,16 +150,18 @@ class HeadScorer:
         scale = np.repeat([np.float32(head.scale) for head in learnt], self._n_labels)
         self._scale = scale if scale.any() else None
 
-    def scores(self, hidden: Float32Array, layout: RowLayout, row: IntArray, by_labels: Float32Array) -> Float32Array:
+    def scores(
+        self, hidden: Float32Array, layout: RowLayout, row_of_edge: IntArray, by_labels: Float32Array
+    ) -> Float32Array:
         """(n_queries, n) log-probabilities of the labels at `columns`, as `head_scores` defines them; a query's are the
         same to the bit alone and beside others.
 
-        hidden, layout, row: as Scorer.score takes them; by_labels: (n_queries, n_labels) scores of all labels by their
-        texts.
+        hidden, layout, row_of_edge: as Scorer.score takes them; by_labels: (n_queries, n_labels) scores of all labels
+        by their texts.
         """
-        scores = np.empty((len(row), len(self._bias)), np.float32)
+        scores = np.empty((len(row_of_edge), len(self._bias)), np.float32)
         for depth, heads in self._depths:
-            states = unit_states(hidden[row[:, self._edges[heads]], layout.columns(depth)])
+            states = unit_states(hidden[row_of_edge[:, self._edges[heads]], layout.columns(depth)])
             states = states.swapaxes(0, 1)[:, :, None]
             for state, first, n in zip(states, self._first[heads], self._n_labels[heads], strict=True):
                 np.vecdot(state, self._rows[first : first + n], out=scores[:, first : first + n])

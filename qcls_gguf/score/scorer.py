@@ -125,27 +125,27 @@ class Scorer:
         self._reads_labels = reads_labels
         self._quiet = _quiet()
 
-    def score(self, hidden: Float32Array, layout: RowLayout, row: IntArray) -> LabelScores:
+    def score(self, hidden: Float32Array, layout: RowLayout, row_of_edge: IntArray) -> LabelScores:
         """Scores of n queries.
 
         hidden: (n_rows, row size) rows of this layout; exact scores need the logits of all of the scorer's tokens in
-        them; row: (n_queries, n_edges) for every edge the row with the hidden state of its node, prompt by prompt, in
-        the order of trie.edges. Raises ScoreError if a hidden state is not finite.
+        them; row_of_edge: (n_queries, n_edges) for every edge the row with the hidden state of its node, prompt by
+        prompt, in the order of trie.edges. Raises ScoreError if a hidden state is not finite.
         """
         buffers = self._buffers
-        if len(buffers.edge) != len(row):
-            buffers = self._buffers = self._make_buffers(len(row))
+        if len(buffers.edge) != len(row_of_edge):
+            buffers = self._buffers = self._make_buffers(len(row_of_edge))
         score, probability, edge = buffers.score, buffers.probability, buffers.edge
         if not self._reads_labels and not self._is_exact:
             score.fill(0.0)
             probability.fill(0.0)
             return LabelScores(score, probability, None)
-        self._quiet.run(self._dot, hidden, row, edge)
+        self._quiet.run(self._dot, hidden, row_of_edge, edge)
         if self._finish is not None:
             self._finish(edge)
         logits = edge[:, self._first_edge] if len(self._first_token) else None
         buffers.compute()
-        exact = self._quiet.run(self._exact_scores, hidden, layout, row) if self._is_exact else None
+        exact = self._quiet.run(self._exact_scores, hidden, layout, row_of_edge) if self._is_exact else None
         if not buffers.finite[0] or not (exact is None or np.isfinite(exact.joint).all()):
             raise ScoreError(NOT_FINITE)
         if logits is not None:
@@ -156,7 +156,7 @@ class Scorer:
                 probability[:, labels] = softmax(score[:, labels])
         return LabelScores(score, probability, exact)
 
-    def _dot(self, hidden: Float32Array, row: IntArray, edge: Float32Array) -> None:
+    def _dot(self, hidden: Float32Array, row_of_edge: IntArray, edge: Float32Array) -> None:
         """Put the products into edge, (n_queries, n_edges): one dot product an edge.
 
         This is a tenth of the work of hidden @ rows.T, whose BLAS threads also stall on a busy machine: on 2 busy
@@ -165,17 +165,18 @@ class Scorer:
         model a single call is faster.
         """
         n_embd = self._edge_rows.shape[1]
-        if self._copied is not None and len(row) == 1:
-            hidden[:, :n_embd].take(row, 0, self._copied, "clip")  # "clip" copies once, "raise" would copy twice
+        if self._copied is not None and len(row_of_edge) == 1:
+            # "clip" copies once, "raise" would copy twice
+            hidden[:, :n_embd].take(row_of_edge, 0, self._copied, "clip")
             np.vecdot(self._copied, self._edge_rows, out=edge)
             return
         for start, end in self._nodes:
-            np.vecdot(hidden[row[:, start], None, :n_embd], self._edge_rows[start:end], out=edge[:, start:end])
+            np.vecdot(hidden[row_of_edge[:, start], None, :n_embd], self._edge_rows[start:end], out=edge[:, start:end])
 
-    def _exact_scores(self, hidden: Float32Array, layout: RowLayout, row: IntArray) -> ExactScores:
+    def _exact_scores(self, hidden: Float32Array, layout: RowLayout, row_of_edge: IntArray) -> ExactScores:
         label_logits = hidden[:, hidden.shape[1] - len(layout.label_tokens) - 1 :]
         columns = np.searchsorted(layout.label_tokens, self._edge_tokens)
-        log_probability = label_logits[row, columns] - label_logits[row, -1]
+        log_probability = label_logits[row_of_edge, columns] - label_logits[row_of_edge, -1]
         joint = np.add.reduceat(log_probability[:, self._label_edge], self._label_start, axis=1)
         mean = (joint / self._n_edges).astype(np.float32)
         return ExactScores(joint, mean, np.add.reduceat(np.exp(joint), self.first[:-1], axis=1))
@@ -219,22 +220,22 @@ class AnswerMaker:
         self._adjusting = Adjustments(adjustments, self._first, adjusted) if any(adjusted) else None
 
     def of(
-        self, hidden: Float32Array, layout: RowLayout, row: IntArray, fast_path: Sequence[bool]
+        self, hidden: Float32Array, layout: RowLayout, row_of_edge: IntArray, fast_path: Sequence[bool]
     ) -> list[tuple[PromptResult, ...]]:
         """The answers to every query.
 
-        hidden, layout, row: as Scorer.score takes them; fast_path: for every query, for every prompt. Raises
+        hidden, layout, row_of_edge: as Scorer.score takes them; fast_path: for every query, for every prompt. Raises
         ScoreError.
         """
-        scores = self._scorer.score(hidden, layout, row)
+        scores = self._scorer.score(hidden, layout, row_of_edge)
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
         by_heads: list[tuple[slice | IntArray, Float32Array]] = []
         if self._learnt:
-            by_heads.append((self._learnt.columns, self._learnt.scores(hidden, layout, row, scores.score)))
+            by_heads.append((self._learnt.columns, self._learnt.scores(hidden, layout, row_of_edge, scores.score)))
         for prompt, head in self._pointers:
             edge = self._ends[prompt]
-            ends = row[:, edge : edge + len(self._labels[prompt]) + 1]
+            ends = row_of_edge[:, edge : edge + len(self._labels[prompt]) + 1]
             by_heads.append((self._slices[prompt], pointer_scores(head, hidden[ends, layout.columns(head.depth)])))
         for labels, score in by_heads:
             if not np.isfinite(score).all():

@@ -14,8 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
 from ..questions.asking import Usage
-from ..score.result import Result
-from ..system.lifetimes import STAGES
+from ..score.result import STAGES, Result
 from .lifecycle import Backend, Lifecycle, log
 from .metrics import Metrics
 from .refusal import RefusedError, check_size, json_value

@@ -1,4 +1,4 @@
-"""How long things live and take: what is closed, threads that start, stages of a request and steps of a start-up."""
+"""How long things live and take: what is closed, threads that start, steps of a start-up."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def check_gil() -> None:
 OnStep = Callable[[str, str, float], None]
 """(name of a step of the start-up, what it did, milliseconds)"""
 _LONG_S = 1.0
-STAGES = ("tokenize", "plan", "batch", "decode", "score", "cleanup")
 
 
 class Ledger:

@@ -16,7 +16,7 @@ from qcls_gguf.bench.queries import made_queries
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.model.header import GgufHeader, TensorInfo
 from qcls_gguf.native import NativeModel
-from qcls_gguf.system.lifetimes import STAGES
+from qcls_gguf.score.result import STAGES
 
 SEPARATE, JOINT = (str(ROOT / "configs" / name) for name in ("fashion-8.yaml", "fashion-8-joint.yaml"))
 

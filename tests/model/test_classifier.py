@@ -14,8 +14,9 @@ from oracle import COLOR, PromptSpec
 from oracle_prompts import assert_alike
 
 from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, Result, load_config
+from qcls_gguf.score.result import STAGES
 from qcls_gguf.system import lifetimes
-from qcls_gguf.system.lifetimes import STAGES, Ledger
+from qcls_gguf.system.lifetimes import Ledger
 
 PROMPTS = [
     COLOR,
