@@ -10,6 +10,9 @@ from ..errors import CapacityError, ConfigError
 from ..plan.decodes import Capacity
 from ..prompts.prompt_set import PromptSet
 
+MOST_TOGETHER = 32
+"""queries of a decode, for tools that ask many: on a GPU arithmetic then limits a forward pass, so that more gain
+nothing"""
 N_UNTIL_CAPTURED = 3
 """decodes of a shape on a GPU until its CUDA graph is captured"""
 _N_WARM_GPU = 16

@@ -69,7 +69,8 @@ class Engine(Closing):
             n_rows=context.n_outputs_max,
         )
         """What one decode holds."""
-        self._leaves_last = not model.has_states or model.facts.walks_trees
+        # whether leaf sequences still share their prefix after a decode
+        self._keeps_shares = not model.has_states or model.facts.walks_trees
         self.n_prefix_cells = context.n_ctx - context.n_batch
         """Cells that prefixes may occupy: the others are a decode's."""
         self._why_no_logits = why_no_logits
@@ -199,35 +200,36 @@ class Engine(Closing):
         self._shared = [_NOTHING] * self.capacity.n_seqs
         self._leaf_start[:] = 0
 
-    def set_rows(self, depths: tuple[int, ...], end: int, label_tokens: Int32Array) -> None:
+    def set_rows(self, depths: tuple[int, ...], last_layer: int, label_tokens: Int32Array) -> None:
         """From now on rows hold the logits of these tokens, (n,) int32 ascending, too.
 
-        depths, end: as for `set_depths`. Raises as that does, and ConfigError for an engine whose rows must not hold
-        logits.
+        depths, last_layer: as for `set_depths`. Raises as that does, and ConfigError for an engine whose rows must not
+        hold logits.
         """
         if len(label_tokens) and self._why_no_logits:
             raise ConfigError(self._why_no_logits)
-        if end == 0:  # logits need all layers
+        if last_layer == 0:  # logits need all layers
             self.set_depths(depths)
         if not np.array_equal(label_tokens, self.layout.label_tokens):
             self.context.set_label_tokens(label_tokens)
             self._use_layout(replace(self.layout, label_tokens=label_tokens))
-        self.set_depths(depths, end)
+        self.set_depths(depths, last_layer)
 
-    def set_depths(self, depths: tuple[int, ...], end: int = 0) -> None:
+    def set_depths(self, depths: tuple[int, ...], last_layer: int = 0) -> None:
         """From now on rows hold the residual streams after so many layers, beside the hidden state.
 
-        end: above 0, the layer, higher than those, that is computed last, whose residual stream is the hidden state.
-        Where layers are computed that were not before, all prefixes in use are stored again. Raises PlanError or
-        ModelError, with nothing changed, for what the model's graph does not give, and DecodeError.
+        last_layer: the layer, higher than those, that is computed last, and whose residual stream is the hidden state;
+        0: all layers are computed, and the final norm. Where layers are computed that were not before, all prefixes in
+        use are stored again. Raises PlanError or ModelError, with nothing changed, for what the model's graph does not
+        give, and DecodeError.
         """
-        before = self.layout.end
-        if (depths, end) == (self.layout.depths, before):
+        before = self.layout.last_layer
+        if (depths, last_layer) == (self.layout.depths, before):
             return
-        self.model.check_loaded(end)
-        self.context.set_depths(np.array(depths, np.int32), end)
-        self._use_layout(replace(self.layout, depths=depths, end=end))
-        if before > 0 and (end == 0 or end > before):
+        self.model.check_loaded(last_layer)
+        self.context.set_depths(np.array(depths, np.int32), last_layer)
+        self._use_layout(replace(self.layout, depths=depths, last_layer=last_layer))
+        if before > 0 and (last_layer == 0 or last_layer > before):
             self.restore()
 
     def _use_layout(self, layout: RowLayout) -> None:
@@ -274,7 +276,7 @@ class Engine(Closing):
         self._unshare(leaf)
         if root.n_cached > 0:
             self.context.share(root.holder, leaf, 0, root.n_cached)
-        if self._leaves_last:  # otherwise the decode empties the leaf, which then shares nothing
+        if self._keeps_shares:  # otherwise the decode empties the leaf
             self._shared[leaf] = root
             self._leaf_start[leaf] = root.n_cached
 

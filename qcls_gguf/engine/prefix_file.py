@@ -203,7 +203,7 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> P
         "tokens": prefix_digest(dict.fromkeys(wanted)),
         "kv_type": runtime.kv_type,
         "cpu_activations": runtime.cpu_activations,
-        "end_depth": engine.layout.end,
+        "end_depth": engine.layout.last_layer,
         "flash_attn": runtime.flash_attn,
         "visible_cells": engine.context.why_no_visible_cells is None,
         "n_ctx": engine.context.n_ctx,

@@ -12,15 +12,13 @@ from time import perf_counter, perf_counter_ns
 from ..core.core import TokenizedItem
 from ..core.handle import PromptHandle
 from ..core.queue import Job
-from ..engine.capacity import N_UNTIL_CAPTURED, pays_to_repeat_shapes
+from ..engine.capacity import MOST_TOGETHER, N_UNTIL_CAPTURED, pays_to_repeat_shapes
 from ..errors import PlanError, ScoreError
 from ..score.result import Result
 from .records import BatchSpeed
 
 Batch = list[tuple[int, TokenizedItem]]
 """queries with their places among all queries that are labelled"""
-MOST = 32
-"""the most queries of a decode: on a GPU arithmetic then limits a forward pass, so that more queries gain nothing"""
 _N_AHEAD = 2
 """decodes that are planned while one computes"""
 _N_MEASURED = 64
@@ -117,7 +115,7 @@ class BatchLabeller:
             return str(e)
 
 
-def measure_batches(handle: PromptHandle, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
+def measure_batches(handle: PromptHandle, queries: Sequence[str], most: int = MOST_TOGETHER) -> list[BatchSpeed]:
     """Measure how fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes take turns.
 
     All sizes take blocks of queries in the order of a run with several in a decode. Stops after some seconds, with the
@@ -125,7 +123,7 @@ def measure_batches(handle: PromptHandle, queries: Sequence[str], most: int = MO
     those of most decodes of a run. Nothing is measured if a query takes seconds.
     """
     some = queries[:_N_MEASURED]
-    some = [some[place] for place in BatchLabeller(handle, MOST).ordered(some)]
+    some = [some[place] for place in BatchLabeller(handle, MOST_TOGETHER).ordered(some)]
     most = _most_in_time(handle, sorted(some, key=len)[len(some) // 2], min(most, len(some)))
     if most < 2:
         return []

@@ -19,12 +19,13 @@ import pyarrow as pa
 from ..config.schema import Config
 from ..config.words import counted, digest_of
 from ..data.rows import PLAIN, QUERY, Format, Reading, bare_name
+from ..engine.capacity import MOST_TOGETHER
 from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
 from ..report.environment import environment, peak_rss_bytes
 from ..report.suspicions import AnswerSample
 from .answers import Answer, AnswerCache, AnswerColumns, Answers, KeptAnswers, answer_of, kept_path
-from .batches import MOST, BatchLabeller, best_size, measure_batches
+from .batches import BatchLabeller, best_size, measure_batches
 from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
 from .output import OutputFolder, RunSettings, Task
@@ -171,7 +172,11 @@ class _Run:
         """
         self._settings, self._output, self._inputs = settings, output, inputs
         self._on_progress, self._on_note = on_progress, on_note
-        self._most = settings.batch or MOST
+        self._most = settings.batch or MOST_TOGETHER
+        self._chosen_batch: int | None = None
+        """queries of a decode: as given, as in the run that is resumed, or as measured; None until then"""
+        self._last_batch: int | None = None
+        """the same of the last shard that had queries to compute"""
         self._classifier = stack.enter_context(opener.open(settings.config, max_batch=self._most, only_configured=True))
         self._columns = AnswerColumns(
             prompts=self._classifier.compiled.settings,
@@ -223,8 +228,8 @@ class _Run:
         if settings.overwrite:
             output.forget()
         output.check(self._run_settings)
-        self._batch = self._size = settings.batch or output.batch_before(self._run_settings)
-        missing = output.begin(self._run_settings, {**self._provenance, "batch": self._batch}, self._inputs)
+        self._chosen_batch = self._last_batch = settings.batch or output.batch_before(self._run_settings)
+        missing = output.begin(self._run_settings, {**self._provenance, "batch": self._chosen_batch}, self._inputs)
         self._tasks = output.tasks(self._inputs)
         self._n_before = len(self._tasks) - len(missing)
         if self._n_before:
@@ -252,7 +257,7 @@ class _Run:
         self._seconds = perf_counter() - self._began if missing else 0.0
         for why in self._sample.suspicions(self._classifier):
             self._on_note(why)
-        return output.finish(self._tasks, len(self._inputs), {**self._provenance, "batch": self._size or 1})
+        return output.finish(self._tasks, len(self._inputs), {**self._provenance, "batch": self._last_batch or 1})
 
     def _read(self, task: Task) -> Block:
         task.input.check_unchanged()
@@ -279,15 +284,15 @@ class _Run:
             self._tell(len(known), 0, rows_per_query)
             missing = [place for place in range(len(texts)) if place not in known]
             queries = [texts[place] for place in missing]
-            if self._batch is None and len(queries) >= WORTH_MEASURING:
+            if self._chosen_batch is None and len(queries) >= WORTH_MEASURING:
                 began = perf_counter()
                 self._measured = tuple(
                     measure_batches(self._classifier, queries[:: max(1, len(queries) // _N_SAMPLED)])
                 )
-                self._batch, self._measuring_s = best_size(self._measured), perf_counter() - began
-                self._output.note({**self._provenance, "batch": self._batch})
-            size = self._batch or min(_UNMEASURED, self._most)
-            self._size = size if queries else self._size
+                self._chosen_batch, self._measuring_s = best_size(self._measured), perf_counter() - began
+                self._output.note({**self._provenance, "batch": self._chosen_batch})
+            size = self._chosen_batch or min(_UNMEASURED, self._most)
+            self._last_batch = size if queries else self._last_batch
             for results in BatchLabeller(self._classifier, size).label(queries):
                 found: dict[int, Answer] = {}
                 for at, result in results:
@@ -348,7 +353,7 @@ class _Run:
                 n_rows=self._n_missing,
                 n_computed=self._n_computed,
                 queries_per_s=rate,
-                batch=self._size or 1,
+                batch=self._last_batch or 1,
                 measured=self._measured,
             ),
             peak_memory_bytes=peak_rss_bytes(),

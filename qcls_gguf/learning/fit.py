@@ -27,7 +27,7 @@ PENALTIES = tuple(10.0**e for e in np.arange(-3, 2.1, 0.5))
 GAINS = tuple(2.0**e for e in np.arange(-1, 7.1, 0.5))
 N_FOLDS = 5
 SIGNIFICANT = 0.05
-NONE = np.empty(0, np.intp)
+NO_LABELS = np.empty(0, np.intp)
 _MOST_BIASES = 200
 """With more labels their scores get one scale, and no biases."""
 _LEAST_SCALE = 0.01
@@ -73,7 +73,7 @@ class Candidate:
             parts.append(head_scores(head, self.states[rows].astype(np.float32), scores.astype(np.float32)))
         return np.concatenate(parts)
 
-    def fit(self, label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
+    def fit(self, label: IntArray, n_labels: int, unlearnt: IntArray = NO_LABELS) -> HeadFit:
         """The head with the least leave-one-out log-loss; label: (n,).
 
         unlearnt: labels without rows, which keep the scores of their texts, multiplied by the common scale.
@@ -205,7 +205,7 @@ def fit_scores(scores: AnyFloats, label: IntArray) -> tuple[float, AnyFloats]:
     return max(float(at[0]), _LEAST_SCALE), at[1:] if n_biases else np.zeros(n_labels)
 
 
-def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int, unlearnt: IntArray = NONE) -> HeadFit:
+def choose(candidates: Sequence[Candidate], label: IntArray, n_labels: int, unlearnt: IntArray = NO_LABELS) -> HeadFit:
     """The candidate that suffices; label: (n,)."""
     return cheapest([candidate.fit(label, n_labels, unlearnt) for candidate in candidates])
 

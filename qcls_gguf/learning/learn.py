@@ -19,6 +19,7 @@ from ..config.scoring import TREE, Scoring
 from ..config.words import counted, shown
 from ..core.handle import PromptHandle
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
+from ..engine.capacity import MOST_TOGETHER
 from ..errors import CapacityError, ConfigError
 from ..evaluation.metrics import prompt_statistics
 from ..evaluation.passes import Truth, not_applicable, read_rows, truth_of, usable_rows
@@ -45,8 +46,6 @@ _MOST_CELLS = 4_000_000
 """Rows times labels, which are fitted some 200 times at a depth."""
 _EVEN = 0.8
 """The rarest label has this share of the rows of the most frequent one, as a rule only in rows that were chosen so."""
-_N_TOGETHER = 32
-"""Queries of a decode: on a GPU arithmetic then limits a forward pass, so that more gain nothing."""
 
 
 def learn(
@@ -74,7 +73,7 @@ def learn(
     data = read_rows(config, path, columns, skip_bad=skip_bad)
     config = opener.rendered(config)
     config = config.changed(prompts=chosen_prompts(config, names))
-    with opener.open(config, audit=True, scoring=TREE, max_batch=_N_TOGETHER) as classifier:
+    with opener.open(config, audit=True, scoring=TREE, max_batch=MOST_TOGETHER) as classifier:
         rows, bad = usable_rows(data, classifier, skip_bad=skip_bad)
         rows = [row for row in rows if row.labels.keys() & chosen]
         learnt = learn_heads(

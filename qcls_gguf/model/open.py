@@ -139,11 +139,11 @@ class Model(Vocabulary):
         ledger.step("load model", f"{native.facts.description}{first}, {where}{lanes}")
         return cls(file, placed, native, runtime, hashing)
 
-    def check_loaded(self, end: int = 0) -> None:
-        """Raise ConfigError where the layers up to `end` are not loaded; 0: all layers."""
+    def check_loaded(self, last_layer: int) -> None:
+        """Raise ConfigError where the layers up to `last_layer` are not loaded; 0: all layers."""
         facts = self.facts
         n_loaded = facts.n_layer - facts.n_left_out
-        if facts.n_left_out and not 0 < end <= n_loaded:
+        if facts.n_left_out and not 0 < last_layer <= n_loaded:
             raise ConfigError(
                 f"{n_loaded} of the model's {facts.n_layer} layers are loaded, because all configured prompts have "
                 "heads there and runtime.question_prefixes is 0: set it above 0 for whatever needs more layers"

@@ -31,7 +31,7 @@ class RowLayout:
     n_embd: int
     depths: tuple[int, ...] = ()
     """the layers, beside the last one that is computed, whose residual streams are in the row"""
-    end: int = 0
+    last_layer: int = 0
     """the last layer that is computed, whose residual stream is the hidden state; 0: all, and the final norm"""
     label_tokens: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
     """(n,) the tokens whose logits are in the row, ascending"""

@@ -13,9 +13,9 @@ from oracle import PromptSpec
 from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, OpenModels, load_config
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine import open as engine_open
+from qcls_gguf.engine.capacity import MOST_TOGETHER
 from qcls_gguf.engine.open import context_settings, open_model
 from qcls_gguf.engine.resources import many_states, shortage_on_gpus
-from qcls_gguf.labelling.batches import MOST
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement
 from qcls_gguf.model.open import context_memory, open_vocabulary
@@ -143,7 +143,7 @@ def test_what_is_opened_is_what_was_measured(
     path = write_config("qwen35", [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
     with ExitStack() as stack:
         opener = stack.enter_context(ClassifierOpener())
-        classifier = stack.enter_context(opener.open(load_config(path), max_batch=MOST))
+        classifier = stack.enter_context(opener.open(load_config(path), max_batch=MOST_TOGETHER))
         taken = most_taken(classifier)
         assert classifier.config.runtime.max_batch == 32
     assert fitted_to == [taken]

@@ -79,7 +79,7 @@ def headed(tmp_path_factory: pytest.TempPathFactory) -> Headed:
     config.write_text(yaml.safe_dump({**TREE, "heads": "heads.npz"}))
     (folder / "queries.txt").write_text("\n".join(QUERIES))
     with Classifier.from_config(config) as classifier:
-        assert classifier.engine.layout.end == 3
+        assert classifier.engine.layout.last_layer == 3
         return Headed(folder=folder, config=config, answers=answers_of(map(classifier.classify, QUERIES)))
 
 

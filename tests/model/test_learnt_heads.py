@@ -102,7 +102,7 @@ def test_answers_are_the_mirrors(
     names: list[str], headed: list[str], depths: tuple[int, ...], end: int, opened: Opened
 ) -> None:
     with Classifier.from_config(opened.config(names, headed)) as classifier, Oracle(opened.path, **EXACT) as oracle:
-        assert (classifier.engine.layout.depths, classifier.engine.layout.end) == (depths, end)
+        assert (classifier.engine.layout.depths, classifier.engine.layout.last_layer) == (depths, end)
         opened.check(oracle, classifier, headed)
         if names == headed == ["shape", "color", "item"]:  # two of them read one text
             assert classifier.classify("red").counts.n_positions == 2
@@ -113,7 +113,7 @@ def test_hybrids(name: str, make_model: MakeModel, tmp_path: Path, write_config:
     opened = Opened(make_model(name, n_layer=N_LAYER), tmp_path, write_config)
     names = ["shape", "color", "item"]
     with Classifier.from_config(opened.config(names, names)) as classifier, Oracle(opened.path, **EXACT) as oracle:
-        assert classifier.engine.layout.end == 3
+        assert classifier.engine.layout.last_layer == 3
         opened.check(oracle, classifier, names)
 
 
@@ -141,7 +141,7 @@ def test_layers_that_nothing_can_ask_for_are_not_loaded(
     config = opened.config(names, names, question_prefixes=0)
     with Classifier.from_config(config) as classifier, Oracle(path, **EXACT) as oracle:
         model = classifier.engine.model
-        assert (model.facts.n_layer, model.facts.n_left_out, classifier.engine.layout.end) == (N_LAYER, 2, 2)
+        assert (model.facts.n_layer, model.facts.n_left_out, classifier.engine.layout.last_layer) == (N_LAYER, 2, 2)
         opened.check(oracle, classifier, names)
         assert [each.labels for each in classifier.classify_batch(QUERIES)] == wanted
         if name == "qwen3":
@@ -196,20 +196,20 @@ def test_a_prompt_set_at_run_time_gets_the_layers_that_it_needs(opened: Opened) 
     names = ["shape", "color"]
     config = opened.config(names, names)
     with Classifier.from_config(config) as classifier, Oracle(opened.path, **EXACT) as oracle:
-        assert classifier.engine.layout.end == 2
+        assert classifier.engine.layout.last_layer == 2
         user = PROMPTS["user"]
         spec = classifier.compiled.settings[0]
         for audit in (False, True):
             other = [type(spec)(name="user", prompt_template=user.template, labels=user.labels)]
             with classifier.prompt_set(other, audit=audit) as loaded:
-                assert classifier.engine.layout.end == 0
+                assert classifier.engine.layout.last_layer == 0
                 found = [score.score for score in loaded.classify(QUERIES[0]).results[0].scores]
                 np.testing.assert_allclose(found, oracle.score(user, QUERIES[0])[0], rtol=0, atol=2e-4)
                 opened.check(oracle, classifier, names)
-            assert classifier.engine.layout.end == 2
+            assert classifier.engine.layout.last_layer == 2
             opened.check(oracle, classifier, names)
         with classifier.prompt_set(opened.config(["item"], ["item"])) as deeper:
-            assert (classifier.engine.layout.depths, classifier.engine.layout.end) == ((1, 2), 3)
+            assert (classifier.engine.layout.depths, classifier.engine.layout.last_layer) == ((1, 2), 3)
             found = [score.score for score in deeper.classify(QUERIES[0]).results[0].scores]
             wanted = mirror(oracle, PROMPTS["item"], opened.heads["item"], QUERIES[0])
             np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-4)
