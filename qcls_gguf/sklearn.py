@@ -106,11 +106,16 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self
         y = column_or_1d(y, warn=True)
         check_consistent_length(texts, y)
-        assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
         if not len(y):
             raise ValueError("y is empty: give the label of at least one text, or leave y out for all labels")
-        self._learn(np.unique(y), texts, y)
+        assert_all_finite(y, input_name="y")
+        try:
+            check_classification_targets(y)
+            classes = np.unique(y)
+        except TypeError as e:
+            what = "give all labels as texts, or all as numbers"
+            raise ValueError(f"y has values that cannot be compared, such as texts and None: {what}: {e}") from None
+        self._learn(classes, texts, y)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
@@ -208,10 +213,8 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _columns(self, classes: npt.NDArray[Any], labels: Sequence[str]) -> npt.NDArray[np.int64]:
         """The place of each class among the prompt's labels. Raises ValueError for classes that are none of them."""
         values = classes.tolist()
-        if classes.dtype.kind in "biuf":
-            named = self._numbered(
-                [value if value is True or value is False else int(value) for value in values], labels
-            )
+        if classes.dtype.kind in "iuf":
+            named = self._numbered(list(map(int, values)), labels)
         else:
             named = [label_of(value, labels) for value in values]
         if unknown := [value for value, name in zip(values, named, strict=True) if name not in labels]:
@@ -239,7 +242,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         raise ValueError(
             f"y has integers from {numbers[0]:d} to {numbers[-1]:d}, and they stand for {len(names)} labels, "
             f"0 to {last} ({', '.join(names)}), or for labels of that name: set classes to the labels that y has, in "
-            "the order of their names, of numbers in the order of their values, or give y as labels"
+            "the order that numpy.unique(y) has, or give y as labels"
         )
 
     def _opened(self) -> _SharedClassifier:

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -145,8 +146,9 @@ def labels_in(row: Row, rows: Rows, prompts: Collection[str] = ()) -> JsonObject
 
 def label_of(value: Any, labels: Sequence[str]) -> str | None:
     """The label that a value stands for: the same text, else the only one that is the same number or truth value."""
-    if isinstance(value, str) and value in labels:
-        return value
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    if text in labels:
+        return text
     as_value = _as_value(value)
     same = [label for label in labels if as_value is not None and _as_value(label) == as_value]
     return same[0] if len(same) == 1 else None
@@ -176,7 +178,7 @@ def _as_value(value: Any) -> tuple[str, object] | None:
             return None
     if isinstance(value, bool):
         return "truth", value
-    return ("number", value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return ("number", value) if isinstance(value, int | float | Decimal) and math.isfinite(value) else None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -201,7 +203,11 @@ def _labelled(
         raise ConfigError("query: is not valid UTF-8")
     accepted: dict[str, tuple[str, ...]] = {}
     for name, value in values.items():
-        if not columns.of_prompt(name, labels) or is_missing(value):
+        if not columns.of_prompt(name, labels):
+            continue
+        if is_missing(value):
+            if value is None and "null" in labels[name]:
+                raise ConfigError(f"labels.{name}: null says that no label is known: write the label null in quotes")
             continue
         several = value if isinstance(value, list) else [value]
         if row.fields and isinstance(value, str):

@@ -343,8 +343,9 @@ class Rows:
                 if n_lines > 1:
                     remedy = f"a field in quotes runs on to line {number + n_lines - 1}, close its quotes"
                 problem = f"has {counted(len(fields), 'field')}, the header {n_columns}: {remedy}"
-            # but for quotes, each of the lines would be a row of its own
-            looks_so = n_lines > 1 and all(line.count(delimiter) == n_columns - 1 for line, _ in taken if line.strip())
+            # but for quotes, each of the lines would be a row of its own; texts may have some of the delimiters, too
+            counts = [line.count(delimiter) for line, _ in taken if line.strip()]
+            looks_so = n_lines > 1 and n_columns - 1 in counts and min(counts) >= n_columns - 1
             if looks_so and problem is None:
                 runs_on = f"a field in quotes runs on to line {number + n_lines - 1}, over lines that look like rows"
                 remedy = "close its quotes, or double those that are part of it"

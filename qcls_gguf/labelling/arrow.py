@@ -85,6 +85,8 @@ def reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
         check_query_type(given.schema, query_column)
         return given
     try:
+        if hasattr(given, "to_frame"):  # a series of pandas or Polars
+            given = given.to_frame(name=query_column)
         table = _table_of(given, query_column)
     except _UNREADABLE as e:
         names = [str(name) for name in getattr(given, "columns", ())]  # of pandas, which has columns of any objects
@@ -94,8 +96,7 @@ def reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
     if query_column in table.schema.names:
         place = table.schema.get_field_index(query_column)
         column = table.column(place)
-        is_number = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
-        if is_number and len(column) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():
+        if pc.all(pc.is_null(column, nan_is_null=True), min_count=0).as_py():
             # as pandas stores a column of which all is missing
             table = table.set_column(place, query_column, pa.nulls(len(column)))
     check_query_type(table.schema, query_column)
@@ -109,8 +110,6 @@ def _table_of(given: Any, query_column: str) -> pa.Table:
         raise ConfigError(f"is {kind_of(given)}: {_TAKEN}")
     if type(given).__name__ == "LazyFrame":
         given = given.collect()
-    if hasattr(given, "to_frame"):  # a series of pandas or Polars
-        given = given.to_frame(name=query_column)
     if isinstance(given, pa.Array | pa.ChunkedArray):
         return pa.table({query_column: given})
     if not isinstance(given, list | tuple | np.ndarray):

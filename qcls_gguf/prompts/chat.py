@@ -31,6 +31,7 @@ MARK = re.compile(
 """The forms of control tokens in published models."""
 _CLOSES = re.compile(r"^(?:[<\[◁][|｜]?/)|(?<![a-z])(?:end|stop|suffix|close)(?![a-z])|^<[^|].*\|>$", re.IGNORECASE)
 _ANSWERER = re.compile("assistant|model|bot|response|answer", re.IGNORECASE)
+_BEGINS_USERS = re.compile(r"\s*(?:<[^<>]*user|<[^<>]*>\s*user\b|\[INST)")
 _ABOUT_THOUGHT = re.compile("think|thought|reason|reflect|cot(?![a-z])|scratch", re.IGNORECASE)
 
 
@@ -105,15 +106,16 @@ class Chat:
         is_one = is_special and end.encode().startswith(piece) and is_token(model, piece.decode(errors="replace"))
         return token if is_one else model.label_end
 
-    def write(self, turns: Mapping[str, str], *, generate: bool = True, **others: Any) -> str:
-        """The rendered conversation. generate: with the beginning of an answer; others: further keys of an answer.
+    def write(self, turns: Mapping[str, str], *, generate: bool = True, then: str = "", **others: Any) -> str:
+        """The rendered conversation. generate: with the beginning of an answer; then: what the user says after it;
+        others: further keys of an answer.
 
         Raises ChatRefusalError or ConfigError.
         """
         from .chat_template import render_template  # starts without such prompts do not need Jinja2
 
         messages: list[dict[str, Any]] = []
-        for role, text in turns.items():
+        for role, text in (*turns.items(), *([("user", then)] if then else [])):
             said = f"{text} {self.hint}" if self.hint and not messages else text
             content = [{"type": "text", "text": said}] if self.in_parts.get(role) else said
             messages.append({"role": role, "content": content, **(others if role == "assistant" else {})})
@@ -225,6 +227,9 @@ def _answered(chat: Chat, given: Mapping[str, Any]) -> Chat:
     before, _, tail = asked.rpartition(_USER)
     whole = _tried(chat, {**turns, "assistant": _ANSWER}, generate=False)
     middle, has_answer, end = whole.rpartition(_USER)[2].partition(_ANSWER) if _USER in whole else ("", "", "")
+    if has_answer and not end.strip().removesuffix(tail.strip()):  # some end a turn only where another one follows
+        end = _tried(chat, {**turns, "assistant": _ANSWER}, generate=False, then=_REASON).partition(_ANSWER)[2]
+        end = "" if _BEGINS_USERS.match(end) else end.partition(_REASON)[0]
     rest = middle.removeprefix(tail) if has_answer and middle.startswith(tail) else ""
     if not has_answer and not chat.folds:  # answers are not rendered: turns that end alike end as they would
         others = asked.partition(_SYSTEM)[2]
@@ -252,6 +257,8 @@ def _answered(chat: Chat, given: Mapping[str, Any]) -> Chat:
     is_other = bool(bare) and bare not in bare_then and bare_then not in bare and not is_users
     if is_other and MARK.search(said_then) and not any(map(_CLOSES.search, MARK.findall(said))):
         return replace(chat, cut=said, add=said_then)  # another channel, where answers have one of their own
+    if has_answer and not is_users and not MARK.search(said) and _ABOUT_THOUGHT.search(said):
+        return replace(chat, cut=said, add=said_then)  # words that begin a thought
     if not mark:
         return chat
     reasons = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _REASON)
@@ -293,7 +300,8 @@ def _open_mark(tail: str, whole: str | None) -> re.Match[str] | None:
         rest = tail[mark.end() :]
         is_closed = _CLOSES.search(mark[0]) or any(closer in rest for closer in _closers(mark[0]))
         is_usual = whole is None or mark[0] in whole
-        return None if is_closed or (is_usual and not _ABOUT_THOUGHT.search(mark[0] + rest)) else mark
+        is_thought = _ABOUT_THOUGHT.search(mark[0]) or _ABOUT_THOUGHT.match(rest)
+        return None if is_closed or (is_usual and not is_thought) else mark
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
-from math import inf
+from math import isfinite
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
@@ -152,7 +152,7 @@ class _Reader:
         self._check_keys(parts, _OBJECT_KEYS)
         fields: dict[str, Any] = {}
         for part in parts:
-            if part.get("nullable") or part.get("type", "object") not in ("object", ["object"]):
+            if part.get("nullable") or self._kinds({"type": "object", **part}) != ["object"]:
                 raise self._open("an object that may be something else, such as null,")
             inner = part.get("properties", {})
             if not isinstance(inner, dict):
@@ -198,7 +198,7 @@ class _Reader:
                 values = [part[key]] if key == "const" else self._listed(part, key)
                 is_plain = key in ("enum", "const")
                 self._step(len(values))
-                if not values or (is_plain and any(isinstance(v, list | dict) or v in (inf, -inf) for v in values)):
+                if not values or (is_plain and not all(map(_is_plain, values))):
                     raise self._open(shown(part))
                 yield dict.fromkeys(map(_typed, values), "") if is_plain else self._any_of(values)
 
@@ -252,7 +252,7 @@ class _Reader:
             end = key.removeprefix("exclusive").lower()
             if bound is None or (isinstance(bound, bool) and key != end):
                 continue
-            if not _KINDS["number"](bound) or abs(bound) > _LARGEST_BOUND or (key == "multipleOf" and bound <= 0):
+            if not _KINDS["number"](bound) or not abs(bound) <= _LARGEST_BOUND or (key == "multipleOf" and bound <= 0):
                 raise self._refused(f"{key} {shown(bound)} is not a number that this can be")
             is_exclusive = part.get(f"exclusive{key.title()}") is True
             yield f"exclusive{key.title()}" if is_exclusive else key, _exact(bound)
@@ -302,6 +302,10 @@ class _Reader:
 
 def _description(parts: _Parts) -> str:
     return next((text for part in parts if isinstance(text := part.get("description"), str) and text), "")
+
+
+def _is_plain(value: Any) -> bool:
+    return isfinite(value) if isinstance(value, float) else not isinstance(value, list | dict)
 
 
 def _typed(value: Any) -> tuple[type, Any]:

@@ -169,7 +169,11 @@ def test_labels_at_call_time(server: Server) -> None:
     right = decided("wool coat", type="predicate", instructions="Is it red?")["probability"]
     assert {each["label"]: each["score"] for each in each_alone[1]}["red"] == pytest.approx(right, abs=0.01)
     assert [len(each) for each in predict(["red dress", "wool coat"], candidate_labels=labels)] == [3, 3]
-    assert predict("x", candidate_labels=[]) == 422
+    assert [one["label"] for one in predict("2", candidate_labels=[1.5, 2])] in (["1.5", "2"], ["2", "1.5"])
+    assert predict("red dress", candidate_labels=" light blue,red,dark red, ") == found
+    assert predict("red dress", candidate_labels=labels, multi_class=True, hypothesis_template="Is it {}?") != found
+    assert "send parameters." in server.http.post("/predict", json={"inputs": "x", "candidate_labels": labels}).text
+    assert predict("x", candidate_labels=[]) == predict("x", candidate_labels=", ") == 422
     assert predict("x", function_to_apply="sigmoid") == 422
     assert predict("x", candidate_labels=["a", "a"]) == 422
     assert predict("x", candidate_labels=labels, hypothesis_template="no place") == 422

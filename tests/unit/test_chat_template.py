@@ -195,6 +195,12 @@ def test_a_thought_that_a_template_leaves_open_is_closed(opened: str, closed: st
     assert text(loop(begin="<|im_start|>assistant\n" + closed)) == text(template)  # nothing is left open
 
 
+@pytest.mark.parametrize("words", ["**Thinking:**\n", "《think》", "# Reasoning\n", "Let me think step by step."])
+def test_words_that_begin_a_thought_are_left_out(words: str) -> None:
+    """No mark of a turn is taken for theirs."""
+    assert text(loop(begin="<|im_start|>assistant\n" + words)) == text(CHATML)
+
+
 def test_marks_of_turns_are_no_thoughts() -> None:
     """However the white space around them differs."""
     turns = "{% for m in messages %}<start_of_turn>{{ m.role }} {{ m.content }}<end_of_turn>{% endfor %}"
@@ -228,6 +234,9 @@ def test_an_answer_begins_as_in_a_conversation_where_the_prompt_stops_short() ->
         (loop(end="<|eot|>"), "<|eot|>", IM_END),
         (loop(end="{{ eos_token }}"), IM_END, BOS),
         (loop(end=" {{ eos_token }}"), IM_END, BOS),
+        (loop(end="{{ '<|eot|>' if not loop.last }}"), "<|eot|>", IM_END),
+        (loop(end="{% if not loop.last or add_generation_prompt %}<|eot|>{% endif %}"), "<|eot|>", IM_END),
+        ("{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}<|assistant|>", None, BOS),
         (loop(end=""), None, BOS),
         (loop(end="<|gone|>"), None, BOS),
         ("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", None, BOS),
@@ -235,7 +244,7 @@ def test_an_answer_begins_as_in_a_conversation_where_the_prompt_stops_short() ->
 )
 def test_labels_end_as_answers_do(template: str, end: str | None, kept: str) -> None:
     """Not with what the file names, if the template writes another token; kept: what the file names."""
-    marks = (BOS, IM_END, "<|eot|>", "[/INST]")
+    marks = (BOS, IM_END, "<|eot|>", "[/INST]", "<|user|>", "<|assistant|>")
     (rendered,) = render_prompts([PROMPT], File(template, marks, marks.index(kept)), ModelConfig()).prompts
     assert rendered.label_end == end
     (rendered,) = render_prompts([PROMPT], File(template, marks, marks.index(end or kept)), ModelConfig()).prompts

@@ -1,6 +1,7 @@
 """Which values a JSON schema allows: compared with the library jsonschema, and no key is read over."""
 
 from collections.abc import Iterator
+from math import nan
 from typing import Any
 
 import pytest
@@ -133,6 +134,9 @@ COLOUR = {"enum": ["red", "blue"], "description": "of a dress"}
         (STARS | {"maximum": 256}, "more than 255 values"),
         (STARS | {"minimum": -(2**63), "maximum": 2**63 - 1}, "more than 255 values"),
         (STARS | {"minimum": "1"}, "minimum '1' is not a number"),
+        (STARS | {"maximum": nan}, "maximum nan is not a number"),
+        ({"enum": [1, nan]}, "is not a closed list"),
+        ({"type": "OBJECT", "properties": {"a": BLUE}}, "type 'OBJECT' is not known"),
         ({"type": "integer", "minimum": 1}, "at most 255 whole numbers by `minimum` and `maximum`"),
         ({"enum": [1, 2], "minimum": 3}, "which no value fits"),
         ({"type": "strin"}, "type 'strin' is not known"),

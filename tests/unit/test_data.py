@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -302,16 +303,19 @@ def test_a_quote_that_is_not_closed_takes_no_row_along(drawn: st.DataObject) -> 
     """One begins a field, one may stand anywhere after it: rows stay rows, or the line of the first one is told."""
     delimiter, n = drawn.draw(st.sampled_from(",;|^\t")), drawn.draw(st.integers(2, 8))
     rows = [[f"{row}", f"text {row}", f"{row} cm"] for row in range(n)]
+    inside = drawn.draw(st.integers(0, n - 1))
     where = drawn.draw(st.integers(0, n - 1)), drawn.draw(st.integers(0, 2))
     last = drawn.draw(st.integers(where[0], n)), drawn.draw(st.integers(0, 2))
     rows[where[0]][where[1]] = '"' + rows[where[0]][where[1]]
+    if where[0] < inside < last[0]:  # the delimiter is part of a text there, too
+        rows[inside][1] += delimiter
     if last[0] < n and last != where:
         rows[last[0]][last[1]] += drawn.draw(st.sampled_from(['"', '" more', '"more"']))
     with TemporaryDirectory() as folder, capture_logs() as logs:
         path = Path(folder, "a.csv")
         path.write_text("".join(f"{delimiter.join(row)}\n" for row in [["id", "query", "size"], *rows]))
         found = list(read_queries(str(path)))
-    others = [f"text {row}" for row in range(n) if row not in (where[0], last[0])]
+    others = [f"text {row}" for row in range(n) if row not in (where[0], last[0], inside)]
     is_told = any(f"line {where[0] + 2}" in said for said in [*logs, *(row.error or "" for row in found)])
     assert is_told or len(found) == n
     assert logs or [row.text for row in found if row.text in others] == others
@@ -414,7 +418,7 @@ def test_queries_stand_in_objects_within_objects_and_in_parquet(tmp_path: Path) 
 @given(st.data())
 def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
     """Numbers, truth values and texts of them in JSON lines, flat or not, in CSV and in Parquet."""
-    several = [("1", "2", "3"), ("1.0", "2.5"), ("true", "false"), ("True", "no"), ("1e3", "7")]
+    several = [("1", "2", "3"), ("1", "2.5"), ("1.0", "2.5"), ("true", "false"), ("True", "no"), ("1e3", "7")]
     labels = drawn.draw(st.sampled_from(several))
     label = drawn.draw(st.sampled_from(labels))
     value: Any = {"true": True, "false": False, "True": True, "no": "no"}.get(label, label)
@@ -430,11 +434,18 @@ def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
         if form == "csv":
             path.write_text(f"query,stars\nx,{value}\n")
         elif form == "parquet":
+            if label.replace(".", "").isdecimal():
+                row["stars"] = drawn.draw(st.sampled_from([value, Decimal(label), label.encode()]))
             pq.write_table(pa.Table.from_pylist([row]), path)
         else:
             path.write_text(json.dumps(row))
         found = read_labelled(path, {"stars": labels})
     assert [dict(row.labels) for row in found.rows] == [{"stars": (label,)}], found.bad
+
+
+def test_a_null_is_not_taken_for_the_label_null(tmp_path: Path) -> None:
+    (path := tmp_path / "rows").write_text('{"query": "x", "labels": {"user": null}}')
+    assert "write the label null in quotes" in read_labelled(path, {"user": ["null", "boy"]}).bad[0].reason
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), "", [], 9, True, {"a": 1}, ["1", None]])

@@ -163,6 +163,7 @@ NO_TABLES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: pd.DataFrame({"query": ["red", 501, None]}),
         "column 'query' has 501 in row 2, int among",
     ),
+    "mixed series": (lambda: pd.Series(["red", 501, None]), "column 'query' has 501 in row 2"),
     "mixed others": (lambda: pd.DataFrame({"query": ["a", "b"], "sku": [1, "x"]}), "column 'sku' has 'x' in row 2"),
     "mixed dictionaries": (lambda: [{"query": "red"}, {"query": 5}], "column 'query' has 5 in row 2"),
     "two names": (lambda: pd.DataFrame([["a", "b"]], columns=["query", "query"]), "Duplicate column names"),
@@ -181,7 +182,8 @@ def test_tables_in_memory_have_queries(name: str) -> None:
 
 
 def test_what_pandas_makes_of_no_text_at_all_is_null_and_its_index_stays() -> None:
-    for values in ([float("nan")] * 2, pd.array([None] * 2, dtype="Int64"), [None] * 2):
+    assert texts_read(pd.DataFrame({"query": []})) == []
+    for values in ([float("nan")] * 2, [pd.NaT] * 2, pd.array([None] * 2, dtype="Int64"), [None] * 2):
         assert texts_read(pd.DataFrame({"query": values})) == [None, None]
     assert texts_read(pl.DataFrame({"data": [{"text": "red"}]}), "data.text") == ["red"]
     assert reader_of(pandas_series(), "query").read_all().to_pandas().index.tolist() == [4, 7]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ...config.schema import LongQueries
+from ...data.labelled import label_text
 from ...questions.asking import Usage
 from ...questions.question import Distribution, Question, TextQuestion, UnknownPromptError
 from ...score.result import Result
@@ -20,20 +21,33 @@ _SLOT = "{}"
 _USUAL_HYPOTHESIS = "Is the text about {}?"
 
 
+def _labels(given: object) -> object:
+    """Labels as Hugging Face's clients give them: also one text with commas between them, or numbers."""
+    labels = given.split(",") if isinstance(given, str) else given
+    if not isinstance(labels, list):
+        return given
+    texts = [label_text(label) if isinstance(label, int | float) else label for label in labels]
+    return [text.strip() for text in texts if text.strip()] if isinstance(given, str) else texts
+
+
 class PredictParameters(LongTexts):
     """Hugging Face's parameters; others are ignored."""
 
     top_k: int | None = Field(default=None, ge=1, description="how many labels to answer with; none: all")
-    candidate_labels: list[str] | None = Field(default=None, min_length=1, description="replace a prompt's labels")
+    candidate_labels: Annotated[list[str] | None, BeforeValidator(_labels)] = Field(
+        default=None, min_length=1, description="replace a prompt's labels; in one text, with commas between them"
+    )
     hypothesis_template: str | None = Field(default=None, description="what a candidate means, with {} in its place")
     function_to_apply: Literal["softmax"] | None = None
     multi_label: bool = Field(default=False, description="whether candidates are judged one by one")
+    multi_class: bool = Field(default=False, description="the same, as older clients name it")
 
 
 class PredictRequest(LongTexts):
     """A text, `[[text], …]` or a list of texts; other fields are ignored."""
 
     inputs: str | list[str | list[str]] = Field(description="two texts are a pair, refused without candidate_labels")
+    candidate_labels: Any = Field(default=None, description="belongs in parameters")
     raw_scores: bool = Field(default=False, description="whether scores are raw, not probabilities")
     model: str | None = Field(default=None, description="which prompt: its name, or default/<prompt>")
     parameters: PredictParameters | None = Field(default=None, description="with them a text is answered by two lists")
@@ -44,6 +58,8 @@ def ask(request: PredictRequest, exchange: Exchange) -> Texts | Questions:
     is_single, parameters = isinstance(request.inputs, str), request.parameters or PredictParameters()
     texts = _texts(request.inputs, may_pair=parameters.candidate_labels is None)
     long = request.long or parameters.long
+    if request.candidate_labels is not None:
+        raise invalid("candidate_labels", f"stands beside parameters, where it is not read: send {_LABELS}")
     if parameters.candidate_labels is not None:
         return _zero_shot(texts, parameters, parameters.candidate_labels, long, is_single=is_single)
     prompt = _prompt(request, exchange)
@@ -98,7 +114,8 @@ def _zero_shot(
     hypothesis = parameters.hypothesis_template
     if hypothesis is not None and (n := hypothesis.count(_SLOT)) != 1:
         raise invalid(_HYPOTHESIS, f"has {n} {_SLOT} for the label: it needs one")
-    if parameters.multi_label:
+    is_multi = parameters.multi_label or parameters.multi_class
+    if is_multi:
         template = hypothesis or _USUAL_HYPOTHESIS
         asked = [Question.predicate(template.replace(_SLOT, label)) for label in labels]
     else:
@@ -110,7 +127,7 @@ def _zero_shot(
         for first in range(0, len(answers), len(asked)):
             of_text = answers[first : first + len(asked)]
             yes = [predicate.probabilities[0] for predicate in of_text]
-            probabilities = yes if parameters.multi_label else of_text[0].probabilities
+            probabilities = yes if is_multi else of_text[0].probabilities
             ranked.append(_ranked(zip(labels, probabilities, strict=True), parameters.top_k))
         return ranked[0] if is_single else ranked
 
