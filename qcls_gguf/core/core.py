@@ -346,8 +346,7 @@ class Core:
             raise
 
     def remove(self, handle: PromptHandle) -> None:
-        """Unpin a set's prefixes; later requests to it raise an error."""
-        handle.is_open = False
+        """Unpin a set's prefixes, which is closed."""
         self._handles.remove(handle)
         self.engine.release(handle.held)
         self._use_rows()

@@ -46,13 +46,16 @@ class PromptHandle(Closing):
     def __init__(
         self, core: Core, compiled: PromptSet, held: Sequence[Prefix], sources: Sequence[PromptConfig] | None = None
     ) -> None:
-        """Use Classifier.prompt_set. held: the cached prefixes of the prompts, in their order; sources: of the
-        configured set, which is closed with its classifier, the prompts as written. Its answers are not calibrated yet.
+        """Use Classifier.prompt_set. Its answers are not calibrated yet.
+
+        held: the cached prefixes of the prompts, in their order; sources: the configured prompts as they were written,
+        None for a set that came at run time.
         """
         engine, tokens = core.engine, compiled.label_tokens.tolist()
         self.compiled = compiled
         self.held = held
         self.is_open = True
+        """False once a set that came at run time was closed; of a Classifier its executor tells."""
         self.core = core
         self._sources = sources
         holders = [prefix.holder for prefix in held]
@@ -220,6 +223,7 @@ class PromptHandle(Closing):
 
     def _remove(self) -> None:
         if self.is_open:
+            self.is_open = False
             self.core.remove(self)
 
 
@@ -241,7 +245,7 @@ def load_prompts(core: Core, compiled: PromptSet, calibration: Calibration | Non
     def undo() -> None:
         core.engine.forget(begun)
         for handle in loaded:
-            core.remove(handle)
+            handle._remove()
 
     try:
         for tokens in dict.fromkeys(compiled.prefixes):
