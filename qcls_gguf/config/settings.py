@@ -152,10 +152,13 @@ def why_no_text(value: Any) -> str:
     if isinstance(value, bool):
         return f"{value} is a truth value, as YAML reads {str(value).lower()}: write it in quotes"
     if value is None:
-        return "is nothing, which YAML makes of null, ~ and an empty place: write a text, the word null in quotes"
-    remedy = "write one text" if isinstance(value, list) else "write it in quotes"
+        return (
+            "is nothing, which YAML makes of null, ~, a text that begins with # or &, and an empty place: "
+            "write a text, the word null in quotes"
+        )
+    remedy = "write one text, in quotes if it begins with [" if isinstance(value, list) else "write it in quotes"
     if isinstance(value, dict):
-        remedy = "write a text with a colon in quotes"
+        remedy = "write a text with a colon in quotes, and one that begins with {"
     return f"{shown(value)} is {kind_of(value)}, not text: {remedy}"
 
 

@@ -47,6 +47,11 @@ _REMEDIES = {
     "for merging": "write the text << in quotes",
     "expected comment": "write a text that begins with > or | in quotes",
     "cannot start any token": "indent with spaces, not with tabs, and write a text that begins with @ or ` in quotes",
+    "constructor for the tag": "write a text that begins with ! in quotes",
+    "undefined alias": "write a text that begins with * in quotes",
+    "expected alphabetic or numeric character": "write a text that begins with & or * in quotes",
+    "expected key": "write a text that begins with : or ? in quotes",
+    "end of stream": "close the quotes, and write a text that begins with one in quotes of the other kind",
 }
 """what to do about the mistakes that are made most"""
 # With libyaml a file is read some twenty times as fast; wheels of PyYAML hold it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from textwrap import indent, wrap
 from typing import NamedTuple
@@ -252,12 +253,15 @@ def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:
         name, equals, labels = option.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"`labels` {option}: is not NAME=LABEL,LABEL and so on, as in category=dress,jeans,none")
+        what = "a label with a comma or a line break stands in quotes, as in 'size=S,\"M, L\"'"
         try:
             row = next(csv.reader([labels], skipinitialspace=True, strict=True), [])
         except csv.Error as e:
-            what = "a label with a comma or a line break stands in quotes, as in 'size=S,\"M, L\"'"
             raise ConfigError(f"`labels` {shown(option, quoted=False)}: {e}: {what}") from None
         several = tuple(label.strip() for label in row if label.strip())
+        for label, after in pairwise(several):
+            if label[-1] == "\\" or (label[0] in "'‘“" and label[-1] not in "'’”" and after[-1] in "'’”"):
+                raise ConfigError(f"`labels` {shown(option, quoted=False)}: {shown(label)} ends at a comma: {what}")
         found.append(DraftPrompt(name=name.strip(), labels=several))
     return tuple(found)
 

@@ -64,6 +64,10 @@ def test_a_model_without_a_chat_template_gets_the_whole_text(tmp_path: Path) -> 
     [
         *(([option], "is not NAME=LABEL,LABEL") for option in ("category", "=a,b", "  =a,b")),
         (["category=a"], r"prompts\.category\.labels: .* should have at least 2 items, not 1"),
+        *(
+            ([f"size=S,{label}"], r"stands in quotes, as in 'size=S,\"M, L\"'")
+            for label in ("'M, L'", "M\\, L", "“M, L”", '"M, L', '"M" x, L')
+        ),
         (["category=a,a"], "'a' is given twice"),
         (["category=a,{query}"], "^no configuration can be made of that: .*slot"),
         (["x=a,b", "x=a,b"], "'x' is given twice"),
