@@ -72,13 +72,14 @@ Html = Annotated[Path | None, Option("--html", metavar="FILE", help="Also write 
 
 
 def _log(verbose: bool) -> None:
-    """Print what the package logs: warnings, or everything, also of llama.cpp."""
+    """Print what the package logs: warnings, or everything, also of llama.cpp, whose other words are for developers."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s" if verbose else "qcls-gguf: warning: %(message)s"))
     log, llama = logging.getLogger("qcls_gguf"), logging.getLogger("qcls_gguf.llama")
     log.handlers = [handler]
     log.setLevel(logging.DEBUG if verbose else logging.WARNING)
-    llama.setLevel(logging.DEBUG if verbose else logging.CRITICAL)
+    llama.setLevel(logging.DEBUG if verbose else logging.WARNING)
+    llama.filters = [] if verbose else [lambda record: "bad special token" in record.getMessage()]
 
 
 # fmt: off

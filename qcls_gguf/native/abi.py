@@ -288,7 +288,7 @@ _KNOWN = (
     ),
     ("missing tensor '(.*?)'", f"the file lacks the tensor '{{}}': {_AGAIN}"),
     (r"wrong number of tensors; expected (\d+), got (\d+)", f"the file has {{}} tensors, and its model {{}}: {_AGAIN}"),
-    (r"key not found in model: (\S+)", f"the file lacks the key {{}}: {_AGAIN}"),
+    (r"key not found in model: ([\w.]+)", f"the file lacks the key {{}}: {_AGAIN}"),
     ("(?i)mlock", "the memory could not be locked: raise the limit on locked memory (ulimit -l)"),
 )
 """Patterns of llama.cpp's messages, and what the user reads instead."""

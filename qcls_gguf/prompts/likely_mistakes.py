@@ -33,7 +33,7 @@ from .prompt_set import PromptSet
 _N_NAMED = 5
 _CONTROL = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|<｜[^｜<>\n]{1,40}｜>|</?(?:start|end)_of_\w{1,20}>|<</?SYS>>|</?s>|<\|?(?:turn|channel)\|?>|"
-    r"\[/?(?:INST|SYSTEM_PROMPT|THINK|gMASK)\]|\[/?\|[^\[\]\n]{1,40}\|\]"
+    r"\[/?(?:INST|SYSTEM_PROMPT|THINK|gMASK)\]|\[/?\|[^\[\]\n]{1,40}\|\]|◁[^▷\n]{1,40}▷"
 )
 """The forms of control tokens that are hardly meant as text."""
 _ENDS = (

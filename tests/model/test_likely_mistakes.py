@@ -66,6 +66,7 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
     [
         (text("<|im_start|>user", "<|imstart|>user"), "control_token", "<|imstart|> is no token"),
         (text("<|im_start|>user", "<|start_header_id|>user"), "control_token", "<|start_header_id|> is no token"),
+        (text("<|im_start|>user", "◁user▷user"), "control_token", "◁user▷ is no token"),
         (text("{query}", "{query} {text}"), "literal_slot", "has {text}, which is no slot and stays as it is: slots"),
         (text("{query}", "{{query}}"), "literal_slot", "has {{query}}, whose outer braces stay around the query"),
         (text("color:", "color: "), "space", "begins with a space, and the text ends in one: end the text"),

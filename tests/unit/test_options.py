@@ -1,6 +1,7 @@
 """The command line's options: each means the same in every command; what was removed is told with what there is."""
 
 import inspect
+import logging
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from commands import printed, refused
 
 from qcls_gguf.cli import terminal
 from qcls_gguf.cli.app import COMMANDS
+from qcls_gguf.cli.options import _log
 from qcls_gguf.version import __version__
 
 PACKAGE = Path(__file__).parents[2] / "qcls_gguf"
@@ -103,3 +105,19 @@ def test_no_module_below_the_command_line_names_an_option() -> None:
         text = path.read_text(encoding="utf-8")
         named += [(path.name, option) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)]
     assert named == []
+
+
+def test_of_llama_cpps_words_only_those_about_special_tokens_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose end of text is no token of it answers otherwise."""
+    log, llama = logging.getLogger("qcls_gguf"), logging.getLogger("qcls_gguf.llama")
+    for logger, name in ((log, "handlers"), (log, "level"), (llama, "filters"), (llama, "level")):
+        monkeypatch.setattr(logger, name, getattr(logger, name))
+    _log(verbose=False)
+    llama.warning("bad special token: 'tokenizer.ggml.eos_token_id' = 99, using default id 11")
+    llama.warning("control-looking token was not control-type")
+    assert capsys.readouterr().err.startswith("qcls-gguf: warning: bad special token: 'tokenizer.ggml.eos_token_id'")
+    _log(verbose=True)
+    llama.debug("n_layer = 1")
+    assert "qcls_gguf.llama: n_layer = 1" in capsys.readouterr().err
