@@ -137,7 +137,7 @@ class Answers:
             none = pa.array(label < 0)
             yield name, names.take(pa.array(label, mask=label < 0))
             yield f"{name}_probability", pc.if_else(none, None, pa.array(probability[:, number]))
-            if columns.scores or columns.top_k is not None:
+            if columns.keeps_scores:
                 if columns.top_k:
                     found = _top(own, prompt.labels, columns.top_k)
                 else:

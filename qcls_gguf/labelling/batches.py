@@ -36,13 +36,11 @@ def pays_to_pad(handle: PromptHandle) -> bool:
 class BatchLabeller:
     """Labels many queries on a classifier without other users; it plans decodes ahead itself."""
 
-    def __init__(self, handle: PromptHandle, size: int, *, padded: bool | None = None) -> None:
-        """size: queries of a decode. padded: whether decodes are padded so that shapes repeat; None: if that saves
-        time, but never one by one, where results must equal those of `classify`.
-        """
-        self._handle = handle
-        self._size = size
-        self._padded = size > 1 and pays_to_pad(handle) if padded is None else padded
+    def __init__(self, handle: PromptHandle, size: int) -> None:
+        """size: queries of a decode."""
+        self._handle, self._size = handle, size
+        # never padded one by one, where results must equal those of `classify`
+        self._padded = size > 1 and pays_to_pad(handle)
 
     def label(self, queries: Sequence[str]) -> Iterator[list[tuple[int, Result | str]]]:
         """Yields the results with the queries' places, or the reasons why queries have none, decode by decode, in any

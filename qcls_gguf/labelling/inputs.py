@@ -140,12 +140,11 @@ def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | N
             if is_json:
                 fields = {name: _column_type(kinds - {"NoneType"}) for name, kinds in types.items()}
             schema = pa.schema(list(fields.items())) if not is_json or is_typed else None
-        format_ = rows.format
     columns = "" if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
     partition = {name: value for name, value in _partition(path).items() if schema is None or name not in schema.names}
     return Input(
         path=str(path),
-        format=format_,
+        format=rows.format,
         stamp=stamp,
         digest=digest,
         columns=columns,

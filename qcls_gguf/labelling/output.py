@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import pyarrow.parquet as pq
 from pydantic import Field, JsonValue
@@ -215,10 +215,11 @@ class OutputFolder:
         found = self._before.provenance.get("batch") if self._before and self._before.settings == settings else None
         return found if isinstance(found, int) else None
 
-    def note(self, provenance: RunSettings) -> None:
-        """Write what is now known about the run into the manifest. Raises QclsError."""
+    def note(self, batch: int, **results: Any) -> None:
+        """Write the queries of a decode, and other results of the run, into the manifest. Raises QclsError."""
         assert self.manifest is not None
-        self._write(self.manifest.model_copy(update={"provenance": dict(provenance)}))
+        provenance = {**self.manifest.provenance, "batch": batch}
+        self._write(self.manifest.model_copy(update={"provenance": provenance, **results}))
 
     def add(self, counts: ShardCounts) -> None:
         """Record a shard whose file is complete. Raises QclsError; the shard is then labelled again."""
@@ -231,7 +232,7 @@ class OutputFolder:
         except OSError as e:
             raise QclsError(f"{self.folder / _DONE}: could not be written: {e.strerror}") from None
 
-    def finish(self, tasks: Sequence[Task], n_inputs: int, provenance: RunSettings) -> RowCounts:
+    def finish(self, tasks: Sequence[Task], n_inputs: int, batch: int) -> RowCounts:
         """Join the files if the output is one file; write and return the totals. Raises QclsError."""
         assert self.manifest is not None
         total, joined_bytes = total_counts([self.done[task.output] for task in tasks]), None
@@ -242,8 +243,7 @@ class OutputFolder:
                 joined_bytes = join_files([self.folder / task.output for task in tasks], self.joined, self.format)
             total = total.model_copy(update={"n_bytes": joined_bytes})
         totals = {"n_inputs": n_inputs, "n_shards": len(tasks), **total.to_dict()}
-        update = {"provenance": dict(provenance), "totals": totals, "joined_bytes": joined_bytes}
-        self._write(self.manifest.model_copy(update=update))
+        self.note(batch, totals=totals, joined_bytes=joined_bytes)
         if self.joined is not None:
             for task in tasks:
                 (self.folder / task.output).unlink(missing_ok=True)

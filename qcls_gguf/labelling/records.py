@@ -189,13 +189,12 @@ def duration(seconds: float) -> str:
 def labelling_document(record: LabellingRecord) -> Document:
     """The rows, the prompts' labels, the speed, and the first rows without labels."""
     n_more = record.n_null + record.n_bad - len(record.bad)
-    conditions = provenance(record.model, record.environment)
     columns = {"label": TEXT, "rows": ",", "share": ".1%"}
     return Document(
         title="Labelled rows",
         parts=[
             facts(_facts(record)),
-            Section(title="Conditions", parts=[facts(conditions)], on_terminal=False),
+            Section(title="Conditions", parts=[facts(provenance(record.model, record.environment))], on_terminal=False),
             _prompts(record),
             Table(
                 columns={"queries a decode": "d", "queries/s": "s", "× one by one": ".2f", "measured with": "d"},

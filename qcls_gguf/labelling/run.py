@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
 from time import perf_counter
@@ -16,6 +16,7 @@ from time import perf_counter
 import numpy as np
 import pyarrow as pa
 
+from ..classifier import Classifier
 from ..config.schema import Config
 from ..config.words import counted, digest_of
 from ..data.rows import PLAIN, QUERY, Format, Reading, bare_name
@@ -29,7 +30,7 @@ from .batches import BatchLabeller, best_size, measure_batches
 from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
 from .output import OutputFolder, RunSettings, Task
-from .records import BatchSpeed, LabellingRecord, RowCounts, RunSpeed, ShardCounts, duration, shard_counts
+from .records import BatchSpeed, LabellingRecord, RunSpeed, duration, shard_counts
 
 _N_SAMPLED = 2000
 WORTH_MEASURING = 2000
@@ -102,12 +103,63 @@ def label_files(
     paths = [path for path in found if own not in path.parents and path != output.out.absolute()]
     if not paths:
         raise ConfigError(f"`out` {output.out}: all inputs are in it: name another output")
-    with output:
+    with output, ExitStack() as stack:
         inputs = _planned(settings, output, paths, on_note)
-        with ExitStack() as stack:
-            run = _Run(settings, output, inputs, opener, stack, on_progress, on_note)
-            totals = run.label()
-            return run.record(totals, tuple(map(str, opener.warnings)))
+        most = settings.batch or MOST_TOGETHER
+        classifier = stack.enter_context(opener.open(settings.config, max_batch=most, only_configured=True))
+        columns = AnswerColumns(
+            prompts=classifier.compiled.settings, prefix=settings.prefix, scores=settings.scores, top_k=settings.top_k
+        )
+        _check_columns(columns.schema().names, inputs)
+        rows = settings.run_settings([Path(input_.path) for input_ in inputs], is_joined=output.joined is not None)
+        run_settings, model = {**rows, **_model_settings(classifier)}, classifier.model
+        digest = hashlib.sha256("{prompts} {model_sha256}".format_map(run_settings).encode()).hexdigest()
+        cache: AnswerCache | None = None
+        if settings.cache is not None:
+            cache = stack.enter_context(AnswerCache(settings.cache, digest, columns.ends[-1]))
+        if settings.overwrite:
+            output.forget()
+        output.check(run_settings)
+        batch = settings.batch or output.batch_before(run_settings)
+        provenance: RunSettings = {
+            "out": str(settings.out),
+            "config": str(settings.config.path or "given"),
+            "prompts": [prompt.name for prompt in columns.prompts],
+            "model": Path(model.path).name,
+            **{name: getattr(model, name) for name in ("quantization", "device", "backend")},
+            "batch": batch,
+        }
+        missing = output.begin(run_settings, provenance, inputs)
+        tasks = output.tasks(inputs)
+        n_before = len(tasks) - len(missing)
+        if n_before:
+            what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
+            on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
+        n_all, n_left = (sum(task.shard.n_rows for task in shards) for shards in (tasks, missing))
+        progress = _Progress(n_left=n_left, n_shards=len(tasks))
+        run = _Run(settings, output, classifier, columns, digest, cache, batch, progress, on_progress, on_note)
+        try:
+            speed = run.label(missing)
+        except BaseException:
+            n, n_shards = n_all - n_left + progress.n_rows, counted(len(tasks), "shard")
+            done = f"{n:,.0f} of {n_all:,} rows are labelled, {len(output.done)} of {n_shards} done"
+            on_note(f"{done}: repeat the same command to resume")
+            raise
+        for why in run.sample.suspicions(classifier):
+            on_note(why)
+        totals = output.finish(tasks, len(inputs), speed.batch)
+        return LabellingRecord(
+            **dict(totals),
+            out=str(settings.out),
+            n_inputs=len(inputs),
+            n_shards=len(tasks),
+            n_shards_before=n_before,
+            speed=speed,
+            peak_memory_bytes=peak_rss_bytes(),
+            model=model,
+            environment=environment(classifier.config),
+            warnings=tuple(map(str, opener.warnings)),
+        )
 
 
 def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path], on_note: Tell) -> list[Input]:
@@ -154,210 +206,165 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
     return inputs
 
 
+def _model_settings(classifier: Classifier) -> RunSettings:
+    """What a resumed run must share of its model and prompts."""
+    model, runtime = classifier.model, classifier.config.runtime
+    names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type", "cpu_activations")
+    limits = [[name, getattr(runtime, name)] for name in names]
+    # of all that answers depend on except the model
+    prompts = digest_of([classifier.compiled.digest, repr(classifier.adjustments), limits])
+    versions = {name: getattr(model, name) for name in ("package_version", "llama_cpp_commit", "source_digest")}
+    return {"prompts": prompts, "model_sha256": model.sha256, **versions}
+
+
+def _check_columns(names: Sequence[str], inputs: Sequence[Input]) -> None:
+    """Raise ConfigError if two columns would have the same name."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two columns would be named {twice!r}: rename a prompt")
+    for input_ in inputs:
+        with prefixed(input_.path):
+            check_names(names, [*(input_.column_types.names if input_.column_types else ()), *input_.partition])
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """What was done with the rows that were left when the run began."""
+
+    n_left: int
+    n_shards: int
+    """of all rows"""
+    began: float = field(default_factory=perf_counter)
+    measuring_s: float = 0.0
+    n_queries: int = 0
+    """distinct ones that were answered"""
+    n_computed: int = 0
+    """of these, those that nobody knew"""
+    n_rows: float = 0.0
+    """that they represent, evenly spread"""
+
+    def shown(self, n_done: int) -> str:
+        """In words; n_done: shards."""
+        seconds = perf_counter() - self.began - self.measuring_s
+        rate, distinct = self.n_computed / max(seconds, 1e-9), self.n_queries / max(self.n_rows, 1)
+        left = f", {duration((self.n_left - self.n_rows) * distinct / rate)} left" if rate else ""
+        rows = f"{self.n_rows:,.0f} of {self.n_left:,} rows, {rate:,.1f} queries/s, {distinct:.0%} distinct{left}"
+        return f"{rows}, {n_done} of {self.n_shards} shards"
+
+
+@dataclass(slots=True)
 class _Run:
-    """The shards that are left, and what was done with them so far."""
+    """Labels the shards that are left."""
 
-    def __init__(
-        self,
-        settings: LabelSettings,
-        output: OutputFolder,
-        inputs: Sequence[Input],
-        opener: ClassifierOpener,
-        stack: ExitStack,
-        on_progress: Tell,
-        on_note: Tell,
-    ) -> None:
-        """Raises what Classifier.from_config raises, and ConfigError for a cache that cannot be used, and for columns
-        that cannot be added.
-        """
-        self._settings, self._output, self._inputs = settings, output, inputs
-        self._on_progress, self._on_note = on_progress, on_note
-        self._most = settings.batch or MOST_TOGETHER
-        self._chosen_batch: int | None = None
-        """queries of a decode: as given, as in the run that is resumed, or as measured; None until then"""
-        self._last_batch: int | None = None
-        """the same of the last shard that had queries to compute"""
-        self._classifier = stack.enter_context(opener.open(settings.config, max_batch=self._most, only_configured=True))
-        self._columns = AnswerColumns(
-            prompts=self._classifier.compiled.settings,
-            prefix=settings.prefix,
-            scores=settings.scores,
-            top_k=settings.top_k,
-        )
-        self._check_columns()
-        config, model = self._classifier.config, self._classifier.model
-        names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type", "cpu_activations")
-        limits = [[name, getattr(config.runtime, name)] for name in names]
-        # of all that answers depend on except the model
-        prompts = digest_of([self._classifier.compiled.digest, repr(self._classifier.adjustments), limits])
-        self._digest = hashlib.sha256(f"{prompts} {model.sha256}".encode()).hexdigest()
-        versions = {name: getattr(model, name) for name in ("package_version", "llama_cpp_commit", "source_digest")}
-        rows = settings.run_settings([Path(input_.path) for input_ in inputs], is_joined=output.joined is not None)
-        self._run_settings = {**rows, "prompts": prompts, "model_sha256": model.sha256, **versions}
-        self._provenance: RunSettings = {
-            "out": str(settings.out),
-            "config": str(settings.config.path or "given"),
-            "prompts": [prompt.name for prompt in self._columns.prompts],
-            "model": Path(model.path).name,
-            **{name: getattr(model, name) for name in ("quantization", "device", "backend")},
-        }
-        self._cache: AnswerCache | None = None
-        if settings.cache is not None:
-            self._cache = stack.enter_context(AnswerCache(settings.cache, self._digest, self._columns.ends[-1]))
-        self._pool = stack.enter_context(ThreadPoolExecutor(2, "qcls-gguf files"))
-        self._sample = AnswerSample()  # of the answers that were computed
-        self._measured: tuple[BatchSpeed, ...] = ()
-        self._measuring_s = 0.0
-        self._n_queries = self._n_computed = 0  # distinct ones that were answered; of these, those that nobody knew
-        self._n_rows = 0.0  # that they represent, evenly spread
-        self._writing: Future[ShardCounts] | None = None
+    settings: LabelSettings
+    output: OutputFolder
+    classifier: Classifier
+    columns: AnswerColumns
+    digest: str
+    """of all that answers depend on but the query"""
+    cache: AnswerCache | None
+    batch: int | None
+    """queries of a decode: as given, as in the run that is resumed, or as measured; None until then"""
+    progress: _Progress
+    on_progress: Tell
+    on_note: Tell
+    last_batch: int | None = None
+    """the same of the last shard that had queries to compute"""
+    measured: tuple[BatchSpeed, ...] = ()
+    sample: AnswerSample = field(default_factory=AnswerSample)
+    """of the answers that were computed"""
+    writing: Future[None] | None = None
+    """the last shard"""
 
-    def _check_columns(self) -> None:
-        """Raise ConfigError if two columns would have the same name."""
-        names = self._columns.schema().names
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ConfigError(f"two columns would be named {twice!r}: rename a prompt")
-        for input_ in self._inputs:
-            with prefixed(input_.path):
-                check_names(names, [*(input_.column_types.names if input_.column_types else ()), *input_.partition])
-
-    def label(self) -> RowCounts:
-        """Label the shards that are missing, and join the files; returns what became of all rows."""
-        output, settings = self._output, self._settings
-        if settings.overwrite:
-            output.forget()
-        output.check(self._run_settings)
-        self._chosen_batch = self._last_batch = settings.batch or output.batch_before(self._run_settings)
-        missing = output.begin(self._run_settings, {**self._provenance, "batch": self._chosen_batch}, self._inputs)
-        self._tasks = output.tasks(self._inputs)
-        self._n_before = len(self._tasks) - len(missing)
-        if self._n_before:
-            what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
-            self._on_note(f"{self._n_before} of {counted(len(self._tasks), 'shard')} done already: {what}")
-        self._n_missing, n_all = (sum(task.shard.n_rows for task in tasks) for tasks in (missing, self._tasks))
-        self._began = perf_counter()
-        try:
+    def label(self, missing: Sequence[Task]) -> RunSpeed:
+        """Label these shards, one of them while the next one is read and the last one is written."""
+        with ThreadPoolExecutor(2, "qcls-gguf files") as pool:  # what is done stays done, whatever is raised
             blocks: deque[Future[Block]] = deque()
             for number, task in enumerate(missing):
-                blocks += [self._pool.submit(self._read, next_) for next_ in missing[number + len(blocks) : number + 2]]
+                blocks += [pool.submit(self._read, next_) for next_ in missing[number + len(blocks) : number + 2]]
                 block, began = blocks.popleft().result(), perf_counter()
                 answers = self._answered(task, block)
-                self._note_written(wait=True)
-                self._writing = self._pool.submit(self._write, task, block, answers, began)
-            self._note_written(wait=True)
-        except BaseException:
-            try:
-                self._note_written(wait=True)  # what is done stays done
-            finally:
-                n, done = n_all - self._n_missing + self._n_rows, len(output.done)
-                shards = f"{done} of {counted(len(self._tasks), 'shard')} done"
-                self._on_note(f"{n:,.0f} of {n_all:,} rows are labelled, {shards}: repeat the same command to resume")
-            raise
-        self._seconds = perf_counter() - self._began if missing else 0.0
-        for why in self._sample.suspicions(self._classifier):
-            self._on_note(why)
-        return output.finish(self._tasks, len(self._inputs), {**self._provenance, "batch": self._last_batch or 1})
+                if self.writing:
+                    self.writing.result()
+                self.writing = pool.submit(self._write, task, block, answers, began)
+        if self.writing:
+            self.writing.result()
+        progress = self.progress
+        seconds = perf_counter() - progress.began if progress.n_left else 0.0
+        return RunSpeed(
+            seconds=seconds,
+            measuring_s=progress.measuring_s,
+            n_rows=progress.n_left,
+            n_computed=progress.n_computed,
+            queries_per_s=progress.n_computed / (seconds - progress.measuring_s) if progress.n_computed else None,
+            batch=self.last_batch or self.batch or 1,
+            measured=self.measured,
+        )
 
     def _read(self, task: Task) -> Block:
         task.input.check_unchanged()
-        block = read_block(task.input, task.shard, self._settings.reading, self._columns.schema().names)
+        block = read_block(task.input, task.shard, self.settings.reading, self.columns.schema().names)
         task.input.check_unchanged()
         return block
 
     def _answered(self, task: Task, block: Block) -> Answers:
         """The answers to a shard's queries: from those of a stopped run, from the cache, then by the model."""
         texts = block.queries.texts
-        answers = Answers(self._columns, len(texts))
+        answers = Answers(self.columns, len(texts))
         rows_per_query = task.shard.n_rows / max(len(texts), 1)
-        digest = hashlib.sha256("\0".join([self._digest, *texts]).encode()).digest()
-        with KeptAnswers(kept_path(self._output.folder, task.output), digest, self._columns) as kept:
-            cached = self._cache.find(texts) if self._cache is not None else {}
+        digest = hashlib.sha256("\0".join([self.digest, *texts]).encode()).digest()
+        with KeptAnswers(kept_path(self.output.folder, task.output), digest, self.columns) as kept:
+            cached = self.cache.find(texts) if self.cache is not None else {}
             known = {place: cached[text] for place, text in enumerate(texts) if text in cached} | kept.found
             answers.n_found = len(known)
-            cuts = self._classifier.config.runtime.long_queries != "refuse"
+            cuts = self.classifier.config.runtime.long_queries != "refuse"
             for place, answer in known.items():
-                is_cut = cuts and self._classifier.tokenize(texts[place]).n_chars_cut > 0
+                is_cut = cuts and self.classifier.tokenize(texts[place]).n_chars_cut > 0
                 answers.put(place, answer, is_cut=is_cut)
             if n_kept := int(np.isin(block.queries.index, list(kept.found)).sum()):
-                self._on_note(f"{task.input.path}: resumes after {n_kept:,} of {task.shard.n_rows:,} rows")
+                self.on_note(f"{task.input.path}: resumes after {n_kept:,} of {task.shard.n_rows:,} rows")
             self._tell(len(known), 0, rows_per_query)
             missing = [place for place in range(len(texts)) if place not in known]
             queries = [texts[place] for place in missing]
-            if self._chosen_batch is None and len(queries) >= WORTH_MEASURING:
-                began = perf_counter()
-                self._measured = tuple(
-                    measure_batches(self._classifier, queries[:: max(1, len(queries) // _N_SAMPLED)])
-                )
-                self._chosen_batch, self._measuring_s = best_size(self._measured), perf_counter() - began
-                self._output.note({**self._provenance, "batch": self._chosen_batch})
-            size = self._chosen_batch or min(_UNMEASURED, self._most)
-            self._last_batch = size if queries else self._last_batch
-            for results in BatchLabeller(self._classifier, size).label(queries):
+            if self.batch is None and len(queries) >= WORTH_MEASURING:
+                began, step = perf_counter(), max(1, len(queries) // _N_SAMPLED)
+                self.measured = tuple(measure_batches(self.classifier, queries[::step]))
+                self.batch, self.progress.measuring_s = best_size(self.measured), perf_counter() - began
+                self.output.note(self.batch)
+            size = self.batch or _UNMEASURED
+            self.last_batch = size if queries else self.last_batch
+            for results in BatchLabeller(self.classifier, size).label(queries):
                 found: dict[int, Answer] = {}
                 for at, result in results:
                     if isinstance(result, str):
                         answers.put(missing[at], result)
                         continue
                     found[missing[at]] = answer_of(result)
-                    self._sample.add(result)
+                    self.sample.add(result)
                     answers.put(missing[at], found[missing[at]], is_cut=result.n_chars_cut > 0)
                 kept.add(found)
-                if self._cache is not None and found:
-                    self._cache.add({texts[place]: answer for place, answer in found.items()})
+                if self.cache is not None and found:
+                    self.cache.add({texts[place]: answer for place, answer in found.items()})
                 self._tell(len(results), len(results), rows_per_query)
         return answers
 
     def _tell(self, n_queries: int, n_computed: int, rows_per_query: float) -> None:
         """Count queries that were answered, and tell the progress."""
-        self._n_queries += n_queries
-        self._n_computed += n_computed
-        self._n_rows += n_queries * rows_per_query
-        self._note_written(wait=False)  # noted at once, so that a kill loses no more
-        seconds = perf_counter() - self._began - self._measuring_s
-        rate, distinct = self._n_computed / max(seconds, 1e-9), self._n_queries / max(self._n_rows, 1)
-        left = f", {duration((self._n_missing - self._n_rows) * distinct / rate)} left" if rate else ""
-        rows = f"{self._n_rows:,.0f} of {self._n_missing:,} rows, {rate:,.1f} queries/s, {distinct:.0%} distinct{left}"
-        self._on_progress(f"{rows}, {len(self._output.done)} of {len(self._tasks)} shards")
+        self.progress.n_queries += n_queries
+        self.progress.n_computed += n_computed
+        self.progress.n_rows += n_queries * rows_per_query
+        if self.writing and self.writing.done():
+            self.writing.result()  # an error is told at once
+        self.on_progress(self.progress.shown(len(self.output.done)))
 
-    def _write(self, task: Task, block: Block, answers: Answers, began: float) -> ShardCounts:
-        format_ = self._settings.format or task.input.format
+    def _write(self, task: Task, block: Block, answers: Answers, began: float) -> None:
+        format_ = self.settings.format or task.input.format
         added = answers.table(block.queries, None if format_ == "parquet" else DIGITS)
         for name, value in reversed(task.input.partition.items()):
             added = added.add_column(0, name, pa.array([value] * added.num_rows, pa.string()))
-        path = self._output.folder / task.output
-        n_bytes = write_block(path, block, added, format_, header=task.header)
-        kept_path(self._output.folder, task.output).unlink(missing_ok=True)
+        n_bytes = write_block(self.output.folder / task.output, block, added, format_, header=task.header)
+        kept_path(self.output.folder, task.output).unlink(missing_ok=True)
         seconds = perf_counter() - began
-        return shard_counts(task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, seconds=seconds)
-
-    def _note_written(self, *, wait: bool) -> None:
-        """Record the shard whose file was written last, if it is whole."""
-        if self._writing is not None and (wait or self._writing.done()):
-            writing, self._writing = self._writing, None
-            self._output.add(writing.result())
-
-    def record(self, totals: RowCounts, warnings: tuple[str, ...]) -> LabellingRecord:
-        """What the command prints as JSON."""
-        seconds = self._seconds
-        rate = self._n_computed / (seconds - self._measuring_s) if self._n_computed else None
-        return LabellingRecord(
-            **dict(totals),
-            out=str(self._settings.out),
-            n_inputs=len(self._inputs),
-            n_shards=len(self._tasks),
-            n_shards_before=self._n_before,
-            speed=RunSpeed(
-                seconds=seconds,
-                measuring_s=self._measuring_s,
-                n_rows=self._n_missing,
-                n_computed=self._n_computed,
-                queries_per_s=rate,
-                batch=self._last_batch or 1,
-                measured=self._measured,
-            ),
-            peak_memory_bytes=peak_rss_bytes(),
-            model=self._classifier.model,
-            environment=environment(self._classifier.config),
-            warnings=warnings,
+        self.output.add(
+            shard_counts(task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, seconds=seconds)
         )

@@ -80,18 +80,21 @@ def classifier() -> Iterator[Classifier]:
         yield opened
 
 
-def label(classifier: Classifier, queries: list[str], *, padded: bool) -> tuple[list[Result], int, float]:
+def label(classifier: Classifier, queries: list[str]) -> tuple[list[Result], int, float]:
     """The results in the order of the queries, the number of decodes, and which part of these found its graph."""
     before = classifier.engine.context.counters().n_graphs_reused
-    made = list(BatchLabeller(classifier, SIZE, padded=padded).label(queries))
+    made = list(BatchLabeller(classifier, SIZE).label(queries))
     found = {place: result for batch in made for place, result in batch if isinstance(result, Result)}
     n_reused = classifier.engine.context.counters().n_graphs_reused - before
     return [found[place] for place in range(len(queries))], len(made), n_reused / len(made)
 
 
-def test_few_shapes_come_again_and_nothing_else_changes(classifier: Classifier) -> None:
-    plain, n_plain, reused_plain = label(classifier, HELD_OUT[:60], padded=False)
-    filled, n_filled, reused = label(classifier, HELD_OUT[:60], padded=True)
+def test_few_shapes_come_again_and_nothing_else_changes(
+    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, n_plain, reused_plain = label(classifier, HELD_OUT[:60])
+    monkeypatch.setattr(batches, "pays_to_pad", lambda handle: True)
+    filled, n_filled, reused = label(classifier, HELD_OUT[:60])
     assert n_plain == n_filled
     assert reused > 0.6 > 0.4 > reused_plain
     for query, one, other in zip(HELD_OUT[:60], plain, filled, strict=True):
@@ -101,9 +104,10 @@ def test_few_shapes_come_again_and_nothing_else_changes(classifier: Classifier) 
             assert abs(ours.probability - filled_up.probability) < CLOSE
 
 
-def test_queries_too_long_for_one_decode_go_by_halves(classifier: Classifier) -> None:
+def test_queries_too_long_for_one_decode_go_by_halves(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "pays_to_pad", lambda handle: True)
     queries = [f"{text} {n}" for n in range(3) for text in LONG]
-    answers, n_decodes, _ = label(classifier, queries, padded=True)
+    answers, n_decodes, _ = label(classifier, queries)
     assert n_decodes > len(queries) / SIZE
     for query, answer in zip(queries, answers, strict=True):
         assert answer.labels == classifier.classify(query).labels
