@@ -101,10 +101,6 @@ class Block:
         """The values row by row."""
         return iter(self.rows) if self.arrow is None else rows_of(self.arrow)
 
-    def members(self) -> Iterator[str]:
-        """Each row as the members of a JSON object, without braces."""
-        return iter(self.lines) if self.lines is not None else members_of(self.names, self.values())
-
 
 def members_of(names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Iterator[str]:
     """Rows as the members of JSON objects, without braces."""
@@ -205,7 +201,7 @@ def column_at(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.Chun
     return column
 
 
-def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, header: bool = True) -> int:
+def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, header: bool) -> int:
     """Write a shard's rows with their new columns to its file; returns the size in bytes.
 
     header: whether CSV begins with the names of its columns. Raises QclsError.
@@ -216,7 +212,8 @@ def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, h
             return file.tell()
         text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
         if format_ == "jsonl":
-            for before, after in zip(block.members(), members_of(added.column_names, rows_of(added)), strict=True):
+            lines = members_of(block.names, block.values()) if block.lines is None else block.lines
+            for before, after in zip(lines, members_of(added.column_names, rows_of(added)), strict=True):
                 text.write(f"{{{before}{', ' if before else ''}{after}}}\n")
         else:
             writer = csv.writer(text, delimiter="\t" if format_ == "tsv" else ",", lineterminator="\n")

@@ -125,10 +125,11 @@ def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | N
         else:
             types: dict[str, set[str]] = {}
             first, offset, line, n = 0, rows.offset, rows.next_line, 0
-            is_json, is_typed = rows.format == "jsonl", output not in (None, "jsonl")
+            is_json = rows.format == "jsonl"
+            is_typed = is_json and output not in (None, "jsonl")
             for row in rows:
                 n += 1
-                if is_json and is_typed:
+                if is_typed:
                     for name, value in members_in(row).items():
                         types.setdefault(name, set()).add(_kind(value))
                 if n == shard_rows:
@@ -137,7 +138,7 @@ def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | N
             if n or not shards:
                 shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
             fields = {name: pa.string() for name in rows.header or (rows.query,)}
-            if is_json:
+            if is_typed:
                 fields = {name: _column_type(kinds - {"NoneType"}) for name, kinds in types.items()}
             schema = pa.schema(list(fields.items())) if not is_json or is_typed else None
     columns = "" if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
