@@ -133,7 +133,8 @@ class QuestionAsker:
                 if asked.question.prompt_name is None and len(asked.question.options) == 1:
                     answers.append(Distribution([1.0]))
                     continue
-                handle = self._handle(asked, 0.0 if pairs else seconds_left(), usage)
+                is_new = asked.question.prompt_name is None and asked.question not in self.sets
+                handle = self._handle(asked, 0.0 if pairs else seconds_left())
                 try:
                     text = asked.text if asked.long is None else LongText(asked.text, asked.long)
                     pairs[place] = await stack.enter_async_context(handle), text
@@ -151,6 +152,7 @@ class QuestionAsker:
                 except ConfigError as e:
                     raise PlaceError(str(e).replace(PLACE, asked.param), asked.param) from None
                 answers.append(None)
+                usage.stored += estimated_tokens(asked.question.n_bytes) if is_new else 0
             results = await _finite(list(pairs.values()), ask)
         for place, result in zip(pairs, results, strict=True):
             question = questions[place].question
@@ -164,15 +166,13 @@ class QuestionAsker:
             answers[place] = Distribution(probabilities, result.results[0])
         return answers
 
-    def _handle(self, asked: TextQuestion, waits_s: float, usage: Usage) -> AbstractAsyncContextManager[PromptHandle]:
+    def _handle(self, asked: TextQuestion, waits_s: float) -> AbstractAsyncContextManager[PromptHandle]:
         """The handle of a question's prompt set. waits_s: see SetCache.using. Raises PlaceError.
 
         Entering it raises ConfigError and SpaceError.
         """
         question = asked.question
         if (name := question.prompt_name) is None:
-            if question not in self.sets:
-                usage.stored += estimated_tokens(question.n_bytes)
             compiled = cache(partial(self._compiled, question))  # for another try where it did not fit
             return self.sets.using(question, lambda: self._classifier.prompt_set(compiled()), waits_s)
         if name not in self.prompts:

@@ -1,5 +1,6 @@
 """How questions become prompts: forms, and texts of strangers in them; the numbers of their answers."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from conftest import ROOT
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, load_config
 from qcls_gguf.config.prompt import SLOTS
+from qcls_gguf.core.handle import estimated_tokens
+from qcls_gguf.questions.asking import QuestionAsker, Usage
 from qcls_gguf.questions.forms import INSTRUCTIONS, OPTIONS, FormSettings, compile_question, form_texts, read_forms
-from qcls_gguf.questions.question import Distribution, Question
+from qcls_gguf.questions.question import Distribution, Question, TextQuestion
 
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -83,3 +86,21 @@ def test_confidences() -> None:
     assert Distribution([0.5, 0, 0.5]).score_confidence == 0
     assert Distribution([0.1, 0.8, 0.1]).score_confidence == pytest.approx(1 - 0.2 / (2 / 3))
     assert Distribution([0.1, 0.7, 0.2]).expected_level == pytest.approx(1.1)
+
+
+def test_what_is_stored_is_counted_once_where_not_all_questions_fit() -> None:
+    config = load_config("fashion-8")
+    few = config.changed(runtime=config.runtime.changed(question_prefixes=2, question_cells=512))
+    questions = [
+        TextQuestion(
+            Question.of("choice", f"{n} Which colour has it?", (("red", None), ("blue", None))),
+            "red",
+            f"questions[{n}]",
+        )
+        for n in range(6)
+    ]
+    usage = Usage()
+    with Classifier.from_config(few) as classifier:
+        asker = QuestionAsker(classifier, FormSettings())
+        asyncio.run(asker.answers(questions, classifier.aclassify_pairs, lambda: 10.0, usage))
+    assert usage.stored == sum(estimated_tokens(asked.question.n_bytes) for asked in questions)
