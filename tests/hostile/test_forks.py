@@ -49,7 +49,7 @@ def child():
         try:
             refused()
         except DecodeError as e:
-            assert "make one in each process after forking" in str(e), e
+            assert "make one in every process after forking" in str(e), e
         else:
             raise SystemExit("no error")
     other.close()
