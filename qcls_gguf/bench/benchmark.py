@@ -175,7 +175,9 @@ def _started(
     """A classifier after its first request, closed in the end, and its workloads. Raises what Classifier raises."""
     free_before, rss_before = gpu_free_bytes(), rss_bytes()
     with opener.open(config) as classifier:
-        made = [made_queries(classifier.engine.model, lengths) for lengths in settings.query_tokens]
+        model = classifier.engine.model
+        _, depth = read_depths([classifier.compiled], model.facts.n_layer)
+        made = [made_queries(model, lengths) for lengths in settings.query_tokens]
         query_sets = [queries] if queries else made
         for query_set in query_sets:
             _check_queries(classifier, query_set, max(settings.batches))
@@ -190,7 +192,9 @@ def _started(
             scoring=tuple(sorted({prompt.scoring for prompt in classifier.config.prompts})),
             runtime=classifier.config.runtime,
             model=classifier.model,
-            weight_bytes=_weight_bytes(classifier),
+            weight_bytes=weight_bytes(
+                model.header, model.file.tensors.values(), head=classifier.compiled.exact, depth=depth
+            ),
             startup_ms=classifier.startup_ms,
             first_request_ms=first_request_ms,
             rss_before_bytes=rss_before,
@@ -219,13 +223,6 @@ def _check_queries(classifier: Classifier, queries: QuerySet, largest_batch: int
             classifier.check(query)
         except PlanError as e:
             raise ConfigError(f"{queries.name}: query {number}: {e}") from None
-
-
-def _weight_bytes(classifier: Classifier) -> int:
-    """The bytes of the weights that a decode reads: those of its layers, and the head where logits are computed."""
-    model, compiled = classifier.engine.model, classifier.compiled
-    _, depth = read_depths([compiled], model.facts.n_layer)
-    return weight_bytes(model.header, model.file.tensors.values(), head=compiled.exact, depth=depth)
 
 
 def weight_bytes(header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool = False, depth: int = 0) -> int:

@@ -238,7 +238,13 @@ def load_prompts(core: Core, compiled: PromptSet, calibration: Calibration | Non
     loaded: list[PromptHandle] = []
 
     def load() -> None:
-        handle = _added(core, compiled, _hold(core, compiled, begun))
+        held = None
+        with suppress(PlanError):
+            held = core.engine.hold(compiled.prefixes)
+        # The pieces are evicted after the whole prefixes are cached, and before where both do not fit.
+        core.engine.forget(begun)
+        begun.clear()
+        handle = _added(core, compiled, core.engine.hold(compiled.prefixes) if held is None else held)
         loaded.append(handle)
         handle.calibrate(calibration)
 
@@ -271,16 +277,6 @@ def _added(core: Core, compiled: PromptSet, held: Sequence[Prefix]) -> PromptHan
         core.engine.release(held)
         raise
     return handle
-
-
-def _hold(core: Core, compiled: PromptSet, begun: list[Prefix]) -> list[Prefix]:
-    """Cache the whole prefixes, then evict the pieces cached before; evict these first if both do not fit."""
-    held = None
-    with suppress(PlanError):
-        held = core.engine.hold(compiled.prefixes)
-    core.engine.forget(begun)
-    begun.clear()
-    return core.engine.hold(compiled.prefixes) if held is None else held
 
 
 def _has_grown(core: Core, tokens: Tokens, begun: list[Prefix], n_before: int) -> bool:

@@ -35,7 +35,6 @@ _USUAL_S = 10.0
 """Seconds. Jobs with a later deadline, or none, are ordered as if they had this one, so that none waits forever."""
 _EXIT_S = 60.0
 """Seconds that the interpreter's exit waits for a decode to end."""
-_LAST_NS = 1 << 62
 _CLOSED = "this Classifier is closed"
 _LETTERS = [chr(n) for n in range(ord("a"), ord("z") + 1)]
 _PROBE_WORDS = 6
@@ -151,10 +150,6 @@ class Job(Generic[R]):
                 self.error = error = None  # its traceback has this frame
         return self.value  # type: ignore[return-value]
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the result, at most timeout_s. Returns whether it is there."""
-        return self._done.acquire(timeout=timeout_s)
-
     def late_error(self) -> DeadlineError:
         """The error for a job whose deadline has passed."""
         waited_ms = (perf_counter_ns() - self.arrived_ns) / 1e6
@@ -236,7 +231,7 @@ class Executor:
         job: Job[None] = Job(action=lambda: None)
         self._inbox.put(job)
         if not self._has_ended:
-            job.wait(timeout_s)
+            job._done.acquire(timeout=timeout_s)
 
     def close(self, free: Callable[[], None]) -> None:
         """Refuse new jobs, serve the waiting ones, then call `free` and end the thread. May be called again.
@@ -256,7 +251,7 @@ class Executor:
         if not self._is_ending:
             self._is_ending = True
             job: Job[None] = Job(action=end)
-            job.order_ns = _LAST_NS
+            job.order_ns = 1 << 62  # after all others
             self._inbox.put(job)
         self._thread.join()
 

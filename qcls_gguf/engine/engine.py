@@ -109,8 +109,7 @@ class Engine(Closing):
             self.release(known)
         self.n_found += len(known)
         self.n_stored += len(distinct) - len(known)
-        held = [self.cache.get(tokens) for tokens in wanted]
-        prefixes = [prefix for prefix in held if prefix is not None]
+        prefixes = [prefix for tokens in wanted if (prefix := self.cache.get(tokens))]
         for prefix in prefixes:
             prefix.n_users += 1
             self.cache.use(prefix)

@@ -24,7 +24,7 @@ from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..prompts.chat import is_chat, render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.lifetimes import Ledger
-from .capacity import Limits, limits
+from .capacity import limits
 from .engine import Engine
 from .resources import LEAST_FREE_BYTES, check_memory, many_states, shortage_on_gpus, threads
 
@@ -44,19 +44,17 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     Raises ConfigError if a limit is too small, ModelError for a model whose logits cannot be computed from its hidden
     states, or if memory is lacking.
     """
-    size = _size(model, runtime, prompts)
-    state_bytes = model.facts.state_bytes
-    n_state_bytes = state_bytes * size.n_state_seqs
-    computing = threads(runtime)
-    settings = _settings(model, runtime, prompts, size, computing.n)
+    computing, state_bytes = threads(runtime), model.facts.state_bytes
+    settings, n_leaf_seqs = _settings(model, runtime, prompts, computing.n)
+    n_state_seqs = settings["n_state_seqs"]
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
         check_memory(
             model.header,
             model.path,
-            size.n_ctx,
+            settings["n_ctx"],
             runtime.kv_type,
             measure=lambda: context_memory(model.file, ON_CPU, settings),
-            n_state_bytes=n_state_bytes,
+            n_state_bytes=state_bytes * n_state_seqs,
         )
     why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
     context = _open_context(model, runtime, settings)
@@ -65,12 +63,10 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         "open context",
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
         f"{counted(context.n_seq_max, 'sequence')}, {computing}"
-        f"{many_states(state_bytes, size.n_state_seqs) if in_part else ''}",
+        f"{many_states(state_bytes, n_state_seqs) if in_part else ''}",
     )
     label_tokens = prompts.label_tokens if prompts.exact else None
-    engine = Engine(
-        model, context, n_leaf_seqs=size.n_leaf_seqs, label_tokens=label_tokens, why_no_logits=why_no_logits
-    )
+    engine = Engine(model, context, n_leaf_seqs=n_leaf_seqs, label_tokens=label_tokens, why_no_logits=why_no_logits)
     try:
         engine.set_depths(*read_depths([prompts], model.facts.n_layer))
     except BaseException:
@@ -166,7 +162,7 @@ def context_settings(config: Config, vocabulary: Vocabulary, *, audit: bool = Fa
     prompts = compile_config(config, vocabulary, audit=audit).prompts
     if config.runtime.batch_invariant:
         _check_invariant(vocabulary, prompts)
-    return _settings(vocabulary, config.runtime, prompts, _size(vocabulary, config.runtime, prompts), n_threads=1)
+    return _settings(vocabulary, config.runtime, prompts, n_threads=1)[0]
 
 
 def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSettings) -> NativeContext:
@@ -202,16 +198,14 @@ def _why_too_little(model: Model, runtime: RuntimeConfig, settings: ContextSetti
     return shortage_on_gpus(runtime, placed.n_gpu_layers, taken, free_bytes, n_others)
 
 
-def _size(model: Vocabulary, runtime: RuntimeConfig, prompts: PromptSet) -> Limits:
+def _settings(
+    model: Vocabulary, runtime: RuntimeConfig, prompts: PromptSet, n_threads: int
+) -> tuple[ContextSettings, int]:
+    """The settings of a context, and how many of its sequences are for the leaves of token trees."""
     facts, decides = model.facts, model.header.decision_kind is not None
     walks_trees = bool(facts.walks_trees)
-    return limits(runtime, prompts, facts.n_ctx_train, model.n_ctx_short, facts.state_bytes, decides, walks_trees)
-
-
-def _settings(
-    model: Vocabulary, runtime: RuntimeConfig, prompts: PromptSet, size: Limits, n_threads: int
-) -> ContextSettings:
-    return ContextSettings(
+    size = limits(runtime, prompts, facts.n_ctx_train, model.n_ctx_short, facts.state_bytes, decides, walks_trees)
+    settings = ContextSettings(
         n_ctx=size.n_ctx,
         n_batch=size.n_batch,
         n_seq_max=size.n_seq_max,
@@ -223,6 +217,7 @@ def _settings(
         kv_type=runtime.kv_type,
         label_tokens=prompts.label_tokens if prompts.exact else None,
     )
+    return settings, size.n_leaf_seqs
 
 
 def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:

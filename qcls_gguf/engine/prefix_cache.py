@@ -138,18 +138,13 @@ def store_prefixes(context: NativeContext, cache: PrefixCache, prefixes: Sequenc
         _store_together(context, cache, prefixes)
         return
     for prefix in sorted(prefixes, key=lambda prefix: len(prefix.tokens)):
-        _store_alone(context, cache, prefix)
-
-
-def _store_alone(context: NativeContext, cache: PrefixCache, prefix: Prefix) -> None:
-    """Decode what follows the longest cached prefix that this one begins with."""
-    match, n = cache.match(prefix.tokens)
-    if match is not None and n > 0:
-        context.share(match.holder, prefix.holder, 0, n)
-    tree = TokenTree()
-    tree.add_path(tree.add_root(Root(prefix.holder, n)), prefix.tokens[n:])
-    _decode(context, tree.finish([prefix.holder]))
-    cache.put(prefix)
+        match, n = cache.match(prefix.tokens)
+        if match is not None and n > 0:
+            context.share(match.holder, prefix.holder, 0, n)
+        tree = TokenTree()
+        tree.add_path(tree.add_root(Root(prefix.holder, n)), prefix.tokens[n:])
+        _decode(context, tree.finish([prefix.holder]))
+        cache.put(prefix)
 
 
 def _store_together(context: NativeContext, cache: PrefixCache, prefixes: Sequence[Prefix]) -> None:

@@ -12,9 +12,8 @@ from typing import TypeAlias
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
-from ..core.core import Item
+from ..core.core import Item, LongText
 from ..core.handle import PromptHandle, estimated_tokens
-from ..core.long_queries import LongText
 from ..errors import CapacityError, ConfigError, PlanError, ScoreError
 from ..prompts.prompt_set import PromptSet
 from ..score.result import Result

@@ -19,9 +19,6 @@ from ..config.prompt import PromptConfig
 from ..errors import ConfigError, PlanError
 from ..statistics import AnyFloats, log_softmax, log_sum_exp
 
-RawScores = Callable[[str], Mapping[str, AnyFloats]]
-"""A query's raw scores, (n_labels,) by prompt, in its configured scoring."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjustment:
@@ -42,10 +39,10 @@ class Adjustment:
 class Adjustments:
     """The adjustments of all prompts, over their labels side by side."""
 
-    def __init__(self, prompts: Sequence[Adjustment], first: Sequence[int], adjusted: Sequence[bool]) -> None:
-        """Prompt p's labels lie at [first[p], first[p + 1]); adjusted: which prompts are, one at least."""
-        spans = zip(prompts, first[:-1], first[1:], adjusted, strict=True)
-        made, low, high = zip(*[span[:3] for span in spans if span[3]], strict=True)
+    def __init__(self, prompts: Sequence[Adjustment], first: Sequence[int]) -> None:
+        """Prompt p's labels lie at [first[p], first[p + 1]). One adjustment at least is not neutral."""
+        spans = zip(prompts, first[:-1], first[1:], strict=True)
+        made, low, high = zip(*[span for span in spans if not span[0].is_neutral], strict=True)
         n = np.array(high) - low
         self._columns = np.concatenate(list(map(np.arange, low, high)))
         self._start = np.cumsum(n) - n
@@ -66,12 +63,6 @@ class Adjustments:
         probability[:, self._columns] = power / np.add.reduceat(power, self._start, axis=1)[:, self._owner]
 
 
-def adjusted_scores(score: AnyFloats, adjustment: Adjustment) -> AnyFloats:
-    """(…, n_labels) one prompt's calibrated log-probabilities."""
-    scaled = np.asarray((score if adjustment.prior is None else score - adjustment.prior) / adjustment.temperature)
-    return log_softmax(scaled if adjustment.bias is None else scaled + adjustment.bias)
-
-
 def log_prior(score: AnyFloats) -> AnyFloats:
     """(n_labels,) the prior of one prompt's raw scores on content-free queries, (n_queries, n_labels)."""
     return np.asarray(log_sum_exp(log_softmax(score), axis=0) - np.log(len(score)))
@@ -84,10 +75,14 @@ def content_free_queries(prompts: Sequence[PromptConfig]) -> list[str]:
 
 
 def adjustments_of(
-    prompts: Sequence[PromptConfig], calibration: Calibration | None, raw_scores: RawScores
+    prompts: Sequence[PromptConfig],
+    calibration: Calibration | None,
+    raw_scores: Callable[[str], Mapping[str, AnyFloats]],
 ) -> list[Adjustment]:
-    """Each prompt's adjustment; raw_scores is called once for every content-free query.
+    """Each prompt's adjustment.
 
+    raw_scores: called once for every content-free query, gives its raw scores, (n_labels,) by prompt, in its configured
+    scoring.
     Raises ConfigError for a content-free query that cannot be labelled.
     """
     scores: dict[str, Mapping[str, AnyFloats]] = {}
@@ -97,20 +92,13 @@ def adjustments_of(
         except PlanError as e:
             named = next(p.name for p in prompts if p.prior == "content_free" and query in p.content_free_queries)
             raise ConfigError(f"prompts.{named}.content_free_queries: {query!r}: {e}") from None
-    return [_adjustment(prompt, calibration, scores) for prompt in prompts]
-
-
-def _adjustment(
-    prompt: PromptConfig, calibration: Calibration | None, scores: Mapping[str, Mapping[str, AnyFloats]]
-) -> Adjustment:
-    prior = None
-    if prompt.prior == "content_free":
-        prior = log_prior(np.stack([scores[query][prompt.name] for query in prompt.content_free_queries]))
-    fit = calibration and calibration.prompts.get(prompt.name)
-    if not fit:
-        return Adjustment(temperature=prompt.temperature or 1.0, prior=prior)
-    return Adjustment(
-        temperature=fit.temperature or prompt.temperature or 1.0,
-        prior=prior,
-        bias=None if fit.bias is None else np.array(fit.biases(prompt.labels)),
-    )
+    adjustments = []
+    for prompt in prompts:
+        prior = None
+        if prompt.prior == "content_free":
+            prior = log_prior(np.stack([scores[query][prompt.name] for query in prompt.content_free_queries]))
+        fit = calibration and calibration.prompts.get(prompt.name)
+        temperature = (fit and fit.temperature) or prompt.temperature or 1.0
+        bias = np.array(fit.biases(prompt.labels)) if fit and fit.bias is not None else None
+        adjustments.append(Adjustment(temperature=temperature, prior=prior, bias=bias))
+    return adjustments

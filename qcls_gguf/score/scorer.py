@@ -216,8 +216,8 @@ class AnswerMaker:
         """Use these adjustments from now on, one a prompt."""
         self.adjustments = adjustments
         """The calibration of the prompts' scores."""
-        adjusted = [not adjustment.is_neutral for adjustment in adjustments]
-        self._adjusting = Adjustments(adjustments, self._first, adjusted) if any(adjusted) else None
+        are_neutral = all(adjustment.is_neutral for adjustment in adjustments)
+        self._adjusting = None if are_neutral else Adjustments(adjustments, self._first)
 
     def of(
         self, hidden: Float32Array, layout: RowLayout, row_of_edge: IntArray, fast_path: Sequence[bool]
@@ -269,25 +269,23 @@ class AnswerMaker:
 
         winners: the label of every prompt that its scoring finds most probable.
         """
-        joint, mean = exact.joint[query].tolist(), exact.mean[query].tolist()
+        all_joint, all_mean = exact.joint[query].tolist(), exact.mean[query].tolist()
         label_mass = exact.label_mass[query].tolist()
+        audits: list[Audit | None] = []
         columns = zip(self._is_exact, self._slices, label_mass, self._labels, winners, strict=True)
-        return [
-            _audit(joint[span], mean[span], mass, labels, winner) if is_exact else None
-            for is_exact, span, mass, labels, winner in columns
-        ]
-
-
-def _audit(joint: list[float], mean: list[float], label_mass: float, labels: Sequence[str], winner: str) -> Audit:
-    joint_label = labels[joint.index(max(joint))]
-    return Audit(
-        joint=tuple(joint),
-        mean=tuple(mean),
-        label_mass=label_mass,
-        joint_label=joint_label,
-        mean_label=labels[mean.index(max(mean))],
-        changes=joint_label != winner,
-    )
+        for is_exact, span, mass, labels, winner in columns:
+            joint, mean = all_joint[span], all_mean[span]
+            joint_label, mean_label = (labels[scores.index(max(scores))] for scores in (joint, mean))
+            audit = Audit(
+                joint=tuple(joint),
+                mean=tuple(mean),
+                label_mass=mass,
+                joint_label=joint_label,
+                mean_label=mean_label,
+                changes=joint_label != winner,
+            )
+            audits.append(audit if is_exact else None)
+        return audits
 
 
 def _quiet() -> Context:

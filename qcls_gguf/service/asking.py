@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import orjson
 from starlette.requests import ClientDisconnect
 
-from ..core.core import Item
-from ..core.long_queries import LongText
+from ..core.core import Item, LongText
 from ..errors import QclsError
 from ..questions.question import TextQuestion
 from ..score.result import PromptResult, Result

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, PlanError
-from qcls_gguf.core.long_queries import GAP
+from qcls_gguf.core.core import GAP
 
 MOST = 12
 PROMPTS = [COLOR, PromptSpec(name="item", template="the item of '{query}' is\n", labels=("dress", "none"))]

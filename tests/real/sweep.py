@@ -12,8 +12,8 @@ from rich.progress import track
 
 from qcls_gguf import Classifier, PromptConfig
 from qcls_gguf.config.prompt import CONTENT_FREE_QUERIES
-from qcls_gguf.score.adjustment import Adjustment, adjusted_scores, log_prior
-from qcls_gguf.statistics import FloatArray, calibration_error, log_losses, wilson
+from qcls_gguf.score.adjustment import log_prior
+from qcls_gguf.statistics import FloatArray, calibration_error, log_losses, log_softmax, wilson
 
 from .texts import CACHE, Task, config_of
 
@@ -84,7 +84,7 @@ def figures(task: Task, wording: str) -> Iterator[tuple[str, str, Figures]]:
         rows, others, empty = np.split(score, [n, -len(CONTENT_FREE_QUERIES)])
         shifts = (None, log_prior(empty), *(strength * log_prior(others) for strength in STRENGTHS))
         for prior, shift in zip(PRIORS, shifts, strict=True):
-            p = np.exp(adjusted_scores(rows, Adjustment(prior=shift)))
+            p = np.exp(log_softmax(rows if shift is None else rows - shift))
             answer, confidence = p.argmax(axis=1), p.max(axis=1)
             right = answer == truth
             yield (

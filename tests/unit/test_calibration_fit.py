@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from qcls_gguf import PromptConfig
 from qcls_gguf.config.fitted import Calibration, PromptCalibration
-from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjusted_scores, adjustments_of, log_prior
+from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjustments_of, log_prior
 from qcls_gguf.statistics import log_softmax
 from qcls_gguf.statistics.fitting import cross_validate, fit
 from qcls_gguf.statistics.fitting import losses as log_losses
@@ -107,7 +107,10 @@ def logs(*p: float) -> FloatArray:
 
 
 def calibrated(score: FloatArray, **adjustment: Any) -> list[float]:
-    return [float(p) for p in np.exp(adjusted_scores(score, Adjustment(**adjustment)))]
+    """The probabilities of one prompt and one query."""
+    probability = np.zeros((1, len(score)))
+    Adjustments([Adjustment(**adjustment)], [0, len(score)]).apply(score[None], probability)
+    return [float(p) for p in probability[0]]
 
 
 def test_prior_by_hand() -> None:
@@ -150,7 +153,7 @@ def test_all_prompts_at_once_are_each_by_the_formula(
     found, first, score = case
     raw = np.random.default_rng(0).random(score.shape, np.float32)
     probability = raw.copy()
-    Adjustments(found, first, [not each.is_neutral for each in found]).apply(score, probability)
+    Adjustments(found, first).apply(score, probability)
     for adjustment, low, high in zip(found, first[:-1], first[1:], strict=True):
         here = probability[:, low:high]
         if adjustment.is_neutral:
