@@ -37,7 +37,7 @@ _CACHED_FROM_BYTES = 16 << 20
 _DIGESTS = "sha256.json"
 """The kept digests, by the files' stamps."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_BLOB = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
+BLOB = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 _END_BYTES = 1 << 16
 _KEPT_BYTES = 64 << 20
 """Rows to keep: labels that requests bring may in time have every token, 2.3 GiB of an 8B model's output matrix."""
@@ -181,7 +181,7 @@ def sha256_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True
         stamps = stamps_of(parts)
         size_bytes = sum(size for _, size, *_ in stamps)
         key = json.dumps(stamps)
-        in_store = _BLOB.fullmatch(path.name) if path.parent.name == "blobs" else None
+        in_store = BLOB.fullmatch(path.name) if path.parent.name == "blobs" else None
         is_large = size_bytes >= _CACHED_FROM_BYTES
         sha256 = in_store["hex"] if in_store else remembered(_DIGESTS).get(key, "") if is_large else ""
         if not _SHA256.fullmatch(sha256):
@@ -239,7 +239,7 @@ class OutputRows:
         matrix = _find(file, "output.weight") or _find(file, "token_embd.weight")  # where the two are tied
         if matrix is None:
             raise ModelError(f"{file.path} has neither output.weight nor token_embd.weight: it is no language model")
-        self._file, self._path = file, file.path
+        self._file = file
         self._matrix = matrix
         self._bias = _find(file, "output.bias")
         self._rows: dict[int, Float32Array] = {}
@@ -266,7 +266,7 @@ class OutputRows:
     def biases(self, tokens: Iterable[int]) -> dict[int, float]:
         """The values of output.bias for some tokens. Raises ModelError where the file has none."""
         if self._bias is None:
-            raise ModelError(f"{self._path} has no output.bias, which its model adds to the logits")
+            raise ModelError(f"{self._file.path} has no output.bias, which its model adds to the logits")
         bias = self._bias.values([0], 1)
         return {token: float(bias[token]) for token in tokens}
 

@@ -18,11 +18,11 @@ from typing import Literal
 from ..config.resources import EMBEDDED, OLLAMA, PACKAGE, embedded_model
 from ..config.schema import ModelConfig
 from ..errors import ConfigError, ModelError
+from .files import BLOB
 from .hub import cached_models, fetch_model
 
 _DEFAULT, _TAG = ("registry.ollama.ai", "library"), "latest"
 _PART = re.compile(r"[A-Za-z0-9_][\w.:-]*", re.ASCII)
-_DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _ADAPTER_LAYER = "application/vnd.ollama.image.adapter"
 _SERVICE_STORE = Path("/usr/share/ollama/.ollama/models")
@@ -169,7 +169,7 @@ def _blob(store: Path, name: str) -> Path:
             layers = json.loads(file.read(_MAX_MANIFEST_BYTES))["layers"]
         kinds = [layer["mediaType"] for layer in layers]
         weights = [layer for layer in layers if layer["mediaType"] == _MODEL_LAYER]
-        digests = [_DIGEST.fullmatch(layer["digest"])["hex"] for layer in weights]  # type: ignore[index]
+        digests = [BLOB.fullmatch(layer["digest"])["hex"] for layer in weights]  # type: ignore[index]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ModelError(f"{manifest} is no manifest of a model: pull the model again") from None
     n_adapters = kinds.count(_ADAPTER_LAYER)

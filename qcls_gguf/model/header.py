@@ -52,7 +52,6 @@ DECISION_KINDS = ("openjev", "lev", "nimble", "pplx-decider", "lfm2-d1", "kev")
 """the supported kinds of models that were trained to decide; all but the last answer with a code"""
 _N_SHOWN = 40
 """bytes of a file that is no GGUF: they tell a web page, a pointer of Git LFS or an archive"""
-_RANKING = 4  # LLAMA_POOLING_TYPE_RANK in include/llama.h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,24 +114,9 @@ class GgufHeader:
         value = self.scalars.get(f"{self.arch}.block_count")
         return value if type(value) is int and 0 < value <= _MAX_LAYERS else 1
 
-    @property
-    def lacks_pre_tokeniser(self) -> bool:
-        """Whether a vocabulary of byte pairs does not say how text is split before it is tokenised."""
-        model, pre = (self.scalars.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
-        return model == "gpt2" and not pre
-
-    @property
-    def other_purpose(self) -> str | None:
-        """The purpose of a model that was not made to continue texts; None for other models."""
-        key = f"{self.arch}.pooling_type"
-        if not (pooling := self.scalars.get(key)):
-            return None
-        purpose = "ranking texts" if pooling == _RANKING else "embeddings"
-        return f"the model was made for {purpose} ({key} is {pooling}), and may label no better than chance"
-
 
 def stamp_of(path: Path, status: os.stat_result) -> Stamp:
-    """The stamp of a file; found: what the system says of it."""
+    """The stamp of a file; status: what the system says of it."""
     return str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

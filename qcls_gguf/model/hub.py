@@ -119,10 +119,9 @@ def list_variants(names: Iterable[str]) -> list[Variant]:
     groups: dict[tuple[str, int], list[str]] = {}
     for name in sorted(names):
         base = PurePosixPath(name).name.lower()
-        if not base.endswith(".gguf") or any(companion in base for companion in _COMPANIONS):
-            continue
         # X-imatrix.gguf is a calibration matrix, X-imatrix-Q4_K_M.gguf a model made with one.
-        if base.endswith("imatrix.gguf"):
+        is_model = base.endswith(".gguf") and not base.endswith("imatrix.gguf")
+        if not is_model or any(companion in base for companion in _COMPANIONS):
             continue
         split = SPLIT_NAME.fullmatch(name)
         groups.setdefault((split["prefix"], int(split["n_parts"])) if split else (name, 1), []).append(name)

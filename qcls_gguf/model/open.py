@@ -20,6 +20,8 @@ from .header import DECISION_KINDS
 from .placement import Placement, gpus, placement, weights_text, why_not_on_gpu, with_all_wanted
 from .trial import try_model
 
+_RANKING = 4  # LLAMA_POOLING_TYPE_RANK in include/llama.h
+
 
 class Vocabulary(Closing):
     """A model's file, opened without its weights: what compiles prompts and measures contexts, in any thread."""
@@ -173,21 +175,27 @@ class Model(Vocabulary):
 def find_file(path: Path, ledger: Ledger) -> ModelFile:
     """Check the headers of a model that was found. Raises ModelError."""
     file = ModelFile.read(path)
-    kind = file.header.decision_kind
+    scalars, kind = file.header.scalars, file.header.decision_kind
     ledger.step("find model", str(file.path) if kind is None else f"{file.path}, a decision model ({kind})")
     if kind not in (None, *DECISION_KINDS):
         raise ModelError(
             f"{file.path}: a decision model of kind {shown(kind)}, which has a head of its own: a llama-server from "
             f"b11361 on may answer it; this version reads {', '.join(DECISION_KINDS)}"
         )
-    if file.header.lacks_pre_tokeniser:
+    if scalars.get("tokenizer.ggml.model") == "gpt2" and not scalars.get("tokenizer.ggml.pre"):
         warnings.warn(
             f"{file.path} has no tokenizer.ggml.pre: llama.cpp splits text by its default rules, perhaps not as in the "
             "training: convert the model by a newer llama.cpp, or choose another file",
             stacklevel=3,
         )
-    if what := file.header.other_purpose:
-        warnings.warn(f"{file.path}: {what}: choose the model that it was made from", stacklevel=3)
+    pooling_key = f"{file.header.arch}.pooling_type"
+    if pooling := scalars.get(pooling_key):
+        purpose = "ranking texts" if pooling == _RANKING else "embeddings"
+        warnings.warn(
+            f"{file.path}: the model was made for {purpose} ({pooling_key} is {pooling}), and may label no better than "
+            "chance: choose the model that it was made from",
+            stacklevel=3,
+        )
     return file
 
 

@@ -74,11 +74,6 @@ def gpus() -> list[Device]:
     return [device for device in seen if device.kind == "GPU"] or seen
 
 
-def room_bytes(gpus: Sequence[Device]) -> int:
-    """What GPUs have free for weights, with something left for all else."""
-    return sum(max(0, device.free_bytes - RESERVE_BYTES) for device in gpus)
-
-
 def is_scarce(runtime: RuntimeConfig, size_bytes: int, gpus: Sequence[Device]) -> bool:
     """Whether it depends on the context's memory where layers go.
 

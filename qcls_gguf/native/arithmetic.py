@@ -15,18 +15,16 @@ from .abi import FLOAT32, INT32, Error, Status, Trie, address, check
 from .library import call, library
 
 _UINT8 = np.dtype(np.uint8)
-_UNKNOWN = int(Status.BAD_ARGUMENT)
-_LARGEST = (1 << 31) - 1
 
 
 @cache
 def type_block(kind: int) -> tuple[int, int] | None:
     """The values and the bytes of a block of a type; None where ggml has no such type."""
     n_values, n_bytes, error = c_int64(), c_int64(), Error()
-    if kind > _LARGEST:
+    if kind >= 1 << 31:
         return None
     status = library().qcls_type_block(kind, byref(n_values), byref(n_bytes), byref(error))
-    if status == _UNKNOWN:
+    if status == Status.BAD_ARGUMENT:
         return None
     check(status, error)
     return n_values.value, n_bytes.value

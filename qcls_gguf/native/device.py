@@ -34,7 +34,6 @@ class Device:
     kind: Literal["CPU", "GPU", "iGPU", "other"]
     name: str
     free_bytes: int
-    total_bytes: int
 
     @property
     def is_gpu(self) -> bool:
@@ -83,7 +82,6 @@ def _described(index: int) -> abi.Struct | None:
     return device
 
 
-_LIBRARY = "libcuda.so.1"
 # of cuda.h
 _MAJOR, _MINOR = 75, 76
 
@@ -98,7 +96,7 @@ class CudaDevice:
     """the version of CUDA that the driver brings, such as 13000 for 13.0"""
 
 
-def first_cuda_device(library: str = _LIBRARY) -> CudaDevice | None:
+def first_cuda_device(library: str = "libcuda.so.1") -> CudaDevice | None:
     """The first GPU; None if there is no driver or no GPU is visible."""
     try:
         driver = ctypes.CDLL(library)

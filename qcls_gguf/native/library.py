@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import byref
 from dataclasses import dataclass
@@ -110,14 +110,10 @@ log = logging.getLogger("qcls_gguf.llama")
 logging.getLogger("qcls_gguf").addHandler(logging.NullHandler())  # quiet unless somebody listens
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _NOTHING = re.compile(r"^\w+: +|\*{4,}")  # the names of functions, and lines around other lines
-_log: Callable[[int, str], None] | None = None
 _n_loads, _loads_lock = 0, threading.Lock()
 
 
 def _pass_on(level: int, text: bytes, _user: Any) -> None:
-    if _log is not None:
-        _log(level, text.decode(errors="replace"))
-        return
     number = _LEVELS.get(level, logging.DEBUG)
     if log.isEnabledFor(number) and (words := _NOTHING.sub("", text.decode(errors="replace")).strip(" .\n")):
         log.log(number, "%s", words)
@@ -126,25 +122,17 @@ def _pass_on(level: int, text: bytes, _user: Any) -> None:
 _forward_log = LOG_FUNCTION(_pass_on)  # never replaced: C may be calling it while the log is changed
 
 
-def set_log(new: Callable[[int, str], None] | None) -> None:
-    """Send llama.cpp's log to `new(level, text)` (1 debug, 2 info, 3 warning, 4 error, 5 continued), or nowhere."""
-    global _log
-    _log = new
-    call("qcls_set_log", _forward_log if new is not None else LOG_FUNCTION(), None)
-
-
 @contextmanager
 def heard() -> Iterator[None]:
-    """What llama.cpp says inside goes to `log`, unless `set_log` sends it elsewhere."""
+    """What llama.cpp says inside goes to `log`."""
     global _n_loads
     with _loads_lock:
         _n_loads += 1
-        if _log is None:
-            call("qcls_set_log", _forward_log, None)
+        call("qcls_set_log", _forward_log, None)
     try:
         yield
     finally:
         with _loads_lock:
             _n_loads -= 1
-            if _n_loads == 0 and _log is None:
+            if _n_loads == 0:
                 call("qcls_set_log", LOG_FUNCTION(), None)

@@ -41,7 +41,6 @@ _ENDS = (
     "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<|end_of_text|>", "<|endoftext|>", "<|return|>", "</s>",
 )  # fmt: skip
 """What ends turns in published models."""
-_NO_SETTINGS = ModelConfig()
 _CHATML = ("<|im_start|>", "<|im_end|>")
 _USUAL = (
     *_CHATML, "<|endoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>",
@@ -82,7 +81,7 @@ def likely_mistakes(
     prompts: PromptSet,
     model: Vocabulary,
     *,
-    settings: ModelConfig = _NO_SETTINGS,
+    settings: ModelConfig,
     ignored: Collection[str] = (),
 ) -> tuple[LikelyMistake, ...]:
     """The likely mistakes; one that several prompts have is listed once.

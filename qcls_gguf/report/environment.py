@@ -17,7 +17,7 @@ from pydantic import Field
 
 from ..config.schema import Config
 from ..engine.resources import physical_cores, threads
-from ..model.placement import RESERVE_BYTES, gpus, room_bytes
+from ..model.placement import RESERVE_BYTES, gpus
 from ..native import devices
 from ..native.device import instruction_sets
 from ..system.control_groups import available_bytes
@@ -119,7 +119,8 @@ class FreeMemory(NamedTuple):
 def free_memory() -> FreeMemory:
     """What is free at this moment."""
     if seen := gpus():
-        return FreeMemory(True, sum(device.free_bytes for device in seen), room_bytes(seen))
+        free_bytes = [device.free_bytes for device in seen]
+        return FreeMemory(True, sum(free_bytes), sum(max(0, n_bytes - RESERVE_BYTES) for n_bytes in free_bytes))
     free = available_bytes()
     return FreeMemory(False, free, max(0, free - RESERVE_BYTES))
 

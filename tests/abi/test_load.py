@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator
 from ctypes import byref, c_void_p
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import gguf
 import pytest
-from conftest import SIZES, MakeModel, OpenContext, RunPython
+from conftest import SIZES, MakeModel
 from gguf_parts import finish
 from random_models import write_model
 from random_vocab import build_vocab
@@ -22,18 +21,9 @@ from qcls_gguf import __version__
 from qcls_gguf.errors import ModelError
 from qcls_gguf.native import NativeContext, NativeModel
 from qcls_gguf.native.abi import Error, ModelParams, Status, with_remedy
-from qcls_gguf.native.library import build_info, library, set_log
+from qcls_gguf.native.library import build_info, library
 
 PIN = Path(__file__).parents[2] / "vendor" / "pin.toml"
-
-
-@pytest.fixture
-def log() -> Iterator[list[tuple[int, str]]]:
-    """What llama.cpp logs while the test runs."""
-    lines: list[tuple[int, str]] = []
-    set_log(lambda level, text: lines.append((level, text)))
-    yield lines
-    set_log(None)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -159,68 +149,34 @@ def test_words_of_the_inside_are_left_out(message: str, said: str) -> None:
     assert not INSIDE.search(with_remedy(message))
 
 
-def test_the_log_goes_where_it_is_sent(
-    make_model: MakeModel,
-    open_context: OpenContext,
-    log: list[tuple[int, str]],
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
+def test_what_llama_cpp_says_of_a_load_reaches_a_logger(
+    make_model: MakeModel, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    open_context("qwen3")
-    text = "".join(text for _, text in log)
-    assert "general.architecture" in text
-    assert "llama_kv_cache" in text
-    assert {level for level, _ in log} <= {1, 2, 3, 4, 5}
-    with pytest.raises(ModelError):
-        NativeModel(tmp_path / "none.gguf")
-    assert any(level == 4 and "none.gguf" in text for level, text in log)
-    set_log(None)
-    n_lines = len(log)
-    NativeModel(make_model()).close()
-    assert len(log) == n_lines
-    assert capfd.readouterr() == ("", "")
-
-
-def test_warnings_of_a_load_reach_a_logger(make_model: MakeModel, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "qcls_gguf.llama"):
         NativeModel(make_model(pre="")).close()
+        with pytest.raises(ModelError):
+            NativeModel(tmp_path / "none.gguf")
     said = {record.getMessage(): record.levelno for record in caplog.records}
     assert said["missing pre-tokenizer type, using: 'default'"] == logging.WARNING
     assert "GENERATION QUALITY WILL BE DEGRADED!" in said
     assert any("general.architecture" in words for words, level in said.items() if level == logging.INFO)
+    assert any("none.gguf" in words for words, level in said.items() if level == logging.ERROR)
     n_records = len(caplog.records)
     NativeModel(make_model()).close()
     assert len(caplog.records) == n_records  # quiet by default
+    assert capfd.readouterr() == ("", "")
 
 
-def test_the_log_may_be_replaced_while_models_load(make_model: MakeModel) -> None:
-    loads = [threading.Thread(target=lambda: NativeModel(make_model()).close()) for _ in range(4)]
-    make_model()
-    lines: list[str] = []
-    for thread in loads:
-        thread.start()
-    for n in range(200):
-        set_log(None if n % 2 else lambda _level, text: lines.append(text))
-    for thread in loads:
-        thread.join()
-    set_log(None)
-
-
-def test_a_log_function_may_switch_the_log_off(make_model: MakeModel, run_python: RunPython) -> None:
-    code = """
-import sys
-from pathlib import Path
-from qcls_gguf.native import NativeContext, NativeModel
-from qcls_gguf.native.library import set_log
-lines = []
-def first_line(level, text):
-    lines.append(text)
-    set_log(None)
-set_log(first_line)
-NativeModel(Path(sys.argv[1])).close()
-print(len(lines))
-"""
-    assert run_python(code, make_model()).stdout == "1\n"
+def test_loads_of_many_threads_are_heard(make_model: MakeModel, caplog: pytest.LogCaptureFixture) -> None:
+    """Also one that goes on after another has ended."""
+    path, n = make_model(), 4
+    loads = [threading.Thread(target=lambda: NativeModel(path).close()) for _ in range(n)]
+    with caplog.at_level(logging.INFO, "qcls_gguf.llama"):
+        for thread in loads:
+            thread.start()
+        for thread in loads:
+            thread.join()
+    assert sum("general.architecture" in record.getMessage() for record in caplog.records) == n
 
 
 @pytest.mark.parametrize("after", [0.0, 0.5])

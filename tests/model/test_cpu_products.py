@@ -15,7 +15,6 @@ from oracle import Float32Array, decode_sequence
 from qcls_gguf.config.schema import CpuActivations
 from qcls_gguf.native import NativeModel
 from qcls_gguf.native.device import CPU_PRODUCTS, environment
-from qcls_gguf.native.library import set_log
 
 TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q6_K", "MXFP4"]
 """Those of which a random model can be written; tests/abi/test_products.py has all."""
@@ -41,15 +40,11 @@ bits. Measured: 0.013 to 0.019; 0.032 and 0.046 of Q6_K, of which llama.cpp has 
 always have one for 32. One token of 64 chooses another expert by that difference, so its row differs by up to 0.75."""
 
 
-def layouts_of(path: Path, use: str) -> tuple[NativeModel, bool]:
+def layouts_of(path: Path, use: str, caplog: pytest.LogCaptureFixture) -> tuple[NativeModel, bool]:
     """The model, and whether it has weights in our layout."""
-    log: list[str] = []
-    set_log(lambda _level, text: log.append(text))
-    try:
-        with environment({CPU_PRODUCTS: use}):
-            return NativeModel(path), any("CPU_QCLS model buffer" in line for line in log)
-    finally:
-        set_log(None)
+    caplog.clear()
+    with caplog.at_level("INFO", "qcls_gguf.llama"), environment({CPU_PRODUCTS: use}):
+        return NativeModel(path), "CPU_QCLS model buffer" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -57,11 +52,15 @@ def layouts_of(path: Path, use: str) -> tuple[NativeModel, bool]:
     [*(("qwen3", name) for name in TYPES), *(("qwen3moe", name) for name in ("Q8_0", "Q4_1", "Q4_K", "Q6_K"))],
 )
 def test_near_llama_cpp_and_equal_in_every_decode(
-    arch: str, weight_type: str, make_model: MakeModel, open_context: OpenContext
+    arch: str,
+    weight_type: str,
+    make_model: MakeModel,
+    open_context: OpenContext,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = make_model(arch, weight_type=weight_type, n_embd=512, n_ff=768 if arch == "qwen3" else 1024)
-    stock, switched_off = layouts_of(path, "0")
-    ours, is_ours = layouts_of(path, "1")
+    stock, switched_off = layouts_of(path, "0", caplog)
+    ours, is_ours = layouts_of(path, "1", caplog)
     assert not switched_off
     with stock, ours:
         if not is_ours:
@@ -75,10 +74,12 @@ def test_near_llama_cpp_and_equal_in_every_decode(
         np.testing.assert_array_equal(found, rows[-1][: len(found)])
 
 
-def test_finer_activations_are_nearer(make_model: MakeModel, open_context: OpenContext) -> None:
+def test_finer_activations_are_nearer(
+    make_model: MakeModel, open_context: OpenContext, caplog: pytest.LogCaptureFixture
+) -> None:
     """Models that are open beside each other, each with its precision."""
     path = make_model(weight_type="Q4_1", n_embd=512, n_ff=768)
-    if not layouts_of(path, "1")[1]:
+    if not layouts_of(path, "1", caplog)[1]:
         pytest.skip("this processor has no such products")
     words: tuple[CpuActivations, ...] = "fast", "default", "fine"
     with ExitStack() as stack:
@@ -101,12 +102,14 @@ def test_weights_that_are_floats_give_the_same_in_every_decode(
 
 
 @pytest.mark.parametrize("arch", ROTATED)
-def test_rotations_are_those_of_llama_cpp(arch: str, make_model: MakeModel, open_context: OpenContext) -> None:
+def test_rotations_are_those_of_llama_cpp(
+    arch: str, make_model: MakeModel, open_context: OpenContext, caplog: pytest.LogCaptureFixture
+) -> None:
     path = make_model(arch, weight_type="Q8_0")
     command = [sys.executable, "-c", ROWS_OF_LLAMA_CPP, str(path)]
     environ = {**os.environ, CPU_PRODUCTS: "0"}
     done = subprocess.run(command, env=environ, cwd=Path(__file__).parents[1], capture_output=True, check=True)
-    model, has_our_products = layouts_of(path, "0")
+    model, has_our_products = layouts_of(path, "0", caplog)
     assert not has_our_products  # rotations alone are ours here, because contexts are made without the variable
     with model:
         for n_threads in (1, 3):

@@ -36,7 +36,7 @@ GIB = 1 << 30
 
 def gpu_of(free_mib: int) -> list[Device]:
     """One that is made up: it says what it has free, and llama.cpp computes on the CPU."""
-    return [Device(kind="GPU", name="made up", free_bytes=free_mib << 20, total_bytes=80 * GIB)]
+    return [Device(kind="GPU", name="made up", free_bytes=free_mib << 20)]
 
 
 def most_taken(classifier: Classifier) -> ContextMemory:
@@ -224,7 +224,7 @@ from qcls_gguf.engine import open as engine_open
 from qcls_gguf.model import open as model_open, placement
 from qcls_gguf.native import Device
 
-gpu = Device(kind="GPU", name="made up", free_bytes=3 << 30, total_bytes=80 << 30)
+gpu = Device(kind="GPU", name="made up", free_bytes=3 << 30)
 placement.gpus = model_open.gpus = engine_open.gpus = lambda: [gpu]
 config = load_config(sys.argv[1])
 with Model.open(config.model, config.runtime) as model, Classifier.from_config(config, model=model) as first:

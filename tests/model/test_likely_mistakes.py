@@ -175,7 +175,7 @@ def test_the_same_mistake_of_several_prompts_is_told_once(model: Model) -> None:
     names = ("a", "b", "c")
     prompts = [{"name": name, "labels": ["red", "blue"]} for name in names]
     config = parse_config(yaml.safe_dump({"prompts": prompts, "prompt_template": GOOD + "{x}:"}), folder=Path())
-    (mistake,) = likely_mistakes(config.prompts, compile_prompts(config.prompts, model), model)
+    (mistake,) = likely_mistakes(config.prompts, compile_prompts(config.prompts, model), model, settings=config.model)
     assert mistake.prompts == names
     assert mistake.place == "prompts.a.prompt_template (and of 2 more)"
 
@@ -185,7 +185,7 @@ def test_the_embedded_model_knows_its_own_prompts_only() -> None:
         for name in config_names():
             config = load_config(config_path(name))
             compiled = compile_prompts(config.prompts, model)
-            assert likely_mistakes(config.prompts, compiled, model) == (), name
+            assert likely_mistakes(config.prompts, compiled, model, settings=config.model) == (), name
         (mistake,) = found(model, {"prompt_template": GOOD})
     assert (mistake.kind, mistake.place) == ("untrained", "prompts.color")
 

@@ -88,15 +88,16 @@ def test_classifiers_of_many_threads_leave_no_memory(run_python: RunPython) -> N
 
 
 WEIGHTS = """
-import sys
+import logging, sys
+from io import StringIO
 from pathlib import Path
 from qcls_gguf.native import NativeModel
-from qcls_gguf.native.library import set_log
 
-log = []
-set_log(lambda _level, text: log.append(text))
+log = StringIO()
+logging.basicConfig(stream=log, level="INFO")
 NativeModel(Path(sys.argv[1])).close()
-print(any(f"{layout} model buffer size" in line for line in log for layout in ("CPU_QCLS", "CPU_REPACK")))
+logging.disable()
+print(any(f"{layout} model buffer size" in log.getvalue() for layout in ("CPU_QCLS", "CPU_REPACK")))
 before = resident_mib()
 for _ in range(4):
     NativeModel(Path(sys.argv[1])).close()

@@ -147,7 +147,7 @@ def weights(gib: int) -> tuple[int, ...]:
 
 def gpus_of(*free_gib: float) -> list[Device]:
     free_bytes = [round(gib * GIB) for gib in free_gib]
-    return [Device(kind="GPU", name="", free_bytes=free, total_bytes=free) for free in free_bytes]
+    return [Device(kind="GPU", name="", free_bytes=free) for free in free_bytes]
 
 
 PLACED: dict[bool, list[tuple[Layers, tuple[float, ...], int, int]]] = {

@@ -19,7 +19,7 @@ SIZES = st.integers(1, 900).map(lambda n: n * MIB)
 
 
 def gpus_of(*free_bytes: int) -> list[Device]:
-    return [Device(kind="GPU", name="", free_bytes=free, total_bytes=free) for free in free_bytes]
+    return [Device(kind="GPU", name="", free_bytes=free) for free in free_bytes]
 
 
 def divisions(n: int, n_gpus: int) -> Iterator[tuple[int, ...]]:
@@ -102,7 +102,7 @@ def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_lay
 
 
 def test_only_gpus_with_layers_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = Device(kind="CPU", name="", free_bytes=1, total_bytes=1)
+    cpu = Device(kind="CPU", name="", free_bytes=1)
     found = [cpu, *gpus_of(1, 2, 3)]
     monkeypatch.setattr(module, "devices", lambda: found)
     monkeypatch.setattr(module, "gpus", lambda: found[1:])

@@ -107,7 +107,7 @@ def test_a_gpu_that_is_not_used_has_a_reason(tmp_path: Path, monkeypatch: pytest
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, backend: str, capability: int, n_gpus: int) -> None:
     build = replace(build_info(), backend=backend)
-    gpu = Device(kind="GPU", name="a GPU", free_bytes=1, total_bytes=1)
+    gpu = Device(kind="GPU", name="a GPU", free_bytes=1)
     monkeypatch.setattr(device_module, "build_info", lambda: build)
     monkeypatch.setattr(device_module, "first_cuda_device", lambda: CudaDevice(capability=capability, driver=13000))
     monkeypatch.setattr(device_module, "devices", lambda: [gpu] * n_gpus)
