@@ -15,7 +15,7 @@ from .core.startup import prepare
 from .engine.open import open_model
 from .errors import ConfigError
 from .model import Model, OpenModels
-from .prompts.chat import is_chat, render_prompts
+from .prompts.chat import render_prompts
 from .system.lifetimes import Closing, OnStep
 
 OnProgress = Callable[[str, int, int], None]
@@ -93,10 +93,9 @@ class ClassifierOpener(Closing):
 
         Raises what Classifier.from_config raises.
         """
-        if not is_chat(config.prompts):
+        if not any(prompt.is_chat for prompt in config.prompts):
             return config
-        found = render_prompts(config.prompts, self.model_of(config), config.model)
-        return config.changed(prompts=found.prompts)
+        return config.changed(prompts=render_prompts(config.prompts, self.model_of(config), config.model).prompts)
 
     def progress(self, part: str, items: Sequence[T]) -> Iterator[T]:
         """The items of a part of the work, one by one; on_progress is called when one is done."""

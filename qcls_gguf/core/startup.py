@@ -25,7 +25,6 @@ from ..model import Model, OpenModels
 from ..model.placement import device_name, used_gpus
 from ..native import build_info
 from ..native.device import driver_step
-from ..prompts.chat import is_chat
 from ..score.adjustment import content_free_queries
 from ..score.result import ModelInfo
 from ..system.lifetimes import Ledger, OnStep, check_gil
@@ -89,7 +88,7 @@ def prepare(
     if config.runtime.n_gpu_layers != 0 and (step := driver_step()):
         ledger.step("GPU code", step)
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
-    fitted = None if is_chat(config.prompts) else read_fitted(config)
+    fitted = None if any(prompt.is_chat for prompt in config.prompts) else read_fitted(config)
     models = model if isinstance(model, OpenModels) else OpenModels(offline=offline, on_load=on_load)
     opened = model if isinstance(model, Model) else open_model(config, models, audit=audit, ledger=ledger)
     if opened.opened_with != config.runtime.of_model:

@@ -21,7 +21,7 @@ from ..model.header import TensorInfo
 from ..model.open import context_memory, open_vocabulary
 from ..model.placement import ON_CPU, fitted_placement, flash_attention, gpus, is_scarce, used_gpus
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
-from ..prompts.chat import is_chat, render_prompts
+from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.lifetimes import Ledger
 from .capacity import limits
@@ -127,10 +127,10 @@ def compile_config(
     gave already. Reads the rows of the output matrix of a Model. Raises ConfigError, ModelError.
     """
     ledger, chat = ledger or Ledger(), chat or config.model
-    if is_chat(config.prompts):
+    if n_rendered := sum(prompt.is_chat for prompt in config.prompts):
         rendered = render_prompts(config.prompts, model, chat)
         whose = "the configuration's" if chat.chat_template else "the file's own"
-        what = f"{whose}, {counted(rendered.n_rendered, 'prompt')}"
+        what = f"{whose}, {counted(n_rendered, 'prompt')}"
         if rendered.folded:
             what += f"; it has no turn for a system text, which begins the user's: {', '.join(rendered.folded)}"
         if rendered.end:

@@ -156,9 +156,7 @@ def _fetch(request: HubRequest) -> Path:
         with suppress(ConfigError, ModelError):
             return _find_cached(request)
         raise
-    first, *others = _choose(
-        list_variants(file.rfilename for file in info.siblings or ()), request, offline=False
-    ).files
+    first, *others = _choose(list_variants(file.rfilename for file in info.siblings or ()), request, offline=False)
     path = Path(hf_hub_download(request.repo, first, revision=request.revision))
     # Later parts come from the commit of the first, however the branch moves in between. In the cache the path is
     # FOLDER/snapshots/COMMIT/FILE.
@@ -182,27 +180,26 @@ def _find_cached(request: HubRequest) -> Path:
         variants = list_variants(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
     if not variants:
         raise ModelError(f"{request} is not in the local cache: {_GO_ONLINE} to download it")
-    return root / _choose(variants, request, offline=True).files[0]
+    return root / _choose(variants, request, offline=True)[0]
 
 
-def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) -> Variant:
-    """The one variant that the request names or that the default picks; a miss lists what there is instead."""
+def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) -> tuple[str, ...]:
+    """The files of the one variant that is named, or the default; a miss lists what there is instead."""
     if not variants:
         raise ConfigError(f"{request} has no GGUF model: name a repository with .gguf files, often one ending in -GGUF")
     matches = matching(variants, request.quantization or DEFAULT_QUANTIZATION)
     if not matches and request.quantization is None and len(variants) == 1:
         matches = list(variants)
     if len(matches) == 1:
+        files = matches[0].files
         if not matches[0].complete:
             remedy = f"{_GO_ONLINE} to complete it" if offline else "choose another file"
-            raise ModelError(
-                f"{request} lacks parts of {matches[0].files[0]}, it has {len(matches[0].files)}: {remedy}"
-            )
-        return matches[0]
+            raise ModelError(f"{request} lacks parts of {files[0]}, it has {len(files)}: {remedy}")
+        return files
     wanted = request.quantization or f"{DEFAULT_QUANTIZATION}, the default"
     if matches:
-        files = ", ".join(variant.files[0] for variant in matches)
-        raise ConfigError(f"{request} has several files for {wanted}: name one, as {request}:FILE, of {files}")
+        names = ", ".join(variant.files[0] for variant in matches)
+        raise ConfigError(f"{request} has several files for {wanted}: name one, as {request}:FILE, of {names}")
     labels = ", ".join(dict.fromkeys(variant.label for variant in variants))
     if offline:
         raise ModelError(f"{request}: {wanted}, is not in the local cache, which has {labels}: {_GO_ONLINE} for others")

@@ -63,7 +63,9 @@ class Templates:
         self._fragment_of = [fragments.index(prompt.fragment) for prompt in prompts.prompts]
         stable = {prompt.fragment: prompt.stable for prompt in prompts.prompts}
         self._stable = [np.array(stable[fragment], np.int32) for fragment in fragments]
-        self._possible = prompts.has_one_text_a_prefix
+        both = {(prompt.prefix, prompt.fragment) for prompt in prompts.prompts}
+        self._possible = len(both) == len(set(prompts.prefixes))
+        """Whether prompts with the same cached prefix have the same text around the query, too."""
         self._roots = dict(zip(holders, self._fragment_of, strict=True))  # the fragment after a prefix
         self._made: dict[tuple[int, ...], Template | None] = {}
         self._n_bytes = 0

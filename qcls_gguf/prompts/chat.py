@@ -52,8 +52,6 @@ class RenderedPrompts:
 
     prompts: tuple[PromptConfig, ...]
     """in the order given, with the rendered text as `prompt_template`; the slots for labels and name are still in it"""
-    n_rendered: int
-    """how many of them the chat template rendered"""
     folded: tuple[str, ...]
     """names of those whose system text stands in the user's turn, because the template has no such turn for it"""
     end: str | None
@@ -127,11 +125,6 @@ def is_token(model: Tokenizer, text: str) -> bool:
     return len(model.tokenize(text, parse_special=True)) == 1
 
 
-def is_chat(prompts: Sequence[PromptConfig]) -> bool:
-    """Whether the model's chat template is needed for any prompt."""
-    return any(prompt.is_chat for prompt in prompts)
-
-
 def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: ModelConfig) -> RenderedPrompts:
     """Give every prompt a whole text; one that has it already stays as it is.
 
@@ -151,8 +144,7 @@ def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: 
             label_end = prompt.label_end or end
             prompt = prompt.changed(prompt_template=text, system=None, user=None, answer_cue=None, label_end=label_end)
         rendered.append(prompt)
-    n_rendered = sum(prompt.is_chat for prompt in prompts)
-    return RenderedPrompts(prompts=tuple(rendered), n_rendered=n_rendered, folded=tuple(folded), end=end)
+    return RenderedPrompts(prompts=tuple(rendered), folded=tuple(folded), end=end)
 
 
 def chat_of(model: ChatModel, settings: ModelConfig) -> Chat:

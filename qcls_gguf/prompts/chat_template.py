@@ -179,12 +179,12 @@ def _bounded_steps() -> Iterator[None]:
         sys.settrace(before)
 
 
-def _words(error: Exception) -> str:
+def _words(error: object) -> str:
     return " ".join(str(error).split())[:200]
 
 
 def _raise(message: object = "") -> None:
-    raise ChatRefusalError(_words(Exception(message)))
+    raise ChatRefusalError(_words(message))
 
 
 def _check_size(size: int) -> None:

@@ -59,12 +59,6 @@ class PromptSet:
         """The tokens of the prompts' cached prefixes."""
         return tuple(prompt.prefix for prompt in self.prompts)
 
-    @property
-    def has_one_text_a_prefix(self) -> bool:
-        """Whether prompts with the same cached prefix have the same text around the query, too."""
-        both = {(prompt.prefix, prompt.fragment) for prompt in self.prompts}
-        return len(both) == len(set(self.prefixes))
-
     @cached_property
     def label_tokens(self) -> Int32Array:
         """(n,) the tokens of all edges of the label tries, ascending."""

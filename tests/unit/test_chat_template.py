@@ -107,7 +107,6 @@ def test_a_template_of_the_configuration_goes_before_the_files() -> None:
 def test_a_system_text_that_is_refused_begins_the_users_turn() -> None:
     rendered = render_prompts([PROMPT, PROMPT.changed(name="b", system=None)], File(GEMMA), ModelConfig())
     assert rendered.folded == ("colour",)
-    assert rendered.n_rendered == 2
     assert "user\nOne of [{labels}].\n\nquery: {query} end<end_of_turn>" in rendered.prompts[0].template
     assert render_prompts([PROMPT], File(CHATML), ModelConfig()).folded == ()
 
