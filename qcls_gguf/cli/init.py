@@ -124,9 +124,7 @@ def _next(out: Path, data: Path | None, found: LabelColumns | None, reading: Rea
         columns = "" if found.query == "query" else f" --query-column {shlex.quote(found.query)}"
         if found.ignored:
             columns += f" --ignore-columns {shlex.quote(','.join(found.ignored))}"
-        for option, value in (
-            *(("--input-format", reading.format), ("--encoding", reading.encoding), ("--delimiter", reading.delimiter)),
-        ):
-            columns += f" {option} {shlex.quote(value)}" if value else ""
+        options = {"--input-format": reading.format, "--encoding": reading.encoding, "--delimiter": reading.delimiter}
+        columns += "".join(f" {option} {shlex.quote(value)}" for option, value in options.items() if value)
         commands.append(f"qcls-gguf eval -c {config} --data {shlex.quote(str(data))}{columns}")
     return [*commands, f"qcls-gguf run -c {config}"]

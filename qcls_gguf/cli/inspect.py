@@ -70,7 +70,7 @@ def inspect_config(
     show(record, view, format)
 
 
-def models(format: o.Format = "table", quiet: o.Quiet = False) -> None:
+def models(format: o.Format = "table") -> None:
     """List the GGUF models on this machine: the embedded one, those of Python packages, Ollama and the hub.
 
     Give the names of packages and of Ollama's models as --model, those of the hub's cache as --hf-repo. Nothing is
@@ -101,12 +101,7 @@ def schema() -> None:
     \b
     # yaml-language-server: $schema=config.schema.json
     """
-    print(schema_text())
-
-
-def schema_text() -> str:
-    """The JSON Schema of a configuration, as the command prints it."""
     from ..config.load import config_json_schema
     from ..report.record import json_text
 
-    return json_text(config_json_schema(), indent=2)
+    print(json_text(config_json_schema(), indent=2))

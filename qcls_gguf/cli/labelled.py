@@ -13,7 +13,7 @@ from ..data.rows import Reading
 from ..errors import ConfigError
 from ..report.files import Output
 from . import options as o
-from .terminal import EXIT_OTHER, check_outputs, long_work, needs, say_what_is_written, show
+from .terminal import EXIT_OTHER, check_outputs, long_work, needs, show, show_fitted
 
 
 def evaluate(
@@ -151,13 +151,11 @@ def calibrate(
     else:
         with long_work(offline, quiet) as opener:
             record, text = learning.calibrate(settings, data, opener, n_folds=n_folds, seed=seed, **rows)
-        view, why_not = (
-            learning.calibration_document(record),
-            "no fit lowers the held-out log-loss by more than one standard error",
-        )
+        view = learning.calibration_document(record)
+        why_not = "no fit lowers the held-out log-loss by more than one standard error"
         left_out = [name for name, fit in record.prompts.items() if not fit.accepted]
-    show(record, view, format, None, [] if text is None else [Output("--out", out, lambda: text)])
-    code = say_what_is_written(None if text is None else str(out), "calibration", why_not, quiet, left_out)
+    file = None if text is None else Output("--out", out, lambda: text)
+    code = show_fitted(record, view, format, file, "calibration", why_not, left_out, quiet)
     return EXIT_OTHER if target_error is not None and left_out else code
 
 
@@ -214,11 +212,10 @@ def learn(
             depths=depths or (),
             seed=seed,
         )
-    outputs = [] if content is None else [Output("--out", out, lambda: content)]
-    show(record, learn_document(record), format, None, outputs)
-    written = None if content is None else str(out)
+    why_not = "no head is better than the labels' texts"
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]
-    return say_what_is_written(written, "heads", "no head is better than the labels' texts", quiet, left_out)
+    file = None if content is None else Output("--out", out, lambda: content)
+    return show_fitted(record, learn_document(record), format, file, "heads", why_not, left_out, quiet)
 
 
 def _scoring(name: str) -> Scoring:

@@ -12,8 +12,6 @@ from ..data.rows import Reading, all_queries
 from . import options as o
 from .terminal import EXIT_OTHER, check_outputs, long_work, show, with_options
 
-_QUERY_TOKENS = (range(2, 10), range(6, 7))
-
 
 def bench(
     queries: o.Queries = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
@@ -64,7 +62,7 @@ def bench(
         configs=tuple(configs),
         input=queries,
         reading=Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter),
-        query_tokens=tuple(range(n, n + 1) for n in query_tokens or ()) or _QUERY_TOKENS,
+        query_tokens=tuple(range(n, n + 1) for n in query_tokens or ()) or (range(2, 10), range(6, 7)),
         batches=tuple(dict.fromkeys(batch or [1])),
         n_requests=n_requests,
         n_warm_up=n_warm_up,

@@ -18,7 +18,6 @@ from ..errors import ConfigError
 if TYPE_CHECKING:
     from ..config.schema import Config
 
-RecordFormat = Literal["table", "json"]
 _DEFAULT = "Default: the configuration's."
 
 # fmt: off
@@ -66,7 +65,7 @@ SkipBad = Annotated[bool, Option("--skip-bad",
 PromptNames = Annotated[list[str] | None, Option("--prompt", metavar="NAME",
     help="A prompt to take; repeatable. Default: all.")]
 Force = Annotated[bool, Option("--force", help="Overwrite the file.")]
-Format = Annotated[RecordFormat, Option("--format", "-f", help="Tables for people, JSON for machines.")]
+Format = Annotated[Literal["table", "json"], Option("--format", "-f", help="Tables for people, JSON for machines.")]
 Html = Annotated[Path | None, Option("--html", metavar="FILE", help="Also write the report as a page.")]
 # fmt: on
 

@@ -19,13 +19,11 @@ from ..errors import ConfigError, ModelError, QclsError
 from ..report.files import Output, check_writable, show_and_write
 
 if TYPE_CHECKING:
-    from ..opening import ClassifierOpener, OnProgress
+    from ..opening import ClassifierOpener
     from ..report.record import Record
 
-EXIT_OTHER, EXIT_USAGE, EXIT_MODEL = 1, 2, 3
+EXIT_OTHER = 1
 _LOST = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
-_LONGEST_WARNING = 140
-_EXITS = {ConfigError: EXIT_USAGE, ModelError: EXIT_MODEL}
 OPTIONS: set[str] = set()
 """of the command that runs, such as --data"""
 _QUOTED = re.compile(r"`([a-z_]+)`")
@@ -50,7 +48,7 @@ def exit_codes() -> Iterator[None]:
         _end(EXIT_OTHER, f"standard output could not be written: {e.strerror}" if is_output else str(e))
     except QclsError as e:
         say(f"qcls-gguf: {shown(e)}")
-        sys.exit(next((code for kind, code in _EXITS.items() if isinstance(e, kind)), EXIT_OTHER))
+        sys.exit(2 if isinstance(e, ConfigError) else 3 if isinstance(e, ModelError) else EXIT_OTHER)
 
 
 def _end(code: int, message: str = "") -> NoReturn:
@@ -125,7 +123,7 @@ def classifier_opener(offline: bool, quiet: bool, *, warns: bool = True) -> Clas
     from ..opening import ClassifierOpener
 
     def warn(mistake: object) -> None:
-        print_warning(textwrap.shorten(str(mistake), _LONGEST_WARNING, placeholder=" … (inspect says more)"))
+        print_warning(textwrap.shorten(str(mistake), 140, placeholder=" … (inspect says more)"))
 
     on_step, on_warning = None if quiet else print_step, warn if warns and not quiet else None
     return ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=on_warning)
@@ -133,20 +131,14 @@ def classifier_opener(offline: bool, quiet: bool, *, warns: bool = True) -> Clas
 
 @contextmanager
 def long_work(offline: bool, quiet: bool) -> Iterator[ClassifierOpener]:
-    """The same, which also shows how far the work has come."""
-    with classifier_opener(offline, quiet) as opener, progress_bars(quiet) as opener.on_progress:
-        yield opener
-
-
-@contextmanager
-def progress_bars(quiet: bool) -> Iterator[OnProgress]:
-    """A bar on the terminal for every part of the work; it appears with the first (part, done, total)."""
+    """The same, with a bar on the terminal for every part of the work, which appears with its first item."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     terminal = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=terminal, transient=True, disable=quiet or not terminal.is_terminal) as bars:
+    bars = Progress(*columns, console=terminal, transient=True, disable=quiet or not terminal.is_terminal)
+    with classifier_opener(offline, quiet) as opener, bars:
         tasks = {}
 
         def on_progress(part: str, done: int, total: int) -> None:
@@ -154,7 +146,8 @@ def progress_bars(quiet: bool) -> Iterator[OnProgress]:
                 tasks[part] = bars.add_task(part, total=total)
             bars.update(tasks[part], completed=done)
 
-        yield on_progress
+        opener.on_progress = on_progress
+        yield opener
 
 
 def needs(feature: str, package: str, extra: str) -> None:
@@ -195,13 +188,16 @@ def show(record: Record, view: Any, form: str, html: Path | None = None, outputs
     show_and_write(printed, [*outputs, *([Output("--html", html, page)] if html else [])])
 
 
-def say_what_is_written(path: str | None, key: str, why_not: str, quiet: bool, left_out: Sequence[str] = ()) -> int:
-    """Say which file was written for the configuration, or why none was; returns the exit code.
+def show_fitted(
+    record: Record, view: Any, form: str, out: Output | None, key: str, why_not: str, left_out: list[str], quiet: bool
+) -> int:
+    """Print the record, write the file, and say how to use it, or why there is none; returns the exit code.
 
-    key: of the file in the configuration; left_out: prompts that are not in it.
+    out: None: nothing was fitted; key: of the file in the configuration; left_out: prompts that are not in it.
     """
+    show(record, view, form, None, [out] if out else [])
     but = f"; left out: {', '.join(left_out)}" if left_out else ""
-    written = f"written: {path}{but}; to use it, name it in the configuration: `{key}: FILE`"
+    written = out and f"written: {out.path}{but}; to use it, name it in the configuration: `{key}: FILE`"
     if not quiet:
-        say(printable_lines(written if path else f"nothing written: {why_not}"))
-    return 0 if path else EXIT_OTHER
+        say(printable_lines(written or f"nothing written: {why_not}"))
+    return 0 if out else EXIT_OTHER

@@ -346,7 +346,10 @@ def read_heads(config: Config, calibration: Calibration | None) -> Heads | None:
     about, heads = _read(config.heads)
     with prefixed(f"heads: {config.heads}"):
         for name, head in heads.items():
-            _check_prompt(name, head, about.prompts[name].hash, prompts)
+            if name not in prompts:
+                raise ConfigError(f"prompts.{name}: is no prompt of the configuration, {hint(name, list(prompts))}")
+            if about.prompts[name].hash != head_hash(prompts[name], head):
+                raise ConfigError(f"prompts.{name}: was learnt with other labels, or another text: {_LEARN_AGAIN}")
             if calibration and name in calibration.prompts and calibration.prompts[name].fits_scores:
                 raise ConfigError(
                     f"prompts.{name}: has a head, and the calibration fits its labels' scores: remove one"
@@ -471,11 +474,3 @@ def _head(entry: _Entry, weight: npt.NDArray[Any], bias: npt.NDArray[Any], about
     if entry.text is not None and entry.text.count(SLOT) != 1:
         raise ValueError("a text without one slot")
     return Head(weight=weight, bias=bias, **{key: getattr(entry, key) for key in _OF_HEAD})
-
-
-def _check_prompt(name: str, head: Head, wanted: str, prompts: Mapping[str, PromptConfig]) -> None:
-    prompt = prompts.get(name)
-    if prompt is None:
-        raise ConfigError(f"prompts.{name}: is no prompt of the configuration, {hint(name, list(prompts))}")
-    if wanted != head_hash(prompt, head):
-        raise ConfigError(f"prompts.{name}: was learnt with other labels, or another text: {_LEARN_AGAIN}")

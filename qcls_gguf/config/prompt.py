@@ -33,11 +33,9 @@ _NOTHING = {
 }
 NO_CONTENT = {word: kind for kind, words in _NOTHING.items() for word in words.split()}
 """Labels that may be right for a query without content, by what they mean; they stand at the end of a list."""
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
 """What a prompt's text is made from."""
 _MAX_LABELS = 10_000
-_MAX_CONTENT_FREE = 100  # computed at start-up
 _CUE = "{name}:"  # docs/real-models.md has the figures
 _NO_TEXT = object()
 
@@ -57,11 +55,10 @@ _BRACED = re.compile(r"\{ ?[A-Za-z_]{1,30} ?\}")
 _QUERY_WORDS = ("text", "input", "query", "question", "sentence", "content", "message", "document", "q")
 _LABEL_WORDS = ("label", "options", "choices", "classes", "categories", "label_list")
 
-Confidence: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]
-Temperature: TypeAlias = Annotated[float, Field(strict=True, ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)]
+Temperature: TypeAlias = Annotated[float, Field(strict=True, ge=0.01, le=100.0)]
 Queries: TypeAlias = Annotated[
     tuple[Text, ...],
-    Field(min_length=1, max_length=_MAX_CONTENT_FREE, json_schema_extra={"uniqueItems": True}),
+    Field(min_length=1, max_length=100, json_schema_extra={"uniqueItems": True}),  # computed at start-up
     LISTED,
     distinct("query"),
 ]
@@ -135,7 +132,7 @@ class PromptConfig(Settings):
         description="the queries from which such a prior is computed")
     temperature: Temperature | None = Field(default=None,
         description="divides the scores before the softmax; default: the calibration's, else 1")
-    min_confidence: Confidence | None = Field(default=None,
+    min_confidence: Annotated[float, Field(strict=True, gt=0, le=1)] | None = Field(default=None,
         description="answer the fallback if the best label is less probable")
     fallback: VisibleText | None = Field(default=None,
         description="the answer below min_confidence; need not be a label")

@@ -37,7 +37,6 @@ LONGEST = 1 << 20
 """characters that a text may have; a whole file may have no more bytes"""
 OWN_VARIABLES = ("messages", "add_generation_prompt", "bos_token", "eos_token")
 """what a chat template gets from the program"""
-_OURS = "refused"
 _PLAIN_WORDS = {"a valid boolean": "true or false", "a valid integer": "a whole number", " after validation": ""}
 _LONGEST_NAME = 100
 _EMPTY = "is empty: give it a text, one that begins with > or | in quotes, or remove it"
@@ -52,7 +51,7 @@ class Mistake(NamedTuple):
 
 def refusal(what: str, *where: Step) -> PydanticCustomError:
     """The error of a check; where: the keys below the checked value."""
-    return PydanticCustomError(_OURS, "{what}", {"what": what, "where": where})
+    return PydanticCustomError("refused", "{what}", {"what": what, "where": where})
 
 
 class Settings(BaseModel):

@@ -18,7 +18,6 @@ MAX_LISTED = 20
 _LONGEST = 80
 _LARGE = 10**20
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
-_SURE = 0.85
 _KINDS = {bool: "a truth value", int: "a number", float: "a number", str: "text", dict: "a mapping"}
 
 _repr = reprlib.Repr()
@@ -48,12 +47,8 @@ ALIKE = "differ only in case, white space, invisible characters or how accents a
 def seen_as(text: str) -> str:
     """A text as a reader perceives it: without case, white space and invisible characters, with accents normalised."""
     composed = unicodedata.normalize("NFKC", text).casefold()
-    return "".join(c for c in composed if not c.isspace() and not is_invisible(c))
-
-
-def is_invisible(character: str) -> bool:
-    """Whether a character is one of control or format, or chooses a variant of the one before it."""
-    return unicodedata.category(character) in ("Cc", "Cf") or "\ufe00" <= character <= "\ufe0f"
+    seen = (c for c in composed if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf"))
+    return "".join(c for c in seen if not "\ufe00" <= c <= "\ufe0f")  # which choose a variant of the one before
 
 
 def digest_of(value: object) -> str:
@@ -127,7 +122,7 @@ def close_to(name: Any, known: Sequence[str]) -> str | None:
     import difflib  # for errors only
 
     text = name[:_LONGEST]
-    if close := difflib.get_close_matches(text, known, n=1, cutoff=_SURE):
+    if close := difflib.get_close_matches(text, known, n=1, cutoff=0.85):
         return close[0]
     with_it = [name for name in known if text in name.split("_")]
     if len(with_it) == 1:

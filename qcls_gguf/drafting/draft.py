@@ -61,7 +61,6 @@ _WORDINGS = {
     ),
 }
 _CUE = "{name}:"
-_COMMENT_CELLS = 100
 _LARGEST_ON_CPU = 2_000_000_000
 """a larger file makes a CPU of few cores take seconds for a text"""
 
@@ -269,5 +268,5 @@ def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:
 def _with_comment(text: str, comment: str) -> str:
     """The YAML with a comment after its first line."""
     first, rest = text.split("\n", 1)
-    lines = [f"  # {line}\n" for line in wrap(comment, _COMMENT_CELLS)]
+    lines = [f"  # {line}\n" for line in wrap(comment, 100)]
     return f"{first}\n{''.join(lines)}{rest}"

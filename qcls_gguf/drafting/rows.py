@@ -87,10 +87,8 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
 
 def _query_column(cells: Mapping[str, list[list[str]]], columns: LabelledColumns) -> str:
     left = [name for name in cells if name not in (*columns.labels, *columns.ignored)]
-    for usual in _QUERY_NAMES:
-        for name in left:
-            if name.lower() == usual:
-                return name
+    if usual := [name for name in left if name.lower() in _QUERY_NAMES]:
+        return min(usual, key=lambda name: _QUERY_NAMES.index(name.lower()))
     if not left:
         raise ConfigError("has no column left for the texts")
     texts = {name: ["|".join(cell) for cell in cells[name]] for name in left}

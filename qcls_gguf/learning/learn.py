@@ -26,13 +26,7 @@ from ..evaluation.passes import Truth, not_applicable, read_rows, truth_of, usab
 from ..evaluation.records import data_record
 from ..opening import ClassifierOpener, OnProgress
 from ..score.adjustment import log_prior
-from ..statistics import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    binomial_cdf,
-    softmax,
-)
+from ..statistics import BoolArray, FloatArray, IntArray, binomial_cdf, softmax
 from .fit import N_FOLDS, SIGNIFICANT, Candidate, choose, held_out
 from .passes import HalfArray, Scores, common_text, read_states, tried_depths
 from .report import LearnRecord, LearntPrompt

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from qcls_gguf.cli.inspect import schema_text
 from qcls_gguf.config.load import config_json_schema, load_config, parse_config
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.resources import config_names, config_path, schema_path
@@ -145,7 +144,7 @@ def test_every_mistake_of_a_file_has_its_line(tmp_path: Path) -> None:
 
 def test_the_schema_of_the_configs_folder_is_what_the_command_prints() -> None:
     committed = json.loads((CONFIGS[0].parent / "config.schema.json").read_text(encoding="utf-8"))
-    assert committed == json.loads(schema_text()), "run: qcls-gguf schema > configs/config.schema.json"
+    assert committed == config_json_schema(), "run: qcls-gguf schema > configs/config.schema.json"
     for path in CONFIGS:
         first = path.read_text(encoding="utf-8").splitlines()[0]
         assert first == "# yaml-language-server: $schema=config.schema.json"
