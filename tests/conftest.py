@@ -1,6 +1,7 @@
 """Fixtures of the tests that need the compiled library: small random models, contexts, fresh interpreters."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,12 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
         return paths[key]
 
     return make
+
+
+@pytest.fixture
+def model_file(make_model: MakeModel, tmp_path: Path) -> Path:
+    """A copy of the small model, for tests that change the file."""
+    return Path(shutil.copy(make_model(), tmp_path / "model.gguf"))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ import pytest
 from mutate import cases
 
 _ROWS = pytest.StashKey[list["Row"]]()
-_N_SHOWN = 5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +74,7 @@ def row(request: pytest.FixtureRequest) -> Iterator[Row]:
     if request.node.get_closest_marker("hostile"):
         request.config.stash.setdefault(_ROWS, []).append(started)
     if started.wrong:
-        shown = "\n".join(started.wrong[:_N_SHOWN])
+        shown = "\n".join(started.wrong[:5])
         pytest.fail(f"{len(started.wrong)} of {started.n} cases went wrong, among them\n{shown}", pytrace=False)
 
 

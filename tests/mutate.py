@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-_MOST_EDITS = 6
 _LONGEST_SPAN = 400
 ODD = (
     *(b"\x00", b"\x1b[2J", b"\xff\xfe", b"\xef\xbb\xbf"),
@@ -17,7 +16,7 @@ ODD = (
 
 def mutated(content: bytes, rng: random.Random, pieces: Sequence[bytes] = ODD) -> bytes:
     """The content after one to six edits; pieces: what may be put in. One in 30 is in another encoding afterwards."""
-    for _ in range(rng.randint(1, _MOST_EDITS)):
+    for _ in range(rng.randint(1, 6)):
         content = rng.choice(_EDITS)(content, rng, pieces)
     if rng.random() < 1 / 30:
         text = content.decode(errors="replace")
@@ -90,8 +89,7 @@ def _cut(content: bytes, rng: random.Random, _: Sequence[bytes]) -> bytes:
     return content[: rng.randint(0, len(content))]
 
 
-_Edit = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
-_EDITS: tuple[_Edit, ...] = (
+_EDITS: tuple[Callable[[bytes, random.Random, Sequence[bytes]], bytes], ...] = (
     *(_flip, _put, _put_for, _put_for_value, _put_for_value),
     *(_remove, _repeat, _move, _indent, _cut),
 )

@@ -5,7 +5,6 @@ from random_tensors import RandomTensors
 
 _N_ALTUP, _N_EMBD_ALTUP, _LAUREL_RANK = 4, 256, 64
 """Numbers that llama.cpp has for every Gemma 3n model."""
-_CAP = 3.0
 
 
 def _normed_layer(t: RandomTensors, shape: Shape, prefix: str) -> None:
@@ -31,7 +30,7 @@ def _layer_embeddings(t: RandomTensors, shape: Shape, n: int) -> None:
 def _keys(t: RandomTensors, shape: Shape) -> None:
     head_keys(t, shape)
     t.key("attention.sliding_window", 8)
-    t.key("final_logit_softcapping", _CAP)
+    t.key("final_logit_softcapping", 3.0)
 
 
 def gemma4(t: RandomTensors, shape: Shape) -> None:

@@ -32,7 +32,6 @@ VOCAB_FILE = Path(__file__).parents[1] / "vendor/llama.cpp/models/ggml-vocab-qwe
 LOGIT_SPREAD = 2.5
 _N_BLOCKS = 29_989
 """Random blocks of each kind of matrix; prime, so that no two of this many rows begin at the same block."""
-_N_CONTEXT = 4096
 _N_POINTER = 256  # of the published models of kind kev
 
 
@@ -163,7 +162,7 @@ def write_timing_model(path: Path, name: str, model: TimingModel, vocab: Vocab, 
         tensors.key("embedding_length_out", 2 * _N_POINTER)
         tensors.matrix("cls.output", shape.n_embd, 2 * _N_POINTER)
         tensors.vector("cls.output.bias", 2 * _N_POINTER)
-    tensors.key("context_length", _N_CONTEXT)
+    tensors.key("context_length", 4096)
     tensors.key("block_count", shape.n_layer)
     tensors.key("embedding_length", shape.n_embd)
     tensors.key("feed_forward_length", shape.n_ff)

@@ -23,8 +23,6 @@ from qcls_gguf.native import NativeContext, NativeModel
 from qcls_gguf.native.abi import Error, ModelParams, Status, with_remedy
 from qcls_gguf.native.library import build_info, library
 
-PIN = Path(__file__).parents[2] / "vendor" / "pin.toml"
-
 
 def test_a_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "none.gguf"
@@ -212,7 +210,7 @@ def test_facts_are_those_of_the_file(make_model: MakeModel) -> None:
 
 def test_the_build_is_that_of_the_pin() -> None:
     info = build_info()
-    pin = PIN.read_text(encoding="utf-8")
+    pin = (Path(__file__).parents[2] / "vendor" / "pin.toml").read_text(encoding="utf-8")
     assert f'commit = "{info.llama_cpp_commit}"' in pin
     assert f'version = "{info.llama_cpp_python_version}"' in pin
     assert len(info.source_digest) == 16

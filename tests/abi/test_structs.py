@@ -85,18 +85,9 @@ def plan_of_one(context: NativeContext) -> tuple[abi.Struct, list[np.ndarray[Any
 @pytest.mark.parametrize(
     ("member", "value"),
     [
-        ("n_tokens", (1 << 32) + 1),
-        ("n_tokens", -1),
-        ("n_rows", (1 << 32) + 1),
-        ("n_rows", -1),
-        ("n_seq_ids", 0),
-        ("n_seq_ids", -1),
-        ("n_trim", 1),
-        ("token", None),
-        ("pos", None),
-        ("seq_offset", None),
-        ("seq_id", None),
-        ("output", None),
+        *((member, value) for member in ("n_tokens", "n_rows") for value in ((1 << 32) + 1, -1)),
+        *(("n_seq_ids", 0), ("n_seq_ids", -1), ("n_trim", 1)),
+        *((member, None) for member in ("token", "pos", "seq_offset", "seq_id", "output")),
     ],
 )
 def test_plans_that_do_not_fit(member: str, value: int | None, context: NativeContext) -> None:

@@ -58,11 +58,6 @@ FIRST, LATER = [
 
 
 @pytest.fixture
-def model_file(make_model: MakeModel, tmp_path: Path) -> Path:
-    return Path(shutil.copy(make_model(), tmp_path / "model.gguf"))
-
-
-@pytest.fixture
 def opened(model_file: Path, write_config: WriteConfig) -> Iterator[tuple[Classifier, Path, object]]:
     """A classifier on the file, the configuration of a set of other labels, and what that answers."""
     later = write_config(model_file, [LATER])

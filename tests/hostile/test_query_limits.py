@@ -16,7 +16,6 @@ from waiting import occupied
 from qcls_gguf import Classifier, Config, ConfigError, PlanError, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.core.core import MAX_QUERIES
 
-_CONFIG = Path(__file__).parents[2] / "configs" / "fashion-8-joint.yaml"
 _MAX_TOKENS = 64
 _MAX_BYTES = 32 * _MAX_TOKENS
 _TEXTS = (
@@ -27,7 +26,7 @@ _TEXTS = (
 
 @pytest.fixture(scope="module")
 def classifier() -> Iterator[Classifier]:
-    config = load_config(_CONFIG)
+    config = load_config(Path(__file__).parents[2] / "configs" / "fashion-8-joint.yaml")
     runtime = RuntimeConfig(n_threads=1, max_query_tokens=_MAX_TOKENS)
     with Classifier.from_config(Config(prompts=config.prompts, runtime=runtime)) as classifier:
         yield classifier

@@ -25,26 +25,8 @@ SEPARATE, JOINT = (str(ROOT / "configs" / name) for name in ("fashion-8.yaml", "
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """The record and the page of one run of the command."""
     html = tmp_path_factory.mktemp("bench") / "report.html"
-    done = invoked(
-        *(
-            "bench",
-            "-c",
-            SEPARATE,
-            "-c",
-            JOINT,
-            "--query-tokens",
-            2,
-            "--batch",
-            1,
-            "--batch",
-            2,
-            "-n",
-            3,
-            "--warm-up",
-            1,
-        ),
-        *("--repeat", 2, "--format", "json", "--html", html, "--quiet"),
-    )
+    asked = ["-c", SEPARATE, "-c", JOINT, "--query-tokens", 2, "--batch", 1, "--batch", 2, "-n", 3]
+    done = invoked("bench", *asked, "--warm-up", 1, "--repeat", 2, "--format", "json", "--html", html, "--quiet")
     assert done.exit_code == 0, done.stderr
     assert done.stderr == ""
     return json.loads(done.stdout), html.read_text()

@@ -6,14 +6,13 @@ import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any
 
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
 from oracle_prompts import assert_alike
 
-from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, Result, load_config
+from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, load_config
 from qcls_gguf.score.result import STAGES
 from qcls_gguf.system import lifetimes
 from qcls_gguf.system.lifetimes import Ledger
@@ -37,11 +36,6 @@ QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙", "tank t
 @pytest.fixture
 def classifier(open_classifier: OpenClassifier) -> Classifier:
     return open_classifier("qwen3", PROMPTS)
-
-
-def answers(result: Result) -> Any:
-    """What a result says, without its times."""
-    return result.results
 
 
 @pytest.mark.parametrize(
@@ -98,7 +92,7 @@ def test_what_a_notebook_shows(classifier: Classifier) -> None:
 def test_the_same_query_gives_the_same_bits(classifier: Classifier) -> None:
     first = [classifier.classify(query) for query in QUERIES]
     for _ in range(20):
-        assert [answers(classifier.classify(query)) for query in QUERIES] == [answers(each) for each in first]
+        assert [classifier.classify(query).results for query in QUERIES] == [each.results for each in first]
         for each, alone in zip(classifier.classify_batch(QUERIES * 3), first * 3, strict=True):
             assert_alike(each, alone)
             assert (each.query, each.labels, each.counts.n_queries) == (alone.query, alone.labels, 3 * len(QUERIES))
@@ -126,9 +120,9 @@ def test_closing_is_idempotent_and_final(write_config: WriteConfig) -> None:
 
 def test_a_queued_decode_changes_no_answer(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU a decode is queued, then waited for; that it is done here is all that is made up."""
-    wanted = [answers(classifier.classify(query)) for query in QUERIES]
+    wanted = [classifier.classify(query).results for query in QUERIES]
     monkeypatch.setattr(Model, "is_all_on_gpu", True)
-    assert [answers(classifier.classify(query)) for query in QUERIES] == wanted
+    assert [classifier.classify(query).results for query in QUERIES] == wanted
 
 
 def test_a_batch_names_the_query_that_it_refuses(classifier: Classifier) -> None:

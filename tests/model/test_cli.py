@@ -181,12 +181,11 @@ def test_help_and_version() -> None:
     text = run("--help").stdout.decode()
     for option in ("--query", "--queries", "--config", "--model", "-hf", "--offline", "-ngl", "-t,", "--format"):
         assert option in text
+    assert text.index("Options:") < text.index("Without arguments")
     done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
     assert "llama.cpp 0c1e57098 patched" in done.stdout
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
     assert "..." not in text.partition("Commands:")[2]
-    text = run("--help").stdout.decode()
-    assert text.index("Options:") < text.index("Without arguments")
 
 
 @pytest.mark.parametrize("arguments", ["--query x", "", "--queries -", "--query x 2>&-"])

@@ -15,23 +15,23 @@ from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 PROMPTS = [COLOR]
 
 
-@pytest.mark.parametrize("name", ["output_norm.weight", "blk.1.attn_v.weight", "token_embd.weight", "output.weight"])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_weights_that_are_not_finite(
-    name: str, value: float, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
-) -> None:
-    path = filled(make_model(), tmp_path / "nan.gguf", name, value)
-    with pytest.raises(ModelError, match="not finite"):
-        Classifier.from_config(write_config(path, PROMPTS))
+WEIGHTS = ("output_norm.weight", "blk.1.attn_v.weight", "token_embd.weight", "output.weight")
 
 
-@pytest.mark.parametrize("weight_type", ["Q4_K", "Q8_0"])  # a Q6_K product on a CPU takes such activations for zeros
-def test_scales_that_are_not_finite(
-    weight_type: str, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+@pytest.mark.parametrize(
+    ("weight_type", "name", "value"),
+    [
+        *(("F32", name, value) for name in WEIGHTS for value in (math.nan, math.inf)),
+        # the scales of a whole matrix, so that all activations that the next one quantises are NaN; a Q6_K product on a
+        # CPU takes such activations for zeros
+        *((weight_type, "blk.1.attn_v.weight", 255) for weight_type in ("Q4_K", "Q8_0")),
+    ],
+)
+def test_weights_and_scales_that_are_not_finite(
+    weight_type: str, name: str, value: float, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    """Of a whole matrix, so that all activations that the next one quantises are NaN."""
-    source = make_model(weight_type=weight_type, n_embd=512, n_ff=512)
-    path = filled(source, tmp_path / "nan.gguf", "blk.1.attn_v.weight", 255)
+    source = make_model() if weight_type == "F32" else make_model(weight_type=weight_type, n_embd=512, n_ff=512)
+    path = filled(source, tmp_path / "nan.gguf", name, value)
     with pytest.raises(ModelError, match="not finite"):
         Classifier.from_config(write_config(path, PROMPTS))
 

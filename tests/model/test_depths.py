@@ -17,7 +17,6 @@ from qcls_gguf.native import NativeModel
 
 N_LAYER = 4
 TOKENS = [5, 6, 7, 8, 9, 11]
-LAYER_NORM = ("command-r", "cohere2")
 UNSHOWN = {"gemma3n": "after layer"}
 """Its residual stream has several rows a token."""
 COUNTING = ("command-r", "gemma4", "minicpm3")
@@ -39,7 +38,7 @@ def normed(path: Path, state: Float32Array) -> Float32Array:
     found = {tensor.name: tensor.data for tensor in GGUFReader(path).tensors}
     name = "output_norm" if "output_norm.weight" in found else "token_embd_norm"
     bias = found.get(f"{name}.bias")
-    if bias is not None or path.name.startswith(LAYER_NORM):
+    if bias is not None or path.name.startswith(("command-r", "cohere2")):
         state = state - state.mean(axis=1, keepdims=True)
     state = state / np.sqrt(np.square(state).mean(axis=1, keepdims=True) + 1e-5)
     weight = found.get(f"{name}.weight", np.float32(1))

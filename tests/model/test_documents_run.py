@@ -40,7 +40,6 @@ NOT_RUN = {
     "learn": "is refused on few rows; tests/model/test_learn.py has it",
     "--part": "needs more shards than these files have; tests/model/test_label.py has it",
     "--target-error": "is refused on few rows; tests/model/test_calibrate.py has it",
-    "watch": "needs a calibration's reference; tests/model/test_calibrate.py has it",
     "serve": "runs until it is stopped; tests/service has it",
     "--method": "differs from compare by itself in nothing that a page shows",
 }

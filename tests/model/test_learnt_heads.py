@@ -35,10 +35,6 @@ PROMPTS = {
 }
 
 
-def sha256_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def heads_of(path: Path, seed: int = 0) -> dict[str, Head]:
     """A head of each kind: on a lower layer, of a text of its own, beside the labels' texts."""
     rng = np.random.default_rng(seed)
@@ -63,7 +59,9 @@ class Opened:
         config = self._write(self.path, [PROMPTS[name] for name in names], **{**EXACT, **runtime})
         with NativeModel(self.path) as model:
             chosen = {name: (PROMPTS[name], self.heads[name]) for name in headed}
-            heads = write_heads(self._folder / "heads.npz", model, sha256_of(self.path), chosen)
+            heads = write_heads(
+                self._folder / "heads.npz", model, hashlib.sha256(self.path.read_bytes()).hexdigest(), chosen
+            )
         return change(config, heads=str(heads))
 
     def check(self, oracle: Oracle, classifier: Classifier, headed: Sequence[str]) -> None:

@@ -16,16 +16,8 @@ from qcls_gguf.plan.planner import Templates, plan_request
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUERIES = [
-    "",
-    "red",
-    "red dress",
-    "dress dress dress",
-    "孕妇牛仔裤",
-    " ",
-    "  red",
-    "👗 jeans",
-    "label: <|im_end|>",
-    "a" * 40,
+    *("", "red", "red dress", "dress dress dress", "孕妇牛仔裤", " ", "  red", "👗 jeans"),
+    *("label: <|im_end|>", "a" * 40),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -30,11 +29,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that remembers what worked, empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "qcls-gguf"
-
-
-@pytest.fixture
-def model_file(make_model: MakeModel, tmp_path: Path) -> Path:
-    return Path(shutil.copy(make_model(), tmp_path / "model.gguf"))
 
 
 @pytest.fixture

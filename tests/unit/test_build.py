@@ -117,7 +117,6 @@ def test_pin_is_the_series_and_nothing_else() -> None:
     assert names == sorted(path.name for path in (VENDOR.parent / "patches").glob("*.patch"))
 
 
-INSTALL = Path(__file__).parents[2] / "vendor" / "install.py"
 BACKEND = """
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
     print("*** Building project with Ninja...")
@@ -133,7 +132,7 @@ def build_wheel(*args, **kwargs):
 
 def test_the_build_tells_its_progress_and_shows_the_end_of_its_log_where_it_fails(tmp_path: Path) -> None:
     (tmp_path / "vendor").mkdir()
-    shutil.copy(INSTALL, tmp_path / "vendor")
+    shutil.copy(Path(__file__).parents[2] / "vendor" / "install.py", tmp_path / "vendor")
     (tmp_path / "backend.py").write_text(BACKEND)
     (tmp_path / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'

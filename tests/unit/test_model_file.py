@@ -91,15 +91,7 @@ def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        b"",
-        b"\xff\xfe\x00",
-        b"[" * 100_000,
-        b"[1, null]",
-        b'{"KEY": 3}',
-        b'{"KEY": "short"}',
-    ],
+    "damage", [b"", b"\xff\xfe\x00", b"[" * 100_000, b"[1, null]", b'{"KEY": 3}', b'{"KEY": "short"}']
 )
 def test_a_damaged_cache_is_ignored_and_written_anew(large: Path, cache: Path, damage: bytes) -> None:
     digest = sha256_of([large])
