@@ -15,11 +15,10 @@ from ..config.scoring import Scoring
 from ..core.core import Item, LongText
 from ..core.handle import PromptHandle, estimated_tokens
 from ..errors import CapacityError, ConfigError, PlanError, ScoreError
-from ..prompts.prompt_set import PromptSet
 from ..score.result import Result
 from .decision import read_decision
 from .forms import PLACE, FormSettings, compile_question, form_texts
-from .question import Distribution, PlaceError, Question, TextQuestion, UnknownPromptError
+from .question import Distribution, PlaceError, TextQuestion, UnknownPromptError
 from .sets import SetCache, SpaceError
 
 log = logging.getLogger("qcls_gguf.questions")
@@ -172,7 +171,11 @@ class QuestionAsker:
         """
         question = asked.question
         if (name := question.prompt_name) is None:
-            compiled = cache(partial(self._compiled, question))  # for another try where it did not fit
+            if self._decision is not None:
+                compiling = partial(self._decision.compile, question, self._classifier)
+            else:
+                compiling = partial(compile_question, question, self._texts, self._classifier)
+            compiled = cache(compiling)  # for another try where it did not fit
             return self.sets.using(question, lambda: self._classifier.prompt_set(compiled()), waits_s)
         if name not in self.prompts:
             raise UnknownPromptError(name, self.prompts, asked.param)
@@ -181,11 +184,6 @@ class QuestionAsker:
             what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
             raise PlaceError(what, asked.param)
         return self.configured((name,), None, audit=question.audit)
-
-    def _compiled(self, question: Question) -> PromptSet:
-        if self._decision is not None:
-            return self._decision.compile(question, self._classifier)
-        return compile_question(question, self._texts, self._classifier)
 
 
 async def _finite(pairs: Sequence[Item], ask: Ask) -> Sequence[Result | None]:

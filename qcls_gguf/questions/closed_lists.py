@@ -24,9 +24,6 @@ _MOST_ALTERNATIVES = 100
 """alternatives in alternatives"""
 _MOST_NUMBERS = 255
 """between two bounds"""
-_LARGEST_BOUND = 1 << 64
-_LONGEST_PARAM = 200
-"""characters of a place in a message"""
 
 _BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
     "minimum": ge,
@@ -252,7 +249,7 @@ class _Reader:
             end = key.removeprefix("exclusive").lower()
             if bound is None or (isinstance(bound, bool) and key != end):
                 continue
-            if not _KINDS["number"](bound) or not abs(bound) <= _LARGEST_BOUND or (key == "multipleOf" and bound <= 0):
+            if not _KINDS["number"](bound) or not abs(bound) <= 1 << 64 or (key == "multipleOf" and bound <= 0):
                 raise self._refused(f"{key} {shown(bound)} is not a number that this can be")
             is_exclusive = part.get(f"exclusive{key.title()}") is True
             yield f"exclusive{key.title()}" if is_exclusive else key, _exact(bound)
@@ -292,7 +289,7 @@ class _Reader:
         return self._refused(f"{what} is not a closed list")
 
     def _refused(self, what: str) -> OpenAnswerError:
-        param = ".".join([self._param, *self._names])[:_LONGEST_PARAM]
+        param = ".".join([self._param, *self._names])[:200]
         message = (
             f"{param}: {what}: this service chooses one of given values and writes no text, so give `enum`, `const` or "
             f"`boolean`, at most {_MOST_NUMBERS} whole numbers by `minimum` and `maximum`, or an object of such fields"

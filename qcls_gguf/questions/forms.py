@@ -39,8 +39,6 @@ PLACE = f"prompts.{_NAME}"
 """what messages call the prompt of a question"""
 INSTRUCTIONS, OPTIONS = "{instructions}", "{options}"
 _BRACE = "{"  # which every slot begins with, whatever slots there are
-_FIRST = 0xF0000  # characters for private use, of which no script has any
-_LAST = 0xFFFFD
 FormTexts: TypeAlias = Mapping[Kind, PromptConfig | ConfigError]
 """a prompt with the whole text of every kind of question, with its slots, or why there is none"""
 
@@ -169,7 +167,8 @@ class Quotes:
         """texts: all that will be quoted."""
         self._model = model
         taken = {character for text in texts for character in text}
-        self._free = (stand_in for stand_in in map(chr, range(_FIRST, _LAST + 1)) if stand_in not in taken)
+        private = map(chr, range(0xF0000, 0xFFFFE))  # characters for private use, of which no script has any
+        self._free = (stand_in for stand_in in private if stand_in not in taken)
         self._by_original: dict[str, str] = {}
 
     def quote(self, text: str) -> str:

@@ -14,8 +14,6 @@ from ..errors import ConfigError
 from ..score.result import PromptResult
 
 Kind = Literal["choice", "predicate", "score"]
-NAMED = "@"
-"""what instructions begin with that name a configured prompt"""
 
 
 class JsonText(str):
@@ -67,9 +65,9 @@ class Question:
 
     @property
     def prompt_name(self) -> str | None:
-        """The name of the configured prompt that the question names, or None."""
+        """The name of the configured prompt that the question names by `@` and the name, or None."""
         text = self.instructions
-        return text[1:] if text.startswith(NAMED) and len(text) > 1 and not text[1:2].isspace() else None
+        return text[1:] if text.startswith("@") and len(text) > 1 and not text[1].isspace() else None
 
     @property
     def texts(self) -> list[str]:
@@ -119,17 +117,12 @@ class Distribution:
     """what they are of; None where there was nothing to ask"""
 
     @property
-    def label_mass(self) -> float | None:
-        """The probability that lies on the options at all; only where the question is audited."""
-        return self.answer.audit.label_mass if self.answer and self.answer.audit else None
-
-    @property
     def extra(self) -> dict[str, object]:
-        """Fields of an answer that its API does not define: label mass, head."""
+        """Fields of an answer that its API does not define: label mass (only where the question is audited), head."""
         if self.answer is None:
             return {}
         given = {
-            "x_label_mass": self.label_mass,
+            "x_label_mass": None if self.answer.audit is None else self.answer.audit.label_mass,
             "x_scored_by": None if self.answer.depth is None else "head",
             "x_depth": self.answer.depth,
         }

@@ -29,7 +29,6 @@ from .lifecycle import Lifecycle, log
 from .metrics import CONTENT_TYPE, Metrics
 from .refusal import ErrorAnswer, RefusedError, openai_words, parse, refusal_of
 
-_CLIENT_LEFT = 499  # as nginx logs it
 _MOST_DROPPED_BYTES = 64 << 20
 """of the body of a request that is refused"""
 _DROP_S, _DROP_IDLE_S = 10.0, 1.0
@@ -65,7 +64,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
         exchange = Exchange(scope, receive, self._lifecycle, self._metrics)
-        status = _CLIENT_LEFT
+        status = 499  # the client has left: as nginx logs it
         self._metrics.in_flight.inc()
         try:
             response = await self._response(exchange)

@@ -17,7 +17,7 @@ from ..core.core import Item, LongText
 from ..errors import QclsError
 from ..questions.question import TextQuestion
 from ..score.result import PromptResult, Result
-from .dialect import Dialect, Inquiry, Questions, Texts
+from .dialect import Dialect, Inquiry, Texts
 from .exchange import Exchange
 from .refusal import RefusedError, check_size, json_value, openai_words, parse, refusal_of
 
@@ -30,22 +30,23 @@ _SPLIT = "send several requests, or start the service with a larger --max-querie
 async def answer(asked: Inquiry, exchange: Exchange) -> object:
     """The body of the answer to a request."""
     most = exchange.limits.queries
-    questions: list[TextQuestion] = []
     if isinstance(asked, Texts):
-        n = len(asked.texts)
-        check_size(n, most, "texts", asked.param, _SPLIT)
-        if n == 0 and not asked.is_partial:
-            raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
-    else:
-        for n, question in enumerate(asked.questions, 1):
-            check_size(n, most, "questions", "questions", _SPLIT)
-            check_size(question.question.n_bytes, _MOST_QUESTION_BYTES, "bytes", question.param, "shorten it")
-            questions.append(question)
-        n = len(questions)
-    with exchange.lifecycle.admitted(n), exchange.backend:
-        if isinstance(asked, Texts):
+        check_size(len(asked.texts), most, "texts", asked.param, _SPLIT)
+        with exchange.lifecycle.admitted(len(asked.texts)), exchange.backend:
             return asked.answer(await _labelled(asked, exchange), exchange.usage)
-        return asked.answer(await _decided(asked, questions, exchange), exchange.usage)
+    questions: list[TextQuestion] = []
+    for n, question in enumerate(asked.questions, 1):
+        check_size(n, most, "questions", "questions", _SPLIT)
+        check_size(question.question.n_bytes, _MOST_QUESTION_BYTES, "bytes", question.param, "shorten it")
+        questions.append(question)
+    ask, asker = partial(_results, exchange=exchange), exchange.backend.asker
+    with exchange.lifecycle.admitted(len(questions)), exchange.backend:
+        answers = await asker.answers(questions, ask, lambda: exchange.seconds_left, exchange.usage)
+        for question, distribution in zip(questions, answers, strict=True):
+            if distribution is None and not asked.is_partial:
+                what = f"{question.param}: its scores are not finite"
+                raise RefusedError(500, "failed", what, param=question.param)
+        return asked.answer(answers, exchange.usage)
 
 
 async def lines(dialect: Dialect, exchange: Exchange) -> AsyncIterator[bytes]:
@@ -110,17 +111,6 @@ async def _labelled(asked: Texts, exchange: Exchange) -> list[Result | RefusedEr
     late = [result for result in answers if isinstance(result, RefusedError) and result.status == 504]
     if late and len(late) == len(answers):
         raise late[0]
-    return answers
-
-
-async def _decided(asked: Questions, questions: Sequence[TextQuestion], exchange: Exchange) -> list[Any]:
-    """The answers to questions. Raises RefusedError (500) for one without, unless the others are wanted."""
-    ask, asker = partial(_results, exchange=exchange), exchange.backend.asker
-    answers: list[Any] = await asker.answers(questions, ask, lambda: exchange.seconds_left, exchange.usage)
-    for question, distribution in zip(questions, answers, strict=True):
-        if distribution is None and not asked.is_partial:
-            what = f"{question.param}: its scores are not finite"
-            raise RefusedError(500, "failed", what, param=question.param)
     return answers
 
 

@@ -62,6 +62,7 @@ class Texts:
     """Texts to label by configured prompts; an answer is a Result, or a RefusedError with is_partial."""
 
     texts: Sequence[str]
+    """at least one, but with is_partial"""
     param: str
     """the field that holds them"""
     answer: Answer

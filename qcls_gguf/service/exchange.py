@@ -27,7 +27,6 @@ _BODY_TIMEOUT_S = 30.0
 """for a whole body to arrive, or for a line of a stream"""
 _UNWATCHED_S = 0.02
 """of a request's work, after which it is looked whether its client is still there"""
-_MOST_DIGITS = 9
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _TIMINGS = ", ".join(f"{stage};dur=%.3f" for stage in ("total", "queue", *STAGES, "inference"))
 _prefix = os.urandom(6).hex()
@@ -85,7 +84,7 @@ class Exchange(Request):
     def check_headers(self) -> None:
         """Take the deadline from the headers. Raises RefusedError: 400 for a wrong one, 415 for a compressed body."""
         if text := self.header(b"x-request-timeout-ms"):
-            ms = int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
+            ms = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
             if not 1 <= ms <= _LONGEST_TIMEOUT_MS:
                 what = f"{text[:40]!r} is not a whole number of milliseconds from 1 to {_LONGEST_TIMEOUT_MS}"
                 raise RefusedError(400, "invalid", f"x-request-timeout-ms: {what}", param="x-request-timeout-ms")

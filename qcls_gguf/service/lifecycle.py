@@ -25,10 +25,6 @@ from ..system.lifetimes import Ledger, OnStep
 from .refusal import RefusedError, unavailable
 
 log = logging.getLogger("qcls_gguf.service")
-_UNBOUNDED = 1 << 20
-_SMOOTHING = 0.1
-_SOONEST_MS = 20.0
-_LATEST_MS = 60_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +147,7 @@ class Lifecycle:
         Raises RefusedError (503) if there are too many requests, with the time until about half of them will be done.
         """
         if self.n_requests >= self.settings.waiting_requests:
-            retry_ms = min(max(self.n_queries * self._query_ms / 2, _SOONEST_MS), _LATEST_MS)
+            retry_ms = min(max(self.n_queries * self._query_ms / 2, 20.0), 60_000.0)
             what = f"{self.n_requests} requests are in the service, as many as it admits: ask again later"
             raise unavailable("requests", what, retry_ms)
         self.n_requests += 1
@@ -164,7 +160,7 @@ class Lifecycle:
 
     def note_time(self, ms: float) -> None:
         """Record a query's share of its turn's time, which is smoothed."""
-        self._query_ms += (ms - self._query_ms) * (_SMOOTHING if self._query_ms else 1.0)
+        self._query_ms += (ms - self._query_ms) * (0.1 if self._query_ms else 1.0)
 
     async def load(self) -> None:
         """Load the configuration as it is now. Raises QclsError, and RefusedError if told to stop meanwhile."""
@@ -209,7 +205,7 @@ class Lifecycle:
     def _open(self, config: Config) -> Backend:
         """A classifier on the open model, if it is that of the configuration, or on a newly opened one."""
         # what may wait is limited at the door, before anything of a request is computed
-        config = config.changed(runtime=config.runtime.changed(max_waiting=_UNBOUNDED))
+        config = config.changed(runtime=config.runtime.changed(max_waiting=1 << 20))
         old, ledger = self.loaded, Ledger(self._step)
         with ExitStack() as undo:
             if old is not None and self._is_open(old, config):

@@ -21,7 +21,6 @@ M = TypeVar("M", bound=BaseModel)
 Place = tuple[int | str, ...]
 """the keys and indices that lead to a value"""
 
-_MOST_MISTAKES = 1000
 _TAG = "type"  # the field that says which kind an object is
 NO_IMAGES = "images are not answered: this model reads text"
 
@@ -134,7 +133,7 @@ def parse(model: type[M], value: object) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as e:
-        if (n := e.error_count()) > _MOST_MISTAKES:  # to word all would keep other requests waiting
+        if (n := e.error_count()) > 1000:  # to word all would keep other requests waiting
             raise RefusedError(422, "invalid", f"the body has {n} mistakes: see /docs for what it may hold") from None
         mistakes = [(mistake, _place(mistake, value)) for mistake in e.errors(include_url=False)]
     # if a value may have several types and fits one except for something inside it, only that is reported

@@ -26,13 +26,8 @@ from .asking import json_bytes
 from .lifecycle import Lifecycle, ServiceSettings, log
 from .refusal import RefusedError, openai_words
 
-_BACKLOG = 2048
-_KEEP_ALIVE_S = 75
-"""longer than clients keep idle connections, so that they end them and no request meets a closed one"""
 _MOST_HEAD_BYTES = 65_536
 """of a request's head, or of its trailers, before they are whole"""
-_SWITCH_INTERVAL_S = 0.0005
-"""how long the engine's thread may hold the interpreter while a request waits to be read or answered"""
 
 
 def serve(lifecycle: Lifecycle, on_ready: Callable[[str], None]) -> None:
@@ -42,16 +37,19 @@ def serve(lifecycle: Lifecycle, on_ready: Callable[[str], None]) -> None:
     for an address that cannot be used, and QclsError where the start fails.
     """
     set_up_log()
-    listening = _listening(lifecycle.settings)
-    with listening as (listener, address), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    with _listening(lifecycle.settings) as (listener, address), runner:
+        # how long the engine's thread may hold the interpreter while a request waits to be read or answered
+        sys.setswitchinterval(0.0005)
         runner.run(_serve(lifecycle, listener, lambda: on_ready(address)))
 
 
 async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-    config = uvicorn.Config(  # HTTP/1.1 only; the service itself handles signals and the log
+    # HTTP/1.1 only; the service itself handles signals and the log. Idle connections are kept longer than clients keep
+    # them: so clients end them, and no request meets a closed one.
+    config = uvicorn.Config(
         App(lifecycle), http=_Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE_S,
+        server_header=False, proxy_headers=False, backlog=2048, timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )  # fmt: skip
     server = uvicorn.Server(config)

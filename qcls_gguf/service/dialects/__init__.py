@@ -6,7 +6,7 @@ from ...report.record import RunRecord
 from ..dialect import Dialect
 from . import chat_completions, classify, openai_decisions, predict, systemone
 
-_ROWS = (
+DIALECTS = {dialect.path: dialect for dialect in (
     Dialect(
         "/v1/classify", "Label a query by the configured prompts", classify.ClassifyRequest, classify.ask,
         takes_lines=True, answers=(RunRecord, classify.ClassifyAnswers),
@@ -27,5 +27,4 @@ _ROWS = (
         "/v1/chat/completions", "Choose one of given answers, as OpenAI's chat completions with a schema do",
         chat_completions.ChatRequest, chat_completions.ask,
     ),
-)  # fmt: skip
-DIALECTS = {dialect.path: dialect for dialect in _ROWS}
+)}  # fmt: skip

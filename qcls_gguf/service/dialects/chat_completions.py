@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from math import log
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -26,8 +27,6 @@ _CHOICES = ("structured_outputs.choice", "guided_choice")
 _SCHEMAS = ("structured_outputs.json", "guided_json", "response_format.json_schema.schema")
 _HARMLESS = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
 _INSTRUCTING = ("system", "developer")
-_LEAST_LOG = -9999.0
-"""OpenAI's log-probability of what is impossible"""
 
 
 class ContentPart(BaseModel):
@@ -112,9 +111,7 @@ def ask(request: ChatRequest, exchange: Exchange) -> Questions:
             question = Question.of("choice", whole, field.options, audit=request.audit)
             yield TextQuestion(question, text, ".".join([form.param, *names]), request.long)
 
-    def answer(answers: list[Distribution], usage: Usage) -> object:
-        return _answer(request, exchange, form, answers, usage)
-
+    answer = partial(_answer, request, exchange, form)
     return Questions(questions=questions(), answer=answer, is_stream=bool(request.stream))
 
 
@@ -208,8 +205,7 @@ def _answer(
 def _token(field: ClosedList, answer: Distribution, request: ChatRequest) -> dict[str, Any]:
     """The chosen label in the place of a token, with the most probable other ones."""
     ranked = sorted(zip(field.labels, answer.probabilities, strict=True), key=lambda pair: -pair[1])
-    tokens = [
-        {"token": label, "logprob": log(p) if p > 0 else _LEAST_LOG, "bytes": list(label.encode())}
-        for label, p in ranked
+    tokens = [  # OpenAI's log-probability of what is impossible is -9999
+        {"token": label, "logprob": log(p) if p > 0 else -9999.0, "bytes": list(label.encode())} for label, p in ranked
     ]
     return tokens[0] | {"top_logprobs": tokens[: request.top_logprobs or 0]}

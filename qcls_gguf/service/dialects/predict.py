@@ -18,7 +18,6 @@ from ..refusal import RefusedError, invalid
 
 _LABELS, _HYPOTHESIS = "parameters.candidate_labels", "parameters.hypothesis_template"
 _SLOT = "{}"
-_USUAL_HYPOTHESIS = "Is the text about {}?"
 
 
 def _labels(given: object) -> object:
@@ -116,7 +115,7 @@ def _zero_shot(
         raise invalid(_HYPOTHESIS, f"has {n} {_SLOT} for the label: it needs one")
     is_multi = parameters.multi_label or parameters.multi_class
     if is_multi:
-        template = hypothesis or _USUAL_HYPOTHESIS
+        template = hypothesis or "Is the text about {}?"
         asked = [Question.predicate(template.replace(_SLOT, label)) for label in labels]
     else:
         options = [(label, hypothesis and hypothesis.replace(_SLOT, label)) for label in labels]
