@@ -42,12 +42,12 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "array": lambda _: False,
 }
 """which values are of a type"""
-_SILENT_KEYS = {
+_COMMON_KEYS = {
+    *("type", "nullable", "allOf", "$ref"),
+    # these say nothing about which values are allowed; a default never applies, because every field is answered
     *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"),
     *("$schema", "$id", "$comment", "$defs", "definitions", "components"),
 }
-"""They say nothing about which values are allowed; a default never applies, because every field is answered."""
-_COMMON_KEYS = _SILENT_KEYS | {"type", "nullable", "allOf", "$ref"}
 _OBJECT_KEYS = _COMMON_KEYS | {"properties", "required", "additionalProperties"}
 _VALUE_KEYS = _COMMON_KEYS | {"enum", "const", "anyOf", "oneOf", *_BOUNDS}
 _NUMBER_FORMATS = ("int32", "int64")

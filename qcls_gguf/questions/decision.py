@@ -142,7 +142,13 @@ class DecisionReader:
             descriptions = [json_value(option.description) for option in question.options]
         if question.kind == "predicate" and keys[0] == "false":
             descriptions.reverse()
-        codes = self._codes(question, keys)
+        if self.kind == LFM2:
+            codes = self._groups(question, keys)
+        elif self.kind == KEV:  # its template shows none
+            codes = [(code,) for code in _first(map(str, range(_MOST_CODES)), len(keys))]
+        else:
+            known = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _CODES
+            codes = [(code,) for code in self._single(known, len(keys))]
         return list(map(_Option, keys, descriptions[::order], codes))
 
     def _read(self, question: Question, order: int) -> list[_Option]:
@@ -150,14 +156,6 @@ class DecisionReader:
         if self.kind == LEV and question.kind == "predicate":
             return [_Option(str(n), None, (code,)) for n, code in enumerate(self._single(_CODES, _N_RATINGS))]
         return self._options(question, order)
-
-    def _codes(self, question: Question, keys: Sequence[str]) -> list[tuple[str, ...]]:
-        if self.kind == LFM2:
-            return self._groups(question, keys)
-        if self.kind == KEV:  # its template shows none
-            return [(code,) for code in _first(map(str, range(_MOST_CODES)), len(keys))]
-        codes = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _CODES
-        return [(code,) for code in self._single(codes, len(keys))]
 
     def _single(self, codes: Iterable[str], n: int) -> list[str]:
         """The first n codes that are tokens."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from starlette.requests import ClientDisconnect
@@ -18,10 +18,9 @@ from ..errors import QclsError
 from ..questions.question import TextQuestion
 from ..score.result import PromptResult, Result
 from .dialect import Dialect, Inquiry, Texts
-from .exchange import Exchange
+from .exchange import Exchange, T
 from .refusal import RefusedError, check_size, json_value, openai_words, parse, refusal_of
 
-T = TypeVar("T")
 _MOST_QUESTION_BYTES = 32_768
 """of a question's texts, without what it is asked about"""
 _SPLIT = "send several requests, or start the service with a larger --max-queries"
