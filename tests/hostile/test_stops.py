@@ -78,21 +78,12 @@ def test_a_start_that_is_stopped_ends_with_its_exit_code_and_leaves_nothing(row:
     rows = [{"query": f"dress {index}", "labels": {"category": ("dress", "jeans")[index % 2]}} for index in range(400)]
     data, kept = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "kept"
     kept.mkdir()
+    learn = ["learn", "-c", "mission", "--prompt", "category", "--data", str(data), "--out", str(kept / "heads.npz")]
     starts = {
         "run": ["run", "--query", "red dress"],
         "inspect": ["inspect"],
         "serve": ["serve", "--port", "0"],
-        "learn": [
-            "learn",
-            "-c",
-            "mission",
-            "--data",
-            str(data),
-            "--out",
-            str(kept / "heads.npz"),
-            "--prompt",
-            "category",
-        ],
+        "learn": learn,
     }
     began = time.perf_counter()
     assert _end(_started([*LABEL]))[0] == 0
