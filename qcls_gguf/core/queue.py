@@ -198,7 +198,7 @@ class Executor:
     def check(self) -> None:
         """Raise DecodeError if a job that the calling thread puts into the queue could never be served."""
         if not self.is_of_this_process:
-            raise DecodeError("this Classifier was made in another process: make one in each process after forking")
+            raise DecodeError("this Classifier was made in another process: make one in every process after forking")
         if threading.get_ident() == self._ident:
             raise DecodeError(
                 "this Classifier is asked, or a prompt set closed, by a finaliser that runs in the middle of one of "
