@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 from .config.load import load_config
 from .config.prompt import PromptConfig
@@ -25,6 +25,12 @@ from .prompts.prompt_set import PromptSet, read_depths
 from .score.result import Counts, ModelInfo, Result
 from .system.lifetimes import OnStep
 
+_RENAMED = {
+    "configured": "the classifier itself is the handle of its prompts",
+    "handle": "the classifier itself is the handle of its prompts",
+    "some": "it is called subset",
+}
+
 
 class Classifier(PromptHandle):
     """Labels queries by all prompts of a configuration.
@@ -42,6 +48,11 @@ class Classifier(PromptHandle):
             raise ConfigError(f"a Classifier is made by Classifier.from_config, not by Classifier({shown(prepared)})")
         super().__init__(core, prepared.compiled.prompts, held, prepared.sources)
         self._prepared = prepared
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _RENAMED:
+            raise AttributeError(f"a Classifier has no {name} any more: {_RENAMED[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def from_config(
