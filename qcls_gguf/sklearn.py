@@ -106,8 +106,6 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self
         y = column_or_1d(y, warn=True)
         check_consistent_length(texts, y)
-        if not len(y):
-            raise ValueError("y is empty: give the label of at least one text, or leave y out for all labels")
         assert_all_finite(y, input_name="y")
         try:
             check_classification_targets(y)

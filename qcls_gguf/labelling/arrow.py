@@ -27,8 +27,6 @@ from .blocks import column_at, distinct_queries, with_columns
 from .inputs import check_names, check_query_type
 from .values import texts_of
 
-_BATCH = 8
-
 
 def label_table(
     table: Any,
@@ -56,7 +54,7 @@ def label_table(
     table without the column, or that has one of the new ones; and what Classifier raises.
     """
     with ExitStack() as stack:
-        size = batch or _BATCH
+        size = batch or 8
         if not isinstance(classifier, PromptHandle):
             config = load_config(classifier) if isinstance(classifier, str | Path) else classifier
             classifier = stack.enter_context(Classifier.open(prepare(config, max_batch=size, only_configured=True)))

@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -51,7 +51,6 @@ class Task:
     """A shard, and the file that it becomes."""
 
     input: Input
-    """without its shards"""
     shard: Shard
     output: str
     """the file's name"""
@@ -178,15 +177,13 @@ class OutputFolder:
 
     def tasks(self, inputs: Sequence[Input]) -> list[Task]:
         """All shards, or those of the part, with their output files."""
-        found: list[Task] = []
-        for input_ in inputs:
-            alone, ending = input_.model_copy(update={"shards": ()}), ENDINGS[self.format or input_.format]
-            for number, shard in enumerate(input_.shards):
-                output = f"{input_.name}-{number:05}{ending}"
-                found.append(Task(input=alone, shard=shard, output=output, header=self.joined is None))
+        shards = [(input_, *numbered) for input_ in inputs for numbered in enumerate(input_.shards)]
         first, step = self._part
-        found = found[first - 1 :: step]
-        return [replace(task, header=task.header or not number) for number, task in enumerate(found)]
+        tasks: list[Task] = []
+        for input_, number, shard in shards[first - 1 :: step]:
+            output = f"{input_.name}-{number:05}{ENDINGS[self.format or input_.format]}"
+            tasks.append(Task(input=input_, shard=shard, output=output, header=self.joined is None or not tasks))
+        return tasks
 
     def begin(self, settings: RunSettings, provenance: RunSettings, inputs: Sequence[Input]) -> list[Task]:
         """Write the manifest and remove temporary files of killed runs; returns the tasks still to do. Raises

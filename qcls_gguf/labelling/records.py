@@ -18,7 +18,6 @@ from ..score.result import ModelInfo
 from .answers import Answers
 from .blocks import BLANK, Queries
 
-N_BINS = 20
 _N_LISTED = 20
 """rows without labels that are listed"""
 _N_TOP = 5
@@ -144,7 +143,7 @@ def _prompt_counts(queries: Queries, answers: Answers) -> Iterator[PromptCounts]
         counts = dict(zip(prompt.labels, n, strict=False))
         if prompt.fallback is not None and n[-1]:
             counts[prompt.fallback] = counts.get(prompt.fallback, 0) + n[-1]
-        bins = np.histogram(probability[known], N_BINS, (0.0, 1.0), weights=rows[known])[0]
+        bins = np.histogram(probability[known], 20, (0.0, 1.0), weights=rows[known])[0]
         yield PromptCounts(
             prompt=prompt.name,
             labels=counts,
