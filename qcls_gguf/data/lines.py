@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import BinaryIO
 
 from ..config.words import shown
@@ -71,17 +71,8 @@ class Lines:
         """whether that line has more than LONGEST_LINE bytes, and only its beginning was given"""
         if offset:
             _skip(file, offset)
-        self._lines = self._read(file)
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        return next(self._lines)
-
-    def close(self) -> None:
-        """Let go of the file, before its owner closes it."""
-        self._lines.close()
+        self.texts = self._read(file)
+        """the lines; to be closed before the owner of the file closes it"""
 
     def _read(self, file: BinaryIO) -> Generator[str, None, None]:
         encoding, is_first = self.encoding, self.offset == 0

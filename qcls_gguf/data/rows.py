@@ -203,7 +203,7 @@ class Rows:
 
         file: the same file from its beginning; offset, line: `offset` and `next_line` after the row before.
         """
-        self.lines.close()
+        self.lines.texts.close()
         self.lines = Lines(unpacked(file), self._reading.encoding, offset=offset)
         self.next_line, self.offset = line, offset
         self._again.clear()
@@ -212,14 +212,14 @@ class Rows:
     def close(self) -> None:
         """Let go of the file, before its owner closes it."""
         if self.format != "parquet":
-            self.lines.close()
+            self.lines.texts.close()
 
     def _fed(self) -> Generator[str, None, None]:
         while True:
             if self._again:
                 line, self.offset = self._again.popleft()
             else:
-                if (found := next(self.lines, None)) is None:
+                if (found := next(self.lines.texts, None)) is None:
                     return
                 line, self.offset = found, self.lines.offset
             yield line
