@@ -15,7 +15,6 @@ from .core.startup import prepare
 from .engine.open import open_model
 from .errors import ConfigError
 from .model import Model, OpenModels
-from .prompts.chat import render_prompts
 from .system.lifetimes import Closing, OnStep
 
 OnProgress = Callable[[str, int, int], None]
@@ -87,15 +86,6 @@ class ClassifierOpener(Closing):
     def model_of(self, config: Config) -> Model:
         """The open model of a configuration. Raises ConfigError or ModelError."""
         return open_model(config, self.models)
-
-    def rendered(self, config: Config) -> Config:
-        """The configuration with the whole text of every prompt, by the chat template of its model where one is needed.
-
-        Raises what Classifier.from_config raises.
-        """
-        if not any(prompt.is_chat for prompt in config.prompts):
-            return config
-        return config.changed(prompts=render_prompts(config.prompts, self.model_of(config), config.model).prompts)
 
     def progress(self, part: str, items: Sequence[T]) -> Iterator[T]:
         """The items of a part of the work, one by one; on_progress is called when one is done."""

@@ -79,9 +79,11 @@ class WorkloadPrompt:
     That is one node where all first tokens differ, as `tree` scores them.
     """
 
-    def __init__(self, compiled: Prompt, template: str) -> None:
-        """compiled: for a scoring that reads all tokens of the labels, or audited; template: its whole text."""
-        self.compiled, self.template, self.labels = compiled, template, compiled.labels
+    def __init__(self, compiled: Prompt) -> None:
+        """compiled: for a scoring that reads all tokens of the labels, or audited."""
+        self.compiled, self.labels = compiled, compiled.labels
+        self.template = compiled.settings.expanded_template
+        """the whole text"""
         read = compiled.trie.edges
         self.paths = [tuple(read[i].token for i in edges) for edges in compiled.trie.label_edges]
         """the tokens of the labels, with the end-of-label token where one has it"""

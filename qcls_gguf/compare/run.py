@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
 
@@ -62,7 +62,6 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
     with ExitStack() as stack:
         # a GPU need not hold the model twice: there ours reads the weights as stock kernels do
         stack.enter_context(set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if with_stock and on_gpu else {}))
-        settings = replace(settings, config=opener.rendered(settings.config))
         prompts, references = _references(settings, opener)
         classifier = stack.enter_context(opener.open(settings.config, quiet=True))
         stock_model = classifier.engine.model
@@ -75,7 +74,7 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
         ms = contest.measure(opener)
         return ComparisonRecord(
             environment=environment(settings.config),
-            config=settings.config,
+            config=classifier.config,
             model=classifier.model,
             warnings=opener.warnings,
             n_prompts=len(prompts),
@@ -121,8 +120,7 @@ def _references(
                 raise ConfigError(f"query {query!r}: {e}") from None
         audits = [answer.audit for query in settings.queries for answer in classifier.classify(query).results]
         references = [Answer(label=audit.joint_label, joint=audit.joint) for audit in audits if audit]
-        prompts = zip(classifier.prompts, settings.config.prompts, strict=True)
-        return tuple(WorkloadPrompt(compiled, prompt.expanded_template) for compiled, prompt in prompts), references
+        return tuple(map(WorkloadPrompt, classifier.prompts)), references
 
 
 @dataclass(slots=True)

@@ -65,13 +65,15 @@ def learn(
         raise ConfigError(f"`common_text` {shown(common)}: needs exactly one {SLOT}")
     chosen = [prompt.name for prompt in chosen_prompts(config, names)]
     data = read_rows(config, path, columns, skip_bad=skip_bad)
-    config = opener.rendered(config)
     config = config.changed(prompts=chosen_prompts(config, names))
     with opener.open(config, audit=True, scoring=TREE, max_batch=MOST_TOGETHER) as classifier:
         rows, bad = usable_rows(data, classifier, skip_bad=skip_bad)
         rows = [row for row in rows if row.labels.keys() & chosen]
+        # with whole texts, which a head's hash is of, and scored as configured
+        scorings = {prompt.name: prompt.scoring for prompt in config.prompts}
+        prompts = [prompt.settings.changed(scoring=scorings[prompt.name]) for prompt in classifier.prompts]
         learnt = learn_heads(
-            classifier, config.prompts, rows, common=common, depths=depths, seed=seed, on_progress=opener.on_progress
+            classifier, prompts, rows, common=common, depths=depths, seed=seed, on_progress=opener.on_progress
         )
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
     heads, depths = learnt.heads, learnt.depths

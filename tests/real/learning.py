@@ -82,17 +82,15 @@ def read(task: Task) -> Read:
     pairs = (*task.rows, *task.others)
     rows = [LabelledQuery(line=0, query=text, labels={task.ask: (label,)}) for text, label in pairs]
     queries = [*(text for text, _ in pairs), *CONTENT_FREE_QUERIES]
-    with ClassifierOpener() as opener:
-        config = opener.rendered(config)
-        with opener.open(config, audit=True, scoring=TREE) as classifier:
-            depths, place = tried_depths(classifier), CACHE / f"learning-{task.name.replace(' ', '-')}"
-            loaded = classifier
-            tables, states = read_states(classifier, loaded, queries, depths, lambda n: None)
-            with classifier.prompt_set(common_text(classifier, COMMON_TEXT)) as text:
-                common = read_states(classifier, text, queries, depths, lambda n: None)[1]
-            label = np.array([task.labels.index(label) for _, label in pairs])
-            table, compiled = tables[0], loaded.prompts[0]
-            return Read(config.prompts[0], compiled, rows, label, table, depths, states[0], common[0], place)
+    with ClassifierOpener() as opener, opener.open(config, audit=True, scoring=TREE) as classifier:
+        depths, place = tried_depths(classifier), CACHE / f"learning-{task.name.replace(' ', '-')}"
+        loaded = classifier
+        tables, states = read_states(classifier, loaded, queries, depths, lambda n: None)
+        with classifier.prompt_set(common_text(classifier, COMMON_TEXT)) as text:
+            common = read_states(classifier, text, queries, depths, lambda n: None)[1]
+        label = np.array([task.labels.index(label) for _, label in pairs])
+        table, compiled = tables[0], loaded.prompts[0]
+        return Read(compiled.settings, compiled, rows, label, table, depths, states[0], common[0], place)
 
 
 def draw(found: Read, n: int, seed: int, *, whole: bool) -> Draw:

@@ -52,8 +52,8 @@ def real_tasks() -> dict[str, Task]:
 def expected(name: str) -> tuple[FloatArray, FloatArray]:
     """(N_TEXTS, n_labels) log-probabilities of the labels: by stock llama.cpp, and in F32."""
     task = real_tasks()[name]
-    with ClassifierOpener() as opener:
-        (prompt,) = opener.rendered(config(name)).prompts
+    with ClassifierOpener() as opener, opener.open(config(name)) as classifier:
+        (prompt,) = classifier.config.prompts
     spec = PromptSpec(name="x", template=prompt.expanded_template, labels=task.labels)
     reference = Reference(model_file())
     stock, exact = [], []

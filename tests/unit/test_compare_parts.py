@@ -10,7 +10,7 @@ from qcls_gguf.compare.method import Answer, WorkloadPrompt
 from qcls_gguf.compare.run import method_record
 
 DISTINCT, SHARED = (
-    WorkloadPrompt(made_prompt("p", labels, closing=(9,), exact=True), "{query}")
+    WorkloadPrompt(made_prompt("p", labels, closing=(9,), exact=True))
     for labels in ([(1,), (2,), (3, 2)], [(3, 2), (3, 4), (1,)])
 )
 LOGITS = np.array([0.5, 2.0, -1.0, 1.5, 0.0])
