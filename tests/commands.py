@@ -29,8 +29,9 @@ def invoked(*words: object, stdin: str = "") -> Result:
         return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
     finally:  # what the command prints of the log it prints to streams that are gone now
         for name in ("qcls_gguf", "qcls_gguf.llama"):
-            logging.getLogger(name).handlers = [logging.NullHandler()]
-            logging.getLogger(name).setLevel(logging.NOTSET)
+            logger = logging.getLogger(name)
+            logger.handlers, logger.filters = [logging.NullHandler()], []
+            logger.setLevel(logging.NOTSET)
 
 
 def printed(*words: object) -> str:

@@ -198,7 +198,7 @@ def test_closed_streams_end_nothing(arguments: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [*(f"run --quiet --query x --format {name}" for name in ("table", "jsonl", "json")), "models --quiet", "schema",
+    [*(f"run --quiet --query x --format {name}" for name in ("table", "jsonl", "json")), "models", "schema",
      "--help", "--version"],
 )  # fmt: skip
 @pytest.mark.parametrize(("to", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
