@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
@@ -20,15 +20,16 @@ from ..native.device import environment as set_environment
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..statistics import FloatArray, mean, quantiles
+from .llama_server import llama_server
 from .method import Answer, ComparisonSettings, Method, PeerError, Workload, WorkloadPrompt, qcls, stock
 from .records import AbsentMethod, ComparisonRecord, MethodRecord
-from .servers import is_url, llama_server, ollama
 
 QCLS = "qcls"
 REMOVED = {
     "cappr": "its probabilities are those of our scoring `mean`",
-    "torch": "docs/measurements.md has what PyTorch took; compare with batched, llama-server or ollama",
+    "torch": "docs/measurements.md has what PyTorch took; compare with batched or llama-server",
     "llama-cpp-python": "compare with naive and prefix, which decode the same on this llama.cpp",
+    "ollama": "it runs a llama-server: compare with one; docs/measurements.md has what Ollama took",
 }
 """what replaces a method of earlier versions"""
 
@@ -45,7 +46,6 @@ METHODS: dict[str, tuple[Callable[[Workload], AbstractContextManager[Method]], s
         llama_server,
         "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities",
     ),
-    "ollama": (ollama, "HTTP, a raw request a prompt at once, one token with the 20 likeliest log-probabilities"),
 }
 """How a method is opened, and what it does for a request."""
 
@@ -69,7 +69,10 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
             with set_environment(STOCK):
                 stock_model = stack.enter_context(ClassifierOpener(offline=True)).model_of(settings.config)
         workload = Workload(settings=settings, ours=classifier, stock_model=stock_model, prompts=prompts)
-        contest = stack.enter_context(_opened(workload, names))
+        contest = _Contest(settings)
+        for name in names:
+            with contest.listed_if_it_fails(name, started=False), set_environment({} if name == QCLS else STOCK):
+                contest.methods[name] = stack.enter_context(METHODS[name][0](workload))
         answers = contest.answers(opener)
         ms = contest.measure(opener)
         return ComparisonRecord(
@@ -92,13 +95,6 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
 
 def _checked_names(settings: ComparisonSettings) -> list[str]:
     """The methods to compare, in the order of METHODS. Raises ConfigError for settings that lead nowhere."""
-    if (settings.ollama is None) != (settings.ollama_model is None):
-        raise ConfigError("`ollama` and `ollama_model` belong together: give both or neither")
-    for name, url in (("llama_server", settings.llama_server), ("ollama", settings.ollama)):
-        if url is not None and not is_url(url):
-            whole = f"http://{url}"
-            remedy = f"did you mean {whole}?" if is_url(whole) else "give one such as http://127.0.0.1:8080"
-            raise ConfigError(f"`{name}`: {url!r} is not a server's address: {remedy}")
     for name in settings.methods:
         if name not in METHODS:
             why = f"was removed: {REMOVED[name]}" if name in REMOVED else f"is not one of {', '.join(METHODS)}"
@@ -125,13 +121,11 @@ def _references(
 
 @dataclass(slots=True)
 class _Contest:
-    """The methods that could be opened; one that fails is closed and listed as absent."""
+    """The methods that could be opened, all but ours with stock kernels; one that fails is listed as absent."""
 
     settings: ComparisonSettings
     methods: dict[str, Method] = field(default_factory=dict)
     absent: list[AbsentMethod] = field(default_factory=list)
-    stacks: dict[str, ExitStack] = field(default_factory=dict)
-    """what is to be closed, by method"""
 
     @contextmanager
     def listed_if_it_fails(self, name: str, *, started: bool = True) -> Iterator[None]:
@@ -142,8 +136,6 @@ class _Contest:
             if name == QCLS:
                 raise
             self.methods.pop(name, None)
-            with suppress(Exception):
-                self.stacks.pop(name).close()
             reason = str(e) if isinstance(e, PeerError) else f"{type(e).__name__}: {e}"
             asked_for = name in self.settings.methods
             self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=started))
@@ -173,22 +165,6 @@ class _Contest:
                         self.methods[name].ask(queries[index], False)
                         ms[name][turn, index] = (perf_counter_ns() - before) / 1e6
         return {name: ms[name][n_warm_up:] for name in self.methods}
-
-
-@contextmanager
-def _opened(workload: Workload, names: Sequence[str]) -> Iterator[_Contest]:
-    """The methods, opened: all but ours with stock kernels; closed in the end."""
-    contest = _Contest(workload.settings)
-    try:
-        for name in names:
-            with contest.listed_if_it_fails(name, started=False), set_environment({} if name == QCLS else STOCK):
-                contest.stacks[name] = ExitStack()
-                contest.methods[name] = contest.stacks[name].enter_context(METHODS[name][0](workload))
-        yield contest
-    finally:
-        for stack in contest.stacks.values():
-            with suppress(Exception):  # an error while closing changes no figure
-                stack.close()
 
 
 def method_record(
