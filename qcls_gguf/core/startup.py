@@ -19,7 +19,7 @@ from ..engine.engine import Engine
 from ..engine.open import Compiled, compile_config, open_engine, open_model
 from ..engine.prefix_cache import Prefix
 from ..engine.prefix_file import PrefixFile, hold_prefixes
-from ..engine.resources import LEAST_FREE_BYTES, OtherPrograms, threads
+from ..engine.resources import LEAST_FREE_BYTES
 from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from ..model import Model, OpenModels
 from ..model.placement import device_name, used_gpus
@@ -59,7 +59,6 @@ class Prepared:
     owns_model: bool
     """whether the model was opened for it, and is closed with what is opened"""
     ledger: Ledger
-    others: OtherPrograms
 
     def close(self) -> None:
         """Close the model, if it was opened for this."""
@@ -84,7 +83,7 @@ def prepare(
     """
     check_gil()
     config = variant_of(check_config(config), **variant)
-    ledger, others = Ledger(on_step), OtherPrograms()
+    ledger = Ledger(on_step)
     if config.runtime.n_gpu_layers != 0 and (step := driver_step()):
         ledger.step("GPU code", step)
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
@@ -111,7 +110,6 @@ def prepare(
         model=opened,
         owns_model=model is None,
         ledger=ledger,
-        others=others,
     )
 
 
@@ -121,16 +119,12 @@ def start(prepared: Prepared, make: MakeHandle[H]) -> H:
     Raises ConfigError or ModelError, after closing what it opened, and the model if it was opened for this.
     """
     try:
-        handle = _started(prepared, make)
+        return _started(prepared, make)
     except BaseException as e:
         prepared.close()
         if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet, so the model is the cause
             raise ModelError(f"{prepared.model.path}: {e}") from e
         raise
-    n_threads = threads(prepared.compiled.config.runtime).n
-    if prepared.model.n_gpu_layers == 0 and (crowding := prepared.others.crowding(n_threads)):
-        prepared.ledger.step("CPUs", crowding)
-    return handle
 
 
 def _started(prepared: Prepared, make: MakeHandle[H]) -> H:

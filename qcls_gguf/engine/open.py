@@ -26,7 +26,7 @@ from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.lifetimes import Ledger
 from .capacity import limits
 from .engine import Engine
-from .resources import LEAST_FREE_BYTES, check_memory, many_states, shortage_on_gpus, threads
+from .resources import LEAST_FREE_BYTES, check_memory, shortage_on_gpus, threads
 
 _COLUMNS_STEP = {8: 256, 12: 256, 14: 512}
 """For Q8_0, Q4_K and Q6_K: the length of a row must be a multiple of this."""
@@ -44,9 +44,8 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     Raises ConfigError if a limit is too small, ModelError for a model whose logits cannot be computed from its hidden
     states, or if memory is lacking.
     """
-    computing, state_bytes = threads(runtime), model.facts.state_bytes
+    computing = threads(runtime)
     settings, n_leaf_seqs = _settings(model, runtime, prompts, computing.n)
-    n_state_seqs = settings["n_state_seqs"]
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
         check_memory(
             model.header,
@@ -54,16 +53,14 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
             settings["n_ctx"],
             runtime.kv_type,
             measure=lambda: context_memory(model.file, ON_CPU, settings),
-            n_state_bytes=state_bytes * n_state_seqs,
+            n_state_bytes=model.facts.state_bytes * settings["n_state_seqs"],
         )
     why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
     context = _open_context(model, runtime, settings)
-    in_part = model.n_gpu_layers > 0 and not model.is_all_on_gpu
     ledger.step(
         "open context",
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
-        f"{counted(context.n_seq_max, 'sequence')}, {computing}"
-        f"{many_states(state_bytes, n_state_seqs) if in_part else ''}",
+        f"{counted(context.n_seq_max, 'sequence')}, {computing}",
     )
     label_tokens = prompts.label_tokens if prompts.exact else None
     engine = Engine(model, context, n_leaf_seqs=n_leaf_seqs, label_tokens=label_tokens, why_no_logits=why_no_logits)
@@ -171,31 +168,26 @@ def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSetting
     That is checked if layers were placed for a context, perhaps of another configuration, and if other contexts are
     open: a process such as a service that reloads must not end because of it. Raises ModelError.
     """
-    n_others = n_contexts_on_gpus()
-    states = many_states(model.facts.state_bytes, settings["n_state_seqs"])
+    n_others, placed = n_contexts_on_gpus(), model.placement
     try:
         context = NativeContext(model.native, **settings)
     except ModelError as e:
         if model.n_gpu_layers == 0:
-            raise ModelError(f"{e}{states}") from e
-        raise ModelError(f"{e}{states}; {_why_too_little(model, runtime, settings, n_others)}") from e
-    if runtime.n_gpu_layers == "auto" or n_others:
-        n_least = min((gpu.free_bytes for gpu in used_gpus(model.placement)), default=LEAST_FREE_BYTES)
-        if n_least < LEAST_FREE_BYTES:
-            context.close()
-            raise ModelError(
-                f"{model.path}: a context would leave {n_least >> 20} MiB of a GPU free, and decodes need "
-                f"{LEAST_FREE_BYTES >> 20}{states}; {_why_too_little(model, runtime, settings, n_others)}"
-            )
-    return context
-
-
-def _why_too_little(model: Model, runtime: RuntimeConfig, settings: ContextSettings, n_others: int) -> str:
-    """Why there is too little memory for a context. Raises ModelError if something else is wrong with it."""
-    placed = model.placement
+            raise
+        why = str(e)
+    else:
+        is_asked = runtime.n_gpu_layers == "auto" or n_others > 0
+        free = [gpu.free_bytes for gpu in used_gpus(placed)] if is_asked else []
+        if (n_least := min(free, default=LEAST_FREE_BYTES)) >= LEAST_FREE_BYTES:
+            return context
+        context.close()
+        why = (
+            f"{model.path}: a context would leave {n_least >> 20} MiB of a GPU free, and decodes need "
+            f"{LEAST_FREE_BYTES >> 20}"
+        )
     taken = context_memory(model.file, placed, settings)
     free_bytes = [gpu.free_bytes for gpu in used_gpus(placed)]
-    return shortage_on_gpus(runtime, placed.n_gpu_layers, taken, free_bytes, n_others)
+    raise ModelError(f"{why}; {shortage_on_gpus(runtime, placed.n_gpu_layers, taken, free_bytes, n_others)}")
 
 
 def _settings(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,7 @@ from ..model.header import GgufHeader
 from ..native import ContextMemory
 from ..system.control_groups import available_bytes, cpu_quota
 
-_LEAST_S = 0.05
-"""The system counts in hundredths of a second."""
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
-_MANY_BYTES = 1 << 28
-"""If a context cannot be opened, the message mentions the recurrent states of all sequences if they take as much."""
 LEAST_FREE_BYTES = 256 << 20
 """Memory of a GPU that contexts leave free for the scratch memory of decodes; without it llama.cpp ends the process."""
 _ASKED_FROM_BYTES = 1 << 30
@@ -63,46 +58,6 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
     if quota is not None and quota < n_free:
         return Threads(n=max(1, math.floor(quota)), why=f"a quota of {quota:.3g} CPUs, {n_cores} cores")
     return Threads(n=n_free, why=f"{counted(n_cores, 'core')}{' less one' * (n_cores > 1)}")
-
-
-class OtherPrograms:
-    """Measures, from its creation on, how busy other programs keep the CPUs that this process may use."""
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        """root: where `proc` is looked for."""
-        self._root = root
-        self._began, self._busy, self._own = time.monotonic(), _busy_s(root), time.process_time()
-
-    def crowding(self, n_threads: int) -> str | None:
-        """A warning if other programs left fewer CPUs than there are threads; None otherwise.
-
-        The threads of a decode wait for the slowest one, so a thread that shares its CPU slows down all. A single
-        thread waits for none.
-        """
-        seconds, busy = time.monotonic() - self._began, _busy_s(self._root)
-        if n_threads == 1 or seconds < _LEAST_S or busy is None or self._busy is None:
-            return None
-        n_cpus = len(_usable())
-        n_busy = min(n_cpus, (busy - self._busy - (time.process_time() - self._own)) / seconds)
-        if n_threads + n_busy <= n_cpus + 0.5:
-            return None
-        return (
-            f"other programs kept {n_busy:.1f} of {n_cpus} CPUs busy meanwhile, so {n_threads} threads wait for one "
-            "another, and requests may take many times as long: set n_threads lower"
-        )
-
-
-def _busy_s(root: Path) -> float | None:
-    """Seconds for which the CPUs that this process may use have been busy; None if the system does not tell."""
-    names = {f"cpu{cpu}" for cpu in _usable()}
-    try:
-        lines = [line.split() for line in (root / "proc/stat").read_text().splitlines()]
-        times = [list(map(int, line[1:9])) for line in lines if line and line[0] in names]
-        # user, nice, system, idle, waiting for disks, interrupts, theirs, taken by other virtual machines
-        busy = sum(sum(of_cpu) - of_cpu[3] - of_cpu[4] for of_cpu in times)
-        return busy / os.sysconf("SC_CLK_TCK") if times else None
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _usable() -> set[int]:
@@ -165,16 +120,6 @@ def check_memory(
         )
 
 
-def many_states(state_bytes: int, n_seqs: int) -> str:
-    """A remark on the memory of n_seqs sequences' recurrent states, and how to lower it; empty if it is little."""
-    if (n_bytes := state_bytes * n_seqs) < _MANY_BYTES:
-        return ""
-    return (
-        f"; the states of {n_seqs:,} sequences take {_gib(n_bytes)}: if memory is lacking, lower "
-        "runtime.max_batch or question_prefixes, or take fewer prompts"
-    )
-
-
 def shortage_on_gpus(
     runtime: RuntimeConfig, n_gpu_layers: int, taken: ContextMemory, free_bytes: Sequence[int], n_others: int
 ) -> str:
@@ -189,8 +134,8 @@ def shortage_on_gpus(
     return (
         f"it takes {taken}, and {_gib(min(free_bytes, default=0))} are free on {where} beside "
         f"{counted(n_gpu_layers, 'layer')}{' that n_gpu_layers auto put there' * is_auto}{others}: set "
-        f"runtime.n_gpu_layers to less than {n_gpu_layers}, or lower runtime.max_query_tokens or question_cells"
-        f"{', or close the other contexts, as a service does that is started again' * (n_others > 0)}"
+        f"runtime.n_gpu_layers to less than {n_gpu_layers}, or lower runtime.max_query_tokens, question_cells or "
+        f"max_batch{', or close the other contexts, as a service does that is started again' * (n_others > 0)}"
     )
 
 

@@ -15,7 +15,7 @@ from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine import open as engine_open
 from qcls_gguf.engine.capacity import MOST_TOGETHER
 from qcls_gguf.engine.open import context_settings, open_model
-from qcls_gguf.engine.resources import many_states, shortage_on_gpus
+from qcls_gguf.engine.resources import shortage_on_gpus
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement
 from qcls_gguf.model.open import context_memory, open_vocabulary
@@ -157,16 +157,12 @@ def test_what_is_said_where_memory_is_lacking() -> None:
     assert text == (
         "it takes 1.00 GiB of cache and states, 0.50 GiB of compute buffers, and 1.2 GiB are free on the GPU beside "
         "30 layers that n_gpu_layers auto put there: set runtime.n_gpu_layers to less than 30, or lower "
-        "runtime.max_query_tokens or question_cells"
+        "runtime.max_query_tokens, question_cells or max_batch"
     )
     text = shortage_on_gpus(RuntimeConfig(n_gpu_layers=20), 20, TAKEN, [7 << 28, 5 << 28], 2)
     assert "1.2 GiB are free on the fullest of 2 GPUs beside 20 layers and 2 other open contexts: set" in text
-    assert "question_cells, or close the other contexts" in text
+    assert "max_batch, or close the other contexts" in text
     assert "auto" not in text
-    assert many_states(1 << 19, 100) == ""
-    assert "the states of 1,400 sequences take 0.7 GiB: if memory is lacking, lower runtime.max" in many_states(
-        1 << 19, 1400
-    )
 
 
 @pytest.fixture

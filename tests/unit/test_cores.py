@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import pytest
 
 from qcls_gguf import Classifier, ConfigError
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.engine.resources import OtherPrograms, physical_cores, threads
+from qcls_gguf.engine.resources import physical_cores, threads
 from qcls_gguf.system.control_groups import available_bytes, cpu_quota, memory_left
 
 
@@ -28,39 +27,6 @@ def test_automatic_threads_leave_a_core_where_there_is_another(
     assert str(threads(RuntimeConfig(n_threads=1), root=tmp_path)) == "1 thread (as configured)"
     all_of_them = str(threads(RuntimeConfig(n_threads=n_cores), root=tmp_path))
     assert ("one for every core: while other programs work" in all_of_them) == (n_cores > 1)
-
-
-@pytest.mark.parametrize(
-    ("n_threads", "n_busy", "is_told"),
-    [(2, 1.9, True), (2, 0.9, True), (2, 0.2, False), (1, 2.0, False), (3, 0.0, True)],
-)
-def test_threads_on_cpus_that_others_use_are_told(
-    n_threads: int, n_busy: float, is_told: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """10 s on CPUs 0 and 1, of which this process worked for 3; CPU 2 is not its own."""
-    stat, now, own = tmp_path / "proc" / "stat", 100.0, 5.0
-    stat.parent.mkdir()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(time, "process_time", lambda: own)
-
-    def write(seconds: float) -> None:
-        half = round(seconds * os.sysconf("SC_CLK_TCK") / 2)
-        # waiting for disks, the fifth number, is idle, too
-        cpus = [f"cpu0 {half} 0 0 7000 30 0 0 0 0 0", f"cpu1 0 0 0 7000 30 0 0 {half} 0 0", "cpu2 999999 0"]
-        stat.write_text("\n".join(["cpu 1 2 3", *cpus]))
-
-    write(50.0)
-    others = OtherPrograms(tmp_path)
-    assert others.crowding(64) is None  # no time has passed
-    now, own = 110.0, 8.0
-    write(50.0 + 3.0 + 10 * n_busy)
-    told = others.crowding(n_threads)
-    assert (told is not None) == is_told
-    if told and n_threads == 2:
-        assert told.startswith(f"other programs kept {n_busy} of 2 CPUs busy meanwhile, so 2 threads wait")
-    stat.unlink()
-    assert others.crowding(64) is None
 
 
 def test_a_core_with_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
