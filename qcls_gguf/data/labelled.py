@@ -156,7 +156,7 @@ def label_of(value: Any, labels: Sequence[str]) -> str | None:
 
 def is_missing(value: Any) -> bool:
     """Whether a value says that there is none."""
-    return value is None or (isinstance(value, float) and math.isnan(value)) or (value == "" and isinstance(value, str))
+    return value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and not value)
 
 
 def label_text(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 import zlib
 from collections.abc import Generator
 from typing import BinaryIO
@@ -19,9 +20,22 @@ _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _OTHERS = {
     b"PK\x03\x04": "is a spreadsheet or packed: save it as .csv, or unpack it", b"BZh": "is packed: unpack it",
     b"\xfd7zXZ": "is packed: unpack it", b"ARROW1": "is a file of Arrow: save it as Parquet, .csv or .jsonl",
+    b"\x04\x22\x4d\x18": "is packed: unpack it", b"\xff\x06\x00\x00sNaPpY": "is packed: unpack it",
+    b"\x1f\x9d": "is packed: unpack it", b"\xd0\xcf\x11\xe0": "is a spreadsheet or document: save it as .csv",
+    **{
+        mark: f"is {what}, not text or a table: save it as .csv or .jsonl"
+        for mark, what in (
+            (b"SQLite format 3", "a database"), (b"%PDF-", "a PDF"), (b"Obj\x01", "Avro"),
+            (b"\x93NUMPY", "an array of numpy"), (b"\x89HDF", "HDF5"), (b"\x80\x04\x95", "a pickle"),
+            (b"<?xml", "XML"), (b"<!DOCTYPE", "a web page"),
+        )
+    },
 }  # fmt: skip
 """what is no text, by its first bytes"""
 _LOOKED_AT = 64
+SHIFTS = re.compile(r"\x1b[$(][$()@-J]|~\{(?:[!-w][!-~])+~\}")
+"""what ISO-2022 and HZ, whose texts are ASCII, begin another script with"""
+_ASCII = dict.fromkeys(range(128))
 LONGEST_LINE = 1 << 24
 """bytes of a line that are read, and one more"""
 
@@ -65,6 +79,8 @@ class Lines:
         self.encoding = _named(encoding, first) if encoding else _detected(first[:_LOOKED_AT]) or "utf-8"
         if not _is_wide(self.encoding) and b"\r" in first.rstrip(b"\r") and b"\n" not in first:
             raise ConfigError("its lines end in carriage returns alone: save it with other line ends")
+        self.may_be_utf_7 = encoding is None and first.isascii() and _is_utf_7(first.rpartition(b"\n")[0] or first)
+        """whether text in ASCII looks like that of other scripts"""
         self.offset = offset
         """bytes of the content up to the end of the last line that was given"""
         self.is_cut = False
@@ -157,6 +173,13 @@ def _detected(first: bytes) -> str | None:
         if len(nulls) >= 2 and nulls.count(0) * 2 >= len(nulls) and 0 not in others:
             return encoding
     return None
+
+
+def _is_utf_7(text: bytes) -> bool:
+    try:
+        return any(map(str.isalpha, text.decode("utf-7").translate(_ASCII)))
+    except UnicodeDecodeError:
+        return False
 
 
 def is_text(text: str) -> bool:

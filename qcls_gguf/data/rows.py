@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal
 
 from ..config.words import counted, kind_of, listed, printable, shown
 from ..errors import ConfigError, prefixed, readable
-from .lines import LONGEST_LINE, REMEDY, Lines, beginning, is_text, shown_bytes, unpacked
+from .lines import LONGEST_LINE, REMEDY, SHIFTS, Lines, beginning, is_text, shown_bytes, unpacked
 
 QUERY = "query"
 NULL = "the query is null"
@@ -178,6 +178,8 @@ class Rows:
             self._rows = self._of_parquet(content)
             return
         self.lines = Lines(content, reading.encoding)
+        if self.lines.may_be_utf_7 and warns:
+            _log.warning("%s: looks like UTF-7: name its encoding with `encoding`, utf-8 if it is not", name)
         looked_at: list[tuple[str, int]] = []
         for line in self._fed():
             looked_at.append((line, self.offset))
@@ -260,7 +262,8 @@ class Rows:
         if self.lines.is_cut and not self._again:
             return f"has more than {LONGEST_LINE} bytes: give shorter queries, one a line"
         if is_text(line):
-            return None
+            is_other = self._reading.encoding is None and ("\x1b" in line or "~{" in line) and SHIFTS.search(line)
+            return f"is in ISO-2022 or HZ: {REMEDY.replace('windows-1252', 'iso-2022-jp')}" if is_other else None
         at = next(at for at, character in enumerate(line) if "\ud800" <= character <= "\udfff")
         encoding = "UTF-8" if self.lines.encoding.startswith("utf") else self.lines.encoding
         return f"is not valid {encoding} at byte {len(line[:at].encode(errors='surrogatepass'))}: {REMEDY}"
@@ -359,7 +362,8 @@ class Rows:
                 self._again.extendleft(reversed(taken[1:]))
                 (line, self.offset), n_lines = taken[0], 1
                 reader = csv.reader(fed(), delimiter=delimiter, strict=True)
-                fields = next(csv.reader([line.rstrip("\r\n")[:LONGEST_LINE]], delimiter=delimiter), [])
+                first = line.rstrip("\r\n")[:LONGEST_LINE].replace("\r", " ")
+                fields = next(csv.reader([first], delimiter=delimiter), [])
             self.next_line = number + n_lines
             problem = problem or bad_text
             if problem is None and not any(field.strip() for field in fields):

@@ -90,6 +90,8 @@ def reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
         names = [str(name) for name in getattr(given, "columns", ())]  # of pandas, which has columns of any objects
         for name in names if len(set(names)) == len(names) else ():
             _array_of(given[name], name)
+        if isinstance(getattr(given, "index", None), Iterable):
+            _array_of(given.index, "index")
         raise ConfigError(f"cannot be read: {' '.join(str(e).split())}: {_TAKEN}") from None
     if query_column in table.schema.names:
         place = table.schema.get_field_index(query_column)
@@ -108,6 +110,8 @@ def _table_of(given: Any, query_column: str) -> pa.Table:
         raise ConfigError(f"is {kind_of(given)}: {_TAKEN}")
     if type(given).__name__ == "LazyFrame":
         given = given.collect()
+    if "Object" in map(str, getattr(given, "dtypes", ())):  # of Polars, which exports the addresses of such values
+        return pa.table({name: _array_of(given[name].to_list(), name) for name in given.columns})
     if isinstance(given, pa.Array | pa.ChunkedArray):
         return pa.table({query_column: given})
     if not isinstance(given, list | tuple | np.ndarray):
@@ -115,7 +119,7 @@ def _table_of(given: Any, query_column: str) -> pa.Table:
     if not len(given) or not all(isinstance(row, Mapping) for row in given):
         return pa.table({query_column: _array_of(given, query_column)})
     names = dict.fromkeys(name for row in given for name in row)
-    return pa.table({name: _array_of([row.get(name) for row in given], name) for name in names})
+    return pa.table({str(name): _array_of([row.get(name) for row in given], name) for name in names})
 
 
 def _array_of(values: Iterable[Any], name: str) -> pa.Array:
@@ -129,7 +133,9 @@ def _array_of(values: Iterable[Any], name: str) -> pa.Array:
             if kind is not first and not is_missing(value):
                 what = f"{shown(value)} in row {row}, {kind.__name__} among {getattr(first, '__name__', None)}"
                 raise ConfigError(f"column {name!r} has {what}: make them one type") from None
-        raise ConfigError(f"column {name!r} has values that Arrow has no type for: {_TAKEN}") from None
+        raise ConfigError(
+            f"column {name!r} has values that Arrow has no type for: make them text, or leave it out"
+        ) from None
 
 
 def _labelled(

@@ -372,12 +372,35 @@ def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp
         (b"query\n", Reading(format="text", query="query"), "`query_column` is for tables, and `input_format` is text"),
         (b"query\n", Reading(format="parquet"), "is no sound Parquet file"),
         (b"PK\x03\x04", Reading(), "is a spreadsheet or packed"),
+        (b"SQLite format 3\0", Reading(), "is a database, not text or a table"),
+        (
+            b"query,id\nred,1\r\nblue,2\rgreen,3\n",
+            Reading(),
+            "line 3 is not valid CSV: a carriage return stands within",
+        ),
+        *(
+            (f"query\n赤い服\n红色\n".encode(name), Reading(), "is in ISO-2022 or HZ")
+            for name in ("iso2022_jp_2", "hz")
+        ),
     ],
 )
 def test_what_must_not_be_guessed_is_named(content: bytes, reading: Reading, words: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(content)
     with pytest.raises(ConfigError, match=words.replace("|", r"\|")):
         all_queries(str(tmp_path / "rows.csv"), reading)
+
+
+@pytest.mark.parametrize("name", ["iso2022_jp", "iso2022_jp_2004", "hz", "utf-7"])
+def test_texts_in_ascii_that_stand_for_others_are_told(name: str, tmp_path: Path) -> None:
+    path, texts = tmp_path / "rows.txt", ["红色", "10+2-1 = ~{a}"] if name in ("hz", "utf-7") else ["赤い服", "a"]
+    path.write_bytes("\n".join(texts).encode(name))
+    with capture_logs() as logs:
+        rows = list(read_queries(str(path)))
+    assert rows[1].error is None
+    assert "looks like UTF-7" in logs[0] if name == "utf-7" else "name its encoding" in (rows[0].error or "")
+    assert [row.text for row in read_queries(str(path), Reading(encoding=name))] == texts
+    path.write_text("google+pro-edition, C+Plus-, ~{x~}, \x1b[31mred\n")
+    assert all_queries(str(path), Reading(encoding="utf-8"))
 
 
 def test_long_fields_and_other_encodings_are_rows(tmp_path: Path) -> None:

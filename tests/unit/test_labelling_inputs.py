@@ -167,7 +167,15 @@ NO_TABLES: dict[str, tuple[Callable[[], Any], str]] = {
     "mixed others": (lambda: pd.DataFrame({"query": ["a", "b"], "sku": [1, "x"]}), "column 'sku' has 'x' in row 2"),
     "mixed dictionaries": (lambda: [{"query": "red"}, {"query": 5}], "column 'query' has 5 in row 2"),
     "two names": (lambda: pd.DataFrame([["a", "b"]], columns=["query", "query"]), "Duplicate column names"),
-    "objects of polars": (lambda: pl.DataFrame({"query": pl.Series(["a"], dtype=pl.Object)}), "is fixed_size_binary"),
+    "objects of polars": (
+        lambda: pl.DataFrame({"query": ["a"], "o": pl.Series([object()], dtype=pl.Object)}),
+        "column 'o' has values that Arrow has no type for",
+    ),
+    "mixed index": (lambda: pd.DataFrame({"query": ["a", "b"]}, index=["x", 1]), "column 'index' has 1 in row 2"),
+    "arrays": (
+        lambda: pd.DataFrame({"query": ["a", "b"], "o": [np.ones(2), np.ones((1, 2))]}),
+        "column 'o' has values that Arrow has no type for",
+    ),
     "a text": (lambda: "red dress", "is text: give an Arrow table, a frame of pandas or Polars, a list of dict"),
     "a row": (lambda: {"query": "red dress"}, "is a mapping: give an Arrow table"),
     "a generator": (lambda: (text for text in "ab"), "cannot be read: .*: give an Arrow table"),
