@@ -378,10 +378,7 @@ def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp
             Reading(),
             "line 3 is not valid CSV: a carriage return stands within",
         ),
-        *(
-            (f"query\n赤い服\n红色\n".encode(name), Reading(), "is in ISO-2022 or HZ")
-            for name in ("iso2022_jp_2", "hz")
-        ),
+        *(("query\n赤い服\n红色\n".encode(name), Reading(), "is in ISO-2022 or HZ") for name in ("iso2022_jp_2", "hz")),
     ],
 )
 def test_what_must_not_be_guessed_is_named(content: bytes, reading: Reading, words: str, tmp_path: Path) -> None:
