@@ -1,5 +1,6 @@
 """Saved prefix cells: bit by bit what computing gives, whatever is in the files, or stands in their place."""
 
+import hashlib
 import os
 import random
 import warnings
@@ -15,7 +16,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier
 from qcls_gguf.engine import prefix_file
-from qcls_gguf.engine.prefix_file import N_KEPT, OLD_PART_S, PrefixFile, prefix_digest
+from qcls_gguf.engine.prefix_file import N_KEPT, PrefixFile
 
 PROMPTS = [
     PromptSpec(name="a", template="<|im_start|>user\nwhat colour is {query}\nanswer:", labels=("red", "light blue")),
@@ -59,10 +60,10 @@ def test_other_models_prompts_and_settings_have_their_own_cells(prefix_files: Pa
     start(seed=0)
     assert start(seed=1) == (wanted, False)
     assert start(seed=1) == (wanted, True)
-    assert len(list(prefix_files.glob("*.kv"))) == 1
+    assert len(list(prefix_files.glob("*.kv"))) == 2
     fewer, turned = {"prompts": PROMPTS[:1]}, {"prompts": PROMPTS[::-1]}
     others: list[dict[str, Any]] = [fewer, turned, {"kv_type": "f32"}, {"flash_attn": False}]
-    for n, other in enumerate(others, 2):
+    for n, other in enumerate(others, 3):
         assert not start(seed=1, **other)[1]
         assert len(list(prefix_files.glob("*.kv"))) == n
 
@@ -75,17 +76,14 @@ def test_a_folder_that_cannot_be_written_is_a_warning(prefix_files: Path, start:
 
 
 def test_old_files_go(tmp_path: Path) -> None:
+    (left := tmp_path / ".killed.part").touch()
+    os.utime(left, (0, 0))
     for n in range(N_KEPT + 3):
-        cache = PrefixFile.of(tmp_path, {"n": n}, lambda: "0" * 64)
+        cache = PrefixFile(tmp_path, f"{n:032}", lambda: "0" * 64)
         cache.write(b"cells")
         assert cache.read() == b"cells"
+        assert left.exists() == (n < N_KEPT - 1)
     assert len(list(tmp_path.iterdir())) == N_KEPT
-
-
-def test_the_digest_is_of_every_token_and_their_order() -> None:
-    sets: list[list[tuple[int, ...]]] = [[(1, 2), (3,)], [(1,), (2, 3)], [(1, 2, 3)], [(3,), (1, 2)], [()], []]
-    assert len({prefix_digest(prefixes) for prefixes in sets}) == len(sets)
-    assert prefix_digest([(1, 2)]) == prefix_digest([[1, 2]])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,7 @@ def test_damaged_cells_are_named_and_computed_anew(
     (file,) = prefix_files.glob("*.kv")
     whole = file.read_bytes()
     if isinstance(change, str):
-        _cache(file).write(change.encode())
+        _write(file, change.encode())
     else:
         file.write_bytes(change(whole))
     with pytest.warns(UserWarning, match=rf"{file.name}: {message}"):
@@ -117,9 +115,7 @@ def test_cells_that_are_no_numbers_change_no_answer(prefix_files: Path, start: A
     """With a head that fits them: the last bytes are the values of the last layer."""
     wanted, _ = start()
     (file,) = prefix_files.glob("*.kv")
-    state = _cache(file).read()
-    assert state is not None
-    _cache(file).write(state[:-64] + b"\xff\x7f" * 32)
+    _write(file, file.read_bytes()[32:-64] + b"\xff\x7f" * 32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert start()[0] == wanted
@@ -153,38 +149,19 @@ def test_the_folder_is_for_its_owner_only(prefix_files: Path, start: Answers) ->
     assert prefix_files.stat().st_mode & 0o777 == 0o700
 
 
-def test_files_and_folders_of_others_are_not_used(
-    prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_others_is_not_used(prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted, _ = start()
-    (file,) = prefix_files.glob("*.kv")
     mine = os.geteuid()
-    if mine == 0:
-        os.chown(file, 12345, -1)
-        with pytest.warns(UserWarning, match=r"the file belongs to another user \(uid 12345\)"):
-            assert start() == (wanted, False)
-        assert start() == (wanted, True)
-    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    monkeypatch.setattr(prefix_file, "geteuid", lambda: mine + 1)
     with pytest.warns(UserWarning, match="another user") as told:
         assert start() == (wanted, False)
     assert all(f"the folder belongs to another user (uid {mine})" in str(each.message) for each in told)
     assert len(told) == 2  # of reading and of saving
 
 
-def test_what_was_left_half_written_goes_in_time(prefix_files: Path, start: Answers) -> None:
-    prefix_files.mkdir(parents=True)
-    (old := prefix_files / "old.part").touch()
-    (new := prefix_files / "new.part").touch()
-    os.utime(old, (0, new.stat().st_mtime - 2 * OLD_PART_S))
-    start()
-    assert (old.exists(), new.exists()) == (False, True)
-
-
-def _cache(file: Path) -> PrefixFile:
-    """The file with a head that fits whatever is written to it."""
-    whole = file.read_bytes()
-    key, sha256 = (whole[whole.index(b"\n") + 1 :][at : at + 64].decode() for at in (0, 64))
-    return PrefixFile(path=file, key=key, model_sha256=lambda: sha256)
+def _write(file: Path, state: bytes) -> None:
+    """Put cells into a file, with the digest that fits them."""
+    file.write_bytes(hashlib.sha256(file.name.encode() + state).digest() + state)
 
 
 @sizes(500, 100_000)
@@ -192,10 +169,10 @@ def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> Non
     row.name, row.n = "prefix files, read", n
     rng = random.Random(row.seed)
     state = rng.randbytes(3_000)
-    ours, other = (PrefixFile.of(tmp_path, {"n": n}, lambda: "0" * 64) for n in range(2))
+    ours, other = (PrefixFile(tmp_path, f"{n:032}", lambda: "0" * 64) for n in range(2))
     ours.write(state)
     whole = ours.path.read_bytes()
-    foreign = PrefixFile.of(tmp_path, {"n": 0}, lambda: "1" * 64)
+    foreign = PrefixFile(tmp_path, ours.key, lambda: "1" * 64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case, rng in row.cases():
