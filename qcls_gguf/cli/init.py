@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Context, Option
 
 from ..config.words import counted
 from ..data.rows import Reading
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def init(
+    ctx: Context,
     labels: Annotated[list[str] | None, Option("--labels", metavar="NAME=LABEL,…",
         help="A prompt and its labels; repeatable.")] = None,
     data: o.MaybeData = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
@@ -62,7 +63,7 @@ def init(
     if not (labels or data):
         raise ConfigError("give --labels NAME=LABEL,… or --data FILE")
     o.only_one(model=model, hf_repo=hf_repo)
-    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
+    reading = o.reading(ctx.params)
     if data is None and (reading != Reading() or label_column or ignore_columns):
         raise ConfigError("--query-column, --label-column, … are for --data, which is not given")
     check_outputs({"--out": out}, {"--data": data}, force=force)
@@ -71,7 +72,7 @@ def init(
     found: LabelColumns | None = None
     remarks: tuple[str, ...] = ()
     if data is not None:
-        columns = o.columns(reading, label_column, ignore_columns)
+        columns = o.columns(ctx.params)
         found = find_labels(data, columns)
         prompts, remarks, language = found.prompts, found.remarks, found.language
         source = f"{data.name}, {counted(found.n_rows, 'row')}"

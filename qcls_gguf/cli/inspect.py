@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Context, Option
 
 from ..config.words import printable
 from . import options as o
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def inspect_config(
+    ctx: Context,
     show_prompt: Annotated[bool, Option("--show-prompt",
         help="Show the prompts' text and tokens with a query instead.")] = False,
     prompt: o.PromptNames = None,
@@ -26,9 +27,8 @@ def inspect_config(
         help="Print what the calibration states, a paragraph a prompt.")] = False,
     format: o.Format = "table", quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None,
     model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
-    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
-    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
-    scoring: o.ScoringName = None,
+    n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
+    long_queries: o.LongQueries = None, scoring: o.ScoringName = None,
 ) -> None:  # fmt: skip
     """Show what a configuration costs with a model, before any query.
 
@@ -53,10 +53,7 @@ def inspect_config(
     from ..inspection.inspect import inspect_classifier, show_prompts, statements_of  # see app.py for why here
     from ..inspection.report import inspection_view, shown_prompts_view, statements_document
 
-    settings = o.configured(
-        config, model, hf_repo, scoring, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-    )  # fmt: skip
+    settings = o.configured(ctx.params)
     with classifier_opener(offline, quiet, warns=False) as opener, opener.open(settings) as classifier:
         if statement:
             record: Record = (stated := statements_of(classifier))

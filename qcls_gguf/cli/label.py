@@ -9,10 +9,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Literal
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from ..config.words import printable
-from ..data.rows import Reading
 from ..errors import ConfigError
 from . import options as o
 from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, say, show
@@ -21,6 +20,7 @@ _LINE_S = 30.0
 
 
 def label(
+    ctx: Context,
     inputs: Annotated[list[str], Argument(metavar="IN…", help="Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")],
     out: Annotated[Path, Option("--out", "-o", metavar="DIR|FILE",
         help="A folder that gets a file a shard, or one file.")],
@@ -43,9 +43,8 @@ def label(
     shard_rows: Annotated[int, Option("--shard-rows", metavar="N", min=1, help="Most rows in a shard.")] = 50_000,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
-    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
-    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
-    scoring: o.ScoringName = None,
+    n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
+    long_queries: o.LongQueries = None, scoring: o.ScoringName = None,
 ) -> int | None:  # fmt: skip
     """Label whole tables: files of any size, in shards, so that a stopped run can go on.
 
@@ -73,13 +72,9 @@ def label(
     k, _, n = part.partition("/")
     if not (k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
         raise ConfigError(f"--part {part}: give two numbers, the first one at most the second, as in 2/4")
-    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
     settings = LabelSettings(
-        config=o.configured(
-            config, model, hf_repo, scoring, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-        ),
-        inputs=tuple(inputs), out=out, reading=reading, format=output_format, scores=scores,
+        config=o.configured(ctx.params),
+        inputs=tuple(inputs), out=out, reading=o.reading(ctx.params), format=output_format, scores=scores,
         top_k=top_k, prefix=prefix, overwrite=overwrite, limit=limit, part=(int(k), int(n)), cache=cache, batch=batch,
         shard_rows=shard_rows,
     )  # fmt: skip

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Context, Option
 
 from ..config.scoring import SCORINGS, Scoring
 from ..config.words import shown
-from ..data.rows import Reading
 from ..errors import ConfigError
 from ..report.files import Output
 from . import options as o
@@ -17,17 +16,17 @@ from .terminal import EXIT_OTHER, check_outputs, long_work, needs, show, show_fi
 
 
 def evaluate(
-    data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None, encoding: o.Encoding = None,
-    delimiter: o.Delimiter = None, label_column: o.LabelColumn = None, ignore_columns: o.IgnoredColumns = "",
-    skip_bad: o.SkipBad = False,
+    ctx: Context, data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
+    encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
+    ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
     scoring: Annotated[list[str] | None, Option("--scoring", metavar="|".join(SCORINGS),
         help="Also measure this scoring of the labels' texts; repeatable.")] = None,
     check_error: Annotated[bool, Option("--check-error",
         help="Also check what the calibration states; 1 if it fails.")] = False,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
-    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
-    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
+    long_queries: o.LongQueries = None,
 ) -> int | None:  # fmt: skip
     """Measure on labelled queries how well a configuration answers.
 
@@ -54,13 +53,9 @@ def evaluate(
     if html:
         needs("--html", "matplotlib", "report")
     check_outputs({"--html": html}, {"--data": data, "--config": config})
-    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
-    settings = o.configured(
-        config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-    )  # fmt: skip
+    settings = o.configured({**ctx.params, "scoring": None})
     scorings = tuple(dict.fromkeys(map(_scoring, scoring or ())))
-    columns = o.columns(reading, label_column, ignore_columns)
+    columns = o.columns(ctx.params)
     with long_work(offline, quiet) as opener:
         record = evaluated(
             settings, data, opener, columns=columns, scorings=scorings, skip_bad=skip_bad, check_error=check_error
@@ -71,7 +66,7 @@ def evaluate(
 
 
 def calibrate(
-    data: o.MaybeData = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
+    ctx: Context, data: o.MaybeData = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
     encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False, queries: o.Queries = None,
     strength: Annotated[float, Option("--strength", metavar="S", min=0, max=1,
@@ -88,9 +83,8 @@ def calibrate(
     seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
     names: o.PromptNames = None, force: o.Force = False, format: o.Format = "table", quiet: o.Quiet = False,
     verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None,
-    offline: o.Offline = False, state_cache: o.StateCache = None, try_model: o.TryModel = None,
-    n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
-    long_queries: o.LongQueries = None,
+    offline: o.Offline = False, n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None,
+    max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
 ) -> int | None:  # fmt: skip
     """Fit temperatures to labelled queries, or biases to unlabelled ones; or state error rates.
 
@@ -119,18 +113,14 @@ def calibrate(
     qcls-gguf calibrate --data labelled.jsonl --target-error 0.05 --fallback "ask a person"
     """
     o.only_one(queries=queries, data=data)
-    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
-    settings = o.configured(
-        config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-    )  # fmt: skip
+    settings = o.configured(ctx.params)
     check_outputs({"--out": out}, {"--data": data, "--queries": queries, "--config": settings.path}, force=force)
     if queries is not None:
         from ..learning.batch_prior import batch_prior_document, fit_batch_prior
 
         with long_work(offline, quiet) as opener:
             prior, content = fit_batch_prior(
-                settings, queries, opener, reading=reading, names=names or (), strength=strength
+                settings, queries, opener, reading=o.reading(ctx.params), names=names or (), strength=strength
             )
         show(prior, batch_prior_document(prior), format, None, [Output("--out", out, lambda: content)])
         return None
@@ -138,7 +128,7 @@ def calibrate(
         raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
     from ..learning import calibrate as learning  # see app.py for why here
 
-    columns = o.columns(reading, label_column, ignore_columns)
+    columns = o.columns(ctx.params)
     rows: Any = {"names": names or (), "columns": columns, "skip_bad": skip_bad}
     record: Any
     if target_error is not None:
@@ -160,9 +150,9 @@ def calibrate(
 
 
 def learn(
-    data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None, encoding: o.Encoding = None,
-    delimiter: o.Delimiter = None, label_column: o.LabelColumn = None, ignore_columns: o.IgnoredColumns = "",
-    skip_bad: o.SkipBad = False,
+    ctx: Context, data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
+    encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
+    ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of heads to write.")] = Path("heads.npz"),
     common: Annotated[str, Option("--common-text", metavar="TEXT",
         help="A text that heads of all prompts may read.")] = "Text: {query}",
@@ -171,9 +161,8 @@ def learn(
     seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
     names: o.PromptNames = None, force: o.Force = False, format: o.Format = "table", quiet: o.Quiet = False,
     verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None,
-    offline: o.Offline = False, state_cache: o.StateCache = None, try_model: o.TryModel = None,
-    n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
-    long_queries: o.LongQueries = None,
+    offline: o.Offline = False, n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None,
+    max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
 ) -> int:  # fmt: skip
     """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
 
@@ -193,13 +182,9 @@ def learn(
     from ..learning.learn import learn as learnt  # see app.py for why here
     from ..learning.report import learn_document
 
-    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
-    settings = o.configured(
-        config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-    )  # fmt: skip
+    settings = o.configured(ctx.params)
     check_outputs({"--out": out}, {"--data": data, "--config": settings.path}, force=force)
-    columns = o.columns(reading, label_column, ignore_columns)
+    columns = o.columns(ctx.params)
     with long_work(offline, quiet) as opener:
         record, content = learnt(
             settings,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from typer import Context, Option
 
 from ..config.resources import DEFAULT_CONFIG
-from ..data.rows import Reading, all_queries
+from ..data.rows import all_queries
 from . import options as o
 from .terminal import EXIT_OTHER, check_outputs, long_work, show, with_options
 
 
 def bench(
-    queries: o.Queries = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
+    ctx: Context, queries: o.Queries = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
     encoding: o.Encoding = None, delimiter: o.Delimiter = None,
     query_tokens: Annotated[list[int] | None, Option("--query-tokens", metavar="N", min=1, max=1 << 24,
         help="Tokens of generated queries; repeatable. Default: 2 to 9, and 6.")] = None,
@@ -30,9 +30,8 @@ def bench(
     config: Annotated[list[Path] | None, Option("--config", "-c", metavar="FILE|NAME",
         help="A configuration; repeatable, to compare several.")] = None,
     model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
-    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
-    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
-    scoring: o.ScoringName = None,
+    n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
+    long_queries: o.LongQueries = None, scoring: o.ScoringName = None,
 ) -> None:  # fmt: skip
     """Measure how long requests take and where the time goes.
 
@@ -51,17 +50,11 @@ def bench(
     from ..bench.records import benchmark_document
 
     o.only_one(queries=queries, query_tokens=query_tokens)
-    configs = [
-        o.configured(
-            path, model, hf_repo, scoring, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-        )
-        for path in config or [Path(DEFAULT_CONFIG)]
-    ]  # fmt: skip
+    configs = [o.configured({**ctx.params, "config": path}) for path in config or [Path(DEFAULT_CONFIG)]]
     settings = BenchmarkSettings(
         configs=tuple(configs),
         input=queries,
-        reading=Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter),
+        reading=o.reading(ctx.params),
         query_tokens=tuple(range(n, n + 1) for n in query_tokens or ()) or (range(2, 10), range(6, 7)),
         batches=tuple(dict.fromkeys(batch or [1])),
         n_requests=n_requests,
@@ -76,7 +69,7 @@ def bench(
 
 
 def compare(
-    query: o.Query = None, queries: o.Queries = None, query_column: o.QueryColumn = None,
+    ctx: Context, query: o.Query = None, queries: o.Queries = None, query_column: o.QueryColumn = None,
     input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
     method: Annotated[list[str] | None, Option("--method", metavar="NAME",
         help="One of the methods above; repeatable. Default: all.")] = None,
@@ -87,8 +80,8 @@ def compare(
         help="The address of a running llama-server.")] = None,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
-    state_cache: o.StateCache = None, try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None,
-    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
+    long_queries: o.LongQueries = None,
 ) -> int | None:  # fmt: skip
     """Compare latency and answers with other methods of labelling the same queries by the same prompts and model.
 
@@ -118,14 +111,10 @@ def compare(
     from ..compare.records import QUERIES, comparison_document
     from ..compare.run import compare as compared
 
-    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
-    read = [] if queries is None else all_queries(queries, reading)
+    read = [] if queries is None else all_queries(queries, o.reading(ctx.params))
     nothing_given = not query and queries is None
     settings = ComparisonSettings(
-        config=o.configured(
-            config, model, hf_repo, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-        ),
+        config=o.configured(ctx.params),
         queries=QUERIES if nothing_given else (*(query or ()), *read),
         methods=tuple(dict.fromkeys(method or ())),
         n_rounds=n_rounds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,10 +37,6 @@ QueryTokens = Annotated[str | None, Option("--max-query-tokens", metavar="N",
     help=f"Most tokens of a query. {_DEFAULT}")]
 LongQueries = Annotated[str | None, Option("--long-queries", metavar="refuse|head|tail|middle",
     help=f"What is done with longer queries. {_DEFAULT}")]
-StateCache = Annotated[bool | None, Option("--state-cache/--no-state-cache",
-    help=f"Keep computed prefixes in a file for the next start. {_DEFAULT}")]
-TryModel = Annotated[bool | None, Option("--try-model/--no-try-model",
-    help=f"Try an unknown model in a process of its own first. {_DEFAULT}")]
 ScoringName = Annotated[str | None, Option("--scoring", metavar="tree|first_token|joint|mean",
     help=f"The scoring of every prompt. {_DEFAULT}")]
 Query = Annotated[list[str] | None, Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")]
@@ -87,27 +84,28 @@ Quiet = Annotated[bool, Option("--quiet", help="Show neither the start-up nor th
 # fmt: on
 
 
-def configured(
-    config: Path | None, model: str | None, hf_repo: str | None, scoring: str | None = None, **runtime: Any
-) -> Config:
-    """The configuration with what the options override; None overrides nothing. Raises ConfigError."""
+_RUNTIME = ("n_gpu_layers", "n_threads", "max_query_tokens", "long_queries")
+
+
+def configured(given: Mapping[str, Any]) -> Config:
+    """The configuration with what the given options of a command override. Raises ConfigError."""
     from ..config.load import load_config  # see app.py for why here
     from ..config.schema import ModelConfig
 
-    only_one(model=model, hf_repo=hf_repo)
-    found = load_config(config or DEFAULT_CONFIG)
-    given = {key: value for key, value in runtime.items() if value is not None}
-    for key, value in given.items():
-        if isinstance(value, str) and value.isascii() and value.isdecimal():
-            given[key] = int(value)
+    model: Any = {"path": given["model"], "hf_repo": given["hf_repo"]}
+    only_one(model=model["path"], hf_repo=model["hf_repo"])
+    found = load_config(given["config"] or DEFAULT_CONFIG)
+    runtime: dict[str, Any] = {}
+    for key in _RUNTIME:
+        if (value := given[key]) is not None:
+            runtime[key] = int(value) if value.isascii() and value.isdecimal() else value
     try:
-        if model is not None or hf_repo is not None:  # how it is asked stays as the configuration says
+        if any(value is not None for value in model.values()):  # how it is asked stays as the configuration says
             kept = {key: getattr(found.model, key) for key in ("chat_template", "chat_variables")}
-            named: Any = {"path": model, "hf_repo": hf_repo}
-            found = found.changed(model=ModelConfig(**named, **kept))
-        if given:
-            found = found.changed(runtime=found.runtime.changed(**given))
-        if scoring is not None:
+            found = found.changed(model=ModelConfig(**model, **kept))
+        if runtime:
+            found = found.changed(runtime=found.runtime.changed(**runtime))
+        if (scoring := given.get("scoring")) is not None:
             found = found.changed(prompts=tuple(prompt.changed(scoring=scoring) for prompt in found.prompts))
     except ConfigError as e:
         place, _, what = str(e).partition(": ")
@@ -117,10 +115,21 @@ def configured(
     return found
 
 
-def columns(reading: Reading, labels: list[str] | None, ignored: str) -> LabelledColumns:
-    """How labelled queries are read; ignored: names of columns between commas."""
-    names = tuple(name.strip() for name in ignored.split(",") if name.strip())
-    return LabelledColumns(**dataclasses.asdict(reading), labels=tuple(labels or ()), ignored=names)
+def reading(given: Mapping[str, Any]) -> Reading:
+    """How the given options of a command say that files are read."""
+    return Reading(
+        query=given["query_column"],
+        format=given["input_format"],
+        encoding=given["encoding"],
+        delimiter=given["delimiter"],
+    )
+
+
+def columns(given: Mapping[str, Any]) -> LabelledColumns:
+    """The same of labelled queries."""
+    ignored = tuple(name.strip() for name in given["ignore_columns"].split(",") if name.strip())
+    labels = tuple(given["label_column"] or ())
+    return LabelledColumns(**dataclasses.asdict(reading(given)), labels=labels, ignored=ignored)
 
 
 def only_one(**given: object) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Option
+from typer import Context, Option
 
 from ..config.words import printable
 from ..data.rows import Reading, Row, check_queries, read_queries
@@ -25,7 +25,7 @@ _TOP = 3
 
 
 def run(
-    query: o.Query = None, queries: o.Queries = None, query_column: o.QueryColumn = None,
+    ctx: Context, query: o.Query = None, queries: o.Queries = None, query_column: o.QueryColumn = None,
     input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
     interactive: Annotated[bool, Option("--interactive", "-I",
         help="On a terminal, ask for more queries after the given ones.")] = False,
@@ -36,9 +36,9 @@ def run(
     audit: Annotated[bool, Option("--audit",
         help="Add joint, mean and label mass, and whether joint picks another label.")] = False,
     quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None,
-    hf_repo: o.Repository = None, offline: o.Offline = False, state_cache: o.StateCache = None,
-    try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None,
-    max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None, scoring: o.ScoringName = None,
+    hf_repo: o.Repository = None, offline: o.Offline = False, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    scoring: o.ScoringName = None,
 ) -> int | None:  # fmt: skip
     """Label queries by every prompt of a configuration.
 
@@ -57,7 +57,7 @@ def run(
     qcls-gguf run --queries items.csv --query-column title --format jsonl --top 3 > labels.jsonl
     qcls-gguf run --config my.yaml -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -ngl all
     """
-    reading = Reading(query=query_column, format=input_format, encoding=encoding, delimiter=delimiter)
+    reading = o.reading(ctx.params)
     if queries is not None:
         check_queries(queries, reading)
     elif reading != Reading():
@@ -67,10 +67,7 @@ def run(
     from ..report.answers import AnswerWriter
     from ..report.suspicions import AnswerSample
 
-    settings = o.configured(
-        config, model, hf_repo, scoring, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-        n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-    )  # fmt: skip
+    settings = o.configured(ctx.params)
 
     def lines() -> Iterator[Row]:
         yield from map(Row, query or ())

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Context, Option
 
 from ..errors import ConfigError
 from . import options as o
@@ -19,6 +19,7 @@ _KEY_VARIABLE = "QCLS_API_KEY"
 
 
 def serve(
+    ctx: Context,
     host: Annotated[str, Option("--host", metavar="NAME", help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, Option("--port", metavar="N", min=0, max=65535,
         help="The port to listen at; 0: any free one.")] = 8080,
@@ -37,9 +38,9 @@ def serve(
     waiting_requests: Annotated[int, Option("--max-requests", metavar="N", min=1, max=1 << 20,
         help="Most requests at once; more get 503.")] = 64,
     quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None,
-    hf_repo: o.Repository = None, offline: o.Offline = False, state_cache: o.StateCache = None,
-    try_model: o.TryModel = None, n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None,
-    max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None, scoring: o.ScoringName = None,
+    hf_repo: o.Repository = None, offline: o.Offline = False, n_gpu_layers: o.GpuLayers = None,
+    n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
+    scoring: o.ScoringName = None,
 ) -> None:  # fmt: skip
     """Answer requests over HTTP: this project's own, and those of OpenAI's, TypeSafe's and Hugging Face's clients.
 
@@ -74,10 +75,7 @@ def serve(
     )
 
     def settings() -> Config:
-        return o.configured(
-            config, model, hf_repo, scoring, state_cache=state_cache, try_model=try_model, n_gpu_layers=n_gpu_layers,
-            n_threads=n_threads, max_query_tokens=max_query_tokens, long_queries=long_queries,
-        )  # fmt: skip
+        return o.configured(ctx.params)
 
     first = [settings()]  # read already, so that a mistake in it is reported before anything starts
 

@@ -35,7 +35,7 @@ def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     path, out, cache = tmp_path / "in.csv", tmp_path / "out", tmp_path / "cache.sqlite"
     path.write_text("query\nred dress\nblue jeans\nred dress\nwool coat\n")
     line = ["label", path, "--out", out, "--config", CONFIG, "--threads", 1, "--batch", 2, "--quiet"]
-    line += ["--format", "json", "--no-state-cache", "--no-try-model"]
+    line += ["--format", "json"]
     chosen = ["--limit", 3, "--prefix", "m_", "--top-k", 2, "--output-format", "jsonl"]
     chosen += ["--cache", cache, "--part", "1/2", "--shard-rows", 3]
 

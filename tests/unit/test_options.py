@@ -60,7 +60,7 @@ def options_of(command: str) -> dict[str, object]:
     """The options of a command with what its signature says of them."""
     hints = get_type_hints(COMMANDS[command], include_extras=True)
     found: dict[str, object] = {}
-    for name in inspect.signature(COMMANDS[command]).parameters:
+    for name in inspect.signature(COMMANDS[command]).parameters.keys() - {"ctx"}:
         (info,) = hints[name].__metadata__
         found |= dict.fromkeys([str(info.default), *(info.param_decls or ())], info)
     return found
