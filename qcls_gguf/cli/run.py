@@ -19,7 +19,6 @@ from .terminal import EXIT_OTHER, classifier_opener, say, shown
 if TYPE_CHECKING:
     from ..classifier import Classifier
     from ..report.answers import AnswerWriter
-    from ..score.result import Result
 
 _TOP = 3
 
@@ -65,7 +64,6 @@ def run(
     if top is not None and format not in ("table", "json", "jsonl"):
         raise ConfigError(f"--top is not for --format {format}")
     from ..report.answers import AnswerWriter
-    from ..report.suspicions import AnswerSample
 
     settings = o.configured(ctx.params)
 
@@ -87,20 +85,15 @@ def run(
         names = [prompt.name for prompt in classifier.prompts]
         n_top = _TOP if top is None and format == "table" else top
         writer = AnswerWriter(format, names, n_top=n_top, only_one=is_one)
-        counts, sample, began = {"labelled": 0, "failed": 0, "blank": 0}, AnswerSample(), perf_counter()
+        counts, began = {"labelled": 0, "failed": 0, "blank": 0}, perf_counter()
         try:
             for line in lines():
-                answer = _answer(classifier, line, writer)
-                counts[answer if isinstance(answer, str) else "labelled"] += 1
-                if not isinstance(answer, str):
-                    sample.add(answer)
+                counts[_answer(classifier, line, writer)] += 1
         finally:
             writer.close()
         if queries is not None and not quiet:
             others = "".join(f", {n:,} {what}" for what, n in counts.items() if n and what != "labelled")
             say(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s")
-            for why in sample.suspicions(classifier):
-                say(printable(why))
     return EXIT_OTHER if counts["failed"] else None
 
 
@@ -124,8 +117,8 @@ def _ask() -> Iterator[Row]:
         yield Row(text)
 
 
-def _answer(classifier: Classifier, line: Row, writer: AnswerWriter) -> Result | str:
-    """Label and print a query; returns what became of it, as a word where there is no result."""
+def _answer(classifier: Classifier, line: Row, writer: AnswerWriter) -> str:
+    """Label and print a query; returns what became of it."""
     if line.number is not None and line.is_blank:
         writer.write(line, None)
         return "blank"
@@ -139,4 +132,4 @@ def _answer(classifier: Classifier, line: Row, writer: AnswerWriter) -> Result |
         writer.write(line, str(e))
         return "failed"
     writer.write(line, result)
-    return result
+    return "labelled"

@@ -24,7 +24,6 @@ from ..engine.capacity import MOST_TOGETHER
 from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
 from ..report.environment import environment, peak_rss_bytes
-from ..report.suspicions import AnswerSample
 from .answers import Answer, AnswerCache, AnswerColumns, Answers, KeptAnswers, answer_of, kept_path
 from .batches import BatchLabeller, best_size, measure_batches
 from .blocks import DIGITS, Block, read_block, write_block
@@ -92,9 +91,9 @@ def label_files(
 ) -> LabellingRecord:
     """Label the rows of some files, except what earlier runs on the same output have labelled.
 
-    on_progress gets the progress in words; on_note what was already done, and warnings about suspicious answers. Raises
-    ConfigError and the errors of Classifier.from_config before anything is labelled, and QclsError if an input or the
-    output fails: finished shards stay, and the same call resumes from there.
+    on_progress gets the progress in words; on_note what was already done. Raises ConfigError and the errors of
+    Classifier.from_config before anything is labelled, and QclsError if an input or the output fails: finished shards
+    stay, and the same call resumes from there.
     """
     output = OutputFolder(settings.out, settings.format, settings.part)
     settings = replace(settings, format=output.format)
@@ -145,8 +144,6 @@ def label_files(
             done = f"{n:,.0f} of {n_all:,} rows are labelled, {len(output.done)} of {n_shards} done"
             on_note(f"{done}: repeat the same command to resume")
             raise
-        for why in run.sample.suspicions(classifier):
-            on_note(why)
         totals = output.finish(tasks, len(inputs), speed.batch)
         return LabellingRecord(
             **dict(totals),
@@ -271,8 +268,6 @@ class _Run:
     last_batch: int | None = None
     """the same of the last shard that had queries to compute"""
     measured: tuple[BatchSpeed, ...] = ()
-    sample: AnswerSample = field(default_factory=AnswerSample)
-    """of the answers that were computed"""
     writing: Future[None] | None = None
     """the last shard"""
 
@@ -340,7 +335,6 @@ class _Run:
                         answers.put(missing[at], result)
                         continue
                     found[missing[at]] = answer_of(result)
-                    self.sample.add(result)
                     answers.put(missing[at], found[missing[at]], is_cut=result.n_chars_cut > 0)
                 kept.add(found)
                 if self.cache is not None and found:
