@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 from typer import Context, Option
 
-from ..config.scoring import SCORINGS, Scoring
-from ..config.words import shown
 from ..errors import ConfigError
 from ..report.files import Output
 from . import options as o
@@ -19,32 +17,29 @@ def evaluate(
     ctx: Context, data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
     encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
-    scoring: Annotated[list[str] | None, Option("--scoring", metavar="|".join(SCORINGS),
-        help="Also measure this scoring of the labels' texts; repeatable.")] = None,
     check_error: Annotated[bool, Option("--check-error",
         help="Also check what the calibration states; 1 if it fails.")] = False,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
-    long_queries: o.LongQueries = None,
+    long_queries: o.LongQueries = None, scoring: o.ScoringName = None,
 ) -> int | None:  # fmt: skip
     """Measure on labelled queries how well a configuration answers.
 
     A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}. CSV has a column query
     (or --query-column) and one a prompt, of its name, with accepted labels separated by |; --ignore-columns names
-    other columns. `configured` is what `run` answers, with heads, prior, temperature and biases: accuracy, the mean
+    other columns. What is measured is what `run` answers, with heads, prior, temperature and biases: accuracy, the mean
     recall of the labels (balanced), the accuracy of the best single label (majority), and by label how many rows are
     found; warnings name labels that are hardly ever found or never answered, and prompts no better than one label.
-    --scoring adds scorings of the labels' texts, without these; all are compared on the prompts that every one of them
-    can score. JSON is one object; `make records` describes its fields. Exit codes: 0; 1 if scores are not finite, a
-    decode failed or a statement does; 2 for usage, configuration and data; 3 for a model that can't be loaded.
+    JSON is one object; `make records` describes its fields. Exit codes: 0; 1 if scores are not finite, a decode failed
+    or a statement does; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
     --check-error checks the error rates that the configured calibration states, and exits with 1 if one fails: with all
     true, in at most 5 % of the runs. Rows of queries that the calibration was made with don't count.
 
     \b
     qcls-gguf eval --data labelled.csv --format json --html report.html
-    qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
+    qcls-gguf eval --data labelled.jsonl --scoring joint
     qcls-gguf eval --data new.jsonl --check-error
     """
     from ..evaluation.evaluate import evaluate as evaluated  # see app.py for why here
@@ -53,13 +48,10 @@ def evaluate(
     if html:
         needs("--html", "matplotlib", "report")
     check_outputs({"--html": html}, {"--data": data, "--config": config})
-    settings = o.configured({**ctx.params, "scoring": None})
-    scorings = tuple(dict.fromkeys(map(_scoring, scoring or ())))
+    settings = o.configured(ctx.params)
     columns = o.columns(ctx.params)
     with long_work(offline, quiet) as opener:
-        record = evaluated(
-            settings, data, opener, columns=columns, scorings=scorings, skip_bad=skip_bad, check_error=check_error
-        )
+        record = evaluated(settings, data, opener, columns=columns, skip_bad=skip_bad, check_error=check_error)
     show(record, evaluation_document(record), format, html)
     failed = record.check is not None and not all(check.holds for check in record.check.checks)
     return EXIT_OTHER if record.non_finite or failed else None
@@ -201,11 +193,3 @@ def learn(
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]
     file = None if content is None else Output("--out", out, lambda: content)
     return show_fitted(record, learn_document(record), format, file, "heads", why_not, left_out, quiet)
-
-
-def _scoring(name: str) -> Scoring:
-    """The scoring of this name. Raises ConfigError."""
-    for scoring in SCORINGS:
-        if name == scoring:
-            return scoring
-    raise ConfigError(f"--scoring: {shown(name)} is not one of {', '.join(SCORINGS)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from time import monotonic
@@ -13,21 +13,19 @@ import numpy as np
 from ..config.fitted import headed, read_calibration
 from ..config.prompt import CONTENT_FREE_QUERIES
 from ..config.schema import Config
-from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
+from ..config.scoring import TREE
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..score.adjustment import log_prior
-from ..statistics import BoolArray, binomial_cdf, softmax
-from .metrics import LEVEL, check_statements, mode_statistics, prompt_statistics, worst_rows
-from .passes import answer_rows, not_applicable, probabilities_of, raw_scores, read_rows, truth_of, usable_rows
+from ..statistics import BoolArray, binomial_cdf
+from .metrics import LEVEL, check_statements, joint_statistics, prompt_statistics, worst_rows
+from .passes import answer_rows, probabilities_of, raw_scores, read_rows, truth_of, usable_rows
 from .records import EvaluationRecord, PromptStatistics, data_record
 
 _LEAST_TRIED, _MOST_TRIED = 40, 200
 _MOST_S = 120.0
-CONFIGURED = "configured"
-"""The name of the mode in which the configuration answers as in `run`."""
 
 
 def evaluate(
@@ -36,59 +34,37 @@ def evaluate(
     opener: ClassifierOpener,
     *,
     columns: LabelledColumns = PLAIN_COLUMNS,
-    scorings: Sequence[Scoring] = (),
     skip_bad: bool = False,
     check_error: bool = False,
 ) -> EvaluationRecord:
     """Evaluate, and return the record that `qcls-gguf eval` prints as JSON.
 
-    path: labelled queries, see read_labelled; scorings: whose uncalibrated scores are evaluated beside the
-    configuration's answers; skip_bad: leave out rows that cannot be used, instead of refusing them; check_error: check
-    what the calibration states.
+    path: labelled queries, see read_labelled; skip_bad: leave out rows that cannot be used, instead of refusing them;
+    check_error: check what the calibration states.
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
     headed(config)  # a file that is missing is told before the model is loaded
     if check_error and config.calibration is None:
         raise _no_statements()
     data = read_rows(config, path, columns, skip_bad=skip_bad)
-    is_exact = any(scoring in EXACT_SCORINGS for scoring in scorings)
-    with opener.open(config, audit=is_exact) as classifier:
+    with opener.open(config) as classifier:
         calibration = read_calibration(classifier.config)
         if check_error and (calibration is None or calibration.stated is None):
             raise _no_statements()
         answered = answer_rows(classifier, data, opener, skip_bad=skip_bad)
-        rows, prompts, model = answered.rows, classifier.prompts, classifier.model
+        rows, model = answered.rows, classifier.model
+        truths = [truth_of(prompt, rows) for prompt in classifier.prompts]
     answers = [list(of_prompt) for of_prompt in zip(*answered.answers, strict=True)]
-    texts = answers
-    if scorings and any(prompt.head or prompt.settings.scoring in EXACT_SCORINGS for prompt in prompts):
-        with opener.open(config, audit=is_exact, quiet=True, scoring=TREE) as classifier:
-            found = [classifier.classify(row.query).results for row in opener.progress("score the labels' texts", rows)]
-        texts = [list(of_prompt) for of_prompt in zip(*found, strict=True)]
-    truths = [truth_of(prompt, rows) for prompt in prompts]
-    reasons = {
-        scoring: {prompt.name: why for prompt in prompts if (why := not_applicable(prompt, scoring))}
-        for scoring in scorings
-    }
-    left_out = {name for of_scoring in reasons.values() if len(of_scoring) < len(prompts) for name in of_scoring}
-    common = [prompt.name for prompt in prompts if prompt.name not in left_out]
     p = [probabilities_of(of_prompt) for of_prompt in answers]
-    configured = zip(truths, p, answers, strict=True)
-    modes = {CONFIGURED: mode_statistics([prompt_statistics(*of_prompt) for of_prompt in configured], {}, common)}
-    for scoring in scorings:
-        scored = [
-            prompt_statistics(truth, np.asarray(softmax(raw_scores(of_prompt)[scoring])), of_prompt, abstains=False)
-            for truth, of_prompt in zip(truths, texts, strict=True)
-            if truth.prompt.name not in reasons[scoring]
-        ]
-        modes[scoring] = mode_statistics(scored, reasons[scoring], common)
+    found = [prompt_statistics(*of_prompt) for of_prompt in zip(truths, p, answers, strict=True)]
     return EvaluationRecord(
         data=data_record(data, len(rows), answered.bad),
         config=config,
         model=model,
         warnings=opener.warnings,
         environment=environment(config),
-        compared_prompts=None if len(common) == len(prompts) else tuple(common),
-        modes=modes,
+        together=joint_statistics(found),
+        prompts={statistics.prompt: statistics for statistics, _ in found},
         worst=tuple(worst_rows(p, truths, rows)),
         non_finite=tuple(answered.non_finite),
         check=check_statements(calibration, rows, answered.answers, truths) if check_error and calibration else None,

@@ -1,4 +1,4 @@
-"""The statistics of modes: from probabilities and accepted labels to records. qcls_gguf/statistics has the formulas.
+"""The statistics of prompts: from probabilities and accepted labels to records. qcls_gguf/statistics has the formulas.
 
 A row's true label, in the confusion matrix, recall and F1, is its answer if that is accepted, else the first accepted
 one.
@@ -6,7 +6,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..statistics import BoolArray, FloatArray
 from ..statistics.fitting import p_value_of_error
 from . import records
 from .passes import Truth
-from .records import ModeStatistics, PromptStatistics, Statistics
+from .records import PromptStatistics, Statistics
 
 N_WORST = 10
 LEVEL = 0.05
@@ -40,28 +40,22 @@ class Outcomes(NamedTuple):
     """probability of the accepted labels together"""
     constant: BoolArray
     """whether the label that is accepted by most rows is accepted"""
-    label_mass: FloatArray
-    """the probability that lies on the labels at all; NaN where it was not computed"""
 
 
 def prompt_statistics(
-    truth: Truth, p: FloatArray, answers: Sequence[PromptResult] | None = None, *, abstains: bool = True
+    truth: Truth, p: FloatArray, answers: Sequence[PromptResult] | None = None
 ) -> tuple[PromptStatistics, Outcomes]:
-    """The statistics of one prompt in one mode, and the outcomes of the rows that they are of.
+    """The statistics of one prompt, and the outcomes of the rows that they are of.
 
-    p: (n_rows, n_labels) of all rows, the mode's probabilities; answers: to all rows, if there are any, for label mass
-    and, where the mode abstains, fallbacks.
+    p: (n_rows, n_labels) the probabilities of all rows; answers: to all rows, if there are any, for fallbacks.
     """
     index, accepted, labels = truth.index, truth.accepted, truth.prompt.labels
     p, rows, answer = p[index], np.arange(len(index)), p[index].argmax(axis=1)
-    own = [answers[row] for row in index] if answers else []
-    mass = [result.audit.label_mass if result.audit else np.nan for result in own] or [np.nan] * len(index)
     outcomes = Outcomes(
         confidence=p[rows, answer],
         right=accepted[rows, answer],
         p_accepted=stats.accepted_probability(p, accepted),
         constant=accepted[:, accepted.sum(axis=0).argmax()],
-        label_mass=np.array(mass, np.float64),
     )
     matrix = stats.confusion_matrix(np.where(outcomes.right, answer, truth.first), answer, len(labels))
     f1, support = stats.f1_scores(matrix), matrix.sum(axis=1)
@@ -70,31 +64,21 @@ def prompt_statistics(
     return PromptStatistics(
         **dict(found),
         prompt=truth.prompt.name,
-        n_abstained=sum(result.abstained for result in own) if abstains else 0,
+        n_abstained=sum(answers[row].abstained for row in index) if answers else 0,
         labels={label: _label(matrix, place) for place, label in enumerate(labels)},
         confusions=confusions(labels, matrix),
         confusion_matrix=tuple(map(tuple, matrix.tolist())),
     ), outcomes
 
 
-def mode_statistics(
-    found: Sequence[tuple[PromptStatistics, Outcomes]], not_applicable: Mapping[str, str], common: Sequence[str]
-) -> ModeStatistics:
-    """The statistics of a mode; found: of the prompts that can have it; common: those whose rows count together.
-
-    Balanced accuracy and macro-F1 are means over the prompts.
-    """
-    chosen = [(statistics, outcomes) for statistics, outcomes in found if statistics.prompt in common]
-    nothing = Outcomes(*[np.empty(0, bool)] * len(Outcomes._fields))  # where no prompt can have the mode
-    arrays = zip(nothing, *(outcomes for _, outcomes in chosen), strict=True)
-    balanced, f1 = [prompt.balanced_accuracy for prompt, _ in chosen], [prompt.macro_f1 for prompt, _ in chosen]
-    whole = _statistics(
-        Outcomes(*map(np.concatenate, arrays)),
+def joint_statistics(found: Sequence[tuple[PromptStatistics, Outcomes]]) -> Statistics:
+    """The statistics of all rows of at least one prompt; balanced accuracy and macro-F1 are means over the prompts."""
+    balanced, f1 = [prompt.balanced_accuracy for prompt, _ in found], [prompt.macro_f1 for prompt, _ in found]
+    return _statistics(
+        Outcomes(*map(np.concatenate, zip(*(outcomes for _, outcomes in found), strict=True))),
         balanced=stats.mean([value for value in balanced if value is not None]),
         macro_f1=stats.mean([value for value in f1 if value is not None]),
     )
-    prompts = {statistics.prompt: statistics for statistics, _ in found}
-    return ModeStatistics(**dict(whole), prompts=prompts, not_applicable=dict(not_applicable))
 
 
 def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | None) -> Statistics:
@@ -109,7 +93,6 @@ def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | Non
         macro_f1=macro_f1,
         log_loss=stats.mean(stats.log_losses(rows.p_accepted)),
         ece=stats.calibration_error(rows.confidence, rows.right),
-        label_mass=stats.mean(rows.label_mass[np.isfinite(rows.label_mass)]),
         reliability=tuple(
             records.ReliabilityBin(
                 n=int(count),

@@ -63,7 +63,6 @@ class Statistics(Record):
     macro_f1: float | None = Field(description="mean F1 of the labels that are true or predicted in some row")
     log_loss: float | None = Field(description="mean of -ln of the accepted labels' probability (at least 1e-12)")
     ece: float | None = Field(description="expected calibration error over 15 bins of the answer's probability")
-    label_mass: float | None = Field(description="mean probability of all labels together; null without exact scores")
     reliability: tuple[ReliabilityBin, ...] = Field(description="bins of equal width")
 
 
@@ -85,20 +84,13 @@ class Confusion(Record):
 
 
 class PromptStatistics(Statistics):
-    """The statistics of one prompt in one mode."""
+    """The statistics of one prompt."""
 
     prompt: str = Field(description="its name")
     n_abstained: int = Field(description="rows that the fallback answers")
     labels: dict[str, LabelStatistics] = Field(description="by label, in the order of the configuration")
     confusions: tuple[Confusion, ...] = Field(description="the most frequent ones, most frequent first")
     confusion_matrix: tuple[tuple[int, ...], ...] = Field(description="rows by true label and answer, as in `labels`")
-
-
-class ModeStatistics(Statistics):
-    """The statistics of all rows of the prompts that every mode can score."""
-
-    prompts: dict[str, PromptStatistics] = Field(description="of the prompts that can have the mode")
-    not_applicable: dict[str, str] = Field(description="why the others cannot")
 
 
 class WorstRow(Record):
@@ -134,18 +126,16 @@ class CheckRecord(Record):
 
 
 class EvaluationRecord(Record):
-    """How well a configuration labels, and with `scoring` how well scorings do."""
+    """How well a configuration labels: what `run` answers."""
 
     data: DataRecord
     config: Config
     model: ModelInfo
     warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
     environment: Environment
-    compared_prompts: tuple[str, ...] | None = left_out_if_none(
-        "the prompts that the figures of all rows are of, where a mode cannot score all of them"
-    )
-    modes: dict[str, ModeStatistics] = Field(description="`configured`: what `run` answers; and by scoring")
-    worst: tuple[WorstRow, ...] = Field(description="ten rows as configured, lowest probability first")
+    together: Statistics = Field(description="of the rows of all prompts")
+    prompts: dict[str, PromptStatistics] = Field(description="by name")
+    worst: tuple[WorstRow, ...] = Field(description="ten rows, lowest probability first")
     non_finite: tuple[BadRow, ...] = Field(description="rows that are left out because their scores are not finite")
     check: CheckRecord | None = left_out_if_none(
         "what the calibration states, on these rows; only where that was asked for"

@@ -22,7 +22,7 @@ from ..report.document import (
     percent,
     provenance,
 )
-from .evaluate import CONFIGURED, PriorTrial
+from .evaluate import PriorTrial
 from .records import CheckRecord, EvaluationRecord, LabelStatistics, PromptStatistics, Statistics
 
 if TYPE_CHECKING:
@@ -38,46 +38,31 @@ _STATISTICS: dict[str, Format] = {
     "rows": "d", "accuracy (95 %)": ">", "balanced": ".1%", "majority": ".1%", "macro-F1": ".3f", "log-loss": ".3f",
     "ECE": ".3f",
 }  # fmt: skip
-_MARKERS = "os^Dv"
 
 
 def evaluation_document(evaluation: EvaluationRecord) -> Document:
     """All that `qcls-gguf eval` shows of its record."""
-    modes, data = evaluation.modes, evaluation.data
-    configured = modes[CONFIGURED].prompts
+    prompts, data = evaluation.prompts, evaluation.data
     conditions = {
         "data": f"{data.path}: {counted(data.n_rows, 'row')}, {data.n_bad} left out",
         "data sha256": data.sha256,
         **provenance(evaluation.model, evaluation.environment),
     }
     told = [Paragraph(str(mistake), "warning") for mistake in evaluation.warnings]  # a terminal has them already
-    together = f", on the prompts {', '.join(common)}" if (common := evaluation.compared_prompts) else ""
+    together = {"all prompts": evaluation.together} if len(prompts) > 1 else {}
     return Document(
-        title=f"Evaluation of {counted(len(configured), 'prompt')}",
+        title=f"Evaluation of {counted(len(prompts), 'prompt')}",
         parts=[
             Section(title="Conditions", parts=[facts(conditions), *told], on_terminal=False),
             *(_check_parts(evaluation.check) if evaluation.check else ()),
             Table(
-                title=f"All prompts together{together}",
-                columns={"mode": TEXT, **_STATISTICS, "mass": ".3f"},
-                rows=[[mode, *_statistics(found), found.label_mass] for mode, found in modes.items()],
-            )
-            if len(configured) > 1
-            else None,
-            Table(
-                columns={"prompt": TEXT, "mode": TEXT, **_STATISTICS},
-                rows=[
-                    [name, mode, *_statistics(found.prompts[name])]
-                    for name in configured
-                    for mode, found in modes.items()
-                    if name in found.prompts
-                ],
-                note="configured: as `run` answers; scorings: without heads, priors, temperatures and biases. Accuracy "
-                "with its Wilson 95 % interval; balanced: the mean recall of the labels; majority: the best single "
-                "label for all rows; log-loss in nats; ECE over 15 bins.",
+                columns={"prompt": TEXT, **_STATISTICS},
+                rows=[[name, *_statistics(found)] for name, found in (together | prompts).items()],
+                note="Accuracy with its Wilson 95 % interval; balanced: the mean recall of the labels; majority: the "
+                "best single label for all rows; log-loss in nats; ECE over 15 bins.",
             ),
-            _labels(configured),
-            confusion_table("confused", configured),
+            _labels(prompts),
+            confusion_table("confused", prompts),
             *(Section(title="Pictures", parts=[figure], on_terminal=False) for figure in _figures(evaluation)),
             _worst(evaluation),
             *(Paragraph(note, "warning") for note in _notes(evaluation)),
@@ -127,7 +112,7 @@ def _labels(prompts: Mapping[str, PromptStatistics]) -> Table:
     ]
     rows.sort(key=lambda row: 1.0 if row[2].recall is None else row[2].recall)
     return Table(
-        title="By label, as configured",
+        title="By label",
         columns={"prompt": TEXT, "label": TEXT, "rows": "d", "answered": "d", "recall": ".1%", "precision": ".1%"},
         rows=[
             [name, label, found.support, found.n_predicted, found.recall, found.precision]
@@ -165,10 +150,7 @@ def _worst(evaluation: EvaluationRecord) -> Table:
 
 def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
     """What is likely wrong with the answers, and what the statistics do not cover, a sentence a line."""
-    for mode, found in evaluation.modes.items():
-        for name, why in found.not_applicable.items():
-            yield f"{name}: {mode} is not applicable: {why}"
-    for name, prompt in evaluation.modes[CONFIGURED].prompts.items():
+    for name, prompt in evaluation.prompts.items():
         for why in likely_faults(prompt):
             yield f"{name}: {why}"
     data, lost = evaluation.data, evaluation.non_finite
@@ -221,27 +203,23 @@ def trial_words(tried: PriorTrial) -> Iterator[str]:
 
 
 def _figures(evaluation: EvaluationRecord) -> Iterator[Figure]:
-    """Reliability of all modes, confusions of the prompts."""
-    yield Figure("reliability diagram", (4.6, 4.2), partial(_draw_reliability, evaluation.modes))
-    for name, found in evaluation.modes[CONFIGURED].prompts.items():
+    """Reliability of all answers, confusions of the prompts."""
+    yield Figure("reliability diagram", (4.6, 4.2), partial(_draw_reliability, evaluation.together))
+    for name, found in evaluation.prompts.items():
         if found.n_rows:
             side = max(2.6, 1.4 + 0.28 * len(found.labels))
             draw = partial(_draw_confusion, name, found)
             yield Figure(f"confusion matrix of {name}", (side + 0.4, side + 0.2), draw)
 
 
-def _draw_reliability(modes: Mapping[str, Statistics], axes: Axes) -> None:
+def _draw_reliability(found: Statistics, axes: Axes) -> None:
+    bins = [(one.confidence, one.accuracy, one.n) for one in found.reliability if one.n]
+    confidence, accuracy, n_rows = zip(*bins, strict=True)
     axes.plot([0, 1], [0, 1], color="#999", linewidth=1, linestyle="--")
-    for marker, (mode, found) in zip(_MARKERS, modes.items(), strict=False):
-        bins = [(one.confidence, one.accuracy, one.n) for one in found.reliability if one.n]
-        if bins:
-            confidence, accuracy, n_rows = zip(*bins, strict=True)
-            sizes = [8 + 90 * n / found.n_rows for n in n_rows]  # a large mark means many rows
-            axes.plot(confidence, accuracy, linewidth=0.8, alpha=0.5)
-            axes.scatter(confidence, accuracy, s=sizes, marker=marker, alpha=0.8, label=mode)
+    axes.plot(confidence, accuracy, linewidth=0.8, alpha=0.5)
+    axes.scatter(confidence, accuracy, s=[8 + 90 * n / found.n_rows for n in n_rows], alpha=0.8)  # large: many rows
     limits = (-0.03, 1.03)
     axes.set(xlim=limits, ylim=limits, xlabel="probability of the answer", ylabel="accuracy", title="Reliability")
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _draw_confusion(name: str, found: PromptStatistics, axes: Axes) -> None:

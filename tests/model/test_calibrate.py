@@ -116,12 +116,9 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
         name: raw[name] for name in raw if name != "audience"
     }
 
-    modes = evaluated(calibrated, data, scorings=("tree",))["modes"]
-    assert list(modes) == ["configured", "tree"]
-    assert modes["configured"]["prompts"]["audience"]["log_loss"] < fit["log_loss_before"]
-    assert modes["configured"]["prompts"]["colour"]["log_loss"] == pytest.approx(
-        modes["tree"]["prompts"]["colour"]["log_loss"], abs=1e-5
-    )
+    after, before = (evaluated(config, data)["prompts"] for config in (calibrated, fashion))
+    assert after["audience"]["log_loss"] < fit["log_loss_before"]
+    assert after["colour"]["log_loss"] == before["colour"]["log_loss"]
 
     assert f"--out {out}: is there already: name another file, or overwrite it with --force" in refused(*arguments)
     assert out.read_text(encoding="utf-8") == text
@@ -137,16 +134,15 @@ def test_what_is_evaluated_is_what_the_classifier_answers(write_config: WriteCon
         {"query": "red dress", "labels": {"item": "jump", "user": ["boy", "man"]}},
         {"query": "", "labels": {"user": "man"}},
     ]
-    modes = evaluated(path, write_rows(tmp_path / "rows.jsonl", given), scorings=("tree",))["modes"]
+    record = evaluated(path, write_rows(tmp_path / "rows.jsonl", given))
     losses = []
     with Classifier.from_config(path) as classifier:
         for row in given:
             for answer in classifier.classify(row["query"]).results:
                 if accepted := row["labels"].get(answer.prompt):
                     losses.append(-np.log(sum(s.probability for s in answer.scores if s.label in accepted)))
-    assert modes["configured"]["log_loss"] == pytest.approx(np.mean(losses), abs=1e-6)
-    assert modes["configured"]["log_loss"] != pytest.approx(modes["tree"]["log_loss"], abs=1e-3)
-    assert [modes[mode]["prompts"]["item"]["n_abstained"] for mode in ("configured", "tree")] == [1, 0]
+    assert record["together"]["log_loss"] == pytest.approx(np.mean(losses), abs=1e-6)
+    assert record["prompts"]["item"]["n_abstained"] == 1
 
 
 def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(

@@ -1,4 +1,4 @@
-"""`qcls-gguf eval` on random models and on the embedded one: one pass for all modes, statistics, reports, refusals."""
+"""`qcls-gguf eval` on random models and on the embedded one: statistics, reports, refusals."""
 
 import json
 import re
@@ -26,7 +26,7 @@ RANDOM_ROWS: list[dict[str, Any]] = [
 ]
 STATISTICS = {
     "n_rows", "accuracy", "accuracy_ci", "balanced_accuracy", "majority", "macro_f1", "log_loss", "ece",
-    "label_mass", "reliability",
+    "reliability",
 }  # fmt: skip
 
 
@@ -61,47 +61,25 @@ def test_one_pass_has_the_scores_of_every_mode(random_config: Path, open_classif
                 np.testing.assert_allclose(here, expected, rtol=0, atol=1e-5)
 
 
-SCORING_OPTIONS = [word for mode in MODES for word in ("--scoring", mode)]
-
-
-def test_the_record_of_the_embedded_model(data: Path) -> None:
-    """As configured, and by every scoring; the prompts are scored by `tree`, so that one pass has all of them."""
-    record = json.loads(printed("eval", "--data", data, *SCORING_OPTIONS, "--format", "json"))
+@pytest.mark.parametrize("scoring", ["tree", "joint"])
+def test_the_record_of_the_embedded_model(data: Path, scoring: str) -> None:
+    record = json.loads(printed("eval", "--data", data, "--scoring", scoring, "--format", "json"))
     assert list(record) == [
-        "data", "config", "model", "warnings", "environment", "compared_prompts", "modes", "worst", "non_finite",
+        "data", "config", "model", "warnings", "environment", "together", "prompts", "worst", "non_finite",
     ]  # fmt: skip
+    assert {prompt["scoring"] for prompt in record["config"]["prompts"]} == {scoring}
     assert EvaluationRecord.model_validate(record).to_dict() == record
     assert (record["data"]["n_rows"], record["data"]["n_bad"], record["non_finite"]) == (40, 0, [])
     assert record["model"]["quantization"] == "Q8_0"
-    modes = record["modes"]
-    assert list(modes) == ["configured", *MODES]
-    for found in modes.values():
-        assert found.keys() >= STATISTICS
-        assert found["accuracy_ci"][0] < found["accuracy"] < found["accuracy_ci"][1] or found["accuracy"] == 1
-        assert found["accuracy"] > 0.8 > found["majority"]
-        assert 0 < found["label_mass"] <= 1
-        for prompt in found["prompts"].values():
-            assert prompt.keys() >= STATISTICS | {"labels", "confusions", "n_abstained"}
-    assert "share their first token" in modes["first_token"]["not_applicable"]["colour"]
-    assert list(modes["first_token"]["prompts"]) == record["compared_prompts"]
-    assert len({found["n_rows"] for found in modes.values()}) == 1, "modes are compared on the same rows"
-    # where the labels differ in their first token, the tree has no other choice
-    for name in ("category", "audience"):
-        assert modes["first_token"]["prompts"][name] == modes["tree"]["prompts"][name]
-    for name, prompt in modes["configured"]["prompts"].items():
-        assert prompt["accuracy"] == modes["tree"]["prompts"][name]["accuracy"]
+    found = record["together"]
+    assert found.keys() == STATISTICS
+    assert found["accuracy_ci"][0] < found["accuracy"] < found["accuracy_ci"][1]
+    assert found["accuracy"] > 0.8 > found["majority"]
+    for prompt in record["prompts"].values():
+        assert prompt.keys() >= STATISTICS | {"labels", "confusions", "n_abstained"}
     worst = [row["p_accepted"] for row in record["worst"]]
     assert len(worst) == 10
     assert worst == sorted(worst)
-
-
-def test_a_scoring_that_no_prompt_can_have(write_config: WriteConfig, tmp_path: Path) -> None:
-    rows = write_rows(tmp_path / "rows.jsonl", [{"query": "x", "labels": {"item": "jump"}}])
-    record = evaluated(write_config("qwen3", specs()[:1]), rows, scorings=("first_token",))
-    found = record["modes"]["first_token"]
-    assert (found["prompts"], found["n_rows"], found["accuracy"]) == ({}, 0, None)
-    assert "share their first token" in found["not_applicable"]["item"]
-    assert record["modes"]["configured"]["n_rows"] == 1
 
 
 def test_what_is_likely_wrong_is_told(write_config: WriteConfig, tmp_path: Path) -> None:
@@ -131,7 +109,7 @@ def test_a_file_of_heads_that_is_missing_is_told_before_any_work(random_config: 
 
 def test_the_page_is_one_file_and_the_terminal_shows_tables(random_config: Path, tmp_path: Path) -> None:
     rows, html = write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS), tmp_path / "report.html"
-    done = invoked("eval", "--data", rows, "--config", random_config, "--html", html, *SCORING_OPTIONS)
+    done = invoked("eval", "--data", rows, "--config", random_config, "--html", html)
     assert done.exit_code == 0, done.stderr
     for word in ("accuracy (95 %)", "macro-F1", "ECE", "balanced", "majority", "recall", "item", "Worst-scored rows"):
         assert word in done.stdout
@@ -143,7 +121,6 @@ def test_the_page_is_one_file_and_the_terminal_shows_tables(random_config: Path,
     assert "&lt;b&gt;$x$&lt;/b&gt;" in text
     assert text.count('alt="reliability diagram"') == 1
     assert text.count('alt="confusion matrix of') == len(LABELS)
-    assert "share their first token" in text
 
 
 def test_bad_rows_are_refused_together_and_before_anything_is_loaded(data: Path) -> None:
@@ -164,14 +141,14 @@ def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path
     found = evaluated(random_config, path, skip_bad=True)
     clean = evaluated(random_config, write_rows(path, RANDOM_ROWS))
     assert (found["data"]["n_rows"], found["data"]["n_bad"], found["data"]["bad"][0]["line"]) == (3, 1, 4)
-    assert found["modes"] == clean["modes"]
+    assert found["prompts"] == clean["prompts"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["--data", "missing.jsonl"], 2, "missing.jsonl: no such file"),
-        (["--data", "DATA", "--scoring", "tre"], 2, "--scoring: 'tre' is not one of tree, first_token, joint, mean"),
+        (["--data", "DATA", "--scoring", "tre"], 2, "--scoring: 'tre'"),
         (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
         (["--data", "DATA", "--resume", "a"], 2, "--resume was removed: every row is scored again; give fewer rows"),
     ],
@@ -196,4 +173,4 @@ def test_scores_that_are_not_finite_are_counted_and_named(
     write_rows(path, RANDOM_ROWS)
     clean = json.loads(printed("eval", "--data", path, "--config", config, "--format", "json"))
     for name in ("accuracy", "log_loss"):
-        assert found["modes"]["configured"][name] == clean["modes"]["configured"][name]
+        assert found["together"][name] == clean["together"][name]

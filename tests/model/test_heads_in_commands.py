@@ -151,9 +151,9 @@ def test_answers_are_the_classifiers(way: Callable[[Headed], Answers], headed: H
 def test_eval_compares_the_heads_with_the_texts(headed: Headed) -> None:
     labels = [{name: label for name, (label, _) in each.items()} for each in headed.answers]
     rows = [{"query": query, "labels": each} for query, each in zip(QUERIES, labels, strict=True)]
-    record = evaluated(headed.config, write_rows(headed.folder / "rows.jsonl", rows), scorings=("tree",))
-    assert record["modes"]["configured"]["accuracy"] == 1
-    assert record["modes"]["tree"]["accuracy"] < 1
+    path = write_rows(headed.folder / "rows.jsonl", rows)
+    assert evaluated(headed.config, path)["together"]["accuracy"] == 1
+    assert evaluated(headed.folder / "texts.yaml", path)["together"]["accuracy"] < 1
 
 
 def test_bench_counts_the_layers_that_are_read(headed: Headed) -> None:

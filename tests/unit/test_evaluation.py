@@ -9,7 +9,7 @@ from made_prompts import made_prompt
 
 from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.evaluate import PriorTrial, answers_more
-from qcls_gguf.evaluation.metrics import Outcomes, mode_statistics, prompt_statistics
+from qcls_gguf.evaluation.metrics import Outcomes, joint_statistics, prompt_statistics
 from qcls_gguf.evaluation.passes import Truth, truth_of
 from qcls_gguf.evaluation.records import (
     Confusion,
@@ -18,7 +18,7 @@ from qcls_gguf.evaluation.records import (
     ReliabilityBin,
 )
 from qcls_gguf.evaluation.report import likely_faults
-from qcls_gguf.score.result import Audit, LabelScore, PromptResult
+from qcls_gguf.score.result import LabelScore, PromptResult
 from qcls_gguf.statistics import wilson
 
 PROBABILITY = [
@@ -29,20 +29,16 @@ PROBABILITY = [
     [0.0, 1.0, 0.0],  # a would be, and has no probability at all
 ]
 ACCEPTED = ["a", "b", "bc", "ac", "a"]
-MASS = [1, 0.5, 0.6, 0.7, 0.2]
 PROMPT = made_prompt("p", [(1,), (2,), (3,)])
 
 
-def answer(p: list[float], mass: float | None) -> PromptResult:
-    audit = None
-    if mass is not None:
-        audit = Audit(joint=(), mean=(), label_mass=mass, joint_label="", mean_label="", changes=False)
+def answer(p: list[float]) -> PromptResult:
     scores = tuple(LabelScore(label, 0.0, value, 1) for label, value in zip("abc", p, strict=True))
-    return PromptResult("p", "?", max(p), True, True, scores, audit)
+    return PromptResult("p", "?", max(p), True, True, scores)
 
 
 def scored(
-    probability: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, exact: bool = True
+    probability: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, abstains: bool = True
 ) -> tuple[PromptStatistics, Outcomes]:
     n = len(probability)
     truth = Truth(
@@ -52,10 +48,7 @@ def scored(
         first=np.array(["abc".index(row[0]) for row in accepted], np.intp),
     )
     p = np.array(probability, np.float64).reshape(-1, 3)
-    answers = [
-        answer(row, mass if exact else None) for row, mass in zip(probability, [*MASS, *[1.0] * n], strict=False)
-    ]
-    return prompt_statistics(truth, p, answers, abstains=exact)
+    return prompt_statistics(truth, p, list(map(answer, probability)) if abstains else None)
 
 
 def test_the_whole_table() -> None:
@@ -70,15 +63,14 @@ def test_the_whole_table() -> None:
     assert found.n_abstained == 5
     # two rows at 0.8, both right; one each at 0.5, 0.4 and 1, all wrong
     assert found.ece == pytest.approx((2 * 0.2 + 0.5 + 0.4 + 1) / 5)
-    assert found.label_mass == pytest.approx(0.6)
     bins = found.reliability
     assert len(bins) == 15
     assert {i: one_bin.n for i, one_bin in enumerate(bins) if one_bin.n} == {6: 1, 7: 1, 12: 2, 14: 1}
     assert bins[12].confidence == pytest.approx(0.8)
     assert bins[12].accuracy == 1
     assert bins[0] == ReliabilityBin(n=0, confidence=None, accuracy=None)
-    plain, _ = scored(exact=False)
-    assert plain == found.model_copy(update={"n_abstained": 0, "label_mass": None})
+    plain, _ = scored(abstains=False)
+    assert plain == found.model_copy(update={"n_abstained": 0})
 
 
 def test_labels_and_confusions() -> None:
@@ -112,19 +104,17 @@ def test_without_rows_there_is_nothing_but_counts() -> None:
     assert (found.n_rows, found.confusions) == (0, ())
     for name in ("accuracy", "accuracy_ci", "balanced_accuracy", "majority", "macro_f1", "log_loss", "ece"):
         assert getattr(found, name) is None, name
-    assert found.label_mass is None
     json.loads(found.to_json())
 
 
 def test_prompts_together_are_all_their_rows() -> None:
     one, other = scored(PROBABILITY[:1], ["a"]), scored()
-    found = mode_statistics([one, other], {}, ["p"])
+    found = joint_statistics([one, other])
     assert found.n_rows == 6
     assert found.accuracy == pytest.approx(3 / 6)
     assert found.majority == pytest.approx(4 / 6)
     assert found.macro_f1 == pytest.approx((1 + 1.4 / 3) / 2)
     assert found.balanced_accuracy == pytest.approx((1 + 0.5) / 2)
-    assert mode_statistics([one, other], {"q": "why"}, ["q"]).n_rows == 0
 
 
 def test_rows_count_for_the_prompts_that_they_are_labelled_for() -> None:
@@ -152,7 +142,7 @@ def test_rows_count_for_the_prompts_that_they_are_labelled_for() -> None:
 )
 def test_what_is_likely_wrong_with_answers(answers: str, labels: str, words: list[str]) -> None:
     found, _ = scored(
-        [[0.9 if name == label else 0.05 for name in "abc"] for label in answers], list(labels), exact=False
+        [[0.9 if name == label else 0.05 for name in "abc"] for label in answers], list(labels), abstains=False
     )
     said = list(likely_faults(found))
     assert len(said) == len(words), said
@@ -165,7 +155,7 @@ def test_what_is_likely_wrong_with_answers(answers: str, labels: str, words: lis
      ("1" * 40, "0" * 4, False), ("", "", False)],
 )  # fmt: skip
 def test_another_way_is_better_if_more_rows_are_right_than_chance_explains(new: str, old: str, better: bool) -> None:
-    found, _ = scored(exact=False)
+    found, _ = scored(abstains=False)
     new_trials, old_trials = (
         {"p": PriorTrial(found, 0.5, False, np.array([c == "1" for c in rows], np.bool_), None)} for rows in (new, old)
     )
