@@ -6,28 +6,27 @@ import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic.json_schema import models_json_schema
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..config.words import JsonObject, shown
 from ..errors import QclsError
 from ..version import __version__
-from .asking import answer, json_bytes, lines
+from .asking import answer, json_bytes
 from .dialect import MODEL, Texts
 from .dialects import DIALECTS
-from .exchange import JSON, LINES, Exchange
+from .exchange import JSON, Exchange
 from .lifecycle import Lifecycle, log
 from .metrics import CONTENT_TYPE, Metrics
-from .refusal import ErrorAnswer, RefusedError, openai_words, parse, refusal_of
+from .refusal import RefusedError, openai_words, parse, refusal_of
 
 _MOST_DROPPED_BYTES = 64 << 20
 """of the body of a request that is refused"""
@@ -142,11 +141,6 @@ async def _asked(exchange: Exchange) -> Response:
     """The answer of the path's dialect."""
     exchange.check_headers()
     dialect = DIALECTS[exchange.route]
-    if dialect.takes_lines and exchange.content_type in LINES:
-        _ = exchange.lifecycle.backend  # before the answer begins
-        # else Starlette reads from the client, who still sends
-        exchange.scope["asgi"] = exchange.scope["asgi"] | {"spec_version": "2.4"}
-        return StreamingResponse(lines(dialect, exchange), media_type=LINES[0])
     body = await exchange.read_json()
     exchange.backend = exchange.lifecycle.backend
     asked = dialect.ask(parse(dialect.request, body), exchange)
@@ -206,8 +200,37 @@ async def _file(exchange: Exchange) -> Response:
     return Response((Path(__file__).parent / name).read_bytes(), headers=_PAGE)
 
 
+@cache
+def _descriptions() -> JsonObject:
+    """The routes as OpenAPI describes them; answers are those of the APIs, or of `qcls-gguf run`."""
+    requests = {path: dialect.request for path, dialect in DIALECTS.items()}
+    by_name = sorted(requests.values(), key=lambda request: request.__name__)
+    template = "#/components/schemas/{model}"
+    references, schemas = models_json_schema([(model, "validation") for model in by_name], ref_template=template)
+    paths: JsonObject = {}
+    for path, (method, summary, _) in _ROUTES.items():
+        names = {"path": re.findall(r"{(\w+)}", path), "query": DIALECTS[path].parameters if path in requests else ()}
+        operation: JsonObject = {
+            "summary": summary,
+            "parameters": [
+                {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
+                for place in names
+                for name in names[place]
+            ],
+            "responses": {"200": {"description": "answered"}, "default": {"description": "refused"}},
+        }
+        if path in requests:
+            content = {JSON: {"schema": references[requests[path], "validation"]}}
+            operation["requestBody"] = {"required": True, "content": content}
+        if summary:
+            paths[path] = {method.lower(): operation}
+    about = "Labels texts with a GGUF language model."
+    info = {"title": "qcls-gguf", "description": about, "version": __version__}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas["$defs"]}}
+
+
 async def _description(_: Exchange) -> Response:
-    return _json(description())
+    return _json(_descriptions())
 
 
 _ROUTES: dict[str, tuple[str, str, Callable[[Exchange], Awaitable[Response]]]] = {
@@ -223,52 +246,3 @@ _ROUTES: dict[str, tuple[str, str, Callable[[Exchange], Awaitable[Response]]]] =
     "/openapi.json": ("GET", "", _description),
 }
 """method, summary and handler by path; those without a summary are not described"""
-
-
-# --- the description -------------------------------------------------------------------------------------------------
-
-
-@cache
-def description() -> JsonObject:
-    """The OpenAPI description of the routes. The answers of operations are not described."""
-    models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorAnswer, "serialization")}
-    models |= {(dialect.request, "validation") for dialect in DIALECTS.values()}
-    models |= {(model, "serialization") for dialect in DIALECTS.values() for model in dialect.answers}
-    in_order = sorted(models, key=lambda model: model[0].__name__)
-    references, schemas = models_json_schema(in_order, ref_template="#/components/schemas/{model}")
-
-    def content(types: Sequence[type[BaseModel]], mode: JsonSchemaMode) -> JsonObject:
-        one_of = [references[model, mode] for model in types]
-        return {JSON: {"schema": {"anyOf": one_of} if len(one_of) > 1 else one_of[0] if one_of else {}}}
-
-    text = {"type": "string"}
-    refused = {"description": "refused", "content": content([ErrorAnswer], "serialization")}
-    refused_otherwise = {"description": "refused, in the words of this path's API", "content": {JSON: {"schema": {}}}}
-    paths: JsonObject = {}
-    for path, (method, summary, _) in _ROUTES.items():
-        if not summary:
-            continue
-        names = re.findall(r"{(\w+)}", path)
-        operation: JsonObject = {
-            "summary": summary,
-            "parameters": [{"name": name, "in": "path", "required": True, "schema": text} for name in names],
-            "responses": {"200": {"description": "answered"}, "default": refused},
-        }
-        paths[path] = {method.lower(): operation}
-        if dialect := DIALECTS.get(path):
-            body = content([dialect.request], "validation")
-            if dialect.takes_lines:
-                body[LINES[0]] = {"schema": text}
-            operation["parameters"] = [{"name": name, "in": "query", "schema": text} for name in dialect.parameters]
-            operation["requestBody"] = {"required": True, "content": body}
-            operation["responses"]["200"]["content"] = content(dialect.answers, "serialization")
-            if dialect.words is not openai_words:
-                operation["responses"]["default"] = refused_otherwise
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "qcls-gguf", "description": "Labels texts with a GGUF language model.", "version": __version__,
-        },
-        "paths": paths,
-        "components": {"schemas": schemas["$defs"]},
-    }  # fmt: skip

@@ -101,12 +101,8 @@ class Dialect:
     """the body"""
     ask: Callable[[Any, Exchange], Inquiry]
     """what a request asks. Raises RefusedError"""
-    takes_lines: bool = False
-    """whether a body may be a stream of lines, one request in a line"""
     parameters: tuple[str, ...] = ()
     """of the query string"""
-    answers: tuple[type[BaseModel], ...] = ()
-    """what an answer is one of, for the description; empty: any JSON"""
     words: Callable[[RefusedError], Mapping[str, object]] = openai_words
     """the body of an error"""
 

@@ -6,13 +6,14 @@ import asyncio
 import itertools
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine, Sequence
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
+from ..core.core import Item
 from ..questions.asking import Usage
 from ..score.result import STAGES, Result
 from .lifecycle import Backend, Lifecycle, log
@@ -20,11 +21,10 @@ from .metrics import Metrics
 from .refusal import RefusedError, check_size, json_value
 
 JSON = "application/json"
-LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
 T = TypeVar("T")
 _LONGEST_TIMEOUT_MS = 600_000
 _BODY_TIMEOUT_S = 30.0
-"""for a whole body to arrive, or for a line of a stream"""
+"""for a whole body to arrive"""
 _UNWATCHED_S = 0.02
 """of a request's work, after which it is looked whether its client is still there"""
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
@@ -59,8 +59,6 @@ class Exchange(Request):
         self.usage = Usage()
         """tokens of its texts or questions"""
         self.n_queries = 0
-        self.n_tokens = 0
-        """that were fed"""
         self.n_cut = 0
         """queries of which a part was answered"""
         self.times: dict[str, float] = {}
@@ -69,8 +67,6 @@ class Exchange(Request):
         """after which a query that has not begun is not computed"""
         self.is_read = False
         """whether its body has come whole"""
-        self.streams = False
-        """whether its queries come one after another, with a deadline for every one of them"""
 
     def header(self, name: bytes) -> str:
         """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
@@ -96,7 +92,7 @@ class Exchange(Request):
     @property
     def seconds_left(self) -> float:
         """Until the deadline; 0 or less when it has passed."""
-        return (self.timeout_ms - (0 if self.streams else self.total_ms)) / 1e3
+        return (self.timeout_ms - self.total_ms) / 1e3
 
     @property
     def total_ms(self) -> float:
@@ -120,38 +116,13 @@ class Exchange(Request):
                     body += part
                     self._check_body(len(body))
         except TimeoutError:
-            raise self._late() from None
+            what = f"the body did not arrive within {_BODY_TIMEOUT_S:g} s"
+            raise RefusedError(408, "slow body", what, param="body") from None
         return json_value(body)
-
-    async def read_lines(self) -> AsyncIterator[tuple[int, bytes]]:
-        """The lines of the body as they arrive, with their numbers from 1, without blank ones.
-
-        Raises RefusedError for a line that is too long or arrives too late, and ClientDisconnect if the client has
-        disconnected.
-        """
-        parts, number, rest, is_whole = self.stream(), 0, b"", False
-        while not is_whole:
-            try:
-                part = await asyncio.wait_for(anext(parts), _BODY_TIMEOUT_S)
-            except TimeoutError:
-                raise self._late() from None
-            is_whole = not part
-            *lines, rest = (rest + part).split(b"\n")
-            self._check_body(len(rest))
-            for line in (*lines, rest) if is_whole else lines:
-                number += 1
-                self._check_body(len(line))
-                if self.is_read and await self.is_disconnected():
-                    raise ClientDisconnect
-                if line.strip():
-                    yield number, line
 
     def _check_body(self, n_bytes: int) -> None:
         remedy = "send less at once, or start the service with a larger --max-body"
         check_size(n_bytes, self.limits.body_bytes, "bytes", "body", remedy)
-
-    def _late(self) -> RefusedError:
-        return RefusedError(408, "slow body", f"the body did not arrive within {_BODY_TIMEOUT_S:g} s", param="body")
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, after the body has been read.
@@ -181,36 +152,38 @@ class Exchange(Request):
 
     # --- the answer --------------------------------------------------------------------------------------------------
 
-    def answered(self, result: Result) -> None:
-        """Count the answer to a query."""
-        counts = result.counts  # of the turn, which others' queries may share
-        self.usage.new += counts.n_tokens_new / counts.n_queries
-        self.usage.cached += counts.n_tokens_cached / counts.n_queries
-        self.n_queries += 1
-        self.n_tokens += counts.n_tokens_new
-        self.n_cut += result.n_chars_cut > 0
-        self.times = {"queue": result.wait_ms, **result.stage_ms, "inference": result.total_ms}
-        self.metrics.labelled(result)
-        self.lifecycle.note_time(result.total_ms / counts.n_queries)
+    async def results(self, pairs: Sequence[Item]) -> list[Result]:
+        """The answers to pairs, all from one turn; they are counted."""
+        results = await self.backend.classifier.aclassify_pairs(pairs, deadline_s=self.seconds_left)
+        for result in results:
+            counts = result.counts  # of the turn, which others' queries may share
+            self.usage.new += counts.n_tokens_new / counts.n_queries
+            self.usage.cached += counts.n_tokens_cached / counts.n_queries
+            self.n_queries += 1
+            self.n_cut += result.n_chars_cut > 0
+            self.times = {"queue": result.wait_ms, **result.stage_ms, "inference": result.total_ms}
+            self.metrics.labelled(result)
+            self.lifecycle.note_time(result.total_ms / counts.n_queries)
+        return results
 
     def answer_headers(self) -> list[tuple[bytes, bytes]]:
         """Request id, the times of the stages in milliseconds, and counts."""
         headers = {"x-request-id": self.request_id, "x-typesafe-request-id": self.request_id}
         if self.times:
             headers["server-timing"] = _TIMINGS % (self.total_ms, *self.times.values())
-            headers["x-compute-tokens"] = str(self.n_tokens)
+            headers["x-compute-tokens"] = str(round(self.usage.new))
         if self.n_cut:
             headers["x-queries-cut"] = str(self.n_cut)
         return [(name.encode(), value.encode()) for name, value in headers.items()]
 
     def log(self, status: int) -> None:
         """Write the request's line of the log, which never has queries or keys."""
-        path = self.scope.get("raw_path", b"").decode("latin-1")[:200]
+        path = self.scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:200]
         fields: dict[str, object] = {"id": self.request_id, "client": self.client.host if self.client else ""}
-        fields |= {"method": self.method, "path": path, "status": status, "ms": round(self.total_ms, 3)}
+        fields |= {"method": self.method, "path": path, "status": status, "ms": f"{self.total_ms:.3f}"}
         if self.times:
-            fields |= {f"{name}_ms": round(self.times[name], 3) for name in ("queue", "decode", "inference")}
-            fields |= {"queries": self.n_queries, "tokens": self.n_tokens}
+            fields |= {f"{name}_ms": f"{self.times[name]:.3f}" for name in ("queue", "decode", "inference")}
+            fields |= {"queries": self.n_queries, "tokens": round(self.usage.new)}
         if self.reason:
-            fields["reason"] = self.reason
-        log.info("", extra={"fields": fields})
+            fields["reason"] = repr(self.reason)
+        log.info(" ".join(f"{name}={value}" for name, value in fields.items()))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from ..config.words import MAX_LISTED, close_to, counted, hint, shown
@@ -92,21 +92,6 @@ _TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-
-
-class ErrorBody(BaseModel):
-    """What is wrong with a request."""
-
-    message: str = Field(description="for people")
-    type: str = Field(description="a class of errors, such as invalid_request_error")
-    param: str | None = Field(description="the field that is wrong, such as `queries[3]`")
-    code: str = Field(description="why, in a word or two, as it is counted in the metrics")
-
-
-class ErrorAnswer(BaseModel):
-    """Every error has this body, but on paths with another API's words."""
-
-    error: ErrorBody
 
 
 def openai_words(refusal: RefusedError) -> dict[str, object]:

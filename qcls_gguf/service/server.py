@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -38,7 +38,9 @@ def serve(lifecycle: Lifecycle, on_ready: Callable[[str], None]) -> None:
     """
     set_up_log()
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    with _listening(lifecycle.settings) as (listener, address), runner:
+    with _listener(lifecycle.settings) as listener, runner:
+        host, port = listener.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         # how long the engine's thread may hold the interpreter while a request waits to be read or answered
         sys.setswitchinterval(0.0005)
         runner.run(_serve(lifecycle, listener, lambda: on_ready(address)))
@@ -103,22 +105,17 @@ async def _drain(lifecycle: Lifecycle, server: uvicorn.Server, stopping: asyncio
     server.should_exit = True
 
 
-@contextlib.contextmanager
-def _listening(settings: ServiceSettings) -> Iterator[tuple[socket.socket, str]]:
-    """A bound socket, and its address as a client writes it. Raises ConfigError."""
+def _listener(settings: ServiceSettings) -> socket.socket:
+    """A socket that listens. Raises ConfigError."""
     host, port = settings.host, settings.port
-    with contextlib.ExitStack() as stack:
-        try:
-            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            listener = stack.enter_context(socket.socket(family))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError as e:
-            is_taken = e.errno == errno.EADDRINUSE
-            what = ": something is there already; name another `port`, 0 for a free one" if is_taken else ""
-            raise ConfigError(f"`port` {port} of `host` {host}: cannot listen there: {e.strerror or e}{what}") from None
-        host, port = listener.getsockname()[:2]
-        yield listener, f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    what: object
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as e:
+        what = ": something is there already; name another `port`, 0 for a free one"
+        what = f"{os.strerror(e.errno)}{what}" if e.errno == errno.EADDRINUSE else e.strerror or e
+        raise ConfigError(f"`port` {port} of `host` {host}: cannot listen there: {what}") from None
 
 
 # --- connections -----------------------------------------------------------------------------------------------------
@@ -213,25 +210,10 @@ class _Protocol(HttpToolsProtocol):
 def set_up_log() -> None:
     """Let the service's lines go to standard error, and uvicorn's errors."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
+    form = "time=%(asctime)s level=%(levelname)s %(message)s"
+    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S%z"))
     for name, level in (("qcls_gguf", logging.INFO), ("uvicorn", logging.ERROR)):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(level)
-
-
-class _Lines(logging.Formatter):
-    """One line for each record, `name=value …`, with the lines of an error below it."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        about = getattr(record, "fields", None) or {"message": record.message}
-        fields: dict[str, object] = {"time": at, "level": record.levelname.lower(), **about}
-        return " ".join(f"{name}={_word(value)}" for name, value in fields.items())
-
-
-def _word(value: object) -> str:
-    """A value without spaces or line breaks, so that a line stays one line of words."""
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return text if text.isprintable() and " " not in text else repr(text)

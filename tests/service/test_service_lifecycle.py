@@ -138,20 +138,6 @@ def test_a_full_service_refuses_and_says_when_to_come_again() -> None:
         assert fed < 200 * server.classify(query="red dress").json()["counts"]["n_tokens_new"] / 2
 
 
-def test_of_a_client_that_left_no_more_lines_are_computed() -> None:
-    body = b'{"query": "red dress"}\n' * 2000  # all of which come at once
-    with Server("--max-requests", "1") as server:
-        n_tokens = server.classify(query="red dress").json()["counts"]["n_tokens_new"]
-        with server.connect() as connection:
-            connection.sendall(raw(body, "content-type: application/x-ndjson"))
-            assert connection.recv(100).startswith(b"HTTP/1.1 200")
-            refused = server.classify(query="red dress")
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "requests")
-        until(lambda: server.metric("qcls_admitted_requests") == 0)
-        assert server.metric("qcls_clients_gone_total") == 1
-        assert server.metric("qcls_tokens_new_total") < 2000 * n_tokens / 2
-
-
 def test_a_client_that_leaves_while_more_of_its_requests_wait() -> None:
     """It left before the first answer: that is no fault of the service."""
     with Server() as server:

@@ -54,7 +54,7 @@ def test_a_byte_order_mark_is_named(server: Server, encoding: str) -> None:
         ({"content-type": "multipart/form-data; boundary=x"}, 415),
         ({"content-type": "application/json; charset=utf-8"}, 200),
         ({"content-type": "application/json", "content-encoding": "gzip"}, 415),
-        ({"content-type": "application/x-ndjson", "content-encoding": "gzip"}, 415),
+        ({"content-type": "application/x-ndjson"}, 415),
         ({"content-type": "application/json", "content-encoding": "identity"}, 200),
         ({"content-type": "application/json", "x-request-timeout-ms": "0"}, 400),
         ({"content-type": "application/json", "x-request-timeout-ms": "soon"}, 400),
@@ -270,18 +270,6 @@ def test_a_head_without_end_is_refused_after_the_answers_to_what_came_before_it(
         data = received(connection, 4)
     assert [status for status, _ in answers(data)] == [200, 200, 400]
     assert b"a head, or trailers, of more than 65,536 bytes" in data
-
-
-def test_a_body_that_is_no_http_ends_a_stream_of_answers(server: Server) -> None:
-    head = b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
-    with server.connect() as connection:
-        connection.sendall(head + b"transfer-encoding: chunked\r\n\r\n17\r\n%s\n\r\n" % QUERY)
-        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-        connection.sendall(b"zz\r\n")
-        rest = b""
-        while part := connection.recv(65536):
-            rest += part
-    assert b"HTTP/1.1" not in rest  # no other answer within this one
 
 
 def test_idle_slow_and_vanishing_clients_hold_nobody_up(server: Server) -> None:

@@ -53,6 +53,8 @@ def test_several_queries_and_one_that_is_too_long(server: Server) -> None:
     assert "max_query_tokens" in answers[1]["error"]
     assert answers[0]["results"] == server.classify(query="blue jeans").json()["results"]
     assert server.classify(queries=[]).json() == {"answers": []}
+    queries = [f"{colour} dress" for colour in ("red", "blue", "green") * 5]
+    assert [answer["query"] for answer in server.classify(queries=queries).json()["answers"]] == queries
 
 
 def test_some_prompts_another_scoring_and_exact_scores(server: Server, classifier: Classifier) -> None:
@@ -66,33 +68,6 @@ def test_some_prompts_another_scoring_and_exact_scores(server: Server, classifie
     joint = server.classify(query="red dress", scoring="joint").json()["results"][0]["scores"]
     assert all(score["score"] < 0 for score in joint)
     assert "audit" not in server.classify(query="red dress").json()["results"][0]
-
-
-def test_lines_are_answered_as_they_come(server: Server) -> None:
-    with server.connect() as connection:
-        head = "POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
-        connection.sendall(f"{head}transfer-encoding: chunked\r\n\r\n".encode())
-        stream = connection.makefile("rb")
-        lines = [b'{"query": "red dress"}\n', b"\n\nno json\n", b'{"query": "blue jeans", "prompts": ["category"]}\n']
-        found = []
-        for line in lines:  # each is sent when the one before it has been answered
-            connection.sendall(f"{len(line):x}\r\n".encode() + line + b"\r\n")
-            while not (text := stream.readline()).startswith(b"{"):
-                assert text
-            found.append(json.loads(text))
-        connection.sendall(b"0\r\n\r\n")
-        stream.close()
-    assert found[0]["query"] == "red dress"
-    assert (found[1]["error"]["code"], found[1]["line"]) == ("malformed", 4)
-    assert [result["prompt"] for result in found[2]["results"]] == ["category"]
-
-
-def test_many_lines_keep_their_order(server: Server) -> None:
-    queries = [f"{color} dress" for color in ("red", "blue", "green") * 5]
-    body = "".join(json.dumps({"query": query}) + "\n" for query in queries).encode()
-    headers = {"content-type": "application/x-ndjson"}
-    lines = server.http.post("/v1/classify", content=body, headers=headers).text.splitlines()
-    assert [json.loads(line)["query"] for line in lines] == queries
 
 
 # --- other APIs ------------------------------------------------------------------------------------------------------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from ...report.record import RunRecord
 from ..dialect import Dialect
 from . import chat_completions, classify, openai_decisions, predict, systemone
 
 DIALECTS = {dialect.path: dialect for dialect in (
     Dialect(
-        "/v1/classify", "Label a query by the configured prompts", classify.ClassifyRequest, classify.ask,
-        takes_lines=True, answers=(RunRecord, classify.ClassifyAnswers),
+        "/v1/classify", "Label queries by the configured prompts", classify.ClassifyRequest, classify.ask,
     ),
     Dialect(
         "/v1/decisions", "Answer questions about a text, as OpenAI does", openai_decisions.DecisionsRequest,

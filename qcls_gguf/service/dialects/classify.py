@@ -1,16 +1,14 @@
-"""`/v1/classify`, the service's own dialect: what `qcls-gguf run` prints, of a query, several, or a stream."""
+"""`/v1/classify`, the service's own dialect: what `qcls-gguf run` prints, of a query or several."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from ...config.scoring import Scoring
 from ...questions.asking import Usage
-from ...report.record import RunRecord
 from ...score.result import Result
 from ..dialect import LongTexts, Strict, Texts
 from ..refusal import RefusedError
@@ -22,7 +20,7 @@ class ClassifyRequest(LongTexts, Strict):
     """What to label: `query`, or `queries`."""
 
     query: str | None = Field(default=None, description="one text")
-    queries: list[str] | None = Field(default=None, description="several texts; not in a line of a stream")
+    queries: list[str] | None = Field(default=None, description="several texts")
     prompts: tuple[str, ...] | None = Field(default=None, min_length=1, strict=False, description="names; none: all")
     scoring: Scoring | None = Field(default=None, description="another scoring for them; none: as configured")
     audit: bool = Field(default=False, description="whether exact scores are added; others compute the LM head, too")
@@ -32,12 +30,6 @@ class ClassifyRequest(LongTexts, Strict):
         if (self.query is None) == (self.queries is None):
             raise ValueError("give either query or queries")
         return self
-
-
-class ClassifyAnswers(BaseModel):
-    """The answers to `queries`, in their order; of a query that could not be labelled, why."""
-
-    answers: list[RunRecord | dict[Literal["query", "error"], str]]
 
 
 def _record(result: Result) -> dict[str, object]:
