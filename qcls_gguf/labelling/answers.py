@@ -1,15 +1,15 @@
 """Answers of distinct queries, the columns of the output that they fill, and the files that store them.
 
-A cache is shared by shards, runs and processes; the answers of an unfinished shard are kept, so that a stopped run
-resumes from them. A cache finds an answer by the set of prompts, the model, and the text of the query byte for byte:
-this text is what the tokenizer gets, and any other text may become other tokens.
+A cache of the user's is shared by shards, runs and processes; without it, one of an unfinished shard stands beside the
+output, so that a stopped run resumes from it. A cache finds an answer by the set of prompts, the model, and the text of
+the query byte for byte: this text is what the tokenizer gets, and any other text may become other tokens.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -23,10 +23,10 @@ from ..errors import ConfigError, QclsError
 from ..score.result import Result
 from ..statistics import FloatArray
 from ..system.lifetimes import Closing
-from .blocks import Queries, distinct_queries, written
+from .blocks import Queries, distinct_queries
 
 KEPT = ".answers"
-"""the end of the names of the files beside the output"""
+"""in the names of the files of a cache beside the output, before what SQLite adds"""
 _WAIT_S = 60.0
 _N_ASKED = 500  # SQLite has a limit for the parameters of a statement
 
@@ -205,45 +205,3 @@ class AnswerCache(Closing):
     def close(self) -> None:
         """Close the file."""
         self._database.close()
-
-
-def kept_path(folder: Path, output: str) -> Path:
-    """The file with the answers of an unfinished shard, by the name of its output file."""
-    return folder / f".{output}{KEPT}"
-
-
-class KeptAnswers(Closing):
-    """A file of answers by the places of their queries; those of a decode are added at once."""
-
-    def __init__(self, path: Path, digest: bytes, columns: AnswerColumns) -> None:
-        """digest: of all that answers and places depend on; a file with another one is begun anew. Raises QclsError."""
-        n_labels, n_prompts = columns.ends[-1], len(columns.prompts)
-        self._row = np.dtype(
-            [("place", "<i4"), ("probabilities", "<f8", (n_labels,)), ("abstained", "?", (n_prompts,))]
-        )
-        self._path = path
-        with written(path):
-            before = path.read_bytes() if path.exists() else b""
-            rows = before[len(digest) :] if before.startswith(digest) else b""
-            n_rows = len(rows) // self._row.itemsize  # a kill may have cut the last one
-            found = np.frombuffer(rows, self._row, n_rows)
-            self._file = path.open("ab")
-            self._file.truncate(len(digest) + found.nbytes if n_rows else 0)
-        self._write(b"" if n_rows else digest)
-        self.found = {int(row["place"]): Answer(row["probabilities"], row["abstained"].tolist()) for row in found}
-        """the answers that are there"""
-
-    def add(self, answers: Mapping[int, Answer]) -> None:
-        """Keep some answers. Raises QclsError where the disk is full."""
-        rows = [(place, answer.probabilities, answer.abstained) for place, answer in answers.items()]
-        self._write(np.array(rows, self._row).tobytes())
-
-    def _write(self, content: bytes) -> None:
-        with written(self._path):
-            self._file.write(content)
-            self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        with suppress(OSError):  # what a full disk does not take
-            self._file.close()

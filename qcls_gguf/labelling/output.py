@@ -21,7 +21,7 @@ from ..errors import ConfigError, QclsError
 from ..report.files import LOCK, locked
 from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
-from .answers import KEPT, kept_path
+from .answers import KEPT
 from .blocks import output_file
 from .inputs import Input, Shard
 from .records import RowCounts, ShardCounts, total_counts
@@ -190,10 +190,11 @@ class OutputFolder:
         QclsError.
         """
         missing = [task for task in self.tasks(inputs) if task.output not in self.done]
-        kept = {kept_path(self.folder, task.output) for task in missing}
+        kept = {f".{task.output}" for task in missing}
         for path in self.folder.iterdir():
-            is_left = path.name.startswith(".") and path.name.endswith((PART_SUFFIX, KEPT)) and path not in kept
-            if is_left or (_OURS.fullmatch(path.name) and path.name not in self.done):
+            before, is_kept, _ = path.name.partition(KEPT)
+            is_left = before not in kept if is_kept else path.name.endswith(PART_SUFFIX)
+            if (path.name.startswith(".") and is_left) or (_OURS.fullmatch(path.name) and path.name not in self.done):
                 path.unlink(missing_ok=True)
         with output_file(self.folder / _DONE) as file:
             file.writelines(f"{json_text(counts.to_dict())}\n".encode() for counts in self.done.values())
@@ -206,6 +207,10 @@ class OutputFolder:
             )
         )
         return missing
+
+    def kept_path(self, output: str) -> Path:
+        """The cache of an unfinished shard, by the name of its output file."""
+        return self.folder / f".{output}{KEPT}"
 
     def batch_before(self, settings: RunSettings) -> int | None:
         """The queries of a decode in an earlier run with the same settings, if there was one."""
@@ -249,7 +254,7 @@ class OutputFolder:
     def forget(self) -> None:
         """Remove all files of earlier runs. Raises QclsError."""
         try:
-            done, kept = (self.folder / name for name in self.done), self.folder.glob(f".*{KEPT}")
+            done, kept = (self.folder / name for name in self.done), self.folder.glob(f".*{KEPT}*")
             ours = self.folder / _DONE, self.folder / _MANIFEST, *([self.joined] if self.joined else [])
             for path in (*done, *ours, *kept):
                 path.unlink(missing_ok=True)

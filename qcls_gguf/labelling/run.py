@@ -24,7 +24,7 @@ from ..engine.capacity import MOST_TOGETHER
 from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
 from ..report.environment import environment, peak_rss_bytes
-from .answers import Answer, AnswerCache, AnswerColumns, Answers, KeptAnswers, answer_of, kept_path
+from .answers import Answer, AnswerCache, AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches
 from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
@@ -113,9 +113,8 @@ def label_files(
         rows = settings.run_settings([Path(input_.path) for input_ in inputs], is_joined=output.joined is not None)
         run_settings, model = {**rows, **_model_settings(classifier)}, classifier.model
         digest = hashlib.sha256("{prompts} {model_sha256}".format_map(run_settings).encode()).hexdigest()
-        cache: AnswerCache | None = None
         if settings.cache is not None:
-            cache = stack.enter_context(AnswerCache(settings.cache, digest, columns.ends[-1]))
+            AnswerCache(settings.cache, digest, columns.ends[-1]).close()  # whether it can be used
         if settings.overwrite:
             output.forget()
         output.check(run_settings)
@@ -136,7 +135,7 @@ def label_files(
             on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
         n_all, n_left = (sum(task.shard.n_rows for task in shards) for shards in (tasks, missing))
         progress = _Progress(n_left=n_left, n_shards=len(tasks))
-        run = _Run(settings, output, classifier, columns, digest, cache, batch, progress, on_progress, on_note)
+        run = _Run(settings, output, classifier, columns, digest, batch, progress, on_progress, on_note)
         try:
             speed = run.label(missing)
         except BaseException:
@@ -259,7 +258,6 @@ class _Run:
     columns: AnswerColumns
     digest: str
     """of all that answers depend on but the query"""
-    cache: AnswerCache | None
     batch: int | None
     """queries of a decode: as given, as in the run that is resumed, or as measured; None until then"""
     progress: _Progress
@@ -303,20 +301,21 @@ class _Run:
         return block
 
     def _answered(self, task: Task, block: Block) -> Answers:
-        """The answers to a shard's queries: from those of a stopped run, from the cache, then by the model."""
+        """The answers to a shard's queries: from the cache or those of a stopped run, then by the model."""
         texts = block.queries.texts
         answers = Answers(self.columns, len(texts))
         rows_per_query = task.shard.n_rows / max(len(texts), 1)
-        digest = hashlib.sha256("\0".join([self.digest, *texts]).encode()).digest()
-        with KeptAnswers(kept_path(self.output.folder, task.output), digest, self.columns) as kept:
-            cached = self.cache.find(texts) if self.cache is not None else {}
-            known = {place: cached[text] for place, text in enumerate(texts) if text in cached} | kept.found
+        path = self.settings.cache or self.output.kept_path(task.output)
+        with AnswerCache(path, self.digest, self.columns.ends[-1]) as cache:
+            cached = cache.find(texts)
+            known = {place: cached[text] for place, text in enumerate(texts) if text in cached}
             answers.n_found = len(known)
             cuts = self.classifier.config.runtime.long_queries != "refuse"
             for place, answer in known.items():
                 is_cut = cuts and self.classifier.tokenize(texts[place]).n_chars_cut > 0
                 answers.put(place, answer, is_cut=is_cut)
-            if n_kept := int(np.isin(block.queries.index, list(kept.found)).sum()):
+            if known and self.settings.cache is None:
+                n_kept = int(np.isin(block.queries.index, list(known)).sum())
                 self.on_note(f"{task.input.path}: resumes after {n_kept:,} of {task.shard.n_rows:,} rows")
             self._tell(len(known), 0, rows_per_query)
             missing = [place for place in range(len(texts)) if place not in known]
@@ -329,16 +328,14 @@ class _Run:
             size = self.batch or _UNMEASURED
             self.last_batch = size if queries else self.last_batch
             for results in BatchLabeller(self.classifier, size).label(queries):
-                found: dict[int, Answer] = {}
+                found: dict[str, Answer] = {}
                 for at, result in results:
                     if isinstance(result, str):
                         answers.put(missing[at], result)
                         continue
-                    found[missing[at]] = answer_of(result)
-                    answers.put(missing[at], found[missing[at]], is_cut=result.n_chars_cut > 0)
-                kept.add(found)
-                if self.cache is not None and found:
-                    self.cache.add({texts[place]: answer for place, answer in found.items()})
+                    found[queries[at]] = answer_of(result)
+                    answers.put(missing[at], found[queries[at]], is_cut=result.n_chars_cut > 0)
+                cache.add(found)
                 self._tell(len(results), len(results), rows_per_query)
         return answers
 
@@ -357,7 +354,7 @@ class _Run:
         for name, value in reversed(task.input.partition.items()):
             added = added.add_column(0, name, pa.array([value] * added.num_rows, pa.string()))
         n_bytes = write_block(self.output.folder / task.output, block, added, format_, header=task.header)
-        kept_path(self.output.folder, task.output).unlink(missing_ok=True)
+        self.output.kept_path(task.output).unlink(missing_ok=True)
         seconds = perf_counter() - began
         self.output.add(
             shard_counts(task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, seconds=seconds)
