@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Self
 
+from .config.fitted import check_model
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
@@ -105,9 +106,7 @@ class Classifier(PromptHandle):
             else:
                 config = check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
             compiled = compile_config(config, engine.model, chat=self.config.model, audit=audit)
-            for fitted in (compiled.calibration, compiled.heads):
-                if fitted is not None:
-                    fitted.check_model(self.model.sha256)
+            check_model(config, self.model.sha256, compiled.calibration, compiled.heads)
             prompts, calibration = compiled.prompts, compiled.calibration
         facts = engine.model.facts
         check_capacity(prompts, engine.capacity, self.config.runtime.max_query_tokens, facts.n_ctx_train)

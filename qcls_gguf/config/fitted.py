@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -106,59 +106,18 @@ class PromptCalibration(Settings):
         return None if self.bias is None else [self.bias[label] for label in labels]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedFile:
-    """What a command fitted to one model and to the prompts of a configuration."""
+class Calibration(Settings):
+    """A calibration file, checked against the prompts of a configuration."""
 
-    path: Path
-    model_sha256: str
-
-    command: ClassVar[str]
-
-    def check_model(self, sha256: str) -> None:
-        """Raise ConfigError for another model than the one that it was fitted to."""
-        if sha256 != self.model_sha256:
-            raise ConfigError(
-                f"{self.path} was made with the model of sha256 {short(self.model_sha256)}, this one is "
-                f"{short(sha256)}: run `qcls-gguf {self.command}` again"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration(FittedFile):
-    """The fits of a file, checked against the prompts of a configuration."""
-
-    command = "calibrate"
-
-    prompts: Mapping[str, PromptCalibration]
-    stated: StatementSource | None = None
-    """only if it has statements"""
+    model_sha256: Text
+    prompts: Annotated[dict[str, PromptCalibration], Field(min_length=1)]
+    stated: StatementSource | None = Field(default=None, description="only if it has statements")
 
     def known(self, queries: Sequence[str]) -> list[bool]:
         """Which queries were among the rows that statements stand on."""
         packed = b64decode(self.stated.queries) if self.stated else b""
         digests = {packed[at : at + _DIGEST_BYTES] for at in range(0, len(packed), _DIGEST_BYTES)}
         return [_digest(query) in digests for query in queries]
-
-    def applied(self, config: Config, head_digests: Mapping[str, str]) -> Config:
-        """The configuration with the stated thresholds and fallbacks.
-
-        head_digests: of the heads, by prompt. Raises ConfigError if the answers are not those of the statements.
-        """
-        prompts = []
-        for prompt in config.prompts:
-            fit = self.prompts.get(prompt.name)
-            where = f"calibration: {self.path}: prompts.{prompt.name}"
-            if fit and fit.answers not in (None, answers_hash(prompt, fit, head_digests.get(prompt.name))):
-                what = "was stated of other answers (template, labels, scoring, prior, temperature, bias, head)"
-                raise ConfigError(f"{where}: {what}: {_AGAIN}")
-            if fit and fit.error and fit.error.threshold:
-                if prompt.min_confidence not in (None, fit.error.threshold):
-                    what = "has a threshold, and the configuration min_confidence: remove one"
-                    raise ConfigError(f"{where}: {what}")
-                prompt = prompt.changed(min_confidence=fit.error.threshold, fallback=fit.error.fallback)
-            prompts.append(prompt)
-        return config.changed(prompts=tuple(prompts))
 
 
 def prompt_hash(prompt: PromptConfig) -> str:
@@ -183,14 +142,6 @@ def answers_hash(prompt: PromptConfig, fit: PromptCalibration | None, head_diges
     return digest_of([head_digest or prompt_hash(prompt), round(temperature, 6), rounded])
 
 
-class _File(Settings):
-    """A calibration file."""
-
-    model_sha256: Text
-    prompts: Annotated[dict[str, PromptCalibration], Field(min_length=1)]
-    stated: StatementSource | None = None
-
-
 def read_calibration(config: Config) -> Calibration | None:
     """The calibration file that a configuration names. Raises ConfigError, with a line for every mistake."""
     path = config.calibration
@@ -199,11 +150,11 @@ def read_calibration(config: Config) -> Calibration | None:
     prompts = {prompt.name: prompt for prompt in config.prompts}
     with prefixed(f"calibration: {path}"):
         text = load_yaml(read_text(path, "the file"))
-        file = settings_in_file(_File, text)
-        found = {name: _mismatch(fit, prompts.get(name), list(prompts)) for name, fit in file.prompts.items()}
+        calibration = settings_in_file(Calibration, text)
+        found = {name: _mismatch(fit, prompts.get(name), list(prompts)) for name, fit in calibration.prompts.items()}
         if wrong := [Mistake(("prompts", name), what) for name, what in found.items() if what]:
             raise config_error(wrong, text.values, file=text)
-    return Calibration(path=path, model_sha256=file.model_sha256, prompts=file.prompts, stated=file.stated)
+    return calibration
 
 
 def _mismatch(fit: PromptCalibration, prompt: PromptConfig | None, names: Sequence[str]) -> str | None:
@@ -242,7 +193,7 @@ def calibration_text(
 MOST_BYTES = 1 << 28
 """Larger files are refused, as are files whose parts are larger together."""
 _ABOUT = "about"
-_OF_HEAD = ("depth", "scale", "text", "n_rows", "accuracy")
+_OF_HEAD = {"depth", "scale", "text", "n_rows", "accuracy"}
 """what the JSON text says of a head as it is"""
 _LEARN_AGAIN = "run `qcls-gguf learn` again"
 
@@ -265,6 +216,8 @@ class Head:
     """of the prompt's own scores; 0: the labels' texts are not read"""
     text: str | None = None
     """the whole text with its slot that is read instead of the prompt's own"""
+    hash: str = ""
+    """`head_hash` when it was learnt, as the file says"""
     n_rows: int | None = None
     """labelled rows that it was learnt from; None where the file does not say, as below"""
     accuracy: float | None = None
@@ -285,11 +238,10 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads(FittedFile):
-    """The heads of a file, checked against the prompts of a configuration."""
+class Heads:
+    """The heads of a file; `read_heads` checks them against the prompts of a configuration."""
 
-    command = "learn"
-
+    model_sha256: str
     n_layer: int
     n_embd: int
     prompts: Mapping[str, Head]
@@ -299,8 +251,19 @@ class Heads(FittedFile):
         """Raise ConfigError for a model of another shape, before its sha256 is known."""
         if (n_layer, n_embd) != (self.n_layer, self.n_embd):
             raise ConfigError(
-                f"{self.path} was made with a model of {self.n_layer} layers and states of {self.n_embd} numbers, "
+                f"heads: they were made with a model of {self.n_layer} layers and states of {self.n_embd} numbers, "
                 f"this one has {n_layer} and {n_embd}: {_LEARN_AGAIN}"
+            )
+
+
+def check_model(config: Config, sha256: str, *fitted: Calibration | Heads | None) -> None:
+    """Raise ConfigError for another model than the one that the configuration's files were fitted to."""
+    for file in fitted:
+        if file is not None and sha256 != file.model_sha256:
+            path, command = (config.heads, "learn") if isinstance(file, Heads) else (config.calibration, "calibrate")
+            raise ConfigError(
+                f"{path} was made with the model of sha256 {short(file.model_sha256)}, this one is {short(sha256)}: "
+                f"run `qcls-gguf {command}` again"
             )
 
 
@@ -343,20 +306,18 @@ def read_heads(config: Config, calibration: Calibration | None) -> Heads | None:
     if config.heads is None:
         return None
     prompts = {prompt.name: prompt for prompt in config.prompts}
-    about, heads = _read(config.heads)
+    found = _read(config.heads)
     with prefixed(f"heads: {config.heads}"):
-        for name, head in heads.items():
+        for name, head in found.prompts.items():
             if name not in prompts:
                 raise ConfigError(f"prompts.{name}: is no prompt of the configuration, {hint(name, list(prompts))}")
-            if about.prompts[name].hash != head_hash(prompts[name], head):
+            if head.hash != head_hash(prompts[name], head):
                 raise ConfigError(f"prompts.{name}: was learnt with other labels, or another text: {_LEARN_AGAIN}")
             if calibration and name in calibration.prompts and calibration.prompts[name].fits_scores:
                 raise ConfigError(
                     f"prompts.{name}: has a head, and the calibration fits its labels' scores: remove one"
                 )
-    return Heads(
-        path=config.heads, model_sha256=about.model_sha256, n_layer=about.n_layer, n_embd=about.n_embd, prompts=heads
-    )
+    return found
 
 
 def read_fitted(config: Config) -> tuple[Config, Calibration | None, Heads | None]:
@@ -366,10 +327,20 @@ def read_fitted(config: Config) -> tuple[Config, Calibration | None, Heads | Non
     """
     calibration = read_calibration(config)
     heads = read_heads(config, calibration)
-    if calibration is not None:
-        digests = {name: head.digest for name, head in heads.prompts.items()} if heads else {}
-        config = calibration.applied(config, digests)
-    return config, calibration, heads
+    prompts = []
+    for prompt in config.prompts:
+        fit = calibration and calibration.prompts.get(prompt.name)
+        head = heads.prompts.get(prompt.name) if heads else None
+        where = f"calibration: {config.calibration}: prompts.{prompt.name}"
+        if fit and fit.answers not in (None, answers_hash(prompt, fit, head.digest if head else None)):
+            what = "was stated of other answers (template, labels, scoring, prior, temperature, bias, head)"
+            raise ConfigError(f"{where}: {what}: {_AGAIN}")
+        if fit and fit.error and fit.error.threshold:
+            if prompt.min_confidence not in (None, fit.error.threshold):
+                raise ConfigError(f"{where}: has a threshold, and the configuration min_confidence: remove one")
+            prompt = prompt.changed(min_confidence=fit.error.threshold, fallback=fit.error.fallback)
+        prompts.append(prompt)
+    return (config.changed(prompts=tuple(prompts)) if calibration else config), calibration, heads
 
 
 def heads_content(
@@ -399,7 +370,7 @@ def heads_content(
 
 def headed(config: Config) -> frozenset[str]:
     """The names of the prompts that have a head, of whatever text. Raises ConfigError."""
-    return frozenset() if config.heads is None else frozenset(_read(config.heads)[1])
+    return frozenset() if config.heads is None else frozenset(_read(config.heads).prompts)
 
 
 def layers_needed(config: Config) -> int:
@@ -410,15 +381,15 @@ def layers_needed(config: Config) -> int:
     """
     if config.heads is None or config.runtime.question_prefixes != 0:
         return 0
-    about, heads = _read(config.heads)
+    heads = _read(config.heads)
     names = [prompt.name for prompt in config.prompts]
-    if any(name not in heads or heads[name].reads_labels for name in names):
+    if any(name not in heads.prompts or heads.prompts[name].reads_labels for name in names):
         return 0
-    deepest = max(heads[name].depth for name in names)
-    return deepest if deepest < about.n_layer else 0
+    deepest = max(heads.prompts[name].depth for name in names)
+    return deepest if deepest < heads.n_layer else 0
 
 
-def _read(path: Path) -> tuple[_About, dict[str, Head]]:
+def _read(path: Path) -> Heads:
     with readable(f"heads: {path}"):
         found = path.stat()
     with prefixed(f"heads: {path}"):
@@ -426,17 +397,18 @@ def _read(path: Path) -> tuple[_About, dict[str, Head]]:
 
 
 @lru_cache(maxsize=1)  # the layers to load are read from it before the heads are
-def _content(path: Path, n_bytes: int, changed_ns: int) -> tuple[_About, dict[str, Head]]:
+def _content(path: Path, n_bytes: int, changed_ns: int) -> Heads:
     if n_bytes > MOST_BYTES:
         raise ConfigError(f"has {n_bytes} bytes, at most {MOST_BYTES} are read")
     arrays, values = _arrays(path), None
     try:
         values = json.loads(arrays[_ABOUT].tobytes())
         about = _About.model_validate(values)
-        return about, {
+        heads = {
             name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
             for index, (name, entry) in enumerate(about.prompts.items())
         }
+        return Heads(**about.model_dump(include={"model_sha256", "n_layer", "n_embd"}), prompts=heads)
     except ValidationError as e:
         raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_LEARN_AGAIN}") from None
     except (AttributeError, KeyError, ValueError) as e:
@@ -473,4 +445,4 @@ def _head(entry: _Entry, weight: npt.NDArray[Any], bias: npt.NDArray[Any], about
         raise ValueError(f"depth {depth}")
     if entry.text is not None and entry.text.count(SLOT) != 1:
         raise ValueError("a text without one slot")
-    return Head(weight=weight, bias=bias, **{key: getattr(entry, key) for key in _OF_HEAD})
+    return Head(weight=weight, bias=bias, hash=entry.hash, **entry.model_dump(include=_OF_HEAD))

@@ -51,7 +51,7 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     except ValidationError as e:
         wrong = [_at_its_place(mistake, tree) for mistake in mistakes(e, ConfigFile, _SHARED)]
         raise config_error(dict.fromkeys(wrong), tree, file=file) from None
-    return Config(path=path, **dict(found))
+    return Config.model_construct(path=path, **dict(found))
 
 
 def _prompt(prompt: Any, shared: JsonObject) -> Any:

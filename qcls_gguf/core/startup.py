@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar, Unpack
 
-from ..config.fitted import read_fitted
+from ..config.fitted import check_model, read_fitted
 from ..config.prompt import PromptConfig
 from ..config.schema import Config, RuntimeConfig, Variant, check_config, variant_of
 from ..config.words import counted
@@ -135,9 +135,7 @@ def _started(prepared: Prepared, make: MakeHandle[H]) -> H:
         held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
         sha256 = model.sha256()
-        for fitted in (calibration, heads):
-            if fitted is not None:
-                fitted.check_model(sha256)
+        check_model(config, sha256, calibration, heads)
         ledger.step("hash model", f"sha256 {sha256[:16]}…, in the background")
         core = Core(engine, _model_info(model), config)
         handle = make(core, held)

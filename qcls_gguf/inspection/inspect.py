@@ -221,10 +221,10 @@ def statements_of(classifier: Classifier) -> records.StatementsRecord:
     calibration = read_calibration(config)
     if calibration is None or calibration.stated is None:
         what = "states nothing: `qcls-gguf calibrate` with `target_error` makes statements"
-        raise ConfigError(f"calibration: {calibration.path if calibration else 'none'}: {what}")
+        raise ConfigError(f"calibration: {config.calibration if calibration else 'none'}: {what}")
     return records.StatementsRecord(
         config=None if config.path is None else str(config.path),
-        calibration=str(calibration.path),
+        calibration=str(config.calibration),
         statements={
             name: " ".join(_sentences(name, fit.error, calibration.stated, classifier.model))
             for name, fit in calibration.prompts.items()

@@ -18,6 +18,7 @@ from ..config.fitted import (
     StatementSource,
     answers_hash,
     calibration_text,
+    check_model,
     headed,
     prompt_hash,
     query_digests,
@@ -217,7 +218,7 @@ def state(
         if config.calibration is not None and config.calibration.exists():
             fitted = read_calibration(classifier.config.changed(calibration=config.calibration))
             assert fitted is not None
-            fitted.check_model(classifier.model.sha256)
+            check_model(config, classifier.model.sha256, fitted)
             classifier.core.run(classifier.calibrate, fitted)
             fits = {name: fit for name, fit in fitted.prompts.items() if fit.fits_scores}
             entries = {name: fit.changed(answers=None, error=None) for name, fit in fits.items()}

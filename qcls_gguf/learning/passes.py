@@ -6,7 +6,6 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +51,7 @@ def common_text(classifier: Classifier, text: str) -> PromptSet:
     prompt = PromptConfig(name="text", prompt_template=text, labels=("a", "b"))
     nothing = np.zeros((facts.n_embd, 2), np.float32)
     head = Head(depth=facts.n_layer, weight=nothing, bias=nothing[0], text=text)
-    heads = Heads(path=Path(), model_sha256="", n_layer=facts.n_layer, n_embd=facts.n_embd, prompts={prompt.name: head})
+    heads = Heads(model_sha256="", n_layer=facts.n_layer, n_embd=facts.n_embd, prompts={prompt.name: head})
     return compile_prompts([prompt], classifier.engine.model, heads=heads)
 
 

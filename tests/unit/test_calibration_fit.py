@@ -4,7 +4,6 @@ And calibrated probabilities: worked by hand, against the plain formula, and wha
 """
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -169,7 +168,7 @@ def test_all_prompts_at_once_are_each_by_the_formula(
 def test_a_temperature_of_ones_own_stands_beside_fitted_biases() -> None:
     prompt = PromptConfig(name="a", prompt_template="{query}", labels=("x", "y"), temperature=2.0)
     fits = {"a": PromptCalibration(prompt_hash="", scoring="tree", bias={"x": 0.5, "y": -0.5})}
-    calibration = Calibration(path=Path("c.yaml"), model_sha256="", prompts=fits)
+    calibration = Calibration(model_sha256="", prompts=fits)
     (found,) = adjustments_of([prompt], calibration, lambda query: {})
     assert found.temperature == 2
     assert found.bias is not None

@@ -12,6 +12,7 @@ from qcls_gguf.config.fitted import (
     Calibration,
     PromptCalibration,
     calibration_text,
+    check_model,
     prompt_hash,
     read_calibration,
 )
@@ -98,9 +99,9 @@ def test_what_is_written_is_read(config: Config) -> None:
     assert found is not None
     assert found.prompts == {"category": fit}
     assert fit.biases(config.prompts[0].labels) == [0.5, -0.75, 0.25]
-    found.check_model(SHA256)
+    check_model(config, SHA256, found)
     with pytest.raises(ConfigError, match=r"c\.yaml .* sha256 abababababab…, this one is cdcd.*calibrate"):
-        found.check_model("cd" * 32)
+        check_model(config, "cd" * 32, found)
     assert read_calibration(config.changed(calibration=None)) is None
 
 

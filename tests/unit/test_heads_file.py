@@ -14,7 +14,7 @@ import pytest
 
 from qcls_gguf import ConfigError
 from qcls_gguf.config import fitted
-from qcls_gguf.config.fitted import Calibration, Head, Heads, PromptCalibration, heads_content, read_heads
+from qcls_gguf.config.fitted import Calibration, Head, Heads, PromptCalibration, check_model, heads_content, read_heads
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.schema import Config
 
@@ -145,14 +145,15 @@ def test_the_scoring_counts_beside_the_labels_texts_only(tmp_path: Path) -> None
 def test_a_calibration_of_the_same_prompt_is_refused(tmp_path: Path) -> None:
     fits = {"color": PromptCalibration(prompt_hash="", scoring="tree", temperature=2.0)}
     with pytest.raises(ConfigError, match="the calibration fits"):
-        read_heads(written(tmp_path), Calibration(path=tmp_path, model_sha256="", prompts=fits))
+        read_heads(written(tmp_path), Calibration(model_sha256="", prompts=fits))
 
 
 def test_another_model_is_refused() -> None:
-    heads = Heads(path=Path("heads.npz"), model_sha256="ab" * 32, n_layer=N_LAYER, n_embd=N_EMBD, prompts={})
-    heads.check_model("ab" * 32)
+    config = Config(prompts=(PROMPT,), heads=Path("heads.npz"))
+    heads = Heads(model_sha256="ab" * 32, n_layer=N_LAYER, n_embd=N_EMBD, prompts={})
+    check_model(config, "ab" * 32, None, heads)
     heads.check_shape(N_LAYER, N_EMBD)
-    with pytest.raises(ConfigError, match="sha256 abababababab…, this one is cd"):
-        heads.check_model("cd" * 32)
+    with pytest.raises(ConfigError, match=r"heads\.npz was .* sha256 abababababab…, this one is cd.*gguf learn"):
+        check_model(config, "cd" * 32, heads)
     with pytest.raises(ConfigError, match="this one has 4 and 8"):
         heads.check_shape(N_LAYER, 8)
