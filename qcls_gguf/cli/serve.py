@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Context, Option
@@ -25,8 +24,6 @@ def serve(
         help="The port to listen at; 0: any free one.")] = 8080,
     api_key: Annotated[list[str] | None, Option("--api-key", metavar="KEY",
         help="A key that clients must send; repeatable. Also those of " f"{_KEY_VARIABLE}, between spaces.")] = None,
-    questions: Annotated[Path | None, Option("--questions", metavar="FILE",
-        help="How questions become prompts: a YAML file.")] = None,
     grace_s: Annotated[float, Option("--grace", metavar="SECONDS", min=0,
         help="Time to finish requests when told to stop.")] = 30.0,
     timeout_ms: Annotated[int, Option("--timeout", metavar="MS", min=1, max=600_000,
@@ -54,7 +51,6 @@ def serve(
     """
     needs("serve", "uvloop", "serve")
     # imported by its own command only, which keeps the start of the others short
-    from ..questions.forms import FormSettings, read_forms
     from ..service.lifecycle import Lifecycle, ServiceSettings, check_keys
     from ..service.server import serve as serve_requests
 
@@ -67,7 +63,6 @@ def serve(
         api_keys=check_keys([*(api_key or ()), *(variable or "").split()]),
         grace_s=grace_s,
         logs_requests=not quiet,
-        forms=FormSettings() if questions is None else read_forms(questions),
         timeout_ms=timeout_ms,
         body_bytes=body_bytes,
         queries=queries,

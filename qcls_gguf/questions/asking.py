@@ -15,9 +15,10 @@ from ..config.scoring import Scoring
 from ..core.core import Item, LongText
 from ..core.handle import PromptHandle, estimated_tokens
 from ..errors import CapacityError, ConfigError, PlanError, ScoreError
+from ..prompts.prompt_set import PromptSet
 from ..score.result import Result
 from .decision import read_decision
-from .forms import PLACE, FormSettings, compile_question, form_texts
+from .forms import PLACE, compile_question, form_of
 from .question import Distribution, PlaceError, TextQuestion, UnknownPromptError
 from .sets import SetCache, SpaceError
 
@@ -53,14 +54,14 @@ class Usage:
 class QuestionAsker:
     """Makes the prompt sets of requests, and asks questions by them. For the thread of the event loop."""
 
-    def __init__(self, classifier: Classifier, forms: FormSettings) -> None:
+    def __init__(self, classifier: Classifier) -> None:
         """Raises ModelError for a decision model that cannot be asked."""
         model = classifier.engine.model
         self.prompts: Mapping[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}
         self.sets = SetCache(classifier)
         self._classifier = classifier
         self._decision = read_decision(model)
-        self._texts = form_texts(forms, model, classifier.config.model)
+        self._form = cache(partial(form_of, model=model, config=classifier.config.model))
 
     def configured(
         self, names: tuple[str, ...] | None, scoring: Scoring | None, *, audit: bool
@@ -171,11 +172,13 @@ class QuestionAsker:
         """
         question = asked.question
         if (name := question.prompt_name) is None:
-            if self._decision is not None:
-                compiling = partial(self._decision.compile, question, self._classifier)
-            else:
-                compiling = partial(compile_question, question, self._texts, self._classifier)
-            compiled = cache(compiling)  # for another try where it did not fit
+
+            @cache  # for another try where it did not fit
+            def compiled() -> PromptSet:
+                if self._decision is not None:
+                    return self._decision.compile(question, self._classifier)
+                return compile_question(question, self._form(question.kind), self._classifier)
+
             return self.sets.using(question, lambda: self._classifier.prompt_set(compiled()), waits_s)
         if name not in self.prompts:
             raise UnknownPromptError(name, self.prompts, asked.param)

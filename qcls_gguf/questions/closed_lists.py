@@ -6,9 +6,8 @@ Every key of a schema is honoured, or says nothing about values (`title`), or is
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fractions import Fraction
-from math import isfinite
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
@@ -54,7 +53,7 @@ _NUMBER_FORMATS = ("int32", "int64")
 
 Names: TypeAlias = tuple[str, ...]
 """the fields that lead to a value, the outermost first"""
-_Bound: TypeAlias = tuple[str, int | Fraction]
+_Bound: TypeAlias = tuple[str, Any]
 """one of _BOUNDS, and its number"""
 _Parts: TypeAlias = list[dict[str, Any]]
 """schemas, all of which a value has to fit, the outermost first"""
@@ -180,7 +179,7 @@ class _Reader:
             for key in lists[0]
             if all(key in values for values in lists)
             and all(any(_KINDS[kind](key[1]) for kind in names) for names in kinds)
-            and (not _KINDS["number"](key[1]) or all(_BOUNDS[name](_exact(key[1]), bound) for name, bound in bounds))
+            and (not _KINDS["number"](key[1]) or all(_BOUNDS[name](key[1], bound) for name, bound in bounds))
         }
         if any(part.get("nullable") for part in parts):
             fitting.setdefault(_typed(None), "")
@@ -224,35 +223,30 @@ class _Reader:
         return kinds
 
     def _all_of(self, kind: str, bounds: list[_Bound], schema: dict[str, Any]) -> list[Any]:
-        """All values of a type within bounds, of which numbers may lack some ends. Raises OpenAnswerError."""
+        """All values of a type within bounds, of which whole numbers may lack some ends. Raises OpenAnswerError."""
         if kind in ("boolean", "null"):
             return [True, False] if kind == "boolean" else [None]
         lows = [bound for key, bound in bounds if key in ("minimum", "exclusiveMinimum")]
         highs = [bound for key, bound in bounds if key in ("maximum", "exclusiveMaximum")]
-        steps = [bound for key, bound in bounds if key == "multipleOf"]
-        if kind == "integer":
-            steps = [1, *(step.numerator for step in steps)]
-        if kind not in ("integer", "number") or not (lows and highs and steps):
+        if kind != "integer" or not (lows and highs):
             raise self._open(shown(schema))
-        step = max(steps)
-        numbers = [index * step for index in range(-(-max(lows) // step), min(highs) // step + 1)[: _MOST_NUMBERS + 3]]
+        step = int(max([1, *(bound for key, bound in bounds if key == "multipleOf")]))
+        first, last = math.ceil(max(lows)), math.floor(min(highs))
+        numbers = range(first + -first % step, last + 1, step)[: _MOST_NUMBERS + 3]
         self._step(len(numbers))
-        numbers = [number for number in numbers if all(_BOUNDS[key](number, bound) for key, bound in bounds)]
-        if len(numbers) > _MOST_NUMBERS:
+        fitting = [number for number in numbers if all(_BOUNDS[key](number, bound) for key, bound in bounds)]
+        if len(fitting) > _MOST_NUMBERS:
             raise self._open(f"{shown(schema)}, which has more than {_MOST_NUMBERS} values,")
-        return [int(number) if number.denominator == 1 else float(number) for number in numbers]
+        return fitting
 
     def _bounds(self, part: dict[str, Any]) -> Iterator[_Bound]:
-        """The bounds of numbers in a part; an exclusive one may say whether the other one is exclusive."""
+        """The bounds of numbers in a part."""
         for key in _BOUNDS:
-            bound = part.get(key)
-            end = key.removeprefix("exclusive").lower()
-            if bound is None or (isinstance(bound, bool) and key != end):
-                continue
-            if not _KINDS["number"](bound) or not abs(bound) <= 1 << 64 or (key == "multipleOf" and bound <= 0):
-                raise self._refused(f"{key} {shown(bound)} is not a number that this can be")
-            is_exclusive = part.get(f"exclusive{key.title()}") is True
-            yield f"exclusive{key.title()}" if is_exclusive else key, _exact(bound)
+            if (bound := part.get(key)) is not None:
+                is_number = _KINDS["number"](bound) and abs(bound) <= 1 << 64
+                if not is_number or (key == "multipleOf" and (bound < 1 or bound % 1)):
+                    raise self._refused(f"{key} {shown(bound)} is not a number that this can be")
+                yield key, bound
 
     def _listed(self, part: dict[str, Any], key: str) -> list[Any]:
         """A list in a schema, empty where there is none."""
@@ -302,12 +296,8 @@ def _description(parts: _Parts) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    return isfinite(value) if isinstance(value, float) else not isinstance(value, list | dict)
+    return math.isfinite(value) if isinstance(value, float) else not isinstance(value, list | dict)
 
 
 def _typed(value: Any) -> tuple[type, Any]:
     return type(value), value
-
-
-def _exact(number: int | float) -> int | Fraction:
-    return Fraction(repr(number)) if isinstance(number, float) else number

@@ -10,18 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TypeAlias, get_args
 
 import numpy as np
-from pydantic import Field
 
 from ..classifier import Classifier
-from ..config.prompt import SLOT, SLOTS, PromptConfig
+from ..config.prompt import SLOT, PromptConfig
 from ..config.schema import ModelConfig
-from ..config.settings import Settings, Text, settings_in_file
-from ..config.yaml_values import load_yaml, read_text
-from ..errors import CapacityError, ConfigError, prefixed
+from ..errors import CapacityError
 from ..model import Model
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
@@ -39,81 +34,30 @@ PLACE = f"prompts.{_NAME}"
 """what messages call the prompt of a question"""
 INSTRUCTIONS, OPTIONS = "{instructions}", "{options}"
 _BRACE = "{"  # which every slot begins with, whatever slots there are
-FormTexts: TypeAlias = Mapping[Kind, PromptConfig | ConfigError]
-"""a prompt with the whole text of every kind of question, with its slots, or why there is none"""
+_QUESTIONS: dict[Kind, str] = {
+    "choice": f"{INSTRUCTIONS}\nOptions:\n{OPTIONS}\nAnswer with exactly one option.",
+    "predicate": f"{INSTRUCTIONS}\n{OPTIONS}\nAnswer with exactly yes or no.",
+    "score": f"{INSTRUCTIONS}\nLevels, the lowest first:\n{OPTIONS}\nAnswer with exactly one level.",
+}
+"""what comes first and is cached; the text that is asked about follows"""
+_CUE = "answer:"
 
 
-class Form(Settings):
-    """The texts around a question of one kind; `{instructions}`, `{options}` and `{query}` are its slots."""
+def form_of(kind: Kind, model: Model, config: ModelConfig) -> PromptConfig:
+    """The whole text around a question of one kind, with its slots. Raises ConfigError where no template renders it.
 
-    system: Text = Field(description="what comes first and is cached: the question")
-    user: Text = Field(default=SLOT, description="what changes: the text that it is asked about")
-    answer_cue: Text = Field(default="answer:", description="how the answer begins")
-
-
-class FormSettings(Settings):
-    """The forms of all kinds of questions."""
-
-    choice: Form = Field(
-        default_factory=lambda: Form(system=f"{INSTRUCTIONS}\nOptions:\n{OPTIONS}\nAnswer with exactly one option.")
-    )
-    predicate: Form = Field(
-        default_factory=lambda: Form(system=f"{INSTRUCTIONS}\n{OPTIONS}\nAnswer with exactly yes or no.")
-    )
-    score: Form = Field(
-        default_factory=lambda: Form(
-            system=f"{INSTRUCTIONS}\nLevels, the lowest first:\n{OPTIONS}\nAnswer with exactly one level."
-        )
-    )
-
-
-def read_forms(path: Path) -> FormSettings:
-    """Forms from a YAML file: `choice`, `predicate` and `score`; missing kinds have their default.
-
-    Raises ConfigError, with a line for every mistake.
+    A model without a chat template gets the question, the text and the answer's beginning one below the other.
     """
-    with prefixed(str(path)):
-        forms = settings_in_file(FormSettings, load_yaml(read_text(path, "the forms of questions")))
-        for kind in get_args(Kind):
-            form: Form = getattr(forms, kind)
-            turns = form.system + form.user
-            for slot in (INSTRUCTIONS, OPTIONS, SLOT):
-                if (n := turns.count(slot)) != 1:
-                    raise ConfigError(f"{kind}: has {n} {slot} slots in system and user: it needs one")
-            rest = re.sub(SLOT, "", turns) + form.answer_cue
-            if other := next((slot for slot in SLOTS if slot in rest), None):
-                # else a caller's options would be put there as they are, with the control tokens that they spell
-                raise ConfigError(f"{kind}: has a {other} slot where none belongs: write {OPTIONS} for the options")
-    return forms
-
-
-def form_texts(forms: FormSettings, model: Model, config: ModelConfig) -> FormTexts:
-    """The forms as whole texts of one model.
-
-    A model without a chat template gets system, user and cue one below the other. If a template cannot render a form,
-    its questions raise that error.
-    """
-    texts: dict[Kind, PromptConfig | ConfigError] = {}
     labels = ("first", "second")  # which no form shows
-    for kind in get_args(Kind):
-        form: Form = getattr(forms, kind)
-        if config.chat_template is None and model.chat_template is None:
-            whole = f"{form.system}\n\n{form.user}\n{form.answer_cue}"
-            texts[kind] = PromptConfig(name=_NAME, prompt_template=whole, labels=labels)
-            continue
-        prompt = PromptConfig(name=_NAME, system=form.system, user=form.user, answer_cue=form.answer_cue, labels=labels)
-        try:
-            texts[kind] = render_prompts([prompt], model, config).prompts[0]
-        except ConfigError as e:
-            texts[kind] = e
-    return texts
+    if config.chat_template is None and model.chat_template is None:
+        whole = f"{_QUESTIONS[kind]}\n\n{SLOT}\n{_CUE}"
+        return PromptConfig(name=_NAME, prompt_template=whole, labels=labels)
+    prompt = PromptConfig(name=_NAME, system=_QUESTIONS[kind], user=SLOT, answer_cue=_CUE, labels=labels)
+    return render_prompts([prompt], model, config).prompts[0]
 
 
-def compile_question(question: Question, texts: FormTexts, classifier: Classifier) -> PromptSet:
+def compile_question(question: Question, form: PromptConfig, classifier: Classifier) -> PromptSet:
     """The question as a prompt set; texts that spell special tokens stay text. Raises ConfigError."""
-    form = texts[question.kind]
-    if isinstance(form, ConfigError):
-        raise form
     instructions = question.instructions.strip() or _USUAL[question.kind]
     lines = "\n".join(
         f"- {option.label}" + (f": {' '.join(option.description.split())}" if option.description else "")

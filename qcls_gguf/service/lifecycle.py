@@ -19,7 +19,6 @@ from ..errors import ConfigError, QclsError
 from ..model import OpenModels, find_model
 from ..model.files import stamps_of
 from ..questions.asking import QuestionAsker
-from ..questions.forms import FormSettings
 from ..questions.sets import Tasks
 from ..system.lifetimes import Ledger, OnStep
 from .refusal import RefusedError, unavailable
@@ -40,8 +39,6 @@ class ServiceSettings:
     """how long accepted requests may take after the service was told to stop"""
     logs_requests: bool = True
     """whether the log has a line for a request"""
-    forms: FormSettings = field(default_factory=FormSettings)
-    """how questions become prompts"""
     body_bytes: int = 4 << 20
     """of a body, or of one line of a stream of lines"""
     queries: int = 400
@@ -73,10 +70,10 @@ class Backend:
     A request uses it in a `with` block: it is not closed meanwhile.
     """
 
-    def __init__(self, classifier: Classifier, forms: FormSettings) -> None:
+    def __init__(self, classifier: Classifier) -> None:
         self.classifier = classifier
         self.model = classifier.engine.model
-        self.asker = QuestionAsker(classifier, forms)
+        self.asker = QuestionAsker(classifier)
         """asks questions, and has the prompt sets that requests made"""
         self.created = int(time())
         self.window = classifier.config.runtime.max_batch
@@ -218,7 +215,7 @@ class Lifecycle:
             ledger = Ledger(self._step)
             cost = classifier.measure_turns()
             ledger.step("measure turns", f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more")
-            backend = Backend(classifier, self.settings.forms)
+            backend = Backend(classifier)
             undo.pop_all()
         for mistake in classifier.warnings:
             log.warning("%s", mistake)

@@ -10,12 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from documents import Block, blocks, contains, matches, text_of
 from prometheus_client.parser import text_string_to_metric_families
 from served import ROOT, Server
-
-from qcls_gguf.questions.forms import FormSettings
 
 PAGE = "docs/serving.md"
 
@@ -50,11 +47,6 @@ def test_every_route_is_documented(server: Server) -> None:
     for path, methods in server.http.get("/openapi.json").json()["paths"].items():
         for method in methods:
             assert f"`{method.upper()} {path}`" in page
-
-
-def test_the_forms_of_questions_are_those_shown() -> None:
-    shown = text_of(PAGE).partition("These are the usual forms")[2].partition("```text\n")[2].partition("```")[0]
-    assert FormSettings.model_validate(yaml.safe_load(shown)) == FormSettings()
 
 
 CONFIG = """<View>

@@ -252,7 +252,6 @@ def test_a_killed_service_starts_again_at_the_same_port() -> None:
             "Address already in use: something is there already; name another --port, 0 for a free one",
         ),
         (["--api-key", "a b"], 2, "printable ASCII"),
-        (["--questions", "/nowhere"], 2, "/nowhere"),
         (["--uds", "/nowhere/socket"], 2, "--uds was removed: "),
         (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
     ],
