@@ -27,7 +27,7 @@ from ..errors import BusyError, DeadlineError, DecodeError, PlanError
 from ..system.lifetimes import start_thread
 
 if TYPE_CHECKING:  # callers that await have imported asyncio; others need not
-    from asyncio import AbstractEventLoop, Future
+    from asyncio import Future
 
 R = TypeVar("R")
 
@@ -160,6 +160,18 @@ class Job(Generic[R]):
         self.value, self.error = value, error
         if self.future is None:
             self._done.release()
+        else:
+            with suppress(RuntimeError):  # the loop was closed: nothing awaits it any more
+                self.future.get_loop().call_soon_threadsafe(self._settle, self.future)
+
+    def _settle(self, future: Future[R]) -> None:
+        """Give the result to whoever awaits it, in the thread of its event loop."""
+        if future.done():
+            return
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(self.value)  # type: ignore[arg-type]
 
 
 class Executor:
@@ -275,11 +287,13 @@ class Executor:
             queue.sort(key=lambda job: job.order_ns)
         now_ns = perf_counter_ns()
         open_jobs: list[Job[Any]] = []
-        late: list[Job[Any]] = []
         for job in queue:
-            if not (job.is_given_up if job.future is None else job.future.cancelled()):
-                is_late = job.deadline_ns is not None and now_ns >= job.deadline_ns
-                (late if is_late else open_jobs).append(job)
+            if job.is_given_up if job.future is None else job.future.cancelled():
+                continue
+            if job.deadline_ns is not None and now_ns >= job.deadline_ns:
+                job.finish(None, job.late_error())
+            else:
+                open_jobs.append(job)
         turn = open_jobs[:1]
         for index, job in enumerate(open_jobs[1:], 1):
             if not self._joins(turn, job, len(open_jobs) - index):
@@ -288,10 +302,6 @@ class Executor:
         for job in turn:
             job.has_begun = True
         self._waiting = open_jobs[len(turn) :]
-        for job in late:
-            job.finish(None, job.late_error())
-        if late:
-            _deliver(late)
         return turn
 
     def _serve_turn(self, turn: Sequence[Job[Any]]) -> None:
@@ -309,32 +319,6 @@ class Executor:
                 job.finish(result)
         finally:
             self._turn_began_ns = 0
-        for job in turn:
-            if job.future is not None:
-                _deliver(turn)
-                break
-
-
-def _deliver(jobs: Sequence[Job[Any]]) -> None:
-    """Give results to futures, waking every event loop once."""
-    by_loop: dict[AbstractEventLoop, list[Job[Any]]] = {}
-    for job in jobs:
-        if job.future is not None:
-            by_loop.setdefault(job.future.get_loop(), []).append(job)
-    for loop, waiting in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed: nothing awaits them any more
-            loop.call_soon_threadsafe(_settle, waiting)
-
-
-def _settle(jobs: Sequence[Job[Any]]) -> None:
-    """Give results to futures of one event loop, in its thread."""
-    for job in jobs:
-        if job.future is None or job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(job.value)
 
 
 def _serve(executor_ref: weakref.ref[Executor], inbox: SimpleQueue[Job[Any]]) -> None:

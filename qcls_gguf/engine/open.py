@@ -18,7 +18,7 @@ from ..config.words import counted, shown
 from ..errors import ConfigError, DecodeError, ModelError, PlanError
 from ..model import Model, OpenModels, Vocabulary
 from ..model.header import TensorInfo
-from ..model.open import context_memory, open_vocabulary
+from ..model.open import context_memory, find_file, open_vocabulary
 from ..model.placement import ON_CPU, fitted_placement, flash_attention, gpus, is_scarce, used_gpus
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..prompts.chat import render_prompts
@@ -84,7 +84,7 @@ def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledge
         ledger.step("find model", str(model.path))
         ledger.step("load model", "open already")
         return model
-    file = replace(models.file_of(config, ledger), n_first=n_first)
+    file = replace(find_file(models.path_of(config), ledger), n_first=n_first)
     if is_scarce(runtime, file.size_bytes, gpus()):
         try:
             with open_vocabulary(file, runtime, ledger) as vocabulary:

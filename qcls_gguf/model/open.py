@@ -51,24 +51,18 @@ class Vocabulary(Closing):
         """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
         self.bos_text, self.eos_text = map(self._token_text, (native.facts.token_bos, native.facts.token_eos))
         """The texts of the tokens that begin and end a text; empty where the vocabulary has none."""
+        # llama_vocab_eot is asked last: where the file names none, it is the first of several likely texts that a hash
+        # map yields, which may be <|endoftext|> in a vocabulary with <|im_end|> (src/llama-vocab.cpp).
+        named, facts = file.header.scalars.get("tokenizer.ggml.eot_token_id"), native.facts
+        usual = facts.token_eos if facts.token_eos >= 0 else facts.token_eot
+        self.label_end = named if isinstance(named, int) and 0 <= named < facts.n_vocab else usual
+        """The file's own end-of-turn token, else its end-of-sequence token, -1 where it has neither."""
 
     @cached_property
     def composes(self) -> bool:
         """Whether the tokenizer itself brings text into Unicode's form NFC."""
         composed, decomposed = (self.tokenize(text, parse_special=False).tolist() for text in ("\xe9", "e\u0301"))
         return bool(composed == decomposed)
-
-    @property
-    def label_end(self) -> int:
-        """The file's own end-of-turn token, else its end-of-sequence token, -1 where it has neither.
-
-        llama_vocab_eot is asked last: where the file names none, it is the first of several likely texts that a hash
-        map yields, which may be <|endoftext|> in a vocabulary with <|im_end|> (src/llama-vocab.cpp).
-        """
-        named = self.header.scalars.get("tokenizer.ggml.eot_token_id")
-        if isinstance(named, int) and 0 <= named < self.facts.n_vocab:
-            return named
-        return self.facts.token_eos if self.facts.token_eos >= 0 else self.facts.token_eot
 
     def _token_text(self, token: int) -> str:
         return self.piece(token)[0].decode(errors="replace") if token >= 0 else ""
@@ -263,10 +257,6 @@ class OpenModels(Closing):
         model = Model.open(file, config.runtime, on_load=self._on_load, ledger=ledger, placed=placed)
         self._models[self._key(config, file.n_first)] = model
         return model
-
-    def file_of(self, config: Config, ledger: Ledger | None = None) -> ModelFile:
-        """The model's file, with its headers as they are now. Raises ConfigError or ModelError."""
-        return find_file(self.path_of(config), ledger or Ledger())
 
     def path_of(self, config: Config) -> Path:
         """The model's file. Raises ConfigError or ModelError."""

@@ -41,9 +41,7 @@ class ChatModel(Tokenizer, Protocol):
     chat_template: str | None
     bos_text: str
     eos_text: str
-
-    @property
-    def label_end(self) -> int: ...
+    label_end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,9 +109,8 @@ class PromptModel(Tokenizer, Protocol):
     has_states: bool
     """Whether recurrent layers keep states of sequences."""
 
-    @property
-    def label_end(self) -> int:
-        """The default token after a label with which another label begins; -1: none."""
+    label_end: int
+    """The default token after a label with which another label begins; -1: none."""
 
 
 def compile_prompts(
