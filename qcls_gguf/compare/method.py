@@ -47,6 +47,10 @@ class ComparisonSettings:
     """rounds before them that are not timed"""
     llama_server: str | None = None
     """URL of a running llama-server"""
+    ollama: str | None = None
+    """URL of a running Ollama"""
+    ollama_model: str | None = None
+    """its name for the model, made from the same file"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

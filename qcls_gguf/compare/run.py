@@ -20,16 +20,15 @@ from ..native.device import environment as set_environment
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..statistics import FloatArray, mean, quantiles
-from .llama_server import llama_server
 from .method import Answer, ComparisonSettings, Method, PeerError, Workload, WorkloadPrompt, qcls, stock
 from .records import AbsentMethod, ComparisonRecord, MethodRecord
+from .servers import llama_server, ollama
 
 QCLS = "qcls"
 REMOVED = {
     "cappr": "its probabilities are those of our scoring `mean`",
-    "torch": "docs/measurements.md has what PyTorch took; compare with batched or llama-server",
+    "torch": "docs/measurements.md has what PyTorch took; compare with batched, llama-server or ollama",
     "llama-cpp-python": "compare with naive and prefix, which decode the same on this llama.cpp",
-    "ollama": "it runs a llama-server: compare with one; docs/measurements.md has what Ollama took",
 }
 """what replaces a method of earlier versions"""
 
@@ -46,6 +45,7 @@ METHODS: dict[str, tuple[Callable[[Workload], AbstractContextManager[Method]], s
         llama_server,
         "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities",
     ),
+    "ollama": (ollama, "HTTP, a raw request a prompt at once, one token with the 20 likeliest log-probabilities"),
 }
 """How a method is opened, and what it does for a request."""
 
@@ -95,6 +95,8 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
 
 def _checked_names(settings: ComparisonSettings) -> list[str]:
     """The methods to compare, in the order of METHODS. Raises ConfigError for settings that lead nowhere."""
+    if (settings.ollama is None) != (settings.ollama_model is None):
+        raise ConfigError("`ollama` and `ollama_model` belong together: give both or neither")
     for name in settings.methods:
         if name not in METHODS:
             why = f"was removed: {REMOVED[name]}" if name in REMOVED else f"is not one of {', '.join(METHODS)}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from commands import invoked, printed
@@ -17,12 +17,12 @@ from oracle import PromptSpec
 from peer_servers import PeerServer
 
 from qcls_gguf import Config, load_config
-from qcls_gguf.compare import llama_server
-from qcls_gguf.compare.llama_server import Connection
+from qcls_gguf.compare import servers
 from qcls_gguf.compare.method import Answer, ComparisonSettings, Method, PeerError
 from qcls_gguf.compare.records import QUERIES as UNASKED
 from qcls_gguf.compare.records import ComparisonRecord, comparison_document
 from qcls_gguf.compare.run import METHODS, compare
+from qcls_gguf.compare.servers import Connection
 from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.model import Model
 from qcls_gguf.model.placement import gpus
@@ -32,7 +32,7 @@ from qcls_gguf.report.html import document_page
 
 LARGEST = {"exact": 5e-5, "default": 0.03, "embedded": 0.2}
 """Differences of log-probabilities; those of test_oracle.py. Measured: 5e-6, 0.009 and, with Q8_0 weights, 0.07."""
-IN_PROCESS, NAME = ("naive", "prefix", "batched"), "llama-server"
+IN_PROCESS = ("naive", "prefix", "batched")
 EXACT = {"flash_attn": False, "kv_type": "f32"}
 TEMPLATE = "<|im_start|>user\nanalyze the {topic} intent of dar{query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {
@@ -114,14 +114,15 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--method", "ollama"], 2, "--method ollama: was removed: it runs a llama-server"),
+        (["--method", "ollama"], 1, "ollama absent: no server: give its URL as --ollama"),
         (["--method", "llama-server"], 1, "as --llama-server, started with llama-server --model "),
         (["--method", "cappr"], 2, "--method cappr: was removed: its probabilities are those of our scoring `mean`"),
         (["--method", "nave"], 2, "--method nave: is not one of qcls, naive, prefix"),
+        (["--ollama-model", "x"], 2, "--ollama and --ollama-model belong together"),
         (
-            ["--method", "llama-server", "--llama-server", "127.0.0.1:1"],
+            ["--method", "ollama", "--ollama", "127.0.0.1:1", "--ollama-model", "x"],
             1,
-            "no http address of a host: give one such as",
+            "not a server's address: it is no",
         ),
         (["--queries", os.devnull], 2, "there is no query to compare with"),
         (["--method", "qcls", "--query", "dress " * 300], 2, "more than runtime.max_query_tokens: 256"),
@@ -158,12 +159,12 @@ def test_a_method_that_fails_is_listed_and_the_others_go_on(
 ) -> None:
     """And it is opened with stock kernels, whatever is set."""
     seen: list[str | None] = []
-    monkeypatch.setitem(METHODS, "llama-server", (lambda workload: failing(where, seen), "a method of the test's"))
+    monkeypatch.setitem(METHODS, "ollama", (lambda workload: failing(where, seen), "a method of the test's"))
     monkeypatch.setenv(STEPS["direct"], "as it was")
-    record = compare_here("llama-server", "naive")
+    record = compare_here("ollama", "naive")
     started = where != "open"
     assert record["absent"] == [
-        {"name": "llama-server", "reason": "KeyError: 'blk.0'", "asked_for": True, "started": started}
+        {"name": "ollama", "reason": "KeyError: 'blk.0'", "asked_for": True, "started": started}
     ]
     assert [method["name"] for method in record["methods"]] == ["qcls", "naive"]
     assert seen == ["0"]
@@ -205,18 +206,25 @@ def test_stock_kernels_are_not_measured_on_rearranged_weights(
 # --- servers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def server(make_model: MakeModel) -> PeerServer:
+def peers_of(server: PeerServer) -> dict[str, str]:
+    if server.kind == "ollama":
+        return {"ollama": server.url, "ollama_model": "tiny"}
+    return {"llama_server": server.url}
+
+
+@pytest.fixture(params=["llama-server", "ollama"])
+def server(request: pytest.FixtureRequest, make_model: MakeModel) -> PeerServer:
     """A server of the wire format, on the random model; not entered yet."""
-    return PeerServer(path=make_model())
+    return PeerServer(kind=request.param, path=make_model())
 
 
-def test_a_server_is_read_as_far_as_it_tells() -> None:
+@pytest.mark.parametrize("kind", ["llama-server", "ollama"])
+def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "ollama"]) -> None:
     config, queries = load_config(config_path("fashion-8")), ("red dress", "孕妇牛仔裤")
-    with PeerServer(path=embedded_model(), n_slots=7) as server:
-        record = compared(config, NAME, queries=queries, llama_server=server.url)
+    with PeerServer(kind=kind, path=embedded_model(), n_slots=7) as server:
+        record = compared(config, kind, queries=queries, **peers_of(server))
     assert record["absent"] == []
-    method = by_name(record)[NAME]
+    method = by_name(record)[kind]
     assert (method["as_scoring"], method["as_joint"]) == (1.0, 1.0)
     assert (method["n_answers"], method["n_without_answer"]) == (16, 0)
     assert method["n_log_probabilities"] > 50
@@ -226,31 +234,66 @@ def test_a_server_is_read_as_far_as_it_tells() -> None:
     templates = {request["prompt"].split("query: ")[0] for request in server.requests}
     assert len(templates) == len(config.prompts)
     request = server.requests[0]
-    assert request["path"] == "/completion"
-    assert (request["n_predict"], request["n_probs"], request["cache_prompt"]) == (1, 100, True)
-    slots = {(request["id_slot"], request["prompt"].split("query: ")[0]) for request in server.requests}
-    assert len(slots) == len(templates)
-    assert {slot for slot, _ in slots} == set(range(7))
-    assert "7 slots for 8 prompts" in method["note"]
+    if kind == "llama-server":
+        assert request["path"] == "/completion"
+        assert (request["n_predict"], request["n_probs"], request["cache_prompt"]) == (1, 100, True)
+        slots = {(request["id_slot"], request["prompt"].split("query: ")[0]) for request in server.requests}
+        assert len(slots) == len(templates)
+        assert {slot for slot, _ in slots} == set(range(7))
+        assert "7 slots for 8 prompts" in method["note"]
+    else:
+        assert request["path"] == "/api/generate"
+        asked = request["raw"], request["stream"], request["logprobs"], request["top_logprobs"]
+        assert asked == (True, False, True, 20)
+        assert (request["options"]["num_predict"], request["keep_alive"]) == (1, "30m")
+        assert "outside the 20 tokens that come back" in method["note"]
 
 
 def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here: Compare) -> None:
     server.n_top = 1
     with server:
-        method = by_name(compare_here(NAME, peers={"llama_server": server.url}))[NAME]
-        server.body = b'{"content": "", "stop_type": "eos"}'  # with no token to send
-        ended = by_name(compare_here(NAME, peers={"llama_server": server.url}))[NAME]
+        method = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
+        server.body = b'{"content": "", "stop_type": "eos", "done_reason": "stop"}'  # with no token to send
+        ended = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
     assert (ended["n_answers"], ended["n_without_answer"]) == (0, 15)
-    assert "not among 100 tokens that come back, in 15 of 15 answers: dress" in ended["note"]
+    assert "15 of 15 answers came without log-probabilities" in ended["note"]
     assert method["n_without_answer"] > 0
-    assert "not among 100 tokens that come back" in method["note"]
+    assert f"outside the {100 if server.kind == 'llama-server' else 20} tokens that come back" in method["note"]
+
+
+def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeModel, compare_here: Compare) -> None:
+    with PeerServer(kind="ollama", path=make_model(), ends_on=QUERIES[0], version="0.0.0") as server:
+        record = compare_here("ollama", peers=peers_of(server))
+    assert record["absent"] == []
+    method = by_name(record)["ollama"]
+    assert method["n_without_answer"] >= len(PROMPTS)
+    assert "3 of 15 answers came without log-probabilities (done_reason stop)" in method["note"]
+    assert "its weights are the same file, by sha256" in method["note"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "reason"),
+    [
+        ("ollama", {"version": "0.11.4"}, "Ollama 0.11.4 has no log-probabilities: they need 0.12.11 or newer"),
+        ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
+        ("ollama", {"model_name": "other:latest"}, "`ollama_model` tiny: the server has other:latest"),
+        ("llama-server", {}, "no usable server: GET http://127.0.0.1"),
+    ],
+)
+def test_an_ollama_that_cannot_be_compared_is_absent(
+    kind: Any, fault: dict[str, str], reason: str, make_model: MakeModel, compare_here: Compare
+) -> None:
+    with PeerServer(kind=kind, path=make_model(), **fault) as server:  # type: ignore[arg-type]
+        peers = {"ollama": server.url, "ollama_model": "tiny"}
+        (absent,) = compare_here("ollama", peers=peers)["absent"]
+    assert reason in absent["reason"]
 
 
 def test_servers_get_the_labels_that_a_slot_stands_for(make_model: MakeModel, write_config: WriteConfig) -> None:
     prompts = [replace(PROMPTS[0], template="one of {labels}\nquery: {query}\ncolour:")]
     config = load_config(write_config(make_model(), prompts))
-    with PeerServer(path=make_model()) as server:
-        compared(config, NAME, queries=("red",), llama_server=server.url)
+    with PeerServer(kind="llama-server", path=make_model()) as server:
+        compared(config, "llama-server", queries=("red",), **peers_of(server))
     texts = {request["prompt"] for request in server.requests}
     assert texts == {"one of dress, jeans, shirt, none\nquery: red\ncolour:"}
 
@@ -269,8 +312,8 @@ def test_an_address_of_a_server_has_a_scheme_a_host_and_a_port_that_can_be(url: 
         ({"body": b"[" * 100_000}, "the answer is not JSON"),
         ({"body": b"9" * 4301}, "the answer is not JSON"),
         ({"body": b"\xff\xfe\x00"}, "the answer is not JSON"),
-        ({"body": b"{}"}, "answer has no completion_probabilities"),
-        ({"body": b'{"completion_probabilities": [{}]}'}, "with top_logprobs"),
+        ({"body": b"{}"}, "answer has no (completion_probabilities|logprobs)"),
+        ({"body": b'{"logprobs": [{}], "completion_probabilities": [{}]}'}, "with top_logprobs"),
         ({"delay_s": 0.4}, "no answer within 0.2 s"),
     ],
 )
@@ -279,16 +322,16 @@ def test_a_server_that_fails_is_listed(
 ) -> None:
     for name, value in fault.items():
         setattr(server, name, value)
-    monkeypatch.setattr(llama_server, "TIMEOUT_S", 0.2 if "delay_s" in fault else 30.0)
+    monkeypatch.setattr(servers, "TIMEOUT_S", 0.2 if "delay_s" in fault else 30.0)
     with server:
-        record = compare_here(NAME, peers={"llama_server": server.url})
+        record = compare_here(server.kind, peers=peers_of(server))
     (absent,) = record["absent"]
-    assert (absent["name"], absent["started"]) == (NAME, True)
+    assert (absent["name"], absent["started"]) == (server.kind, True)
     assert re.search(message, absent["reason"])
 
 
 def test_a_connection_is_kept_and_opened_anew_where_it_was_closed(make_model: MakeModel) -> None:
-    with PeerServer(path=make_model()) as server:
+    with PeerServer(kind="llama-server", path=make_model()) as server:
         for hang_up, n_connections in ((False, 1), (True, 4)):
             server.hang_up, server.n_connections = hang_up, 0
             connection = Connection(server.url, 30.0)
