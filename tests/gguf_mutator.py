@@ -13,8 +13,6 @@ from typing import Any
 import gguf
 from gguf_parts import ARRAY, FLOAT_TYPES, NUMBER_TYPES, SIZES, STRING, File, Tensor, n_bytes
 
-_TYPES = tuple(SIZES)
-
 NUMBERS = (
     *(0, 1, 2, 3, 7, 8, 31, 32, 33, 63, 64, 65, 128, 255, 256, 257, 511, 512, 1000, 4096, 65_535, 1 << 20),
     *((1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 32) + 5, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -1, -2),
@@ -27,17 +25,16 @@ TEXTS = (
     *("linear", "yarn", "longrope", "su", "blk.0.attn_q.weight", "gelu", "silu", "1.0", "-1"),
 )
 ARCHS = (*gguf.MODEL_ARCH_NAMES.values(), "no-such-arch")
-KEYS = tuple(
-    name.removeprefix("{arch}.")
-    for group in (gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope, gguf.Keys.SSM)
-    for name in vars(group).values()
-    if isinstance(name, str) and name.startswith("{arch}.")
-)
-TOKENIZER_KEYS = tuple(
-    name.removeprefix("tokenizer.ggml.")
-    for name in vars(gguf.Keys.Tokenizer).values()
-    if isinstance(name, str) and name.startswith("tokenizer.ggml.")
-)
+
+
+def _names(start: str, *groups: type) -> tuple[str, ...]:
+    """The package's names of keys that begin so, without that."""
+    names = [name for group in groups for name in vars(group).values() if isinstance(name, str)]
+    return tuple(name.removeprefix(start) for name in names if name.startswith(start))
+
+
+KEYS = _names("{arch}.", gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope, gguf.Keys.SSM)
+TOKENIZER_KEYS = _names("tokenizer.ggml.", gguf.Keys.Tokenizer)
 _ODD_TOKENS = (b"", b"\n", b" ", b"\xff\xfe", b"<unk>", b"a", b"<|im_end|>", b"<0x41>", b"<0xZZ>", b"x y z")
 TENSORS = (
     *("rope_freqs.weight", "rope_factors_long.weight", "output.bias", "output_norm.bias", "token_types.weight"),
@@ -54,65 +51,55 @@ def mutate(file: File, seed: int) -> str:
     return "; ".join(rng.choice(_MUTATIONS)(file, rng) for _ in range(n))
 
 
-def _any_value(rng: random.Random) -> tuple[int, Any]:
-    kind = rng.choice((*NUMBER_TYPES, STRING, 4, 4, 5, 6, 6, ARRAY))
-    if kind == STRING:
-        return kind, rng.choice(TEXTS).encode()
-    if kind == ARRAY:
-        inner = rng.choice((4, 5, 6, 7, STRING))
-        n = rng.choice((0, 1, 2, 3, 4, 100))
-        texts = [rng.choice(TEXTS).encode() for _ in range(n)]
-        return kind, (inner, texts if inner == STRING else [_number(rng, inner) for _ in range(n)])
-    return kind, _number(rng, kind)
-
-
 def _number(rng: random.Random, kind: int) -> int | float:
     return rng.choice(FRACTIONS) if kind in FLOAT_TYPES and rng.random() < 0.8 else rng.choice(NUMBERS)
+
+
+def _value(rng: random.Random, kind: int) -> Any:
+    """Any value of a type."""
+    if kind == STRING:
+        return rng.choice(TEXTS).encode()
+    if kind == ARRAY:
+        inner = rng.choice((4, 5, 6, 7, STRING))
+        return inner, [_value(rng, inner) for _ in range(rng.choice((0, 1, 2, 3, 4, 100)))]
+    return _number(rng, kind)
+
+
+def _any_value(rng: random.Random) -> tuple[int, Any]:
+    kind = rng.choice((*NUMBER_TYPES, STRING, 4, 4, 5, 6, 6, ARRAY))
+    return kind, _value(rng, kind)
 
 
 def _change_value(file: File, rng: random.Random) -> str:
     i = rng.randrange(len(file.keys))
     name, kind, value = file.keys[i]
     if kind == ARRAY:
-        return _change_array(file, rng, i)
-    if kind == STRING:
-        value = rng.choice(TEXTS).encode()
+        value = value[0], _changed_elements(rng, *value)
     elif isinstance(value, int) and not isinstance(value, bool) and rng.random() < 0.4:
         value = rng.choice((value + 1, value - 1, value * 2, value // 2, -value))
     else:
-        value = _number(rng, kind)
+        value = _value(rng, kind)
     file.keys[i] = name, kind, value
     return f"{name!r} = {value!r:.60}"
 
 
-def _change_array(file: File, rng: random.Random, i: int) -> str:
-    name, _, (inner, values) = file.keys[i]
+def _changed_elements(rng: random.Random, inner: int, values: list[Any]) -> list[Any]:
     values = list(values)
-    what = rng.choice(("element", "element", "elements", "cut", "twice", "none", "type", "swap"))
-    if what == "none":
-        values = []
-    elif what == "cut":
-        values = values[: rng.randrange(len(values) + 1)]
-    elif what == "twice":
-        values = values * 2
-    elif what == "type":
-        inner = rng.choice((0, 4, 5, 6, 7, 10, 12, STRING))
-        values = [b"x" if inner == STRING else 1 for _ in values]
-    elif what == "swap":
+    what = rng.choice(("some", "some", "some", "cut", "twice", "none", "swap"))
+    if what == "swap":
         rng.shuffle(values)
-    else:
-        for _ in range(1 if what == "element" else 20) if values else ():
-            at = rng.randrange(len(values))
-            values[at] = rng.choice((*_ODD_TOKENS, values[0])) if inner == STRING else _number(rng, inner)
-    file.keys[i] = name, ARRAY, (inner, values)
-    return f"{name!r}: {what}"
+    for _ in range(rng.choice((1, 1, 20)) if what == "some" and values else 0):
+        values[rng.randrange(len(values))] = (
+            rng.choice((*_ODD_TOKENS, values[0])) if inner == STRING else _number(rng, inner)
+        )
+    n = {"cut": rng.randrange(len(values) + 1), "none": 0}.get(what, len(values))
+    return values[:n] * (2 if what == "twice" else 1)
 
 
 def _retype_value(file: File, rng: random.Random) -> str:
     i = rng.randrange(len(file.keys))
-    kind, value = _any_value(rng)
-    file.keys[i] = file.keys[i][0], kind, value
-    return f"{file.keys[i][0]!r} is of type {kind}: {value!r:.60}"
+    file.keys[i] = file.keys[i][0], *_any_value(rng)
+    return f"{file.keys[i]!r:.90}"
 
 
 def _drop_key(file: File, rng: random.Random) -> str:
@@ -122,15 +109,13 @@ def _drop_key(file: File, rng: random.Random) -> str:
 def _set_key(file: File, rng: random.Random) -> str:
     own = rng.random() < 0.7
     name = f"{file.arch}.{rng.choice(KEYS)}" if own else f"tokenizer.ggml.{rng.choice(TOKENIZER_KEYS)}"
-    index = file.key(name)
-    kind, value = _any_value(rng)
+    index, (kind, value) = file.key(name), _any_value(rng)
     if index is not None and file.keys[index][1] not in (STRING, ARRAY) and rng.random() < 0.7:
         kind = file.keys[index][1]
         value = _number(rng, kind)
-    if index is not None:
-        file.keys[index] = name.encode(), kind, value
-    else:
-        file.keys.append((name.encode(), kind, value))
+    file.keys[slice(len(file.keys), None) if index is None else slice(index, index + 1)] = [
+        (name.encode(), kind, value)
+    ]
     return f"{name} = {value!r:.60} of type {kind}"
 
 
@@ -151,58 +136,38 @@ def _tensor(file: File, rng: random.Random) -> Tensor:
     return rng.choice(file.tensors)
 
 
-def _change_type(file: File, rng: random.Random) -> str:
-    tensor = _tensor(file, rng)
-    tensor.kind = rng.choice(_TYPES)
-    block = SIZES[tensor.kind][0]
-    if tensor.shape and tensor.shape[0] % block and rng.random() < 0.9:
-        tensor.kind = rng.choice([kind for kind in _TYPES if SIZES[kind][0] == 1])
-    _fill(tensor, rng)
-    return f"{tensor.name!r} is of type {tensor.kind}"
-
-
 def _change_types(file: File, rng: random.Random) -> str:
-    kind = rng.choice(_TYPES)
+    """Of one tensor, or of all matrices whose rows are a whole number of blocks."""
+    kind, one = rng.choice(tuple(SIZES)), _tensor(file, rng)
+    is_all = rng.random() < 1 / 3
     for tensor in file.tensors:
-        if len(tensor.shape) > 1 and tensor.shape[0] % SIZES[kind][0] == 0:
-            tensor.kind = kind
+        fits = len(tensor.shape) > 1 and tensor.shape[0] % SIZES[kind][0] == 0
+        if tensor is one or (is_all and fits):
+            tensor.kind = kind if fits or rng.random() < 0.1 else rng.choice([k for k in SIZES if SIZES[k][0] == 1])
             _fill(tensor, rng)
-    return f"all matrices are of type {kind}"
+    return f"{'all matrices' if is_all else one.name!r} of type {kind}"
 
 
 def _fill(tensor: Tensor, rng: random.Random) -> None:
     """Data of the right length."""
     n = n_bytes(tensor.shape, tensor.kind)
     if 0 <= n <= 64 << 20:
-        tensor.data = (
-            (tensor.data * (n // max(1, len(tensor.data)) + 1))[:n] if rng.random() < 0.7 else rng.randbytes(n)
-        )
+        more = tensor.data * (n // max(1, len(tensor.data)) + 1)
+        tensor.data = more[:n] if rng.random() < 0.7 else rng.randbytes(n)
 
 
 def _change_shape(file: File, rng: random.Random) -> str:
     tensor = _tensor(file, rng)
-    shape = list(tensor.shape)
-    what = rng.choice(("turn", "flat", "more", "less", "one", "zero", "step", "size"))
-    if what == "turn":
-        shape.reverse()
-    elif what == "flat":
-        shape = [math.prod(shape)]
-    elif what == "more":
-        shape = [*shape, rng.choice((1, 2))][:4]
-    elif what == "less":
-        shape = shape[:-1]
-    elif shape:
+    shape = tensor.shape
+    sizes = list(shape)
+    if shape:
         at = rng.randrange(len(shape))
-        shape[at] = {
-            "one": 1,
-            "zero": 0,
-            "step": shape[at] + rng.choice((-32, -1, 1, 32)),
-            "size": rng.choice(NUMBERS),
-        }[what] % (1 << 64)
-    tensor.shape = shape
-    if math.prod(shape) < 1 << 24:
+        sizes[at] = rng.choice((1, 0, shape[at] + rng.choice((-32, -1, 1, 32)), rng.choice(NUMBERS))) % (1 << 64)
+    others = shape[::-1], [math.prod(shape)], [*shape, rng.choice((1, 2))][:4], shape[:-1]
+    tensor.shape = list(rng.choice((*others, *[sizes] * 4)))
+    if math.prod(tensor.shape) < 1 << 24:
         _fill(tensor, rng)
-    return f"{tensor.name!r} has shape {shape}"
+    return f"{tensor.name!r} has shape {tensor.shape}"
 
 
 def _drop_tensor(file: File, rng: random.Random) -> str:
@@ -218,33 +183,28 @@ def _rename_tensor(file: File, rng: random.Random) -> str:
 
 
 def _add_tensor(file: File, rng: random.Random) -> str:
-    like = _tensor(file, rng)
-    tensor = Tensor(name=rng.choice(TENSORS).encode(), shape=list(like.shape), kind=like.kind, data=like.data)
-    if any(each.name == tensor.name for each in file.tensors):
+    like, name = _tensor(file, rng), rng.choice(TENSORS).encode()
+    tensor = Tensor(name=name, shape=list(like.shape), kind=like.kind, data=like.data)
+    if any(each.name == name for each in file.tensors):
         return "nothing"
     if rng.random() < 0.5:
         tensor.shape, tensor.kind = [rng.choice((1, 8, 16, 32, 64, 256))], 0
         _fill(tensor, rng)
     file.tensors.append(tensor)
-    return f"{tensor.name!r} of shape {tensor.shape} and type {tensor.kind} beside"
+    return f"{name!r} of shape {tensor.shape} and type {tensor.kind} beside"
 
 
 def _change_data(file: File, rng: random.Random) -> str:
     tensor = _tensor(file, rng)
-    n = len(tensor.data)
-    what = rng.choice(("noise", "ones", "zeros", "some"))
-    if what == "some" and n:
-        data = bytearray(tensor.data)
-        for _ in range(8):
-            data[rng.randrange(n)] = rng.randrange(256)
-        tensor.data = bytes(data)
-    else:
-        tensor.data = rng.randbytes(n) if what == "noise" else (b"\xff" if what == "ones" else b"\0") * n
-    return f"data of {tensor.name!r}: {what}"
+    n, data = len(tensor.data), bytearray(tensor.data)
+    for _ in range(8 if n else 0):
+        data[rng.randrange(n)] = rng.randrange(256)
+    tensor.data = rng.choice((rng.randbytes(n), b"\xff" * n, bytes(n), bytes(data)))
+    return f"other data of {tensor.name!r}"
 
 
 _MUTATIONS: tuple[Callable[[File, random.Random], str], ...] = (
     _change_value, _change_value, _change_value, _retype_value, _drop_key, _set_key, _set_key, _set_key, _change_arch,
-    _change_type, _change_type, _change_types, _change_shape, _change_shape, _drop_tensor, _rename_tensor, _add_tensor,
-    _change_data,
+    _change_types, _change_types, _change_types, _change_shape, _change_shape, _drop_tensor, _rename_tensor,
+    _add_tensor, _change_data,
 )  # fmt: skip

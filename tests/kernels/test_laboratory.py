@@ -8,18 +8,14 @@ import os
 import re
 import shlex
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import typer
 from conftest import ROOT, OpenClassifier
 from oracle import PromptSpec
 
 from kernels import __main__ as laboratory
-from kernels.decodes import largest_difference
 from kernels.variants import LANES, compare_variants, variants
 from qcls_gguf.cli.app import app
 from qcls_gguf.native import build_info, sees_cuda_gpu
@@ -50,38 +46,6 @@ def test_variants_take_turns_on_one_model(open_classifier: OpenClassifier, monke
                 assert max(samples.differences) < 0.05
     rows = found.parts()[0]
     assert rows is not None
-
-
-def test_the_contexts_are_closed_after_an_error(open_classifier: OpenClassifier) -> None:
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    classifier = open_classifier("qwen3", SPECS)
-    with pytest.raises(KeyboardInterrupt):
-        compare_variants(classifier, [2], 1, stop)
-    assert len(classifier.engine.model.native.contexts) == 1
-
-
-def test_a_value_that_is_not_finite_shows_in_the_difference() -> None:
-    reference = np.array([[3.0, 4.0], [0.0, 10.0]], np.float32)
-    moved = reference + np.array([[0, 1], [0, 1]], np.float32)
-    assert largest_difference(moved, reference) == pytest.approx(0.2)
-    moved[1, 0] = np.nan
-    assert not np.isfinite(largest_difference(moved, reference))
-
-
-def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = {
-        "good": [sys.executable, "-c", 'print("[1]")'],
-        "bad": [sys.executable, "-c", 'import os; print("x"); os.abort()'],
-        "last": [sys.executable, "-c", ""],
-    }
-    monkeypatch.setattr(laboratory, "t4_commands", lambda _: commands)
-    monkeypatch.setattr(sys, "argv", ["kernels", "t4", "--out", str(tmp_path / "t4.json")])
-    assert laboratory.main() == 0
-    parts = json.loads((tmp_path / "t4.json").read_text())["parts"]
-    assert [part["returncode"] for part in parts.values()] == [0, -6, 0]
-    assert [parts[name]["printed"] for name in ("good", "bad")] == [[1], "x\n"]
 
 
 def test_the_commands_for_a_t4_are_valid() -> None:

@@ -235,15 +235,6 @@ def test_a_prior_is_of_all_its_queries_and_a_temperature_comes_on_top(config: Pa
         assert found[name] == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_is_not_calibrated_stays_the_same_bits(config: Path) -> None:
-    raw = probabilities(config)
-    assert probabilities(changed(config, prompt="user", temperature=1.0)) == raw
-    found = probabilities(changed(config, prompt="user", temperature=2.0))
-    assert found["item"] == raw["item"]
-    assert found["user"] != raw["user"]
-    assert found["user"] == pytest.approx(softmax(0.5 * np.log(raw["user"])), abs=1e-5)
-
-
 def test_a_content_free_query_that_cannot_be_labelled_is_named(config: Path) -> None:
     path = changed(config, prompt="user", prior="content_free", content_free_queries=["", "long " * 80])
     with pytest.raises(ConfigError, match=r"^prompts\.user\.content_free_queries: 'long long .*max_query_tokens: 64"):

@@ -1,13 +1,10 @@
 """System and user texts with a model's own chat template, on small files: tokens, answers, run time, eval, errors."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from chat_templates import CHATML, CHATS
-from commands import change, printed, write_rows
 from conftest import MakeModel
 from random_vocab import BOS
 
@@ -129,22 +126,3 @@ def test_a_file_without_a_template_is_refused_with_the_remedy(make_model: MakeMo
         pytest.raises(ConfigError, match=r"prompts\.color: "),
     ):
         classifier.prompt_set([CHAT])
-
-
-def test_tools_take_such_prompts(chat_model: Path, tmp_path: Path) -> None:
-    """calibrate, eval, compare: as with the same prompts written in full."""
-    config = {
-        "model": {"path": str(chat_model)},
-        "runtime": {"n_threads": 1},
-        "prompts": [{"name": "color", "system": CHAT.system, "user": CHAT.user, "labels": list(LABELS)}],
-    }
-    path = tmp_path / "chat.yaml"
-    path.write_text(yaml.safe_dump(config))
-    rows = [{"query": f"{word} {i}", "labels": {"color": word}} for i in range(40) for word in LABELS]
-    data, fit = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "fit.yaml"
-    printed("calibrate", "-c", path, "--data", data, "--out", fit, "--quiet")
-    if fit.exists():
-        change(path, calibration=fit.name)
-    assert json.loads(printed("eval", "-c", path, "--data", data, "--quiet", "-f", "json"))
-    printed("compare", "-c", path, "--query", "red", "--method", "naive", "--rounds", 1, "--warm-up", 0, "--quiet")
-    assert json.loads(printed("inspect", "-c", path, "-f", "json"))["prompts"]

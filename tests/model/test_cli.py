@@ -28,35 +28,6 @@ def objects(text: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.decode().splitlines()]
 
 
-def test_json_is_one_object_with_every_part() -> None:
-    done = run("--query", "red dress for girls", "--format", "json")
-    assert done.returncode == 0
-    answer = json.loads(done.stdout)
-    assert answer["query"] == "red dress for girls"
-    assert list(answer["stage_ms"]) == ["tokenize", "plan", "batch", "decode", "score", "cleanup"]
-    assert sum(answer["stage_ms"].values()) == pytest.approx(answer["total_ms"], abs=1e-9)
-    assert answer["counts"]["n_decodes"] == 1
-    assert [result["prompt"] for result in answer["results"]] == PROMPTS
-    labels = {result["prompt"]: result["label"] for result in answer["results"]}
-    assert (labels["category"], labels["audience"], labels["colour"]) == ("dress", "girl", "red")
-    for result in answer["results"]:
-        assert sum(score["probability"] for score in result["scores"]) == pytest.approx(1, abs=1e-5)
-        assert result["fast_path"] is True
-    assert answer["model"]["quantization"] == "Q8_0"
-    assert len(answer["model"]["sha256"]) == 64
-
-
-def test_a_table_of_queries_becomes_a_table_of_labels(tmp_path: Path) -> None:
-    path = tmp_path / "items.csv"
-    path.write_text("sku;title\nA1;red dress\nA2;\n", encoding="utf-16")
-    done = run("-c", "mission", "--queries", str(path), "--query-column", "title", "-f", "tsv")
-    assert done.returncode == 0
-    header, first, second = (line.split("\t") for line in done.stdout.decode().splitlines())
-    assert header == ["line", "query", *(f"{name}{of}" for name in PROMPTS[:2] for of in ("", "_probability")), "error"]
-    assert (first[:3], first[4], second) == (["2", "red dress", "dress"], "none", ["3", *[""] * 5, "blank line"])
-    assert b"labelled 1, 1 blank, in " in done.stderr
-
-
 def test_layers_for_a_gpu_that_is_not_there_are_told() -> None:
     if any(device.kind != "CPU" for device in devices()):
         pytest.skip("there is a GPU")
@@ -85,22 +56,6 @@ def test_arguments_are_utf_8_or_refused(query: str, mode: int, answer: str) -> N
     done = subprocess.run(command, env=plain, capture_output=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.decode()) == (0 if answer else 2, answer)
     assert ("this locale has another encoding: set PYTHONUTF8=1" in done.stderr.decode()) is (answer == "")
-
-
-def test_lines_are_answered_while_the_input_is_open() -> None:
-    with subprocess.Popen(
-        [COMMAND, "run", "--queries", "-", "--format", "jsonl", "--quiet"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for query in ("blue jeans", "wool coat"):
-            process.stdin.write(query.encode() + b"\n")
-            process.stdin.flush()
-            assert json.loads(process.stdout.readline())["query"] == query
-        process.stdin.close()
-        assert process.wait(60) == 0
 
 
 def test_bad_queries_are_reported_and_the_others_answered() -> None:
@@ -220,9 +175,3 @@ def test_a_query_that_is_refused_is_named_by_its_line_and_a_full_disk_for_that_e
         done = subprocess.run(["bash", "-c", command], input=lines, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stdout) == (1, "dress\tnone\n\njeans\tnone\n")
         assert done.stderr.startswith("qcls-gguf: line 2: 'dress dress") is not bool(standard_error)
-
-
-def test_a_closed_pipe_is_quiet_for_tables_too() -> None:
-    command = f"yes 'red dress' | head -300 | {COMMAND} run --queries - --quiet | head -1; exit ${{PIPESTATUS[2]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")

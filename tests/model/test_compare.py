@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -287,15 +286,6 @@ def test_an_ollama_that_cannot_be_compared_is_absent(
         peers = {"ollama": server.url, "ollama_model": "tiny"}
         (absent,) = compare_here("ollama", peers=peers)["absent"]
     assert reason in absent["reason"]
-
-
-def test_servers_get_the_labels_that_a_slot_stands_for(make_model: MakeModel, write_config: WriteConfig) -> None:
-    prompts = [replace(PROMPTS[0], template="one of {labels}\nquery: {query}\ncolour:")]
-    config = load_config(write_config(make_model(), prompts))
-    with PeerServer(kind="llama-server", path=make_model()) as server:
-        compared(config, "llama-server", queries=("red",), **peers_of(server))
-    texts = {request["prompt"] for request in server.requests}
-    assert texts == {"one of dress, jeans, shirt, none\nquery: red\ncolour:"}
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://a:b", "http://a:0", "ftp://a", "nonsense"])

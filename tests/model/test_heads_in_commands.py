@@ -1,6 +1,5 @@
 """Every command and wire with heads on lower layers: the classifier's own answers, or a reason why not."""
 
-import asyncio
 import csv
 import json
 import shutil
@@ -15,7 +14,6 @@ import yaml
 from commands import change, printed, refused, tiny_rows, write_rows
 from evaluations import evaluated
 from learnt_heads import random_head
-from served import Server
 
 from qcls_gguf import Classifier, Config, load_config
 from qcls_gguf.config.fitted import heads_content
@@ -98,19 +96,6 @@ def by_run(headed: Headed) -> Answers:
     return answers_of(map(json.loads, lines.splitlines()))
 
 
-def by_batch(headed: Headed) -> Answers:
-    with Classifier.from_config(headed.config) as classifier:
-        return answers_of(classifier.classify_batch(QUERIES))
-
-
-def by_asyncio(headed: Headed) -> Answers:
-    async def ask(classifier: Classifier) -> Answers:
-        return answers_of(await asyncio.gather(*map(classifier.aclassify, QUERIES)))
-
-    with Classifier.from_config(headed.config) as classifier:
-        return asyncio.run(ask(classifier))
-
-
 def by_label(headed: Headed) -> Answers:
     out = headed.folder / "labelled.csv"
     printed("label", headed.folder / "queries.txt", "-c", headed.config, "--out", out, "--quiet")
@@ -120,21 +105,7 @@ def by_label(headed: Headed) -> Answers:
         ]
 
 
-def by_http(headed: Headed) -> Answers:
-    """Of a service that has loaded no layer above the heads, and says so where a request needs one."""
-    with Server("--quiet", config=headed.changed("service", question_prefixes=0)) as server:
-        found = [server.classify(query=query).json() for query in QUERIES]
-        together = server.http.post("/v1/classify", json={"queries": QUERIES}).json()["answers"]
-        assert [each.keys() for each in answers_of(together)] == [DEPTHS.keys()] * len(QUERIES)
-        asked = {"type": "choice", "instructions": "Which?", "choices": [{"value": "red"}, {"value": "blue"}]}
-        body = {"model": "m", "input": "red dress", "questions": [asked]}
-        refused = server.http.post("/v1/decisions", json=body)
-        assert refused.status_code == 422
-        assert "3 of the model's 8 layers are loaded" in refused.text
-    return answers_of(found)
-
-
-WAYS: list[Callable[[Headed], Answers]] = [*(by_run, by_batch, by_asyncio, by_label, by_http)]
+WAYS: list[Callable[[Headed], Answers]] = [by_run, by_label]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -6,7 +6,6 @@ from io import StringIO
 from typing import Any
 
 import pytest
-import yaml
 from chat_templates import CHATML
 from commands import ROOT
 from conftest import MakeModel, OpenClassifier
@@ -14,7 +13,6 @@ from oracle import COLOR, PromptSpec
 from rich.console import Console
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig
-from qcls_gguf.config.load import parse_config
 from qcls_gguf.inspection.inspect import inspect_classifier, show_prompts, stock_types
 from qcls_gguf.inspection.records import Inspection, ShownPrompts, TrieNode
 from qcls_gguf.inspection.report import inspection_view, shown_prompts_view
@@ -92,16 +90,6 @@ def label_texts(node: TrieNode, text: str = "") -> dict[str, str]:
     text += node.text
     own = {} if node.label is None else {node.label: text}
     return own | {label: way for child in node.children for label, way in label_texts(child, text).items()}
-
-
-def test_long_lists_are_cut_with_a_count() -> None:
-    prompt = {"prompt_template": "{query}: {labels}:", "labels": [chr(0x4E00 + n) for n in range(50)]}
-    config = parse_config(yaml.safe_dump({"prompts": [{"name": f"p{n}", **prompt} for n in range(25)]}), folder=ROOT)
-    with Classifier.from_config(config) as classifier:
-        text = render(inspect_classifier(classifier))
-    assert "and 5 more prompts" in text
-    assert "p20" not in text
-    assert "more labels" in text
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -1,7 +1,6 @@
 """`qcls-gguf label` on files of every format: a row for a row, equal to `classify`, and stopped runs that go on."""
 
 import csv
-import gzip
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -109,30 +108,6 @@ def test_text_formats_come_back_in_their_own_format(
     check_like_classify(classifier, labelled, digits=6)
     assert record.n_rows == len(rows)
     assert record.n_null == 1
-
-
-def test_what_people_save_is_labelled_and_the_output_is_utf_8(run: Run, tmp_path: Path) -> None:
-    table = "id,query,n°\n1,red dress,é\n2,blue jeans,\n3,wool coat,\n"
-    folder = tmp_path / "rows" / "country=d%2Fe" / "year=__HIVE_DEFAULT_PARTITION__"
-    folder.mkdir(parents=True)
-    (folder / "part-0.csv.gz").write_bytes(gzip.compress(table.encode("latin-1")))
-    reading = Reading(encoding="latin-1")
-    record = run(tmp_path / "rows", out=tmp_path / "out.csv", reading=reading, shard_rows=1)
-    assert (record.n_labelled, record.n_shards) == (3, 3)
-    rows = rows_of(tmp_path / "out.csv")
-    assert [(row["n°"], row["country"], row["year"]) for row in rows] == [
-        ("é", "d/e", ""),
-        ("", "d/e", ""),
-        ("", "d/e", ""),
-    ]
-    assert [row["category"] for row in rows[:2]] == ["dress", "jeans"]
-    (tmp_path / "in.csv").write_bytes('id,query\n1,robe dété\n2,"blue jeans\n3,wool coat\n'.encode("latin-1"))
-    record = run(tmp_path / "in.csv", out=tmp_path / "bad.jsonl")
-    assert [row["query"] for row in rows_of(tmp_path / "bad.jsonl")] == ["robe d\\xe9t\\xe9", "blue jeans", "wool coat"]
-    assert [row.reason[:30] for row in record.bad] == [
-        "line 2 is not valid UTF-8 at b",
-        "line 3 is not valid CSV: a quo",
-    ]
 
 
 def test_scores_are_a_struct_and_top_k_a_list_with_the_most_probable_first(

@@ -5,18 +5,15 @@ import signal
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from itertools import product
 from random import Random
 from time import sleep
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
-from oracle_prompts import assert_alike, probabilities
+from oracle_prompts import assert_alike
 from waiting import until
 
 from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, PromptConfig, Result, load_config
@@ -85,20 +82,6 @@ def test_pairs_of_several_sets_share_a_decode(classifier: Classifier) -> None:
             assert result.query == query
             assert_alike(result, prompts.classify(query))
     assert classifier.classify_pairs([]) == []
-
-
-def test_sets_that_are_asked_together_answer_as_alone(classifier: Classifier) -> None:
-    with ExitStack() as stack:
-        sets = [
-            stack.enter_context(classifier.prompt_set(prompts))
-            for prompts in ([question(1)], [question(2, temperature=2.0), question(3)], [question(4, ("red", "blue"))])
-        ]
-        both = classifier.classify_pairs([(prompts, query) for query in QUERIES for prompts in sets])
-        for found, (query, prompts) in zip(both, product(QUERIES, sets), strict=True):
-            assert_alike(found, prompts.classify(query))
-        sets[1].close()
-        with pytest.raises(DecodeError, match="this prompt set is closed"):
-            classifier.classify_pairs([(prompts, "red") for prompts in sets])
 
 
 def test_hundreds_of_sets_come_and_go(classifier: Classifier, write_config: WriteConfig) -> None:
@@ -181,13 +164,6 @@ def test_exact_sets_beside_others(classifier: Classifier, write_config: WriteCon
         assert_alike(plain, before)
     assert classifier.engine.context.row_size == n_hidden
     assert_alike(classifier.classify("red dress"), before)
-
-
-def test_a_calibrated_set(classifier: Classifier) -> None:
-    plain, warm = question(1), question(1, temperature=50.0)
-    with classifier.prompt_set([plain]) as raw, classifier.prompt_set([warm]) as flat:
-        assert np.ptp(probabilities(flat.classify("red dress"))) < np.ptp(probabilities(raw.classify("red dress")))
-        assert flat.adjustments[0].temperature == 50.0
 
 
 def test_equal_prompts_have_equal_digests(make_model: MakeModel) -> None:

@@ -2,7 +2,7 @@
 
 import gc
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,7 @@ from hypothesis import event, given
 from hypothesis.strategies import DataObject, booleans, data, lists, sampled_from
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.ensemble import StackingClassifier, VotingClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_array
 
@@ -214,36 +209,6 @@ def test_a_number_stands_for_its_label_or_is_refused_however_classes_are_numbere
         return
     assert is_numbered or classes.dtype.kind in "biuf"
     assert "set classes to" in refused or "no label of the prompt" in refused
-
-
-ESTIMATORS: dict[str, Callable[[GgufClassifier], Any]] = {
-    "alone": lambda model: model,
-    "voting": lambda model: VotingClassifier([("one", model)], voting="soft"),
-    "search": lambda model: GridSearchCV(model, {"prompt": ["size"]}, cv=2),
-    "calibrated": lambda model: CalibratedClassifierCV(model, cv=2, ensemble=False),
-    "one against the rest": OneVsRestClassifier,
-    "stacking": lambda model: StackingClassifier(
-        [("one", model)], make_pipeline(FunctionTransformer(), LogisticRegression()), cv=2
-    ),
-}
-
-
-@pytest.mark.parametrize("labels", [("1", "2", "3"), ("9", "10")])
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_numbers_in_meta_estimators(name: str, labels: tuple[str, ...]) -> None:
-    """A class n is told by the label n: the most probable one of all texts is the same."""
-    config = SMALL.changed(prompts=(PROMPT.changed(labels=labels),))
-    texts = [f"item {n}" for n in range(4 * len(labels))]
-    expected = list(map(int, GgufClassifier(config).predict(texts)))
-    try:
-        fitted = ESTIMATORS[name](GgufClassifier(config)).fit(texts, list(map(int, labels)) * 4)
-    except ValueError as e:
-        refused = str(e)
-    else:
-        assert fitted.classes_.tolist() == sorted(map(int, labels))
-        assert name not in ("alone", "voting", "search") or fitted.predict(texts).tolist() == expected
-        return
-    assert "set classes to" in refused
 
 
 COLOURS = ("red", "blue", "small")

@@ -54,11 +54,6 @@ CONFIG = """<View>
   <Choices name="category" toName="text" choice="single"><Choice value="dress"/><Choice value="jeans"/></Choices>
   <Choices name="audience" toName="text"><Choice value="Girls" alias="girl"/><Choice value="man"/></Choices>
 </View>"""
-ONE = '<View><Text name="t" value="{value}"/><Choices name="{name}" toName="{to}">{choices}</Choices></View>'
-
-
-def one(value: str = "$query", name: str = "category", to: str = "t", choices: str = "") -> str:
-    return ONE.format(value=value, name=name, to=to, choices=choices)
 
 
 @pytest.fixture
@@ -100,46 +95,3 @@ def test_tasks_are_labelled_by_the_prompts_of_their_choices(studio: Callable[...
         (first, second) = answer["results"][0]["result"]
         assert (first["from_name"], first["to_name"], first["type"]) == ("category", "text", "choices")
         assert second["from_name"] == "audience"
-
-
-@pytest.mark.parametrize(
-    ("config", "data", "label"),
-    [
-        (one(), {"query": "red dress"}, "dress"),
-        (one("$row.query"), {"row": {"query": "red dress"}}, "dress"),
-        (one("$a.b"), {"a.b": "red dress"}, "dress"),
-        (one("red dress"), {}, "dress"),
-        (one(choices='<Choice value="A dress" alias="dress"/>'), {"query": "red dress"}, "dress"),
-        (one(choices='<Choice value="dress" alias="d"/>'), {"query": "red dress"}, "d"),
-        (one(choices='<Choice value="skirt"/>'), {"query": "red dress"}, None),
-        (one(), {"query": None}, None),
-        (one(), {"query": ["red dress"]}, None),
-        (one(), {"other": "red dress"}, None),
-        (one(), {"query": "red dress " * 2000}, None),
-        (one(name="nobody"), {"query": "red dress"}, None),
-        (one(), None, None),
-        ("<View/>", {"query": "red dress"}, None),
-        (one(to="image"), {"query": "red dress"}, "toName='image'>: only a <Text>"),
-        (None, {"query": "red dress"}, "not XML"),
-        ("<View>", {"query": "red dress"}, "not XML"),
-    ],
-)
-def test_what_cannot_be_labelled_is_left_out(
-    studio: Callable[..., list[httpx.Response]], config: object, data: object, label: str | None
-) -> None:
-    good = {"id": 1, "data": {"query": "blue jeans", "row": {"query": "blue jeans"}, "a.b": "blue jeans"}}
-    (answer,) = studio(("POST", "/predict", {"tasks": [{"id": 2, "data": data}, good], "label_config": config}))
-    if label and " " in label:
-        assert (answer.status_code, label in answer.json()["error"]) == (422, True), answer.text
-        return
-    first, second = answer.json()["results"]
-    assert [each["value"]["choices"] for each in first["result"]] == ([] if label is None else [[label]])
-    if config == one():
-        assert second["result"][0]["value"]["choices"] == ["jeans"]  # whatever happens to other tasks
-
-
-def test_requests_that_are_none(studio: Callable[..., list[httpx.Response]]) -> None:
-    bodies: list[Any] = [None, [], {}, {"tasks": None}, {"tasks": [1]}, {"tasks": [{}]}]
-    answers = studio(*(("POST", path, body) for body in bodies for path in ("/predict", "/setup")))
-    assert {answer.status_code for answer in answers} == {422}
-    assert all(answer.json()["error"] for answer in answers)

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import typer
-from documents import PAGES, ROOT, Command, anchors, commands, contains, matches, prose_of, text_of
+from documents import PAGES, ROOT, Command, anchors, commands, prose_of, text_of
 
 import qcls_gguf
 from qcls_gguf.cli.app import app
@@ -24,14 +24,6 @@ CMAKE = (ROOT / "CMakeLists.txt").read_text()
 
 def test_readme_is_a_page() -> None:
     assert len(text_of("README.md").splitlines()) <= 135
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
-def test_a_page_begins_with_what_it_is_about(page: str) -> None:
-    title, blank, beginning = text_of(page).split("\n", 2)
-    assert title.startswith("# ")
-    assert blank == ""
-    assert beginning[0].isupper()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -210,24 +202,3 @@ def test_every_patch_is_documented() -> None:
 def test_the_steps_of_the_kernels_are_documented() -> None:
     rows = re.findall(r"^\| ([\w ]+) \| `(\w+)=(\d)` \|", text_of("docs/kernels.md"), re.MULTILINE)
     assert rows == [(name, variable, "0") for name, variable in STEPS.items()]
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed"),
-    [
-        ("a  1.2 ms\nb 3", "a 7.9 ms\n\nb   3"),
-        ("x ████ 99.2%  y 0.1%", "x ███▉ 98.7%  z 0.2%  y 0.1%"),
-        ("first\n…", "first\nsecond"),
-    ],
-)
-def test_what_may_differ_in_an_output(shown: str, printed: str) -> None:
-    assert matches(shown, printed) is None
-    for other in (f"{shown}\nlast 9", shown.replace("99.2%", "90.2%").replace("3", "4").replace("first", "second")):
-        assert matches(other, printed) is not None
-
-
-def test_what_may_not_differ_in_json() -> None:
-    printed = {"label": "dress", "p": 0.9, "counts": {"n": 1}, "list": [1, 2]}
-    assert contains(printed, {"label": "dress", "p": 0.1, "list": [1]}) is None
-    for shown in ({"label": "jeans"}, {"p": "x"}, {"counts": {"m": 1}}, {"list": [1, 2, 3]}, {"list": [2]}):
-        assert contains(printed, shown) is not None
