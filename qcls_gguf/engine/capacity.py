@@ -27,6 +27,8 @@ _DECISION_TOKENS = 2048
 """runtime.n_batch: auto, at least, for a decision model; and how many of a decode's tokens may be read, at least"""
 _DECISION_LEAVES = 16
 """sequences for the leaves of a decode, at least, for a decision model: eight questions in two orders"""
+_QUESTION_LEAVES = 24
+"""sequences for the leaves of a decode, at least, where questions may come: 255 numbers need 23"""
 _QUESTION_TOKENS = 512
 """runtime.n_batch: auto, at least so many more than the longest query, so that questions at run time fit"""
 _QUESTION_CELLS = 1024
@@ -147,8 +149,9 @@ def limits(
     n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
     n_others = len(prefixes) + n_reserved
     n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, n_others)
-    if decides:
-        n_leaf_seqs = max(n_leaf_seqs, min(_DECISION_LEAVES, _most_seqs(runtime) - n_others))
+    may_ask = runtime.question_cells != 0 and runtime.n_batch == "auto" and (walks_trees or not state_bytes)
+    n_least_seqs = max(_DECISION_LEAVES * decides, _QUESTION_LEAVES * may_ask)
+    n_leaf_seqs = max(n_leaf_seqs, min(n_least_seqs, _most_seqs(runtime) - n_others))
     n_seqs = n_others + n_leaf_seqs
     n_least = max(*whole, n_seqs, n_outputs)
     if runtime.n_batch == "auto":

@@ -201,10 +201,11 @@ class _Reader:
     def _any_of(self, alternatives: list[Any]) -> _Values:
         """The values of alternatives.
 
-        What is said of an alternative is said of its values, but of the field if all others are null.
+        What is said of an alternative is said of its values, but of the field if all others are null. Where nothing is,
+        the title of a constant is.
         """
         self._n_inside += 1
-        read = [(self._values(parts), _description(parts)) for parts in map(self._parts, alternatives)]
+        read = [(self._values(parts), _description(parts) or _title(parts)) for parts in map(self._parts, alternatives)]
         self._n_inside -= 1
         n_others = sum(list(values) != [_typed(None)] for values, _ in read)
         union: _Values = {}
@@ -293,6 +294,11 @@ class _Reader:
 
 def _description(parts: _Parts) -> str:
     return next((text for part in parts if isinstance(text := part.get("description"), str) and text), "")
+
+
+def _title(parts: _Parts) -> str:
+    titles = (part["title"] for part in parts if "const" in part and part.get("title") not in (None, part["const"]))
+    return next(filter(lambda title: isinstance(title, str), titles), "")
 
 
 def _is_plain(value: Any) -> bool:

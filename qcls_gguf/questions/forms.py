@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,6 +31,8 @@ _USUAL = {
     "score": "Which level fits the text best?",
 }
 _NAME = "question"
+_MOST_LISTED = 50
+"""whole numbers in equal steps that are all shown"""
 PLACE = f"prompts.{_NAME}"
 """what messages call the prompt of a question"""
 INSTRUCTIONS, OPTIONS = "{instructions}", "{options}"
@@ -59,17 +62,29 @@ def form_of(kind: Kind, model: Model, config: ModelConfig) -> PromptConfig:
 def compile_question(question: Question, form: PromptConfig, classifier: Classifier) -> PromptSet:
     """The question as a prompt set; texts that spell special tokens stay text. Raises ConfigError."""
     instructions = question.instructions.strip() or _USUAL[question.kind]
-    lines = "\n".join(
+    options = [
         f"- {option.label}" + (f": {' '.join(option.description.split())}" if option.description else "")
         for option in question.options
         if question.kind != "predicate" or option.description
-    )
+    ]
+    if len(options) > _MOST_LISTED and _are_steps(options):
+        options[2:-1] = ["- …"]
+    lines = "\n".join(options)
     quotes = Quotes(classifier.engine.model, [instructions, lines])
     filled = {INSTRUCTIONS: quotes.quote(instructions), OPTIONS: quotes.quote(lines)}
     text = re.sub("|".join(map(re.escape, filled)), lambda slot: filled[slot[0]], form.template)
     labels = tuple(option.label for option in question.options)
     prompt = PromptConfig(name=_NAME, prompt_template=text, labels=labels, label_end=form.label_end)
     return compile_quoted([prompt], quotes, classifier, audit=question.audit)
+
+
+def _are_steps(options: Sequence[str]) -> bool:
+    """Whether options are whole numbers in equal steps, which the first two and the last say."""
+    try:
+        numbers = [int(option.removeprefix("- ")) for option in options]
+    except ValueError:
+        return False
+    return len({after - before for before, after in pairwise(numbers)}) == 1
 
 
 def compile_quoted(

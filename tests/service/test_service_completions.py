@@ -89,7 +89,14 @@ def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, s
     [
         ({"structured_outputs": {"choice": [1, True, 2.5], "regex": None}}, ["1", "true", "2.5"]),
         ({"guided_choice": [1, 2]}, ["1", "2"]),
-        ({"guided_json": {"type": "integer", "minimum": 1, "maximum": 3}}, ["1", "2", "3"]),
+        *(
+            (
+                {"guided_json": {"type": "integer", "minimum": low, "maximum": high}},
+                list(map(str, range(low, high + 1))),
+            )
+            for low, high in ((1, 3), (1, 255), (-100, 154), (0, 50))
+        ),
+        ({"guided_choice": [1, 2], "chat_template_kwargs": {"enable_thinking": False}, "logit_bias": {}}, ["1", "2"]),
         ({"guided_json": json.dumps({"enum": ["a", "b"]})}, ['"a"', '"b"']),
         (
             {"structured_outputs": {"json": {"enum": ["a", None], "title": "A"}, "disable_fallback": True}},
@@ -202,6 +209,16 @@ def schema(of: object) -> dict[str, Any]:
         ({"guided_regex": "a|b"}, 400, "guided_regex: this service chooses"),
         ({"guided_choice": ["a", "b"], "truncate_prompt_tokens": 9}, 400, "truncate_prompt_tokens: this service"),
         ({"guided_choice": ["a", "b"], "n": 2}, 422, "n: "),
+        *(
+            ({"guided_choice": ["a", "b"], name: value}, 422, f"{name}: .* is not used")
+            for name, value in (
+                ("chat_template", "{{ messages }}"),
+                ("chat_template_kwargs", {"enable_thinking": True}),
+                ("documents", [{"text": "a"}]),
+                ("logit_bias", {"5": 9}),
+                ("continue_final_message", True),
+            )
+        ),
         ({"guided_choice": ["a", "b"], "messages": []}, 422, "messages"),
         ({"guided_choice": ["a"] * 20_000}, 200, ""),
         (

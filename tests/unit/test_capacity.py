@@ -220,12 +220,23 @@ def test_shapes(runtime: RuntimeConfig, n_gpu_layers: int, wanted: tuple[int, in
     assert shapes(runtime, n_gpu_layers) == wanted
 
 
+NONE: dict[str, Any] = {"question_cells": 0, "question_prefixes": 0}
+
+
 def test_questions_get_room_beside_the_prompts() -> None:
     prompts = set_of([prompt_of(n_head=20)], [0])
     without = limits(runtime(n_batch=1024), prompts, 0)
     auto = limits(RuntimeConfig(n_batch=1024), prompts, 0)
     assert (auto.n_ctx, auto.n_seq_max) == (without.n_ctx + 1024, without.n_seq_max + 16)
     assert auto.n_leaf_seqs == without.n_leaf_seqs == 4
+    for settings, state_bytes, walks, n in (
+        ({}, 0, False, 24),
+        ({}, 9, True, 24),
+        ({}, 9, False, 4),
+        (NONE, 0, False, 4),
+    ):
+        found = limits(RuntimeConfig(**settings), prompts, 0, None, state_bytes, walks_trees=walks)
+        assert found.n_leaf_seqs == n
     given_room = limits(RuntimeConfig(n_batch=1024, question_cells=3000, question_prefixes=40), prompts, 0)
     assert (given_room.n_ctx, given_room.n_seq_max) == (4096, 45)  # 1,044 + 3,000 cells, in steps of 256
     # a cache that would change the RoPE factors takes less by itself
@@ -234,7 +245,7 @@ def test_questions_get_room_beside_the_prompts() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "state_bytes", "n_leaf_seqs"),
-    [({}, 0, 16), ({}, GIB, 16), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8)],
+    [({}, 0, 24), ({}, GIB, 16), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8)],
 )
 def test_a_decision_model_answers_eight_questions_in_one_decode(
     settings: dict[str, Any], state_bytes: int, n_leaf_seqs: int
@@ -249,7 +260,7 @@ def test_a_decision_model_answers_eight_questions_in_one_decode(
 def test_leaves_of_trees_that_are_walked_keep_no_states() -> None:
     prompts = set_of([prompt_of(n_head=20)], [0])
     found = limits(RuntimeConfig(), prompts, 0, None, GIB, decides=True, walks_trees=True)
-    assert (found.n_leaf_seqs, found.n_seq_max, found.n_state_seqs) == (16, 17, 1)
+    assert (found.n_leaf_seqs, found.n_seq_max, found.n_state_seqs) == (24, 25, 1)
     found = limits(RuntimeConfig(question_prefixes=3), prompts, 0, None, GIB, walks_trees=True)
     assert found.n_state_seqs == found.n_seq_max - found.n_leaf_seqs == 4
 

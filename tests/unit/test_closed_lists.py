@@ -178,6 +178,8 @@ def test_what_a_schema_allows(schema: Any, values: tuple[Any, ...] | str) -> Non
         ({"anyOf": [COLOUR, {"type": "null"}]}, "of a dress", ("", "", "")),  # as pydantic writes an optional Enum
         ({"enum": ["red", "blue"], "oneOf": [BLUE, RED]}, "", ("like a tomato", "")),
         ({"anyOf": [RED, RED | {"description": "warm"}]}, "", ("like a tomato; warm",)),
+        ({"oneOf": [RED | {"title": "Red"}, {"const": "b", "title": "B"}, BLUE]}, "", ("like a tomato", "B", "")),
+        ({"oneOf": [{"enum": ["a"], "title": "A"}, {"const": "b", "title": "b"}]}, "", ("", "")),
     ],
 )
 def test_what_is_said_of_values_is_read(schema: Any, description: str, of_values: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
-from ...config.words import JsonObject
+from ...config.words import JsonObject, shown
 from ...questions.asking import Usage
 from ...questions.closed_lists import ClosedList, Names, chosen, closed_lists
 from ...questions.question import Distribution, Question, TextQuestion
@@ -26,6 +26,7 @@ from ..refusal import NO_IMAGES, RefusedError, invalid, json_value
 _CHOICES = ("structured_outputs.choice", "guided_choice")
 _SCHEMAS = ("structured_outputs.json", "guided_json", "response_format.json_schema.schema")
 _HARMLESS = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
+_UNUSED = ("chat_template", "chat_template_kwargs", "documents", "logit_bias", "continue_final_message")
 _INSTRUCTING = ("system", "developer")
 
 
@@ -78,6 +79,11 @@ class ChatRequest(QuestionsRequest):
     guided_regex: Any = Field(default=None, description="refused, as are the two that follow")
     guided_grammar: Any = None
     truncate_prompt_tokens: Any = None
+    chat_template: Any = Field(default=None, description="refused, as are the four that follow, where it says anything")
+    chat_template_kwargs: Any = None
+    documents: Any = None
+    logit_bias: Any = None
+    continue_final_message: Any = None
     n: Literal[1] | None = 1
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
@@ -96,6 +102,12 @@ class _AnswerForm(NamedTuple):
 
 def ask(request: ChatRequest, exchange: Exchange) -> Questions:
     """A question for every field of the answer. Raises RefusedError."""
+    for key in _UNUSED:
+        value = getattr(request, key)
+        if any(value.values()) if isinstance(value, dict) else value:
+            raise invalid(
+                key, f"{shown(value)} is not used: questions have the prompts of this service, without a thought"
+            )
     form = _form(request)
     said = [(message.role, _text(message, f"messages[{index}]")) for index, message in enumerate(request.messages)]
     instructions = [text for role, text in said if role in _INSTRUCTING]
