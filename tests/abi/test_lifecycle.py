@@ -1,6 +1,5 @@
 """Handles: closing in any order and number, use after closing, what is left when nobody closes, leaks."""
 
-import gc
 import os
 import sys
 from collections.abc import Callable
@@ -94,14 +93,6 @@ print("fine")
 """
     done = run_python(code, make_model())
     assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
-
-
-def test_a_context_outlives_the_name_of_its_model(make_model: MakeModel) -> None:
-    expected = cycle(make_model())
-    context = NativeContext(NativeModel(make_model()), **SIZES)
-    gc.collect()
-    assert decode_sequence(context, [1, 2, 3]).sum() == expected
-    context.close()
 
 
 def test_a_model_closed_before_its_context_is_an_error_at_most(make_model: MakeModel, run_python: RunPython) -> None:

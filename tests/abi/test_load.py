@@ -65,18 +65,6 @@ def test_garbage_and_files_cut_short(make_model: MakeModel, tmp_path: Path) -> N
             NativeModel(path)
 
 
-def test_the_reason_is_that_of_this_load(make_model: MakeModel, tmp_path: Path) -> None:
-    """An error names nothing of the loads before it."""
-    missing, garbage = tmp_path / "missing.gguf", tmp_path / "garbage.gguf"
-    garbage.write_bytes(b"garbage")
-    with pytest.raises(ModelError):
-        NativeModel(missing)
-    NativeModel(make_model()).close()
-    with pytest.raises(ModelError) as caught:
-        NativeModel(garbage)
-    assert "missing.gguf" not in str(caught.value)
-
-
 def test_a_message_cannot_move_the_cursor(tmp_path: Path) -> None:
     """It quotes the file: a name of an architecture that clears the screen and adds a line."""
     path = tmp_path / "odd.gguf"

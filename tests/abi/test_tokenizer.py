@@ -118,14 +118,6 @@ def test_a_long_message_is_cut(tmp_path: Path) -> None:
     assert error.message == memory.raw[: room - 1]
 
 
-def test_a_long_text_between_short_ones(model: NativeModel) -> None:
-    short, long = (model.tokenize(" a b" * n, parse_special=False) for n in (1, 2000))
-    assert len(long) > 2000
-    assert (model.tokenize(" a b" * 2000, parse_special=False) == long).all()
-    assert (model.tokenize(" a b", parse_special=False) == short).all()
-    assert joined(model, " a b" * 2000) == b" a b" * 2000
-
-
 PRE_TOKENISERS = [
     "gpt-4o", "llama4", "kanana2", "talkie", "granite-embed-multi-97m", "minimax-m2", "tekken", "deepseek-v3",
     "hunyuan-dense", "hy_v4", "joyai-llm", "minicpm5", "youtu", "jais-2", "exaone-moe", "tiny_aya", "cohere2moe",

@@ -1,6 +1,5 @@
 """Prompt sets that come and go on one engine: answers, room, deadlines, threads, event loops."""
 
-import asyncio
 import signal
 import traceback
 from collections.abc import Sequence
@@ -178,34 +177,6 @@ def test_equal_prompts_have_equal_digests(make_model: MakeModel) -> None:
         assert one == same
         assert hash(one) == hash(same)
         assert len({one, *others}) == 1 + len(others)
-
-
-def test_one_model_serves_several_classifiers(write_config: WriteConfig) -> None:
-    config = load_config(write_config("qwen3", CONFIGURED))
-    with Model.open(config.model, config.runtime) as model:
-        with Classifier.from_config(config, model=model) as one, Classifier.from_config(config, model=model) as other:
-            assert len(model.native.contexts) == 2
-            wanted = one.classify("red dress")
-            assert other.classify("red dress").results == wanted.results
-            one.close()
-            assert other.classify("red dress").results == wanted.results
-        assert model.tokenize("red", parse_special=False).size
-        with Classifier.from_config(config, model=model) as again:
-            assert again.classify("red dress").results == wanted.results
-
-
-def test_an_event_loop_is_not_blocked(classifier: Classifier) -> None:
-    wanted = {query: classifier.classify(query) for query in QUERIES}
-
-    async def ask() -> list[Result]:
-        with classifier.prompt_set([question(1)]) as other:
-            assert (await other.aclassify("red dress")).labels.keys() == {"q1"}
-        return await asyncio.gather(*(classifier.aclassify(query) for query in QUERIES * 8))
-
-    results = asyncio.run(ask())
-    assert [result.query for result in results] == QUERIES * 8
-    for result in results:
-        assert_alike(result, wanted[result.query])
 
 
 def test_a_file_is_opened_once_however_it_is_named(write_config: WriteConfig) -> None:

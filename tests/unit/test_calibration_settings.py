@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from config_texts import FOLDER, parse, refused
+from config_texts import FOLDER, parse
 
 from qcls_gguf.config.fitted import (
     Calibration,
@@ -45,18 +45,6 @@ def test_a_prompts_settings_go_before_the_common_ones() -> None:
     assert (second.prior, second.min_confidence, second.temperature) == ("content_free", 1.0, None)
     assert second.content_free_queries == ("",)
     assert parse(top + PROMPT).calibration == FOLDER / "c.yaml"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("content_free_queries: [a, a]", "prompts.category.content_free_queries[1]: query 'a' is given twice"),
-        ("temperature: 0", "prompts.category.temperature: 0 should be greater than or equal to 0.01"),
-        ("min_confidence: 0.5", "prompts.category.min_confidence: 0.5 needs fallback: give both or neither"),
-    ],
-)
-def test_a_wrong_setting_is_refused(line: str, message: str) -> None:
-    refused(f"{PROMPT}    {line}\n", message)
 
 
 @pytest.mark.parametrize(

@@ -47,16 +47,6 @@ def test_one_line_break_at_the_end_of_a_template_is_dropped(scalar: str, templat
     assert parse(text).prompts[0].prompt_template == template
 
 
-def test_what_is_given_is_taken() -> None:
-    prompt = {"label_prefix": "", "label_end": "<|im_end|>", "scoring": "first_token"}
-    runtime = {"n_gpu_layers": 3, "n_threads": 4, "n_ctx": 512, "n_batch": 64, "flash_attn": True, "kv_type": "q8_0"}
-    numbers = {"max_query_tokens": 9, "max_batch": 2, "warm_query_tokens": 5, "n_shapes": 7}
-    lines = "\n    ".join(f"{key}: {json.dumps(value)}" for key, value in prompt.items())
-    config = parse(with_prompt_line(lines) + f"runtime: {json.dumps({**runtime, **numbers})}\n")
-    assert {key: getattr(config.prompts[0], key) for key in prompt} == prompt
-    assert config.runtime == RuntimeConfig(**runtime, **numbers)  # type: ignore[arg-type]
-
-
 def test_labels_keep_their_order_and_their_text() -> None:
     labels = parse(with_labels("['yes', \"no\", '1', ' tee ', 'null', 红色, 2024-01-01]")).prompts[0].labels
     assert labels == ("yes", "no", "1", " tee ", "null", "红色", "2024-01-01")
@@ -77,43 +67,38 @@ def test_labels_keep_their_order_and_their_text() -> None:
         (with_prompt_line("scoring: [tree]"), "prompts.category.scoring: ['tree'] should be 'tree', 'first_token', "),
         (PROMPT + "model: {path: a.gguf, hf_repo: user/repo}", "model: path and hf_repo are both given: keep one"),
         (PROMPT + "model: {quantization: Q8_0}", "model.quantization: is only for hf_repo, which is not given"),
+        ("prompts: [{prompt_template: '{query}', labels: [x, y]}]", "prompts[0].name: is missing"),
+        ("prompts: [{name: a, prompt_template: null, labels: [x, y]}]", "prompts.a.prompt_template: is missing"),
+        ("prompts: [{name: a, prompt_template: '{query}'}]", "prompts.a.labels: is missing"),
+        (
+            PROMPT.replace("{query}", "{query} {query}"),
+            "prompts.category.prompt_template: has 2 {query} slots: it needs",
+        ),
+        (PROMPT + "runtime: {flash_attn: 1}", "runtime.flash_attn: 1 should be true or false, or 'auto'"),
+        (
+            PROMPT + "runtime: {kv_type: q5_1}",
+            "runtime.kv_type: 'q5_1' should be 'f16', 'q8_0', 'bf16'",
+        ),
+        (
+            PROMPT + "scoring: tree\nforce_single_token_labels: true",
+            "force_single_token_labels: true contradicts",
+        ),
+        (
+            with_prompt_line("content_free_queries: [a, a]"),
+            "prompts.category.content_free_queries[1]: query 'a' is",
+        ),
+        (with_prompt_line("temperature: 0"), "prompts.category.temperature: 0 should be greater than or equal to 0.01"),
     ],
 )
 def test_what_is_wrong_is_refused_at_its_place(text: str, message: str) -> None:
     refused(text, message)
 
 
-@pytest.mark.parametrize("key", ["name", "prompt_template", "labels"])
-@pytest.mark.parametrize("null", [True, False])
-def test_a_missing_key_of_a_prompt_is_refused(key: str, null: bool) -> None:
-    lines = {"name": "a", "prompt_template": "'{query}'", "labels": "[x, y]"}
-    if null:
-        lines[key] = "null"
-    else:
-        del lines[key]
-    text = "prompts: [{" + ", ".join(f"{k}: {v}" for k, v in lines.items()) + "}]"
-    refused(text, f"prompts[0].{key}: is missing" if key == "name" else f"prompts.a.{key}: is missing")
-
-
-@pytest.mark.parametrize(("template", "n_slots"), [("no slot", 0), ("{query} {query}", 2), ("{Color}{ age }", 0)])
-def test_a_template_needs_exactly_one_slot(template: str, n_slots: int) -> None:
-    refused(
-        PROMPT.replace("query: {query} label:", template),
-        f"prompts.category.prompt_template: has {n_slots} {{query}} slots: it needs exactly one",
-    )
-
-
 @pytest.mark.parametrize("key", ["name", "prompt_template", "label_prefix", "label_end"])
 def test_half_a_surrogate_pair_is_refused(key: str) -> None:
-    lines = {"name": "a", "prompt_template": '"{query}"', "labels": "[x, y]"}
-    lines[key] = r'"{query} \ud800"'
-    with pytest.raises(ConfigError, match="Unicode"):
-        parse("prompts: [{" + ", ".join(f"{k}: {v}" for k, v in lines.items()) + "}]")
     values: dict[str, Any] = {"name": "a", "prompt_template": "{query}", "labels": ("x", "y"), key: "{query} \ud800"}
     with pytest.raises(ConfigError, match=rf"{key}: .* is not valid Unicode"):
         PromptConfig(**values)
-    with pytest.raises(ConfigError, match=r"prompts\.a\.labels\[1\]: .* is not valid Unicode"):
-        PromptConfig(name="a", prompt_template="{query}", labels=("x", "\udc00"))
 
 
 @pytest.mark.parametrize(
@@ -131,18 +116,6 @@ def test_half_a_surrogate_pair_is_refused(key: str) -> None:
 )
 def test_a_prompts_scoring_goes_before_the_common_one(top: str, own: str, scoring: str) -> None:
     assert parse(with_prompt_line(own) + top).prompts[0].scoring == scoring
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (("scoring: tree", "force_single_token_labels: true"), "true contradicts scoring: tree: remove one of the two"),
-        (("force_single_token_labels: 1",), "1 should be true or false"),
-    ],
-)
-def test_a_contradiction_about_scoring_is_refused_at_both_levels(lines: tuple[str, ...], message: str) -> None:
-    refused(PROMPT + "\n".join(lines), f"force_single_token_labels: {message}")
-    refused(with_prompt_line("\n    ".join(lines)), f"prompts.category.force_single_token_labels: {message}")
 
 
 def test_a_prompts_label_end_goes_before_the_common_one() -> None:
@@ -172,18 +145,6 @@ def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, high: int, w
     for value in (1.0, True, None, "1", [1], "some", *({"auto", "all"} - set(words))):
         text = f"{PROMPT}runtime: {{{key}: {json.dumps(value)}}}"
         refused(text, f"runtime.{key}: {value!r} should be a whole number{choices}")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        *((f"flash_attn: {value}", "should be true or false, or 'auto'") for value in ("1", "enabled", "[true]")),
-        *((f"kv_type: {value}", "should be 'f16', 'q8_0', 'bf16', 'f32' or 'q4_0'") for value in ("q5_1", "[f16]")),
-    ],
-)
-def test_a_value_that_is_no_choice_is_refused(line: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=rf"runtime\.{line.partition(':')[0]}: .* {message}$"):
-        parse(f"{PROMPT}runtime: {{{line}}}")
 
 
 def test_python_code_may_give_what_a_file_may() -> None:

@@ -1,7 +1,6 @@
 """Configurations as files and as Python values: names, paths, encodings, every mistake with its line, the schema."""
 
 import json
-import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -47,17 +46,6 @@ def test_a_home_folder_that_nobody_has_is_refused() -> None:
         parse(PROMPT + "model: {path: ~no-such-user/a.gguf}\n")
 
 
-@pytest.mark.parametrize("content", [b"", b"- a\n", b"prompts: [", PROMPT.encode() * 2, PROMPT.encode() + b"x: 1\n"])
-def test_a_refusal_begins_with_the_file(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_bytes(content)
-    with pytest.raises(ConfigError) as text_error:
-        parse(content.decode())
-    with pytest.raises(ConfigError) as file_error:
-        load_config(file)
-    assert str(file_error.value) == f"{file}: {text_error.value}"
-
-
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "latin-1.yaml"
     text = with_labels("[très, tee]")
@@ -74,27 +62,6 @@ def test_a_model_is_no_configuration(tmp_path: Path) -> None:
         load_config(path)
 
 
-def test_a_configuration_made_in_python_is_checked_as_a_file_is() -> None:
-    config = parse(MISSION)
-    first: Any = config.prompts[0]
-    # only a file's template ends in a line break that nobody means
-    assert first.changed(prompt_template="{query}\n\n").prompt_template == "{query}\n\n"
-    wrong: list[tuple[Callable[[], object], str]] = [
-        (lambda: config.changed(prompts=()), "prompts: () should have at least 1 item, not 0"),
-        (lambda: config.changed(prompts=(first, first)), "prompts[1]: name 'category' is given twice"),
-        (lambda: config.changed(runtime=3), "runtime: expected keys and values, got a number"),
-        (lambda: first.changed(lable_prefix=" "), "prompts.category.lable_prefix: unknown key, did you mean label_"),
-        (lambda: PromptConfig(name="a"), "prompts.a.prompt_template: is missing"),  # type: ignore[call-arg]
-        (
-            lambda: RuntimeConfig(n_ctx=10**5000),
-            "runtime.n_ctx: a number of thousands of digits should be less than or equal to",
-        ),
-    ]
-    for make, message in wrong:
-        with pytest.raises(ConfigError, match=f"{re.escape(message)}"):
-            make()
-
-
 def test_a_configuration_is_unchangeable_and_its_parts_are_given_by_name() -> None:
     config = parse(MISSION)
     with pytest.raises(ValueError, match="frozen"):
@@ -102,18 +69,6 @@ def test_a_configuration_is_unchangeable_and_its_parts_are_given_by_name() -> No
     with pytest.raises(TypeError):
         RuntimeConfig(3)  # type: ignore[call-arg]
     assert hash(config) == hash(parse(MISSION))
-
-
-def test_settings_are_values() -> None:
-    """They go to other processes, are keys of dictionaries, and are told apart by their repr."""
-    config, again = parse(PROMPT), parse(PROMPT)
-    other = config.prompts[0].changed(label_prefix="")
-    assert pickle.loads(pickle.dumps(config)) == config
-    for part, equal in ((config, again), (config.prompts[0], again.prompts[0]), (ModelConfig(), ModelConfig())):
-        assert {part: 1}[equal] == 1
-        assert repr(part) == repr(equal)
-    assert other not in {config.prompts[0]: 1}
-    assert repr(other) != repr(config.prompts[0])
 
 
 def test_paths_given_in_python_start_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,27 +91,6 @@ def table(folder: Path, name: str, text: str, column: str | None = None) -> list
     return list(read_queries(str(path), Reading(query=column), blank=True))
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_a_table_keeps_its_lines(delimiter: str, tmp_path: Path) -> None:
-    text = 'sku,title,x\nA1,"red ""dress"", long",1\n"A\n2",blue jeans,2\n\nA3,,3\nA4,short\n'
-    text = text.replace('dress"", long', 'dress""; long').replace(",", delimiter)
-    first, second, blank, no_query, short = table(tmp_path, "items.csv", text, "title")
-    assert said(first) == ('red "dress"; long', None, 2)
-    assert said(second) == ("blue jeans", None, 3)
-    assert blank.is_blank
-    assert no_query.is_blank
-    assert said(short) == ("short", "line 7 has 2 fields, the header 3: write empty ones, too", 7)
-
-
-@pytest.mark.parametrize("delimiter", [",", "\t"])
-@pytest.mark.parametrize("names", [["sku", "query"], ["query", "a, b; c\td"], ["query"]])
-def test_names_of_columns_may_all_be_quoted(delimiter: str, names: list[str], tmp_path: Path) -> None:
-    rows = [names, ["red dress"] * len(names)]
-    text = "".join(delimiter.join(f'"{field}"' for field in row) + "\r\n" for row in rows)
-    (line,) = table(tmp_path, "items.csv", text)
-    assert (line.text, line.error) == ("red dress", None)
-
-
 def test_json_lines_are_told_apart(tmp_path: Path) -> None:
     text = '{"query": "red dress", "n": 7}\n\n{"query": 3}\nnope\n'
     good, blank, number, broken = table(tmp_path, "items.jsonl", text)
@@ -166,20 +145,6 @@ def test_json_lines(tmp_path: Path) -> None:
         (3, "", {"category": ("a|b",)}),
     ]
     assert len(found.sha256) == 64
-
-
-def test_csv(tmp_path: Path) -> None:
-    found = labelled(
-        tmp_path,
-        '\ufeffcategory,query,user\r\ndress,"red, ""new""\ndress",girl|none\r\n\r\na|b,x,\r\n,y,boy\r\n',
-        "rows.CSV",
-    )
-    assert found.bad == ()
-    assert rows(found) == [
-        (2, 'red, "new"\ndress', {"category": ("dress",), "user": ("girl", "none")}),
-        (5, "x", {"category": ("a|b",)}),
-        (6, "y", {"user": ("boy",)}),
-    ]
 
 
 @pytest.mark.parametrize(

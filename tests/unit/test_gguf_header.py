@@ -210,11 +210,6 @@ def test_a_type_is_what_gguf_takes_it_for(kind: gguf.GGMLQuantizationType) -> No
     assert np.array_equal(values[~is_nan].view(np.uint32), wanted[~is_nan].view(np.uint32))
 
 
-@pytest.mark.parametrize("number", [4, 5, 31, 38, 200, 1 << 31, (1 << 32) - 1])
-def test_a_number_that_no_type_has(number: int) -> None:
-    assert type_block(number) is None
-
-
 def test_files_are_named_as_gguf_names_them() -> None:
     def name(**scalars: Scalar) -> str:
         keys = {f"general.{key}": value for key, value in scalars.items()}

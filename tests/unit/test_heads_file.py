@@ -121,20 +121,6 @@ def test_nothing_is_unpacked_to_more_than_is_read(tmp_path: Path, monkeypatch: p
         read_heads(config, None)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ({"name": "colour"}, "is no prompt of the configuration"),
-        ({"labels": ("red", "none", "blue")}, "other labels"),
-        ({"prompt_template": "{query}:"}, "another text"),
-    ],
-)
-def test_heads_of_other_prompts_are_refused(prompt: dict[str, Any], message: str, tmp_path: Path) -> None:
-    config = written(tmp_path).changed(prompts=(PROMPT.changed(**prompt),))
-    with pytest.raises(ConfigError, match=message):
-        read_heads(config, None)
-
-
 def test_the_scoring_counts_beside_the_labels_texts_only(tmp_path: Path) -> None:
     other = (PROMPT.changed(scoring="joint"),)
     assert read_heads(written(tmp_path).changed(prompts=other), None)

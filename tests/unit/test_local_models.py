@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from qcls_gguf.model.find import (
     installed,
     local_models,
     manifest_of,
-    packaged_models,
 )
 from qcls_gguf.model.find import shown as shown_name
 from qcls_gguf.report.document import Table
@@ -105,17 +103,6 @@ def test_a_model_that_is_not_one_whole_file_is_refused(
     with pytest.raises(ModelError, match=message):
         find_ollama_model("tiny")
     assert list(installed()) == []
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
-def test_a_store_that_may_not_be_read_is_told(store: Path) -> None:
-    add_model(store, b"weights")
-    (store / "manifests").chmod(0)
-    try:
-        with pytest.raises(ModelError, match="cannot be read"):
-            find_ollama_model("tiny")
-    finally:
-        (store / "manifests").chmod(0o755)
 
 
 @pytest.mark.parametrize("given", [{"path": "ollama:tiny"}, {"path": Path("ollama:tiny")}, {"ollama": "tiny"}])
@@ -205,13 +192,3 @@ def test_a_package_without_a_model_is_refused(site: Path, text: str, what: str) 
     install(site, "words")
     with pytest.raises(ModelError, match=what):
         find_packaged_model(text)
-
-
-def test_models_of_packages_are_listed(site: Path) -> None:
-    install(site, "tiny-model", "tiny.gguf")
-    install(site, "two-models", "b.gguf", "a.gguf")
-    names = ["tiny-model", "two-models/a.gguf", "two-models/b.gguf"]
-    assert [name for name, path in packaged_models() if path.is_relative_to(site)] == names
-    record = models_record(model for model in local_models() if model[2].is_relative_to(site))
-    assert [model.name for model in record.models] == [f"package:{name}" for name in names]
-    assert {(model.source, model.arch) for model in record.models} == {("package", "qwen3")}

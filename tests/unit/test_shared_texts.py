@@ -121,11 +121,6 @@ def test_the_slot_is_the_labels_in_their_order() -> None:
     assert check_config(Config(prompts=(swapped,))).prompts == (swapped,)
 
 
-@pytest.mark.parametrize("labels", [["dress", "none"], ["{query}", "{labels}", "none"]])
-def test_a_template_without_the_slot_stays_as_it_is(labels: list[str]) -> None:
-    assert parse("of {query}: {label}", labels).expanded_template == "of {query}: {label}"
-
-
 @pytest.mark.parametrize("label", ["{label}", "labels", "{", "{}", "%s", "\\1"])
 def test_a_label_that_looks_like_a_slot_is_text(label: str) -> None:
     assert parse("of {labels}: {query}", [label, "none"]).expanded_template == f"of {label}, none: {{query}}"
