@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import count
 from statistics import fmean
 from time import perf_counter_ns
 
@@ -18,7 +17,7 @@ from ..errors import ConfigError, PlanError
 from ..model.header import GgufHeader, TensorInfo
 from ..opening import ClassifierOpener
 from ..prompts.prompt_set import read_depths
-from ..report.environment import environment, gpu_free_bytes, gpu_state, rss_bytes
+from ..report.environment import environment, gpu_free_bytes, rss_bytes
 from ..score.result import STAGES, Counts
 from ..statistics import quantiles, spread
 from .queries import QuerySet, file_queries, made_queries
@@ -60,25 +59,17 @@ class Workload:
     counts: list[Counts] = field(default_factory=list)
     n_reused: int = 0
     """decodes that found their graph built"""
-    n_cuda_graphs: int | None = None
-    """CUDA graphs that were launched; None in a build without CUDA"""
-
-    def warm_up(self, n: int) -> None:
-        """Send n requests that are not counted."""
-        for i in range(n):
-            self.classifier.classify_batch(self.requests[i % len(self.requests)])
 
     def send(self, number: int) -> None:
-        """Send a request by its number, from 0, and keep what it took."""
+        """Send a request by its number, and keep what it took; below 0 it only warms up."""
         context = self.classifier.engine.context
-        before = context.counters()
-        begun = perf_counter_ns()
+        before, begun = context.counters(), perf_counter_ns()
         results = self.classifier.classify_batch(self.requests[number % len(self.requests)])
-        self.total_ms.append((perf_counter_ns() - begun) / 1e6)
-        after = context.counters()
-        self.n_reused += after.n_graphs_reused - before.n_graphs_reused
-        if after.n_cuda_graphs >= 0:
-            self.n_cuda_graphs = (self.n_cuda_graphs or 0) + after.n_cuda_graphs - before.n_cuda_graphs
+        ms = (perf_counter_ns() - begun) / 1e6
+        if number < 0:
+            return
+        self.total_ms.append(ms)
+        self.n_reused += context.counters().n_graphs_reused - before.n_graphs_reused
         for stage, ms in results[0].stage_ms.items():
             self.stage_ms[stage].append(ms)
         self.counts.append(results[0].counts)
@@ -95,43 +86,43 @@ class Workload:
             batch=batch,
             n_requests=len(self.counts),
             total_ms=_quantiles(self.total_ms),
-            p50_runs_ms=tuple(p50_runs),
             p50_spread=spread(p50_runs),
             stage_ms={stage: _quantiles(values) for stage, values in self.stage_ms.items()},
             n_tokens_new=fmean(counts.n_tokens_new for counts in self.counts),
             n_tokens_cached=fmean(counts.n_tokens_cached for counts in self.counts),
-            n_positions=fmean(counts.n_positions for counts in self.counts),
             n_decodes=n_decodes / len(self.counts),
             graph_reuse_rate=self.n_reused / n_decodes,
-            cuda_graphs_per_decode=None if self.n_cuda_graphs is None else self.n_cuda_graphs / n_decodes,
         )
 
 
 def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> BenchmarkRecord:
     """Measure, and return the record that `qcls-gguf bench` prints as JSON. All classifiers are open together.
 
-    Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
+    The next request is sent when the answer to the last one is there; the workloads of a size take turns, so that a
+    machine that becomes slower or faster affects all alike. Raises ConfigError for what cannot be measured, before
+    anything is; and what Classifier raises.
     """
-    _check_settings(settings)
+    batch = max(settings.batches)
+    for config in settings.configs:
+        if batch > config.runtime.max_batch:
+            limit = f"{config.path or 'the configuration'} has runtime.max_batch: {config.runtime.max_batch}"
+            raise ConfigError(f"`batch` {batch}: {limit}: raise it, or choose a smaller batch")
     queries = None if settings.input is None else file_queries(settings.input, settings.reading)
     stems = [config.path.stem if config.path else "config" for config in settings.configs]
     with ExitStack() as stack:
-        workloads, classifiers = list[Workload](), list[ClassifierRecord]()
+        sizes: dict[tuple[str, int], list[Workload]] = {}
+        classifiers = list[ClassifierRecord]()
         for index, (stem, config) in enumerate(zip(stems, settings.configs, strict=True), 1):
             n = stems[:index].count(stem)  # a number where it is not the first of the name
-            name = stem if n == 1 else f"{stem} ({n})"
-            started, its_workloads = stack.enter_context(_started(name, config, settings, queries, opener))
+            started, workloads = _started(stem if n == 1 else f"{stem} ({n})", config, settings, queries, opener, stack)
             classifiers.append(started)
-            workloads += its_workloads
-        gpu_before = gpu_state() if classifiers[0].model.n_gpu_layers else None
-        n_sizes = len(workloads) // len(classifiers)
-        sizes = [workloads[index::n_sizes] for index in range(n_sizes)]
-        sent, n_sent = count(1), settings.n_repeats * settings.n_requests * len(workloads)
-        for _ in range(settings.n_repeats):
-            for size in sizes:
-                for workload in size:
-                    workload.warm_up(settings.n_warm_up)
-                send_in_turns(size, settings.n_requests, lambda: opener.on_progress("requests", next(sent), n_sent))
+            for workload in workloads:
+                sizes.setdefault((workload.queries, len(workload.requests[0])), []).append(workload)
+        numbers = range(-settings.n_warm_up, settings.n_requests)
+        turns = [(size, number) for _ in range(settings.n_repeats) for size in sizes.values() for number in numbers]
+        for size, number in opener.progress("requests", turns):
+            for workload in size:
+                workload.send(number)
         return BenchmarkRecord(
             environment=environment(settings.configs[0]),
             classifiers=tuple(classifiers),
@@ -139,77 +130,51 @@ def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> Benchmar
             n_requests=settings.n_requests,
             n_warm_up=settings.n_warm_up,
             n_repeats=settings.n_repeats,
-            workloads=tuple(workload.record(settings.n_repeats) for size in sizes for workload in size),
-            gpu_before=gpu_before,
+            workloads=tuple(workload.record(settings.n_repeats) for size in sizes.values() for workload in size),
         )
 
 
-def send_in_turns(workloads: Sequence[Workload], n_requests: int, on_request: Callable[[], None]) -> None:
-    """Send n_requests of every workload, in turns, so that a machine that becomes slower or faster affects all alike.
-
-    The next request is sent when the answer to the last one is there.
-    """
-    for number in range(n_requests):
-        for workload in workloads:
-            workload.send(number)
-            on_request()
-
-
-def _check_settings(settings: BenchmarkSettings) -> None:
-    """Refuse what a configuration does not allow, before anything is loaded. Raises ConfigError."""
-    batch, n = max(settings.batches), max(lengths[-1] for lengths in settings.query_tokens)
-    for config in settings.configs:
-        runtime, place = config.runtime, config.path or "the configuration"
-        if batch > runtime.max_batch:
-            limit = f"{place} has runtime.max_batch: {runtime.max_batch}"
-            raise ConfigError(f"`batch` {batch}: {limit}: raise it, or choose a smaller batch")
-        if settings.input is None and n > runtime.max_query_tokens:
-            limit = f"{place} has runtime.max_query_tokens: {runtime.max_query_tokens}"
-            raise ConfigError(f"`query_tokens` {n}: {limit}: raise it, or choose shorter queries")
-
-
-@contextmanager
 def _started(
-    name: str, config: Config, settings: BenchmarkSettings, queries: QuerySet | None, opener: ClassifierOpener
-) -> Iterator[tuple[ClassifierRecord, list[Workload]]]:
-    """A classifier after its first request, closed in the end, and its workloads. Raises what Classifier raises."""
-    free_before, rss_before = gpu_free_bytes(), rss_bytes()
-    with opener.open(config) as classifier:
-        model = classifier.engine.model
-        _, depth = read_depths([classifier.compiled], model.facts.n_layer)
-        made = [made_queries(model, lengths) for lengths in settings.query_tokens]
-        query_sets = [queries] if queries else made
-        for query_set in query_sets:
-            _check_queries(classifier, query_set, max(settings.batches))
-        begun = perf_counter_ns()
-        classifier.classify_batch(query_sets[0].queries[: settings.batches[0]])
-        first_request_ms, free_after = (perf_counter_ns() - begun) / 1e6, gpu_free_bytes()
-        used_gpu = None if free_before is None or free_after is None else free_before - free_after
-        record = ClassifierRecord(
-            name=name,
-            config=str(config.path) if config.path else None,
-            n_prompts=len(classifier.prompts),
-            scoring=tuple(sorted({prompt.scoring for prompt in classifier.config.prompts})),
-            runtime=classifier.config.runtime,
-            model=classifier.model,
-            weight_bytes=weight_bytes(
-                model.header, model.file.tensors.values(), head=classifier.compiled.exact, depth=depth
-            ),
-            startup_ms=classifier.startup_ms,
-            first_request_ms=first_request_ms,
-            rss_before_bytes=rss_before,
-            rss_bytes=rss_bytes(),
-            gpu_bytes=used_gpu,
-        )
-        workloads = []
-        for query_set in query_sets:
-            n = len(query_set.queries)
-            for batch in settings.batches:  # a cycle of n requests for n queries
-                requests = [[query_set.queries[(i * batch + j) % n] for j in range(batch)] for i in range(n)]
-                workloads.append(
-                    Workload(config=name, classifier=classifier, queries=query_set.name, requests=requests)
-                )
-        yield record, workloads
+    name: str,
+    config: Config,
+    settings: BenchmarkSettings,
+    queries: QuerySet | None,
+    opener: ClassifierOpener,
+    stack: ExitStack,
+) -> tuple[ClassifierRecord, list[Workload]]:
+    """A classifier after its first request, closed with the stack, and its workloads. Raises what Classifier raises."""
+    free_before = gpu_free_bytes()
+    classifier = stack.enter_context(opener.open(config))
+    model = classifier.engine.model
+    _, depth = read_depths([classifier.compiled], model.facts.n_layer)
+    query_sets = [queries] if queries else [made_queries(model, lengths) for lengths in settings.query_tokens]
+    for query_set in query_sets:
+        _check_queries(classifier, query_set, max(settings.batches))
+    begun = perf_counter_ns()
+    classifier.classify_batch(query_sets[0].queries[: settings.batches[0]])
+    first_request_ms, free_after = (perf_counter_ns() - begun) / 1e6, gpu_free_bytes()
+    record = ClassifierRecord(
+        name=name,
+        config=str(config.path) if config.path else None,
+        n_prompts=len(classifier.prompts),
+        scoring=tuple(sorted({prompt.scoring for prompt in classifier.config.prompts})),
+        runtime=classifier.config.runtime,
+        model=classifier.model,
+        weight_bytes=weight_bytes(
+            model.header, model.file.tensors.values(), head=classifier.compiled.exact, depth=depth
+        ),
+        startup_ms=classifier.startup_ms,
+        first_request_ms=first_request_ms,
+        rss_bytes=rss_bytes(),
+        gpu_bytes=None if free_before is None or free_after is None else free_before - free_after,
+    )
+    workloads = []
+    for query_set in query_sets:
+        n = len(query_set.queries)
+        for batch in settings.batches:  # a cycle of n requests for n queries
+            requests = [[query_set.queries[(i * batch + j) % n] for j in range(batch)] for i in range(n)]
+            workloads.append(Workload(config=name, classifier=classifier, queries=query_set.name, requests=requests))
+    return record, workloads
 
 
 def _check_queries(classifier: Classifier, queries: QuerySet, largest_batch: int) -> None:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from ..config.schema import RuntimeConfig
 from ..report.document import TEXT, Document, Paragraph, Table, facts, measured, provenance
-from ..report.environment import Environment, GpuState
+from ..report.environment import Environment
 from ..report.record import Record
 from ..score.result import STAGES, ModelInfo
 
@@ -37,8 +37,7 @@ class ClassifierRecord(Record):
     weight_bytes: int = Field(description="weights that a decode reads; of experts the share that a token uses")
     startup_ms: dict[str, float] = Field(description="by step of the start-up")
     first_request_ms: float = Field(description="time of the first request")
-    rss_before_bytes: int = Field(description="memory of the process before the start")
-    rss_bytes: int = Field(description="after the start and the first request")
+    rss_bytes: int = Field(description="memory of the process after the start and the first request")
     gpu_bytes: int | None = Field(description="what that took of the GPUs' free memory; null where there is none")
 
 
@@ -52,15 +51,12 @@ class WorkloadRecord(Record):
     batch: int = Field(description="queries of a request")
     n_requests: int = Field(description="requests that were timed")
     total_ms: Quantiles = Field(description="time of a request as its caller sees it")
-    p50_runs_ms: tuple[float, ...] = Field(description="the medians of the repetitions")
-    p50_spread: float | None = Field(description="(largest - smallest) / median of them; null for one repetition")
+    p50_spread: float | None = Field(description="(largest - smallest) / median of the repetitions' medians, or null")
     stage_ms: dict[str, Quantiles] = Field(description="by stage of a request")
     n_tokens_new: float = Field(description="tokens fed to the model")
     n_tokens_cached: float = Field(description="tokens of the rendered prompts, taken from the cache")
-    n_positions: float = Field(description="hidden states that are read")
     n_decodes: float = Field(description="decodes")
     graph_reuse_rate: float = Field(description="share of the decodes that reused a graph, 0 to 1")
-    cuda_graphs_per_decode: float | None = Field(description="CUDA graphs launched; null in a build without CUDA")
 
 
 class BenchmarkRecord(Record):
@@ -73,31 +69,19 @@ class BenchmarkRecord(Record):
     n_warm_up: int = Field(description="requests before them that are not counted")
     n_repeats: int = Field(description="how often all of it was repeated")
     workloads: tuple[WorkloadRecord, ...]
-    gpu_before: GpuState | None = Field(description="before the first request; null where none is queried or computes")
 
 
 def benchmark_document(record: BenchmarkRecord) -> Document:
     """All that is shown of a record: where and how it was measured, then tables."""
-    times, counts = dict.fromkeys(("min", "p50", "p90", "p99"), measured), dict.fromkeys(("new", "cached"), ".1f")
-    model = record.classifiers[0].model
+    model, gpu, workloads = record.classifiers[0].model, record.environment.gpu, record.workloads
     sent = f"{record.n_requests} × {record.n_repeats} of a kind, one when the last is answered, configurations in turns"
     conditions = {**provenance(model, record.environment), "requests": sent}
     if model.n_gpu_layers:
-        conditions["GPU"] = f"before: {_gpu_text(record.gpu_before)}; after: {_gpu_text(record.environment.gpu)}"
-    of_time, of_stages, of_tokens = list[list[object]](), list[list[object]](), list[list[object]]()
-    for workload in record.workloads:
-        name, ms = workload.name, workload.total_ms
-        of_time.append([name, ms.min, ms.p50, ms.p90, ms.p99, workload.p50_spread])
-        of_stages.append([name, *(workload.stage_ms[stage].p50 for stage in STAGES)])
-        tokens = workload.n_tokens_new, workload.n_tokens_cached
-        of_tokens.append([name, *tokens, workload.n_decodes, workload.graph_reuse_rate])
-    of_start = [
-        [
-            *(started.name, sum(started.startup_ms.values()), started.first_request_ms, started.weight_bytes / 1e6),
-            *(started.rss_bytes / 2**20, started.gpu_bytes and started.gpu_bytes / 2**20),
-        ]
-        for started in record.classifiers
-    ]
+        conditions["GPU"] = f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz" if gpu else "not known (needs the extra `bench`)"
+        if gpu and gpu.throttle_reasons:
+            conditions["GPU"] += f", held down by {', '.join(gpu.throttle_reasons)}"
+    times = tuple(Quantiles.model_fields)
+    tokens = {"new": ".1f", "cached": ".1f", "decodes": ".1f", "graphs reused": ".0%"}
     start = dict.fromkeys(("start-up ms", "first request ms", "weights MB"), measured)
     return Document(
         title=f"Benchmark of {', '.join(classifier.name for classifier in record.classifiers)}",
@@ -105,25 +89,35 @@ def benchmark_document(record: BenchmarkRecord) -> Document:
             facts(conditions),
             None if record.input else Paragraph(_MADE),
             Table(
-                columns={"total ms": TEXT, **times, "spread": ".1%"},
-                rows=of_time,
+                columns={"total ms": TEXT, **dict.fromkeys(times, measured), "spread": ".1%"},
+                rows=[
+                    [work.name, *(getattr(work.total_ms, name) for name in times), work.p50_spread]
+                    for work in workloads
+                ],
                 note="Spread: the largest less the smallest p50 of the repetitions, by their median.",
             ),
-            Table(columns={"stages, p50 ms": TEXT, **dict.fromkeys(STAGES, measured)}, rows=of_stages),
             Table(
-                columns={"tokens a request": TEXT, **counts, "decodes": ".1f", "graphs reused": ".0%"}, rows=of_tokens
+                columns={"stages, p50 ms": TEXT, **dict.fromkeys(STAGES, measured)},
+                rows=[[work.name, *(work.stage_ms[stage].p50 for stage in STAGES)] for work in workloads],
+            ),
+            Table(
+                columns={"tokens a request": TEXT, **tokens},
+                rows=[
+                    [work.name, work.n_tokens_new, work.n_tokens_cached, work.n_decodes, work.graph_reuse_rate]
+                    for work in workloads
+                ],
             ),
             Table(
                 columns={"start": TEXT, **start, **dict.fromkeys(("RSS MiB", "GPU memory MiB"), ".0f")},
-                rows=of_start,
+                rows=[
+                    [
+                        *(started.name, sum(started.startup_ms.values()), started.first_request_ms),
+                        *(started.weight_bytes / 1e6, started.rss_bytes / 2**20),
+                        started.gpu_bytes and started.gpu_bytes / 2**20,
+                    ]
+                    for started in record.classifiers
+                ],
                 note="Weights: what a decode reads of them.",
             ),
         ],
     )
-
-
-def _gpu_text(gpu: GpuState | None) -> str:
-    if gpu is None:
-        return "not known (needs the extra `bench`)"
-    held = f", held down by {', '.join(gpu.throttle_reasons)}" if gpu.throttle_reasons else ""
-    return f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz{held}"
