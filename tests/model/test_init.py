@@ -1,18 +1,25 @@
 """`init` as its users run it."""
 
 import json
+import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chat_templates import CHATS
 from commands import invoked
 from conftest import MakeModel
 
-from qcls_gguf import Classifier, load_config
-from qcls_gguf.config.load import config_json_schema
-from qcls_gguf.evaluation.evaluate import try_prior
+from qcls_gguf import Classifier
+from qcls_gguf.config.load import config_json_schema, parse_config
+from qcls_gguf.data.labelled import PLAIN_COLUMNS
+from qcls_gguf.drafting.draft import Draft, DraftModel, DraftPrompt, draft_text
+from qcls_gguf.learning.search import search
 from qcls_gguf.opening import ClassifierOpener
+
+LABELS = ("red", "blue", "none")
 
 
 def init(*arguments: object) -> tuple[int, str]:
@@ -91,34 +98,46 @@ def test_a_source_is_needed_and_sources_exclude_each_other(tmp_path: Path) -> No
     assert not Path(out).exists()
 
 
-def test_a_configuration_is_tried_on_the_rows(chat_model: Path, tmp_path: Path) -> None:
-    """How many are right, and whether the prior helps, against classifiers; --quick loads nothing."""
-    out, data = tmp_path / "c.yaml", tmp_path / "rows.csv"
+@pytest.mark.parametrize(
+    ("change", "labels"),
+    [({}, LABELS), ({"cue": "Answer:"}, LABELS), ({"has_rules": False}, LABELS[::-1]),
+     ({"with_prior": ("color",)}, LABELS), ({"with_prior": ("color",)}, ("blue", "none", "red"))],
+)  # fmt: skip
+def test_rows_choose_the_wording_that_answers_them(
+    change: dict[str, Any], labels: tuple[str, ...], chat_model: Path, tmp_path: Path
+) -> None:
+    """The rows' labels are the answers of one wording, but for every tenth row."""
     queries = [f"{word} dress {i}" for i in range(40) for word in ("red", "blue", "plain")]
+    model, prompt = DraftModel(settings={"path": str(chat_model)}, why=""), DraftPrompt(name="color", labels=LABELS)
+    draft = Draft(prompts=(prompt,), model=model, source="")
+    taught = replace(draft, prompts=(replace(prompt, labels=labels),), **change)
 
-    def write(labels: list[str]) -> None:
-        rows = [f"{query},{label}" for query, label in zip(queries, labels, strict=True)]
-        data.write_text("\n".join(["query,color", *rows]))
+    def answers(draft: Draft) -> list[str]:
+        with Classifier.from_config(parse_config(draft_text(draft, tmp_path), folder=tmp_path)) as classifier:
+            return [classifier.classify(query).labels["color"] for query in queries]
 
-    write(["red", "blue", "none"] * 40)
+    given = [("none" if place % 10 == 0 else label) for place, label in enumerate(answers(taught))]
+    data = tmp_path / "rows.csv"
+    data.write_text("\n".join(["query,color", *map(",".join, zip(queries, given, strict=True))]))
+    with ClassifierOpener() as opener:
+        chosen, remarks = search(draft, tmp_path, data, PLAIN_COLUMNS, opener)
+    n_right, n_taught = (sum(map(str.__eq__, answers(d), given)) for d in (chosen, taught))
+    assert n_right >= n_taught - 6, remarks  # within a standard error of the best
+    stated = re.search(r"([0-9.]+)% of rows expected right", chosen.prompts[0].note)
+    assert stated
+    assert abs(float(stated[1]) / 100 - n_taught / 120) < 0.12
+
+
+def test_init_writes_what_rows_say(chat_model: Path, tmp_path: Path) -> None:
+    """--quick loads no model; too few rows choose nothing."""
+    out, data = tmp_path / "c.yaml", tmp_path / "rows.csv"
     options = ("--data", data, "-m", chat_model, "-o", out, "--force")
-    assert "rows right" not in init(*options, "--quick")[1]
-    config = load_config(out)
-    with Classifier.from_config(config) as classifier:
-        plain = [classifier.classify(query).labels["color"] for query in queries]
-    with Classifier.from_config(config.changed(prompts=(config.prompts[0].changed(prior="content_free"),))) as prior:
-        shifted = [prior.classify(query).labels["color"] for query in queries]
-    assert plain != shifted
-    for right, helps in ((plain, False), (shifted, True)):
-        labels = [*right[:105], *["red", "blue", "none"] * 5]
-        write(labels)
-        with ClassifierOpener() as opener:
-            tried = try_prior(config, data, opener)["color"]
-        found = [sum(map(str.__eq__, answers, labels)) / 120 for answers in (plain, shifted)]
-        assert (tried.statistics.accuracy, tried.with_prior) == pytest.approx(found)
-        assert tried.helps == (helps and tried.lost is None)
+    for n, words in ((20, "of rows expected right ("), (19, "57 rows can be used: too few to choose a wording by")):
+        rows = [f"{word} dress {i},{word}" for i in range(n) for word in ("red", "blue", "none")]
+        data.write_text("\n".join(["query,color", *rows]))
         code, said = init(*options)
         assert code == 0
-        assert "of 120 rows right" in said
-        assert "of 120 rows right" in " ".join(out.read_text().replace("#", "").split())
-        assert (load_config(out).prompts[0].prior == "content_free") == ("right with a content-free prior" in said)
+        assert words in said
+        written = " ".join(out.read_text().replace("#", "").split())
+        assert ("expected right" in said) == ("expected right" in written) == (n == 20)
+        assert "expected right" not in init(*options, "--quick")[1]

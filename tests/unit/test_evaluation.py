@@ -8,7 +8,6 @@ import pytest
 from made_prompts import made_prompt
 
 from qcls_gguf.data.labelled import LabelledQuery
-from qcls_gguf.evaluation.evaluate import PriorTrial, answers_more
 from qcls_gguf.evaluation.metrics import Outcomes, joint_statistics, prompt_statistics
 from qcls_gguf.evaluation.passes import Truth, truth_of
 from qcls_gguf.evaluation.records import (
@@ -147,17 +146,3 @@ def test_what_is_likely_wrong_with_answers(answers: str, labels: str, words: lis
     said = list(likely_faults(found))
     assert len(said) == len(words), said
     assert all(word in text for word, text in zip(words, said, strict=True)), said
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "better"),
-    [("1" * 40, "1" * 30 + "0" * 10, True), ("1" * 40, "1" * 38 + "00", False), ("01" * 20, "10" * 20, False),
-     ("1" * 40, "0" * 4, False), ("", "", False)],
-)  # fmt: skip
-def test_another_way_is_better_if_more_rows_are_right_than_chance_explains(new: str, old: str, better: bool) -> None:
-    found, _ = scored(abstains=False)
-    new_trials, old_trials = (
-        {"p": PriorTrial(found, 0.5, False, np.array([c == "1" for c in rows], np.bool_), None)} for rows in (new, old)
-    )
-    assert answers_more(new_trials, old_trials) == better
-    assert not answers_more(new_trials, {})
