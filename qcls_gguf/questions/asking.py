@@ -59,7 +59,7 @@ class QuestionAsker:
         model = classifier.engine.model
         self.prompts: Mapping[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}
         self.sets = SetCache(classifier)
-        self._classifier = classifier
+        self.classifier = classifier
         self._decision = read_decision(model)
         self._form = cache(partial(form_of, model=model, config=classifier.config.model))
 
@@ -74,7 +74,7 @@ class QuestionAsker:
         for index, name in enumerate(names or ()):
             if name not in self.prompts:
                 raise UnknownPromptError(name, self.prompts, f"prompts[{index}]")
-        classifier, config = self._classifier, self._classifier.config
+        classifier, config = self.classifier, self.classifier.config
         asked = tuple(name for name in self.prompts if names is None or name in names)
         others = [self.prompts[name] for name in asked if scoring not in (None, self.prompts[name].scoring)]
         if not audit and not others and len(asked) == len(self.prompts):
@@ -176,10 +176,10 @@ class QuestionAsker:
             @cache  # for another try where it did not fit
             def compiled() -> PromptSet:
                 if self._decision is not None:
-                    return self._decision.compile(question, self._classifier)
-                return compile_question(question, self._form(question.kind), self._classifier)
+                    return self._decision.compile(question, self.classifier)
+                return compile_question(question, self._form(question.kind), self.classifier)
 
-            return self.sets.using(question, lambda: self._classifier.prompt_set(compiled()), waits_s)
+            return self.sets.using(question, lambda: self.classifier.prompt_set(compiled()), waits_s)
         if name not in self.prompts:
             raise UnknownPromptError(name, self.prompts, asked.param)
         labels = self.prompts[name].labels

@@ -171,7 +171,7 @@ async def _models(exchange: Exchange) -> Response:
     info = backend.classifier.model
     about = f"{info.description}, {info.quantization}"
     models = {MODEL: f"all prompts by {about}"}
-    for name, prompt in backend.asker.prompts.items():
+    for name, prompt in backend.prompts.items():
         models[f"{MODEL}/{name}"] = f"one of {len(prompt.labels)} labels by {about}"
     head = {"object": "model", "created": backend.created, "owned_by": "qcls-gguf"}
     if exchange.route != _MODEL_PATH:
@@ -191,7 +191,7 @@ async def _reload(exchange: Exchange) -> Response:
         raise RefusedError(403, "key", what)
     backend = await exchange.lifecycle.reload()
     return _json({
-        "status": "reloaded", "prompts": list(backend.asker.prompts), "model": backend.classifier.model.path,
+        "status": "reloaded", "prompts": list(backend.prompts), "model": backend.classifier.model.path,
     })  # fmt: skip
 
 

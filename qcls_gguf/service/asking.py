@@ -24,19 +24,18 @@ _SPLIT = "send several requests, or start the service with a larger --max-querie
 
 async def answer(asked: Inquiry, exchange: Exchange) -> object:
     """The body of the answer to a request."""
-    most = exchange.limits.queries
+    backend, most = exchange.backend, exchange.limits.queries
     if isinstance(asked, Texts):
         check_size(len(asked.texts), most, "texts", asked.param, _SPLIT)
-        with exchange.lifecycle.admitted(len(asked.texts)), exchange.backend:
+        with exchange.lifecycle.admitted(backend, len(asked.texts)):
             return asked.answer(await _labelled(asked, exchange), exchange.usage)
     questions: list[TextQuestion] = []
     for n, question in enumerate(asked.questions, 1):
         check_size(n, most, "questions", "questions", _SPLIT)
         check_size(question.question.n_bytes, _MOST_QUESTION_BYTES, "bytes", question.param, "shorten it")
         questions.append(question)
-    asker = exchange.backend.asker
-    with exchange.lifecycle.admitted(len(questions)), exchange.backend:
-        answers = await asker.answers(questions, exchange.results, lambda: exchange.seconds_left, exchange.usage)
+    with exchange.lifecycle.admitted(backend, len(questions)):
+        answers = await backend.answers(questions, exchange.results, lambda: exchange.seconds_left, exchange.usage)
         for question, distribution in zip(questions, answers, strict=True):
             if distribution is None and not asked.is_partial:
                 what = f"{question.param}: its scores are not finite"
@@ -65,7 +64,7 @@ async def _labelled(asked: Texts, exchange: Exchange) -> list[Result | RefusedEr
                 refusal.message = f"{param}: {refusal.message}"
             raise refusal from None
 
-    async with backend.asker.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
+    async with backend.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
         if not is_list:
             return [await labelled(0, asked.texts[0])]
         try:

@@ -72,11 +72,6 @@ class Exchange(Request):
         """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
         return self._by_name.get(name, b"").decode("latin-1").strip()
 
-    @property
-    def content_type(self) -> str:
-        """The media type of the body, in small letters, without parameters; empty where the request does not say."""
-        return self.header(b"content-type").partition(";")[0].strip().lower()
-
     def check_headers(self) -> None:
         """Take the deadline from the headers. Raises RefusedError: 400 for a wrong one, 415 for a compressed body."""
         if text := self.header(b"x-request-timeout-ms"):
@@ -103,7 +98,7 @@ class Exchange(Request):
 
     async def read_json(self) -> object:
         """The body as any JSON. Raises RefusedError (400, 408, 413, 415)."""
-        kind = self.content_type
+        kind = self.header(b"content-type").partition(";")[0].strip().lower()
         if kind not in ("", JSON) and not kind.endswith("+json"):
             what = f"content-type {kind[:100]!r} is not {JSON}: send the header `content-type: {JSON}`"
             raise RefusedError(415, "media type", what, param="content-type")

@@ -64,37 +64,23 @@ def check_keys(keys: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-class Backend:
-    """A classifier, its open model, and what depends on them.
-
-    A request uses it in a `with` block: it is not closed meanwhile.
-    """
+class Backend(QuestionAsker):
+    """A classifier, its open model, and the prompt sets that requests made."""
 
     def __init__(self, classifier: Classifier) -> None:
-        self.classifier = classifier
+        super().__init__(classifier)
         self.model = classifier.engine.model
-        self.asker = QuestionAsker(classifier)
-        """asks questions, and has the prompt sets that requests made"""
         self.created = int(time())
         self.window = classifier.config.runtime.max_batch
         """how many queries of one request may wait at once"""
-        self._n_users = 0
-        self._unused = asyncio.Event()
-        self._unused.set()
-
-    def __enter__(self) -> None:
-        self._n_users += 1
-        self._unused.clear()
-
-    def __exit__(self, *_: object) -> None:
-        self._n_users -= 1
-        if self._n_users == 0:
-            self._unused.set()
+        self.n_requests = 0
+        """that it answers"""
 
     async def close(self, *, keep_model: bool = False) -> None:
         """Wait until no request uses it, then close the classifier and the model."""
-        await self._unused.wait()
-        await self.asker.sets.close()
+        while self.n_requests:
+            await asyncio.sleep(0.01)
+        await self.sets.close()
         await asyncio.to_thread(self.classifier.close)
         if not keep_model:
             await asyncio.to_thread(self.model.close)
@@ -127,8 +113,8 @@ class Lifecycle:
     def backend(self) -> Backend:
         """The backend that answers now. Raises RefusedError (503) while loading and while draining.
 
-        A reload closes it when no request uses it: take it after the request has been read, and enter it (`with
-        backend`) before awaiting anything.
+        A reload closes it when no request uses it: take it after the request has been read, and let the request be
+        `admitted` before awaiting anything.
         """
         if self.loaded is None or self.state != "ready":
             raise self._refusal()
@@ -138,8 +124,8 @@ class Lifecycle:
         return unavailable(self.state, f"the service is {self.state}")
 
     @contextmanager
-    def admitted(self, n_queries: int) -> Iterator[None]:
-        """A context for the time that a request is in the service; n_queries: its queries or questions.
+    def admitted(self, backend: Backend, n_queries: int) -> Iterator[None]:
+        """A context for the time that a backend has a request, of so many queries or questions.
 
         Raises RefusedError (503) if there are too many requests, with the time until about half of them will be done.
         """
@@ -148,11 +134,13 @@ class Lifecycle:
             what = f"{self.n_requests} requests are in the service, as many as it admits: ask again later"
             raise unavailable("requests", what, retry_ms)
         self.n_requests += 1
+        backend.n_requests += 1
         self.n_queries += n_queries
         try:
             yield
         finally:
             self.n_requests -= 1
+            backend.n_requests -= 1
             self.n_queries -= n_queries
 
     def note_time(self, ms: float) -> None:
@@ -186,7 +174,7 @@ class Lifecycle:
             raise RefusedError(422, "reload", f"the old configuration stays in use: {e}") from None
         self.loaded = new
         self.n_reloads += 1
-        log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.asker.prompts))
+        log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))
         self._tasks.start(old.close(keep_model=old.model is new.model))
         return new
 

@@ -66,10 +66,6 @@ class Metrics(Collector):
         """All of it in Prometheus' text format."""
         return prometheus.generate_latest(self._registry)
 
-    def describe(self) -> Iterator[Metric]:
-        """Nothing, so that registering reads nothing."""
-        yield from ()
-
     def collect(self) -> Iterator[Metric]:
         """Metrics that are read only on request, such as the state of the prefix cache."""
         lifecycle, backend = self._lifecycle, self._lifecycle.loaded
@@ -80,7 +76,7 @@ class Metrics(Collector):
             (_COUNTER, "reloads", "Configurations that replaced another.", lifecycle.n_reloads),
         ]
         if backend:
-            engine, sets = backend.classifier.engine, backend.asker.sets
+            engine, sets = backend.classifier.engine, backend.sets
             rows += [
                 (_GAUGE, "prefix_cells", "Cells of the KV cache that prefixes occupy.", engine.cache.n_cells),
                 (_GAUGE, "prefix_cells_most", "Cells that prefixes may occupy.", engine.n_prefix_cells),

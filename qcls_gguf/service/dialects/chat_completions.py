@@ -23,6 +23,7 @@ from ..dialect import Questions, QuestionsRequest
 from ..exchange import Exchange
 from ..refusal import NO_IMAGES, RefusedError, invalid, json_value
 
+_GUIDES = ("guided_choice", "guided_json", "guided_regex", "guided_grammar", "truncate_prompt_tokens")
 _CHOICES = ("structured_outputs.choice", "guided_choice")
 _SCHEMAS = ("structured_outputs.json", "guided_json", "response_format.json_schema.schema")
 _HARMLESS = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
@@ -65,8 +66,8 @@ class Tool(BaseModel):
     function: Function
 
 
-class ChatRequest(QuestionsRequest):
-    """OpenAI's request; fields that are not named here are ignored."""
+class ChatRequest(QuestionsRequest, extra="allow"):
+    """OpenAI's request; of fields that are not named here guided_choice and guided_json are read, others ignored."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     model: str = "default"
@@ -74,16 +75,6 @@ class ChatRequest(QuestionsRequest):
     tools: list[Tool] | None = None
     tool_choice: str | Tool | None = None
     structured_outputs: JsonObject | None = None
-    guided_choice: list[Any] | None = None
-    guided_json: JsonObject | str | None = None
-    guided_regex: Any = Field(default=None, description="refused, as are the two that follow")
-    guided_grammar: Any = None
-    truncate_prompt_tokens: Any = None
-    chat_template: Any = Field(default=None, description="refused, as are the four that follow, where it says anything")
-    chat_template_kwargs: Any = None
-    documents: Any = None
-    logit_bias: Any = None
-    continue_final_message: Any = None
     n: Literal[1] | None = 1
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
@@ -102,13 +93,13 @@ class _AnswerForm(NamedTuple):
 
 def ask(request: ChatRequest, exchange: Exchange) -> Questions:
     """A question for every field of the answer. Raises RefusedError."""
+    others = request.model_extra or {}
     for key in _UNUSED:
-        value = getattr(request, key)
+        value = others.get(key)
         if any(value.values()) if isinstance(value, dict) else value:
-            raise invalid(
-                key, f"{shown(value)} is not used: questions have the prompts of this service, without a thought"
-            )
-    form = _form(request)
+            what = f"{shown(value)} is not used: questions have the prompts of this service, without a thought"
+            raise invalid(key, what)
+    form = _form(request, others)
     said = [(message.role, _text(message, f"messages[{index}]")) for index, message in enumerate(request.messages)]
     instructions = [text for role, text in said if role in _INSTRUCTING]
     asked = [(role, text) for role, text in said if role not in _INSTRUCTING]
@@ -127,7 +118,7 @@ def ask(request: ChatRequest, exchange: Exchange) -> Questions:
     return Questions(questions=questions(), answer=answer, is_stream=bool(request.stream))
 
 
-def _form(request: ChatRequest) -> _AnswerForm:
+def _form(request: ChatRequest, others: JsonObject) -> _AnswerForm:
     """What the answer is chosen from. Raises RefusedError (400) for an answer that would have to be written."""
     choice, form = request.tool_choice, request.response_format
     if request.tools and choice not in (None, "none", "auto"):
@@ -139,16 +130,14 @@ def _form(request: ChatRequest) -> _AnswerForm:
         return _AnswerForm(closed_lists(functions[0].parameters, param), param, functions[0])
     outputs = request.structured_outputs or {}
     given = {f"structured_outputs.{key}": outputs[key] for key in outputs if key not in _HARMLESS}
-    for key in ("guided_choice", "guided_json", "guided_regex", "guided_grammar", "truncate_prompt_tokens"):
-        given[key] = getattr(request, key)
+    given |= {key: others.get(key) for key in _GUIDES}
     if form is not None and form.type == "json_schema":
         given[_SCHEMAS[-1]] = form.json_schema.get("schema") or {}
     forms = [_given_form(param, value) for param, value in given.items() if value is not None and value is not False]
     if not forms:
-        what = "this service chooses one of given answers and writes no text: give response_format with a json_schema "
-        raise _open(
-            "response_format", f"{what}of enums, a tool_choice of a function with such parameters, or guided_choice"
-        )
+        what = "give response_format with a json_schema of enums, a tool_choice of a function with such parameters, or "
+        what = f"this service chooses one of given answers and writes no text: {what}guided_choice"
+        raise _open("response_format", what)
     for other in forms[1:]:
         if other.lists != forms[0].lists:
             raise _open(other.param, f"asks for another answer than {forms[0].param}: give one of them")
@@ -160,9 +149,8 @@ def _given_form(param: str, value: Any) -> _AnswerForm:
     if param in _CHOICES:
         return _AnswerForm(closed_lists({"enum": value}, param), param, is_json=False)
     if param not in _SCHEMAS:
-        raise _open(
-            param, "this service chooses one of given answers, as `choice` or `json` has them, and writes no text"
-        )
+        what = "this service chooses one of given answers, as `choice` or `json` has them, and writes no text"
+        raise _open(param, what)
     schema = json_value(value.encode(), param) if isinstance(value, str) else value
     return _AnswerForm(closed_lists(schema, param), param)
 

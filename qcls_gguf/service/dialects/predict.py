@@ -75,7 +75,7 @@ def ask(request: PredictRequest, exchange: Exchange) -> Texts | Questions:
 
 def _prompt(request: PredictRequest, exchange: Exchange) -> str:
     """The prompt that a request names, or the only one. Raises RefusedError."""
-    prompts = exchange.backend.asker.prompts
+    prompts = exchange.backend.prompts
     named = exchange.query_params.get("prompt") if exchange.scope["query_string"] else None
     param, named = ("model", request.model) if named is None else ("prompt", named)
     if named not in (None, MODEL):

@@ -44,26 +44,18 @@ class SystemOneScore(Strict):
 AnyQuestion = NoulQuestion | SystemOneChoice | SystemOneScore
 
 
-class SystemOneRequest(QuestionsRequest):
+class SystemOneRequest(QuestionsRequest, extra="allow"):
     """TypeSafe's request; fields that are not named here are ignored."""
 
     model: str = "default"
     state: TextOrJson
     questions: Annotated[dict[str, Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
-    assets: JsonObject | None = None
-    images: list[Any] | None = None
-    files: list[Any] | None = None
-    videos: list[Any] | None = None
 
 
 def ask(request: SystemOneRequest, _: object) -> Questions:
     """The questions of a request. Raises RefusedError."""
-    shown = {
-        "assets": request.assets is not None,
-        **{name: getattr(request, name) for name in ("images", "files", "videos")},
-        "state": _shows_images(request.state),
-    }
-    if param := next(filter(shown.get, shown), None):
+    shown = {**(request.model_extra or {}), "state": _shows_images(request.state)}
+    if param := next(filter(shown.get, ("assets", "images", "files", "videos", "state")), None):
         raise invalid(param, NO_IMAGES)
     text = _text(request.state) or ""
     questions = [
