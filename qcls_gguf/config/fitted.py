@@ -400,36 +400,28 @@ def _read(path: Path) -> Heads:
 def _content(path: Path, n_bytes: int, changed_ns: int) -> Heads:
     if n_bytes > MOST_BYTES:
         raise ConfigError(f"has {n_bytes} bytes, at most {MOST_BYTES} are read")
-    arrays, values = _arrays(path), None
+    values = None
     try:
-        values = json.loads(arrays[_ABOUT].tobytes())
-        about = _About.model_validate(values)
-        heads = {
-            name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
-            for index, (name, entry) in enumerate(about.prompts.items())
-        }
-        return Heads(**about.model_dump(include={"model_sha256", "n_layer", "n_embd"}), prompts=heads)
-    except ValidationError as e:
-        raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_LEARN_AGAIN}") from None
-    except (AttributeError, KeyError, ValueError) as e:
-        raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
-
-
-def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an npz file, which holds them as they are: nothing is unpacked to more bytes than the file has."""
-    try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path) as archive:  # nothing is unpacked to more bytes than the file has
             parts = archive.infolist()
-            if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
-                raise ConfigError("is no file of heads: it is compressed")
-            if sum(part.file_size for part in parts) > MOST_BYTES:
-                raise ConfigError(f"has parts of more than {MOST_BYTES} bytes")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+            raise ConfigError("is no file of heads: it is compressed")
+        if sum(part.file_size for part in parts) > MOST_BYTES:
+            raise ConfigError(f"has parts of more than {MOST_BYTES} bytes")
+        with np.load(path, allow_pickle=False) as arrays:
+            values = json.loads(arrays[_ABOUT].tobytes())
+            about = _About.model_validate(values)
+            heads = {
+                name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
+                for index, (name, entry) in enumerate(about.prompts.items())
+            }
+        return Heads(**about.model_dump(include={"model_sha256", "n_layer", "n_embd"}), prompts=heads)
     except OSError as e:
         raise ConfigError(f"cannot be read: {e.strerror or e}") from None
-    except (ValueError, EOFError, SyntaxError, zipfile.BadZipFile, NotImplementedError) as e:
-        raise ConfigError(f"is no file of heads, or a damaged one: {e}") from None
+    except ValidationError as e:
+        raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_LEARN_AGAIN}") from None
+    except (AttributeError, KeyError, ValueError, EOFError, SyntaxError, NotImplementedError, zipfile.BadZipFile) as e:
+        raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
 
 
 def _head(entry: _Entry, weight: npt.NDArray[Any], bias: npt.NDArray[Any], about: _About) -> Head:

@@ -41,9 +41,7 @@ class ModelConfig(Settings):
     package: FilledText | None = Field(default=None,
         description="`NAME` of an installed Python package with a GGUF file, or `NAME/FILE`")
     hf_repo: FilledText | None = Field(default=None,
-        description="`user/repo`, which `@revision` and `:quantization` may follow")
-    quantization: FilledText | None = Field(default=None, description="such as Q4_K_M; only with hf_repo")
-    revision: FilledText | None = Field(default=None, description="branch, tag or commit; only with hf_repo")
+        description="`user/repo`, which `@revision` and a quantization, such as `:Q4_K_M`, may follow")
     chat_template: FilledText | None = Field(default=None,
         description="a Jinja2 text that renders system and user; none: the file's own")
     chat_variables: Variables = Field(default_factory=dict,
@@ -58,13 +56,13 @@ class ModelConfig(Settings):
         values = given(values)
         if isinstance(values, str):
             raise refusal("expected keys and values, got text: write it below, after path: or hf_repo:")
+        if not isinstance(values, dict) or "path" not in values:
+            return values
+        others, name = {key: value for key, value in values.items() if key != "path"}, str(values["path"])
         for key, beginning in (("ollama", OLLAMA), ("package", PACKAGE)):
-            if isinstance(values, dict) and (name := str(values.get("path", ""))).startswith(beginning):
-                values = {other: value for other, value in values.items() if other != "path"}
-                values.setdefault(key, name.removeprefix(beginning))
-        if isinstance(values, dict) and str(values.get("path")) == EMBEDDED:
-            return {key: value for key, value in values.items() if key != "path"}
-        return values
+            if name.startswith(beginning):
+                return {key: name.removeprefix(beginning), **others}
+        return others if name == EMBEDDED else values
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
@@ -73,9 +71,6 @@ class ModelConfig(Settings):
             raise refusal(
                 f"{' and '.join(several)} are {'both' if len(several) == 2 else 'all'} given: keep one of them"
             )
-        for key in ("quantization", "revision"):
-            if getattr(self, key) is not None and self.hf_repo is None:
-                raise refusal("is only for hf_repo, which is not given", key)
         return self
 
 
@@ -118,10 +113,6 @@ class RuntimeConfig(Settings):
     try_model: Truth = Field(default=True,
         description="load a model that is not known to work in a process of its own first")
     max_waiting: Size = Field(default=64, description="callers of other threads that may wait; more are refused")
-    warm_query_tokens: Size | Auto = Field(default="auto",
-        description="up to how many tokens graphs are built at start-up; auto: 16 on a GPU, 0 on a CPU")
-    n_shapes: Size | Auto = Field(default="auto",
-        description="graphs that are kept with their buffers; auto: 16, or 8 more than at start-up")
     # fmt: on
 
     @property

@@ -87,10 +87,8 @@ def read_text(path: Path, what: str) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-    except OSError as e:
-        raise ConfigError(f"{what} cannot be read: {e.strerror}") from None
-    except ValueError as e:  # a NUL in the path
-        raise ConfigError(f"{what} cannot be read: {e}") from None
+    except (OSError, ValueError) as e:  # a ValueError for a NUL in the path
+        raise ConfigError(f"{what} cannot be read: {getattr(e, 'strerror', e)}") from None
     if content.startswith(b"GGUF"):
         raise ConfigError(f"{what} is a GGUF file, which is a model: give it as the model, and a YAML file here")
     if len(content) > MAX_BYTES:

@@ -180,7 +180,8 @@ class Core:
             how = query.how if isinstance(query, LongText) else self._runtime.long_queries
             most = self._most_bytes if how == "refuse" else sys.maxsize
             if not isinstance(query, str):
-                if _is_missing(query):
+                is_nan = isinstance(query, float) and query != query
+                if query is None or is_nan or type(query).__name__ in ("NAType", "NaTType"):  # as tables have it
                     raise QueryError(f"the query is missing: {shown(query)} is no text; leave it out")
                 raise QueryError(f"a query is text, not {type(query).__name__}: {shown(query)}")
             try:
@@ -244,8 +245,7 @@ class Core:
 
     def counts(self, handle: PromptHandle, query: str) -> Counts:
         """The counts of `ask` for a query; computes nothing. Raises PlanError."""
-        self.check([(handle, query)])
-        return self.run(lambda: _counts(1, self.plan([self.tokenize(handle, query)])))
+        return self.run(lambda: _counts(1, self.plan([handle.tokenize(query)])))
 
     def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an action between two turns and return its result. Raises DecodeError if the classifier was closed."""
@@ -253,11 +253,10 @@ class Core:
 
     def measure_turns(self, handle: PromptHandle) -> TurnCost:
         """Measure the fixed cost of a decode; from then on jobs share one only if that saves time."""
-
-        def ask(queries: Sequence[str]) -> int:
-            return self.answer([(handle, query) for query in queries])[0].counts.n_tokens_new
-
-        self._turn_cost = self.run(measured_turn_cost, ask, self._runtime.max_batch)
+        most = self._runtime.max_batch
+        self._turn_cost = self.run(
+            measured_turn_cost, lambda queries: self.answer([(handle, q) for q in queries]), most
+        )
         return self._turn_cost
 
     # the executor thread, or the thread that starts
@@ -372,8 +371,9 @@ class Core:
         if self._turn_cost is None:
             n_gpu_layers = self.engine.model.n_gpu_layers
             return all(pays_to_share(n_gpu_layers, handle.n_prefixes) for other in jobs for handle, _ in other.items)
-        n_tokens = sum([handle.estimated_fed(query) for handle, query in job.items])
-        return self._turn_cost.pays(len(turn), n_tokens, n_waiting)
+        return self._turn_cost.pays(
+            len(turn), sum([handle.estimated_fed(query) for handle, query in job.items]), n_waiting
+        )
 
     # prompt sets: the executor thread, or the thread that starts
 
@@ -401,12 +401,6 @@ class Core:
         self.engine.set_rows(*read_depths(sets, self.engine.model.facts.n_layer), tokens)
 
 
-def _is_missing(value: object) -> bool:
-    """Whether a value means a missing one in a table, such as None or NaN."""
-    is_nan = isinstance(value, float) and value != value
-    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
-
-
 def _token_ends(data: bytes, tokenizer: Tokenizer) -> list[int]:
     """Where the tokens of a text end, in bytes."""
     text = data.decode(errors="ignore")
@@ -419,15 +413,10 @@ def _token_ends(data: bytes, tokenizer: Tokenizer) -> list[int]:
 
 
 def _counts(n_queries: int, plan: Plan) -> Counts:
-    n_tokens = n_cached = n_positions = 0
-    for decode in plan:
-        n_tokens += len(decode.token)
-        n_cached += decode.n_cached
-        n_positions += decode.n_rows
     return Counts(
         n_queries=n_queries,
         n_decodes=len(plan),
-        n_tokens_new=n_tokens,
-        n_tokens_cached=n_cached,
-        n_positions=n_positions,
+        n_tokens_new=sum([len(decode.token) for decode in plan]),
+        n_tokens_cached=sum([decode.n_cached for decode in plan]),
+        n_positions=sum([decode.n_rows for decode in plan]),
     )

@@ -24,6 +24,7 @@ from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ..errors import BusyError, DeadlineError, DecodeError, PlanError
+from ..score.result import Result
 from ..system.lifetimes import start_thread
 
 if TYPE_CHECKING:  # callers that await have imported asyncio; others need not
@@ -68,10 +69,10 @@ class TurnCost:
         return n_in_turn * n_tokens <= n_waiting * self.fixed_tokens
 
 
-def measured_turn_cost(ask: Callable[[Sequence[str]], int], max_batch: int) -> TurnCost:
+def measured_turn_cost(ask: Callable[[Sequence[str]], Sequence[Result]], max_batch: int) -> TurnCost:
     """The fixed cost of a decode, from the shortest decodes of one query and of max_batch queries, run in turns.
 
-    ask(queries) answers them together and returns how many tokens were fed. The cost is 0, so that no decode is shared,
+    ask(queries) answers them together. The cost is 0, so that no decode is shared,
     if max_batch is 1 or short queries are too long for the configuration.
     """
     n_queries = min(max_batch, len(_LETTERS) - _PROBE_WORDS)
@@ -84,7 +85,7 @@ def measured_turn_cost(ask: Callable[[Sequence[str]], int], max_batch: int) -> T
         for asked in (queries[:1], queries):
             began = perf_counter()
             try:
-                n_tokens = ask(asked)
+                n_tokens = ask(asked)[0].counts.n_tokens_new
             except PlanError:  # in some vocabulary these queries have more tokens than are allowed
                 return TurnCost(0.0)
             took = perf_counter() - began
@@ -238,13 +239,6 @@ class Executor:
         self.put(job)
         return job.result()
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until all jobs that arrived before are served, or until timeout_s has passed."""
-        job: Job[None] = Job(action=lambda: None)
-        self._inbox.put(job)
-        if not self._has_ended:
-            job._done.acquire(timeout=timeout_s)
-
     def close(self, free: Callable[[], None]) -> None:
         """Refuse new jobs, serve the waiting ones, then call `free` and end the thread. May be called again.
 
@@ -349,4 +343,7 @@ def _stop() -> None:
     """At the interpreter's exit wait for running decodes, because the objects that they use are destroyed next."""
     for executor in list(_executors):
         executor.is_closed = True
-        executor.wait(_EXIT_S)
+        job: Job[None] = Job(action=lambda: None)
+        executor._inbox.put(job)
+        if not executor._has_ended:
+            job._done.acquire(timeout=_EXIT_S)

@@ -12,7 +12,7 @@ from typing import TypeVar, Unpack
 
 from ..config.fitted import check_model, read_fitted
 from ..config.prompt import PromptConfig
-from ..config.schema import Config, RuntimeConfig, Variant, check_config, variant_of
+from ..config.schema import Config, Variant, check_config, variant_of
 from ..config.words import counted
 from ..engine.capacity import N_UNTIL_CAPTURED, shapes
 from ..engine.engine import Engine
@@ -133,7 +133,7 @@ def _started(prepared: Prepared, make: MakeHandle[H]) -> H:
     engine = open_engine(model, config.runtime, prompts, ledger)
     try:
         held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
-        engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
+        engine.context.keep_shapes(shapes(config.runtime.max_query_tokens, model.n_gpu_layers)[0])
         sha256 = model.sha256()
         check_model(config, sha256, calibration, heads)
         ledger.step("hash model", f"sha256 {sha256[:16]}…, in the background")
@@ -191,12 +191,12 @@ def _run_decodes(handle: PromptHandle) -> None:
     core, templates = handle.core, handle.templates
     engine, runtime = core.engine, core.config.runtime
     on_gpu = engine.model.n_gpu_layers > 0
-    n_shapes, n_warm = shapes(runtime, engine.model.n_gpu_layers)
+    n_shapes, n_warm = shapes(runtime.max_query_tokens, engine.model.n_gpu_layers)
 
     def request(*queries: str) -> None:
         with suppress(PlanError):  # in some vocabularies a query of few letters has too many tokens
             core.answer([(handle, query) for query in queries])
-        _leave_memory(engine, runtime)
+        _leave_memory(engine)
 
     if on_gpu:
         for n in range(n_warm, min(_WARM_TOKENS, runtime.max_query_tokens) + 1, _WARM_STEP):
@@ -208,9 +208,9 @@ def _run_decodes(handle: PromptHandle) -> None:
         if template := templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
                 engine.decode(template.any_tokens())
-        return _leave_memory(engine, runtime)
+        return _leave_memory(engine)
 
-    lengths = range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else range(0)  # the last ones are kept longest
+    lengths = range(n_warm, -2, -1) if n_warm else range(0)  # the last ones are kept longest
     most = None
     for n in lengths:
         most = build(n) or most
@@ -223,7 +223,7 @@ def _run_decodes(handle: PromptHandle) -> None:
         if n_planned > _MOST_PLANNED or (n and template is None):  # this query takes several decodes, as longer ones do
             break
     request("a")
-    if not on_gpu and runtime.n_shapes == "auto":
+    if not on_gpu:
         kept = engine.context.counters()
         n_fitting = max(_LEAST_SHAPES, _MOST_SHAPES_BYTES * kept.n_shapes // max(1, kept.shapes_bytes))
         if n_fitting < n_shapes:
@@ -231,14 +231,12 @@ def _run_decodes(handle: PromptHandle) -> None:
             request("a")
 
 
-def _leave_memory(engine: Engine, runtime: RuntimeConfig) -> int | None:
+def _leave_memory(engine: Engine) -> int | None:
     """If a GPU that the context uses has little memory left, free all its graphs, and let it keep one fewer.
 
     Returns how many it keeps from now on; None if nothing was done.
     """
-    if runtime.n_shapes != "auto" or all(
-        gpu.free_bytes >= LEAST_FREE_BYTES for gpu in used_gpus(engine.model.placement)
-    ):
+    if all(gpu.free_bytes >= LEAST_FREE_BYTES for gpu in used_gpus(engine.model.placement)):
         return None
     n_kept = engine.context.counters().n_shapes
     if n_kept <= _LEAST_SHAPES:

@@ -172,9 +172,8 @@ def fitting_model() -> DraftModel:
     free = free_memory()
     chosen = choose(free.weights_bytes, on_gpu=free.on_gpu)
     where = "of GPU memory" if free.on_gpu else "of main memory, and no GPU; a larger one labels better, takes longer"
-    quantization = {} if chosen.quantization is None else {"quantization": chosen.quantization}
     return DraftModel(
-        settings={"hf_repo": chosen.repo, **quantization},
+        settings={"hf_repo": f"{chosen.repo}:{chosen.quantization}" if chosen.quantization else chosen.repo},
         why=f"about {chosen.size_bytes / 1e9:.1f} GB, fetched once; chosen for {free.free_bytes / 1e9:.1f} GB {where}. "
         "`qcls-gguf models` lists those that are here",
     )

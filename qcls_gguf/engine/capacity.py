@@ -16,11 +16,11 @@ nothing"""
 N_UNTIL_CAPTURED = 3
 """decodes of a shape on a GPU until its CUDA graph is captured"""
 _N_WARM_GPU = 16
-"""runtime.warm_query_tokens: auto, on a GPU"""
+"""up to how many tokens of a query graphs are built at start-up on a GPU"""
 _N_SPARE_SHAPES = 8
-"""runtime.n_shapes: auto: graphs beside the graphs that are built at start-up"""
+"""graphs that are kept with their buffers beside those that are built at start-up"""
 _N_SHAPES = 16
-"""runtime.n_shapes: auto: the fewest graphs in all"""
+"""the fewest graphs that are kept in all"""
 _MOST_TOKENS = 4096
 """runtime.n_batch: auto, unless one prompt needs more"""
 _DECISION_TOKENS = 2048
@@ -53,16 +53,13 @@ class Limits:
     """sequences that keep states of recurrent layers, where the model has such"""
 
 
-def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:
+def shapes(max_query_tokens: int, n_gpu_layers: int) -> tuple[int, int]:
     """(graphs to keep, the longest query in tokens whose graph is built at start-up).
 
     On a GPU a new graph costs a fifth of a short request, and two requests until it is captured; on a CPU 2 %.
     """
-    on_gpu = n_gpu_layers > 0
-    n_warm = (_N_WARM_GPU if on_gpu else 0) if runtime.warm_query_tokens == "auto" else runtime.warm_query_tokens
-    n_warm = min(n_warm, runtime.max_query_tokens)
-    n_auto = max(_N_SHAPES, n_warm + _N_SPARE_SHAPES)
-    return (n_auto if runtime.n_shapes == "auto" else runtime.n_shapes), n_warm
+    n_warm = min(_N_WARM_GPU, max_query_tokens) if n_gpu_layers > 0 else 0
+    return max(_N_SHAPES, n_warm + _N_SPARE_SHAPES), n_warm
 
 
 def whole_cells(n: int) -> int:
@@ -78,15 +75,6 @@ def pays_to_share(n_gpu_layers: int, n_prefixes: int) -> bool:
     for its end. n_prefixes: how many different prefixes the prompts have.
     """
     return n_gpu_layers > 0 or n_prefixes == 1
-
-
-def pays_to_repeat_shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> bool:
-    """Whether padding decodes with a few tokens saves time, because their shapes then repeat.
-
-    On an H100 (8B shape) decodes that were mostly the first of their shape reached 40 to 50 % of the rate of repeated
-    ones, because their graphs were built and captured first. On a CPU a new graph costs 2 %, less than the padding.
-    """
-    return n_gpu_layers > 0 and shapes(runtime, n_gpu_layers)[0] > 0
 
 
 def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) -> list[int]:
@@ -179,7 +167,8 @@ def limits(
             f"{n_ctx_short} tokens, and the longest prompt has {max(whole)}: lower max_query_tokens or max_batch"
         )
     if runtime.question_prefixes == "auto":  # llama.cpp has no more sequences than tokens in a batch
-        n_seqs = min(n_seqs + question_prefixes(state_bytes), _most_seqs(runtime), n_batch)
+        n_more = min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
+        n_seqs = min(n_seqs + n_more, _most_seqs(runtime), n_batch)
     return Limits(
         n_ctx=n_ctx,
         n_batch=n_batch,
@@ -188,11 +177,6 @@ def limits(
         n_leaf_seqs=n_leaf_seqs,
         n_state_seqs=n_seqs - n_leaf_seqs if walks_trees else n_seqs,
     )
-
-
-def question_prefixes(state_bytes: int) -> int:
-    """runtime.question_prefixes: auto, where one takes so much memory for a state of recurrent layers."""
-    return min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
 
 
 def _most_seqs(runtime: RuntimeConfig) -> int:

@@ -160,7 +160,6 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> P
         "n_threads": threads(runtime).n,
         "n_seq_max": engine.context.n_seq_max,
         "n_leaf_seqs": engine.capacity.n_seqs,
-        "size_bytes": engine.model.facts.size_bytes,
         "build": [build.source_digest, build.backend, __version__, platform.machine(), *instruction_sets()],
     }
     return PrefixFile(folder / "prefixes", digest_of(depends_on), engine.model.sha256)

@@ -80,9 +80,6 @@ class ModelFile:
                 raise ModelError(f"{part.path} is not part {number + 1} of {path}: fetch all parts of one model again")
         if not file.tensors:
             raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
-        n_tensors = header.scalars.get("split.tensors.count", 0) if len(parts) > 1 else 0
-        if n_tensors not in (0, n_found := sum(len(part.tensors) for part in file.headers)):
-            raise ModelError(f"{path} announces {n_tensors} tensors, its parts have {n_found}: fetch all parts again")
         return file
 
     @property
@@ -209,14 +206,15 @@ class Hashing:
     def __init__(self, parts: Sequence[Path]) -> None:
         self._found: str | ModelError = ModelError("the model file could not be hashed")
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(parts,), name="qcls-gguf hashing")
-        start_thread(self._thread, ModelError, f"to hash {parts[0]}")
 
-    def _run(self, parts: Sequence[Path]) -> None:
-        try:
-            self._found = sha256_of(parts, go_on=lambda: not self._stop.is_set())
-        except ModelError as e:
-            self._found = e
+        def run() -> None:
+            try:
+                self._found = sha256_of(parts, go_on=lambda: not self._stop.is_set())
+            except ModelError as e:
+                self._found = e
+
+        self._thread = threading.Thread(target=run, name="qcls-gguf hashing")
+        start_thread(self._thread, ModelError, f"to hash {parts[0]}")
 
     def stop(self) -> None:
         """End it, done or not; may be called again."""

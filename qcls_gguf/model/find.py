@@ -41,7 +41,7 @@ def find_model(model: ModelConfig, *, offline: bool) -> Path:
     if model.package:
         return find_packaged_model(model.package)
     if model.hf_repo:
-        return fetch_model(model.hf_repo, model.quantization, model.revision, offline=offline)
+        return fetch_model(model.hf_repo, offline=offline)
     return model.path or embedded_model()
 
 

@@ -49,9 +49,7 @@ class HubRequest:
         return self.repo + (f"@{self.revision}" if self.revision else "")
 
 
-def fetch_model(
-    spec: str, quantization: str | None = None, revision: str | None = None, *, offline: bool = False
-) -> Path:
+def fetch_model(spec: str, *, offline: bool = False) -> Path:
     """Return the local path of a GGUF model on the Hub, downloading what the Hub's cache does not hold.
 
     `spec` is `user/repo` or `user/repo:quantization`, as for llama.cpp's `-hf`, and `@revision` may follow the
@@ -62,7 +60,7 @@ def fetch_model(
 
     Raises ConfigError for an unusable `spec` or a quantisation that is not there, ModelError if fetching fails.
     """
-    request = parse_name(spec, quantization, revision)
+    request = parse_name(spec)
     try:
         # Imported late: a run with a local file must not wait for it.
         from huggingface_hub import constants
@@ -78,18 +76,15 @@ def fetch_model(
         ) from None
 
 
-def parse_name(spec: str, quantization: str | None, revision: str | None) -> HubRequest:
-    """What `spec` asks for, with what is given beside it. Raises ConfigError for a text that is no such name."""
+def parse_name(spec: str) -> HubRequest:
+    """What `spec` asks for. Raises ConfigError for a text that is no such name."""
     parts = _SPEC.fullmatch(spec)
     if parts is None or parts["repo"].lower().endswith(".gguf"):
         raise ConfigError(
             f"model {spec!r} is not of the form user/repo[@revision][:quantization]: take these from the address of "
             "its page; a file on this disk is given as the model's `path`"
         )
-    for what, given in (("quantization", quantization), ("revision", revision)):
-        if given and parts[what] and given != parts[what]:
-            raise ConfigError(f"model {spec!r} and {what} {given!r} disagree: give one of them only")
-    return HubRequest(parts["repo"], quantization or parts["quantization"], revision or parts["revision"])
+    return HubRequest(parts["repo"], parts["quantization"], parts["revision"])
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:

@@ -49,7 +49,10 @@ class Vocabulary(Closing):
         """Whether it is the model that comes with the package, wherever its file lies."""
         self.chat_template = file.header.chat_template
         """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
-        self.bos_text, self.eos_text = map(self._token_text, (native.facts.token_bos, native.facts.token_eos))
+        self.bos_text, self.eos_text = (
+            native.piece(token)[0].decode(errors="replace") if token >= 0 else ""
+            for token in (native.facts.token_bos, native.facts.token_eos)
+        )
         """The texts of the tokens that begin and end a text; empty where the vocabulary has none."""
         # llama_vocab_eot is asked last: where the file names none, it is the first of several likely texts that a hash
         # map yields, which may be <|endoftext|> in a vocabulary with <|im_end|> (src/llama-vocab.cpp).
@@ -63,9 +66,6 @@ class Vocabulary(Closing):
         """Whether the tokenizer itself brings text into Unicode's form NFC."""
         composed, decomposed = (self.tokenize(text, parse_special=False).tolist() for text in ("\xe9", "e\u0301"))
         return bool(composed == decomposed)
-
-    def _token_text(self, token: int) -> str:
-        return self.piece(token)[0].decode(errors="replace") if token >= 0 else ""
 
     @property
     def n_ctx_short(self) -> int | None:

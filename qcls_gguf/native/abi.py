@@ -286,10 +286,7 @@ _KNOWN = (
         "(?i)(?:quantized V cache.*requires? Flash Attention|V cache quantization requires flash_attn)",
         "runtime.kv_type needs flash attention: set runtime.flash_attn to true, or runtime.kv_type to f16",
     ),
-    ("missing tensor '(.*?)'", f"the file lacks the tensor '{{}}': {_AGAIN}"),
     (r"wrong number of tensors; expected (\d+), got (\d+)", f"the file has {{}} tensors, and its model {{}}: {_AGAIN}"),
-    (r"key not found in model: ([\w.]+)", f"the file lacks the key {{}}: {_AGAIN}"),
-    ("(?i)mlock", "the memory could not be locked: raise the limit on locked memory (ulimit -l)"),
 )
 """Patterns of llama.cpp's messages, and what the user reads instead."""
 _INNER = (

@@ -85,7 +85,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
         # They are defined, because a template may name one without using it.
         self.filters |= dict.fromkeys(_REFUSED_FILTERS, _refuse)
-        self.filters |= {"join": _join, "replace": _replace, "string": _string, "tojson": _to_json}
+        self.filters |= {"join": _join, "replace": _replace, "tojson": _to_json}
+        self.filters["string"] = lambda value: str(_measured(value))
         self.globals |= {"raise_exception": _raise, "strftime_now": _DATE.strftime}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -209,10 +210,6 @@ def _measured(value: Any) -> Any:
 
 def _refuse(*_: Any, **__: Any) -> None:
     raise SecurityError("a filter that pads or wraps text is not offered")
-
-
-def _string(value: Any) -> str:
-    return str(_measured(value))
 
 
 def _join(values: Any, separator: str = "", attribute: str | None = None) -> str:

@@ -71,17 +71,8 @@ class PromptResult(NamedTuple):
         """Plain values; `audit` only if it is not None, `scored_by` and `depth` only if a learnt head
         gave the answer, and `most_probable` only if it abstained.
         """
-        plain: JsonObject = {
-            "prompt": self.prompt,
-            "label": self.label,
-            "probability": self.probability,
-            "abstained": self.abstained,
-            "fast_path": self.fast_path,
-            "scores": [
-                {"label": label, "score": score, "probability": probability, "n_tokens": n_tokens}
-                for label, score, probability, n_tokens in self.scores
-            ],
-        }
+        plain = self._asdict() | {"scores": [score._asdict() for score in self.scores]}
+        del plain["audit"], plain["depth"]
         if self.depth is not None:
             plain |= {"scored_by": "head", "depth": self.depth}
         if self.audit is not None:

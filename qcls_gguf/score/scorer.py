@@ -84,8 +84,6 @@ class Scorer:
         label_edge[label_start[j] : label_start[j + 1]]; every node and label has an edge. reads_labels: False if heads
         answer every prompt without its labels' scores, which are then zeros unless they are exact.
         """
-        self.n_positions = sum(len(trie.read) for trie in tries)
-        """The number of hidden states that one query's scores read."""
         tokens = [edge.token for trie in tries for edge in trie.edges]
         self.first = [0, *accumulate(len(trie.label_edges) for trie in tries)]
         """(n_prompts + 1,) where the labels of every prompt begin among those of all; see LabelScores."""

@@ -55,7 +55,6 @@ def scores_of(
     """Scores of queries whose read nodes are in these rows, (n_queries, n_positions), from a scorer of their own."""
     n_edges = [sum(edge.node == node for edge in trie.edges) for trie in tries for node in trie.read]
     scorer = Scorer(tries, head)
-    assert scorer.n_positions == row.shape[1]
     return scorer.score(hidden, LAYOUT, np.repeat(row, n_edges, axis=1))
 
 

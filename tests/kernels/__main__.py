@@ -59,8 +59,7 @@ def with_model(config: Config, model: str) -> Config:
     """The configuration with another model."""
     if Path(model).is_file():
         return config.changed(model=ModelConfig(path=Path(model)))
-    repository, _, quantization = model.partition(":")
-    return config.changed(model=ModelConfig(hf_repo=repository, quantization=quantization or None))
+    return config.changed(model=ModelConfig(hf_repo=model))
 
 
 def t4(arguments: argparse.Namespace) -> Found:

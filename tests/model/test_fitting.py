@@ -4,7 +4,7 @@ has little memory left: it is made up and says how much it has free, and llama.c
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from conftest import MakeModel, RunPython, WriteConfig
@@ -78,7 +78,7 @@ def test_what_is_measured_is_what_a_context_takes(
     name: str, prompts: list[PromptSpec], runtime: dict[str, Any], make_model: MakeModel, write_config: WriteConfig
 ) -> None:
     path = make_model(name)
-    config = load_config(write_config(path, prompts, n_shapes=0, **runtime))
+    config = load_config(write_config(path, prompts, **runtime))
     with Model.open(config.model, config.runtime) as model:
         with open_vocabulary(model.file, config.runtime) as vocabulary:
             measured = context_memory(model.file, model.placement, context_settings(config, vocabulary))
@@ -106,14 +106,14 @@ def test_a_context_too_small_is_refused_before_weights_are_loaded(
     assert not seen
 
 
-@pytest.mark.parametrize(("free_mib", "n_shapes", "wanted"), [(300, "auto", 24), (100, "auto", 2), (100, 7, 7)])
+@pytest.mark.parametrize(("free_mib", "wanted"), [(300, 24), (100, 2)])
 def test_kept_graphs_leave_memory_on_a_gpu(
-    free_mib: int, n_shapes: int | Literal["auto"], wanted: int, config: Config, monkeypatch: pytest.MonkeyPatch
+    free_mib: int, wanted: int, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is free does not change with the graphs here, so as few as possible are kept where it is too little."""
     for module in (placement, model_open):
         monkeypatch.setattr(module, "gpus", lambda: gpu_of(free_mib))
-    runtime = config.runtime.changed(n_gpu_layers="all", n_shapes=n_shapes)
+    runtime = config.runtime.changed(n_gpu_layers="all")
     with Classifier.from_config(config.changed(runtime=runtime)) as classifier:
         assert classifier.engine.model.n_gpu_layers == 3
         assert classifier.engine.context.counters().n_shapes == wanted

@@ -206,18 +206,10 @@ def test_the_context_is_measured_where_layers_depend_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "n_gpu_layers", "wanted"),
-    [
-        (RuntimeConfig(), 0, (16, 0)),
-        (RuntimeConfig(), 37, (24, 16)),
-        (RuntimeConfig(max_query_tokens=5), 37, (16, 5)),
-        (RuntimeConfig(warm_query_tokens=0), 37, (16, 0)),
-        (RuntimeConfig(warm_query_tokens=30, n_shapes=4), 0, (4, 30)),
-        (RuntimeConfig(n_shapes=0), 0, (0, 0)),
-    ],
+    ("max_query_tokens", "n_gpu_layers", "wanted"), [(256, 0, (16, 0)), (256, 37, (24, 16)), (5, 37, (16, 5))]
 )
-def test_shapes(runtime: RuntimeConfig, n_gpu_layers: int, wanted: tuple[int, int]) -> None:
-    assert shapes(runtime, n_gpu_layers) == wanted
+def test_shapes(max_query_tokens: int, n_gpu_layers: int, wanted: tuple[int, int]) -> None:
+    assert shapes(max_query_tokens, n_gpu_layers) == wanted
 
 
 NONE: dict[str, Any] = {"question_cells": 0, "question_prefixes": 0}
