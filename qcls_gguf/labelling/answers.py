@@ -23,7 +23,7 @@ from ..errors import ConfigError, QclsError
 from ..score.result import Result
 from ..statistics import FloatArray
 from ..system.lifetimes import Closing
-from .blocks import Queries, distinct_queries
+from .blocks import UNWRITTEN, Queries, distinct_queries
 
 KEPT = ".answers"
 """in the names of the files of a cache beside the output, before what SQLite adds"""
@@ -157,27 +157,24 @@ def _top(scores: FloatArray, labels: Sequence[str], k: int) -> pa.Array:
 class AnswerCache(Closing):
     """A SQLite file that several processes may use at once. An object belongs to one thread."""
 
-    def __init__(self, path: Path, digest: str, n_labels: int) -> None:
+    def __init__(self, path: Path, digest: str, n_labels: int, *, is_shared: bool) -> None:
         """digest: of everything but the query that an answer depends on, in hexadecimal digits; n_labels: of all its
-        prompts. Raises ConfigError for a file that is no such cache, or cannot be written.
+        prompts; is_shared: with other processes. Raises ConfigError for a file that is no such cache, or cannot be
+        written, QclsError if the disk is full.
         """
         self._path, self._n_labels = path, n_labels
         self._table = f"answers_{digest}"
-        try:
-            self._database = sqlite3.connect(path, timeout=_WAIT_S, check_same_thread=False)
-            try:
-                self._database.execute("PRAGMA journal_mode = WAL")
-                self._database.execute("PRAGMA synchronous = NORMAL")
-                columns = "query TEXT PRIMARY KEY, answer BLOB NOT NULL"
-                self._database.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}) WITHOUT ROWID")
-            except BaseException:
-                self.close()
-                raise
-        except sqlite3.Error as e:
-            raise ConfigError(f"`cache` {path}: cannot be used: {e}: name a file of its own, or a new one") from None
+        self._database = sqlite3.connect(":memory:")
+        with self._errors():
+            self._database = sqlite3.connect(path, timeout=_WAIT_S)
+            self._database.execute(f"PRAGMA locking_mode = {'NORMAL' if is_shared else 'EXCLUSIVE'}")
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            columns = "query TEXT PRIMARY KEY, answer BLOB NOT NULL"
+            self._database.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}) WITHOUT ROWID")
 
     def find(self, queries: Sequence[str]) -> dict[str, Answer]:
-        """The stored answers. Raises QclsError."""
+        """The stored answers. Raises as above."""
         found = {}
         with self._errors():
             for start in range(0, len(queries), _N_ASKED):
@@ -190,7 +187,7 @@ class AnswerCache(Closing):
         return found
 
     def add(self, answers: Mapping[str, Answer]) -> None:
-        """Store answers by their queries; stored answers stay. Raises QclsError if the disk is full."""
+        """Store answers by their queries; stored answers stay. Raises as above."""
         rows = [(query, answer.probabilities.tobytes() + bytes(answer.abstained)) for query, answer in answers.items()]
         with self._errors(), self._database:  # all of them, or none
             self._database.executemany(f"INSERT OR IGNORE INTO {self._table} VALUES (?, ?)", rows)
@@ -200,7 +197,10 @@ class AnswerCache(Closing):
         try:
             yield
         except sqlite3.Error as e:
-            raise QclsError(f"`cache` {self._path}: {e}") from None
+            self.close()
+            if e.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise QclsError(f"{self._path}: {UNWRITTEN.format(e)}") from None
+            raise ConfigError(f"`cache` {self._path}: cannot be used: {e}: remove it, or name another") from None
 
     def close(self) -> None:
         """Close the file."""

@@ -27,6 +27,7 @@ from .values import json_of, members_in, plain, texts_of
 DIGITS = 6
 """of a probability that is written as text"""
 BLANK = "the query is blank"
+UNWRITTEN = "could not be written: {}: finished files stay; run the command again when there is room"
 _NOT_UTF8 = "the query is not valid UTF-8"
 _BUFFER_BYTES = 1 << 20
 """of a column of Parquet that are read at once"""
@@ -244,7 +245,4 @@ def written(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise QclsError(
-            f"{path}: could not be written: {e.strerror or e}: finished files stay; run the command "
-            "again when there is room"
-        ) from None
+        raise QclsError(f"{path}: {UNWRITTEN.format(e.strerror or e)}") from None

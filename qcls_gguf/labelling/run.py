@@ -114,7 +114,7 @@ def label_files(
         run_settings, model = {**rows, **_model_settings(classifier)}, classifier.model
         digest = hashlib.sha256("{prompts} {model_sha256}".format_map(run_settings).encode()).hexdigest()
         if settings.cache is not None:
-            AnswerCache(settings.cache, digest, columns.ends[-1]).close()  # whether it can be used
+            AnswerCache(settings.cache, digest, columns.ends[-1], is_shared=True).close()  # whether it can be used
         if settings.overwrite:
             output.forget()
         output.check(run_settings)
@@ -305,8 +305,9 @@ class _Run:
         texts = block.queries.texts
         answers = Answers(self.columns, len(texts))
         rows_per_query = task.shard.n_rows / max(len(texts), 1)
+        is_shared, n_labels = self.settings.cache is not None, self.columns.ends[-1]
         path = self.settings.cache or self.output.kept_path(task.output)
-        with AnswerCache(path, self.digest, self.columns.ends[-1]) as cache:
+        with AnswerCache(path, self.digest, n_labels, is_shared=is_shared) as cache:
             cached = cache.find(texts)
             known = {place: cached[text] for place, text in enumerate(texts) if text in cached}
             answers.n_found = len(known)
@@ -314,7 +315,7 @@ class _Run:
             for place, answer in known.items():
                 is_cut = cuts and self.classifier.tokenize(texts[place]).n_chars_cut > 0
                 answers.put(place, answer, is_cut=is_cut)
-            if known and self.settings.cache is None:
+            if known and not is_shared:
                 n_kept = int(np.isin(block.queries.index, list(known)).sum())
                 self.on_note(f"{task.input.path}: resumes after {n_kept:,} of {task.shard.n_rows:,} rows")
             self._tell(len(known), 0, rows_per_query)

@@ -87,7 +87,7 @@ def test_a_full_disk_loses_nothing(row: Row, tmp_path: Path) -> None:
     row.name, row.n = "label, full disk", 1
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60k", "tmpfs", str(disk)], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=132k", "tmpfs", str(disk)], check=False).returncode:
         pytest.skip("a file system can be mounted by its owner only")
     path, out = tmp_path / "log.parquet", disk / "out"
     try:
@@ -95,7 +95,7 @@ def test_a_full_disk_loses_nothing(row: Row, tmp_path: Path) -> None:
         line = label_command(path, out, "--shard-rows", "150")
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         row.check(done.returncode == 1, f"exit code {done.returncode}")
-        row.check("could not be written: No space left on device: finished files stay" in done.stderr, done.stderr)
+        row.check("could not be written: " in done.stderr and "finished files stay" in done.stderr, done.stderr)
         row.check("Traceback" not in done.stderr, done.stderr)
         before = outputs(out)
         row.check(bool(before) and halves(out) == [], f"{before}, of which half {halves(out)}")
