@@ -14,7 +14,7 @@ from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.config.words import JsonObject
 from qcls_gguf.evaluation.records import EvaluationRecord
 from qcls_gguf.inspection.local_models import ModelsRecord
-from qcls_gguf.inspection.records import Inspection, ShownPrompts, StatementsRecord
+from qcls_gguf.inspection.records import Inspection, ShownPrompts
 from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.learning.batch_prior import BatchPriorRecord
 from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord
@@ -26,7 +26,6 @@ RECORDS: dict[str, type[Record]] = {
     "label": LabellingRecord,
     "inspect": Inspection,
     "inspect --show-prompt": ShownPrompts,
-    "inspect --statement": StatementsRecord,
     "eval": EvaluationRecord,
     "learn": LearnRecord,
     "calibrate": CalibrationRecord,

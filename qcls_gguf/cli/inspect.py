@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Context, Option
 
 from ..config.words import printable
 from . import options as o
 from .terminal import classifier_opener, say, show
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from ..report.record import Record
 
 
 def inspect_config(
@@ -23,8 +18,6 @@ def inspect_config(
     prompt: o.PromptNames = None,
     query: Annotated[str | None, Option("--query", "-q", metavar="TEXT",
         help="The query to show them with. Default: an empty one.")] = None,
-    statement: Annotated[bool, Option("--statement",
-        help="Print what the calibration states, a paragraph a prompt.")] = False,
     format: o.Format = "table", quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None,
     model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
@@ -37,34 +30,26 @@ def inspect_config(
     the prompts. Exit codes are those of run.
 
     --show-prompt shows what the model reads: the exact text and tokens of prompts with a query, and the labels.
-    Control tokens are in reverse video, cached tokens blue, tokens that the request computes green, and tokens of
-    labels yellow, underlined if they are computed too.
-
-    --statement prints what `calibrate --target-error` found, as a paragraph that a person can sign: data,
-    date, counts, error rate, coverage, and what is not promised.
+    Control tokens are in reverse video, cached tokens blue, tokens that the request computes green; of labels those
+    in brackets.
 
     JSON is one object; `make records` describes its fields.
 
     \b
     qcls-gguf inspect --config my.yaml
-    qcls-gguf inspect --config my.yaml --statement
     qcls-gguf inspect --config my.yaml --show-prompt --prompt colour --query "red dress"
     """
-    from ..inspection.inspect import inspect_classifier, show_prompts, statements_of  # see app.py for why here
-    from ..inspection.report import inspection_view, shown_prompts_view, statements_document
+    from ..inspection.inspect import inspect_classifier, show_prompts  # see app.py for why here
+    from ..inspection.report import inspection_document, shown_prompts_view
 
     settings = o.configured(ctx.params)
     with classifier_opener(offline, quiet, warns=False) as opener, opener.open(settings) as classifier:
-        if statement:
-            record: Record = (stated := statements_of(classifier))
-            view: RenderableType = statements_document(stated)
-        elif show_prompt or prompt or query is not None:
-            record = (prompts := show_prompts(classifier, prompt or (), query or ""))
-            view = shown_prompts_view(prompts)
+        if show_prompt or prompt or query is not None:
+            prompts = show_prompts(classifier, prompt or (), query or "")
+            show(prompts, shown_prompts_view(prompts), format)
         else:
-            record = (inspection := inspect_classifier(classifier))
-            view = inspection_view(inspection)
-    show(record, view, format)
+            inspection = inspect_classifier(classifier)
+            show(inspection, inspection_document(inspection), format)
 
 
 def models(format: o.Format = "table") -> None:

@@ -1,35 +1,21 @@
-"""What a configuration costs with a model, what the model reads of a prompt with a query, and what is stated of it."""
+"""What a configuration costs with a model, and what the model reads of a prompt with a query."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 from ..classifier import Classifier
-from ..config.fitted import Head, StatedError, StatementSource, read_calibration
+from ..config.fitted import Head
 from ..config.prompt import SLOT
-from ..config.schema import MAX_SEQ, chosen_prompts, short
-from ..config.words import counted, shown
-from ..errors import ConfigError
+from ..config.schema import MAX_SEQ, chosen_prompts
 from ..model.header import TensorInfo
 from ..native.device import OWN_TYPES, instruction_sets
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
-from ..report.document import percent
-from ..score.result import ModelInfo
-from ..statistics import wilson
 from . import records
 
 COST_QUERY_TOKENS, CUE_TOKENS = 6, 2
 """tokens of the query whose cost is computed, and of the words that name a prompt after a common text"""
-_NOT_PROMISED = (
-    "This holds for queries that come from where the rows came from, in the statistical sense that the rows and the "
-    "query could have come in any order (exchangeability). It is a statement about such queries as a whole, not about "
-    "single ones, labels or groups of queries by themselves. It says nothing of queries of another kind, source or "
-    "time, nor of what is right where the rows' labels are wrong. Another model file, prompt, label set or calibration "
-    "is refused."
-)
 
 
 def inspect_classifier(classifier: Classifier) -> records.Inspection:
@@ -122,7 +108,7 @@ def _inspected(
     n_cached, _ = prompt.new_tokens(prompt.fragment_tokens(tokenizer, PROBES[0]))
     shared = {other.name: common_prefix(prompt.prefix, other.prefix) for other in prompts if other is not prompt}
     n_shared = max(shared.values(), default=0)
-    texts = tuple(records.Token(token=token, text=_text(tokenizer, token)) for token in added)
+    texts = _tokens(tokenizer, added)
     head = None
     if isinstance(prompt.head, Head):
         of_head = {key: getattr(prompt.head, key) for key in ("depth", "text", "reads_labels", "n_rows", "accuracy")}
@@ -142,35 +128,27 @@ def _inspected(
         n_tokens_labels=len(prompt.trie.fed),
         n_positions=len(prompt.trie.read),
         n_leaves=prompt.trie.n_leaves,
-        trie=label_trie(prompt, tokenizer),
+        labels=label_tokens(prompt, tokenizer),
     )
 
 
-def label_trie(prompt: Prompt, tokenizer: Tokenizer) -> records.TrieNode:
-    """The label trie of a prompt; a label that another one begins with ends with its end-of-label token."""
-    label_of = {}
+def label_tokens(prompt: Prompt, tokenizer: Tokenizer) -> tuple[records.LabelTokens, ...]:
+    """The tokens of a prompt's labels."""
+    nodes = {edge: node for node, edge in enumerate(prompt.trie.fed, 1)}
+    found = []
     for label, tokens, edges in zip(prompt.labels, prompt.label_tokens, prompt.trie.label_edges, strict=True):
         is_beginning = any(len(other) > len(tokens) and other[: len(tokens)] == tokens for other in prompt.label_tokens)
         # such a label ends at a fork, so that its last edge is the one of its end token
-        label_of[(*tokens, prompt.trie.edges[edges[-1]].token) if is_beginning else tokens] = label
-    paths: list[tuple[int, ...]] = [()]
-    for parent, token in prompt.trie.fed:
-        paths.append((*paths[parent], token))
-    fed, read = set(paths), {paths[node] for node in prompt.trie.read}
+        whole = (*tokens, prompt.trie.edges[edges[-1]].token) if is_beginning else tokens
+        node, n_fed = 0, 0
+        while n_fed < len(whole) and (node := nodes.get((node, whole[n_fed]), 0)):
+            n_fed += 1
+        found.append(records.LabelTokens(label=label, tokens=_tokens(tokenizer, whole), n_fed=n_fed))
+    return tuple(found)
 
-    def grow(path: tuple[int, ...]) -> records.TrieNode:
-        depth = len(path)
-        following = dict.fromkeys(other[depth] for other in label_of if len(other) > depth and other[:depth] == path)
-        return records.TrieNode(
-            token=path[-1] if path else None,
-            text=_text(tokenizer, path[-1]) if path else "",
-            label=label_of.get(path),
-            fed=path in fed,
-            read=path in read,
-            children=tuple(grow((*path, token)) for token in following),
-        )
 
-    return grow(())
+def _tokens(tokenizer: Tokenizer, tokens: Sequence[int]) -> tuple[records.Token, ...]:
+    return tuple(records.Token(token=token, text=_text(tokenizer, token)) for token in tokens)
 
 
 def _text(tokenizer: Tokenizer, token: int) -> str:
@@ -193,60 +171,21 @@ def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> re
 def _shown_prompt(prompt: Prompt, tokenizer: Tokenizer, query: str) -> records.ShownPrompt:
     n_cached, fed = prompt.new_tokens(prompt.fragment_tokens(tokenizer, query))
     tokens = [*prompt.prefix[:n_cached], *fed]
-    pieces = [tokenizer.piece(token) for token in tokens]
-    kinds = [{"is_control": is_control, "is_cached": index < n_cached} for index, (_, is_control) in enumerate(pieces)]
-    runs = groupby(zip(kinds, pieces, strict=True), key=lambda pair: pair[0])
     template = (prompt.head and prompt.head.text) or prompt.settings.expanded_template
     return records.ShownPrompt(
         name=prompt.name,
         text=template.replace(SLOT, query),
-        parts=tuple(
-            records.ShownPart(text=b"".join(piece for _, (piece, _) in run).decode(errors="backslashreplace"), **kind)
-            for kind, run in runs
-        ),
         fast_path=n_cached == len(prompt.prefix),
         n_cached=n_cached,
         n_fed=len(fed),
         tokens=tuple(
-            records.ShownToken(token=token, text=_text(tokenizer, token), **kind)
-            for token, kind in zip(tokens, kinds, strict=True)
+            records.ShownToken(
+                token=token,
+                text=_text(tokenizer, token),
+                is_control=tokenizer.piece(token)[1],
+                is_cached=place < n_cached,
+            )
+            for place, token in enumerate(tokens)
         ),
-        labels=label_trie(prompt, tokenizer),
+        labels=label_tokens(prompt, tokenizer),
     )
-
-
-def statements_of(classifier: Classifier) -> records.StatementsRecord:
-    """What the calibration of an open classifier states, to be signed. Raises ConfigError where it states nothing."""
-    config = classifier.config
-    calibration = read_calibration(config)
-    if calibration is None or calibration.stated is None:
-        what = "states nothing: `qcls-gguf calibrate` with `target_error` makes statements"
-        raise ConfigError(f"calibration: {config.calibration if calibration else 'none'}: {what}")
-    return records.StatementsRecord(
-        config=None if config.path is None else str(config.path),
-        calibration=str(config.calibration),
-        statements={
-            name: " ".join(_sentences(name, fit.error, calibration.stated, classifier.model))
-            for name, fit in calibration.prompts.items()
-            if fit.error
-        },
-    )
-
-
-def _sentences(name: str, error: StatedError, stated: StatementSource, model: ModelInfo) -> Iterator[str]:
-    low, high = wilson(error.n_answered, error.n_rows) or (0.0, 1.0)
-    rest = f", and all other queries get {shown(error.fallback)}" if error.threshold else ""
-    yield (
-        f"Prompt {shown(name)}, stated on {stated.date} by qcls-gguf {stated.package_version} from "
-        f"{counted(error.n_rows, 'labelled row')} of {stated.data} (sha256 {short(stated.data_sha256)}) with the model "
-        f"{Path(model.path).name} (sha256 {short(model.sha256)}). "
-        f"Answers with a probability of at least {error.threshold:.4g} count{rest}. "
-        f"So {error.n_answered} of the rows were answered ({percent(error.n_answered / error.n_rows)}, 95 % interval "
-        f"{low:.1%} to {high:.1%}), {error.n_wrong} of them wrongly. "
-        f"With confidence {100 * error.confidence:.3g} % over the choice of the rows, at most "
-        f"{100 * error.target:.3g} % of the answers that count are wrong among further queries; this pays for the "
-        "search for the threshold, and is for this prompt alone."
-    )
-    if stated.n_duplicates:
-        yield f"{counted(stated.n_duplicates, 'row')} repeated the query of another one, which makes this less sure."
-    yield _NOT_PROMISED

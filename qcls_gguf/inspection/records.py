@@ -1,4 +1,4 @@
-"""The records of an inspection: what `qcls-gguf inspect` prints as JSON: costs, what the model reads, or statements."""
+"""The records of an inspection: what `qcls-gguf inspect` prints as JSON: costs, or what the model reads."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ class Token(Record):
     text: str = Field(description="bytes that are no whole character are shown as escapes")
 
 
-class TrieNode(Record):
-    """A node of a label trie. The root is the end of the prompt."""
+class LabelTokens(Record):
+    """A label as the model would write it."""
 
-    token: int | None = Field(description="null for the root")
-    text: str = Field(description="empty for the root")
-    label: str | None = Field(description="the label that ends here")
-    fed: bool = Field(description="whether a request feeds it; the root is fed as part of the prompt")
-    read: bool = Field(description="whether scores read its hidden state")
-    children: tuple[TrieNode, ...] = Field(description="the nodes that follow it")
+    label: str
+    tokens: tuple[Token, ...] = Field(description="with its end-of-label token, if another label begins with it")
+    n_fed: int = Field(description="of these, from the first on, those that a request feeds to tell labels apart")
 
 
 class HeadInspection(Record):
@@ -58,7 +55,7 @@ class PromptInspection(Record):
     n_tokens_labels: int = Field(description="tokens that a request feeds to tell labels of several tokens apart")
     n_positions: int = Field(description="hidden states that the scores read")
     n_leaves: int = Field(description="sequences that one query needs")
-    trie: TrieNode
+    labels: tuple[LabelTokens, ...] = Field(description="in the order of the configuration")
 
 
 class Request(Record):
@@ -119,18 +116,11 @@ class Inspection(Record):
     warnings: tuple[LikelyMistake, ...] = _WARNINGS
 
 
-class ShownPart(Record):
-    """Text of consecutive tokens of one kind."""
-
-    text: str = Field(description="bytes that are no whole character are shown as escapes")
-    is_control: bool = Field(description="whether they are control tokens, or marks that only a template may hold")
-    is_cached: bool = Field(description="whether they were computed at start-up; the others are fed with the query")
-
-
-class ShownToken(ShownPart):
+class ShownToken(Token):
     """A token of a prompt."""
 
-    token: int = Field(description="its id")
+    is_control: bool = Field(description="whether it is a control token, or a mark that only a template may hold")
+    is_cached: bool = Field(description="whether it was computed at start-up; the others are fed with the query")
 
 
 class ShownPrompt(Record):
@@ -138,12 +128,11 @@ class ShownPrompt(Record):
 
     name: str = Field(description="the prompt's name")
     text: str = Field(description="the whole text, by the chat template where it was given as system and user")
-    parts: tuple[ShownPart, ...] = Field(description="the same by kinds of tokens, with what the tokenizer adds")
     fast_path: bool = Field(description="false where the query changes tokens of the cached prefix, which are fed anew")
     n_cached: int = Field(description="tokens that are cached")
     n_fed: int = Field(description="tokens that the query's request feeds, without those of labels")
-    tokens: tuple[ShownToken, ...] = Field(description="all of them, in order")
-    labels: TrieNode = Field(description="the label trie: what may follow the last token")
+    tokens: tuple[ShownToken, ...] = Field(description="all of them, in order, with those that the tokenizer adds")
+    labels: tuple[LabelTokens, ...] = Field(description="what may follow the last token")
 
 
 class ShownPrompts(Record):
@@ -152,11 +141,3 @@ class ShownPrompts(Record):
     query: str = Field(description="the query in its slot")
     prompts: tuple[ShownPrompt, ...] = Field(description="the prompts that were asked for")
     warnings: tuple[LikelyMistake, ...] = _WARNINGS
-
-
-class StatementsRecord(Record):
-    """What a configuration states of its answers."""
-
-    config: str | None = Field(description="its file")
-    calibration: str = Field(description="the file with the statements")
-    statements: dict[str, str] = Field(description="a paragraph by prompt, for those of which something is stated")

@@ -1,18 +1,17 @@
-"""An inspection, prompts as the model reads them, and statements, on a terminal."""
+"""An inspection, and prompts as the model reads them, on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
-from rich.tree import Tree
 
 from ..config.prompt import LikelyMistake
 from ..config.words import MAX_LISTED, counted, listed, printable, printable_lines, shown
 from ..model.placement import weights_text
-from ..report.document import TEXT, Document, Paragraph, Section, Table, facts, measured, percent
+from ..report.document import TEXT, Document, Paragraph, Part, Section, Table, facts, measured, percent
 from . import records
 
 _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
@@ -20,32 +19,26 @@ _LEAST_STOCK = 0.1
 """the share of weights from which on a type without kernels of this project is named"""
 
 
-def inspection_view(inspection: records.Inspection) -> Group:
-    """The whole, a row a prompt, the label tries and warnings."""
-    return Group(
-        Document(title="", parts=[facts(_facts(inspection)), _prompts(inspection)]),
-        *map(_prompt_tree, inspection.prompts[:MAX_LISTED]),
-        Text(_left_out(len(inspection.prompts), "prompt")),
-        _warnings(inspection.warnings),
-    )
+def inspection_document(inspection: records.Inspection) -> Document:
+    """The whole, a row a prompt, prompts' tokens, labels and heads, and warnings."""
+    prompts = [
+        Section(title=prompt.name, parts=[facts(_prompt_facts(prompt))]) for prompt in inspection.prompts[:MAX_LISTED]
+    ]
+    left_out = _left_out(len(inspection.prompts), "prompt")
+    parts = [facts(_facts(inspection)), _prompts(inspection), *prompts, Paragraph(left_out) if left_out else None]
+    return Document(title="", parts=[*parts, *_warnings(inspection.warnings)])
 
 
 def shown_prompts_view(shown: records.ShownPrompts) -> Group:
     """The prompts' texts, tokens and label tries, then the warnings."""
     prompts = (part for prompt in shown.prompts for part in (*_shown_prompt(prompt), Text()))
-    return Group(*prompts, _warnings(shown.warnings))
+    return Group(*prompts, Document(title="", parts=_warnings(shown.warnings)))
 
 
-def statements_document(record: records.StatementsRecord) -> Document:
-    """A paragraph a prompt."""
-    parts = [Section(title=name, parts=[Paragraph(text)]) for name, text in record.statements.items()]
-    return Document(title="Statements", parts=parts)
-
-
-def _warnings(warnings: tuple[LikelyMistake, ...]) -> Document:
+def _warnings(warnings: tuple[LikelyMistake, ...]) -> list[Part]:
     texts = [*map(str, warnings[:MAX_LISTED]), _left_out(len(warnings), "line")]
     lines = [Paragraph(f"- {text}", "warning") for text in texts if text]
-    return Document(title="", parts=[Paragraph("warnings", "strong") if lines else None, *lines])
+    return [Paragraph("warnings", "strong"), *lines] if lines else []
 
 
 def _facts(inspection: records.Inspection) -> dict[str, str]:
@@ -110,43 +103,28 @@ def _left_out(n: int, one: str) -> str:
     return f"and {counted(n - MAX_LISTED, f'more {one}')}" if n > MAX_LISTED else ""
 
 
-def _prompt_tree(prompt: records.PromptInspection) -> Tree:
-    tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
-    tree.add(Text(f"added  {_sequence(prompt.fragment)} + {_sequence(prompt.suffix)}", style="dim"))
+def _prompt_facts(prompt: records.PromptInspection) -> dict[str, str]:
+    found = {"added": f"{_sequence(prompt.fragment)} + {_sequence(prompt.suffix)}", "labels": _labels(prompt.labels)}
     if head := prompt.head:
         parts = [
-            f"head  after {head.depth} of {head.n_layer} layers",
+            f"after {head.depth} of {head.n_layer} layers",
             f"of the text {shown(head.text)}" if head.text else "of the prompt's own text",
             "beside the labels' texts" if head.reads_labels else "",
             f"learnt from {counted(head.n_rows, 'row')}" if head.n_rows else "",
             f"{percent(head.accuracy)} right on rows left out" if head.accuracy is not None else "",
         ]
-        tree.add(Text(", ".join(filter(None, parts)), style="dim"))
-    return _with_labels(tree, prompt.trie)
+        found["head"] = ", ".join(filter(None, parts))
+    return found
 
 
-def _with_labels(tree: Tree, node: records.TrieNode) -> Tree:
-    """Add the fed nodes as branches, and on one line the labels whose further tokens are not fed."""
-    ends = [_label_end(child) for child in node.children if not child.fed]
-    if ends:
-        tree.add(Text(listed(ends, "label"), style=_LABEL))
-    fed = [child for child in node.children if child.fed]
-    for child in fed[:MAX_LISTED]:
-        line = Text.assemble((_visible(child.text), f"{_LABEL} underline"), f"  (fed{', read' * child.read})")
-        _with_labels(tree.add(line), child)
-    if left_out := _left_out(len(fed), "path"):
-        tree.add(Text(left_out))
-    return tree
-
-
-def _label_end(node: records.TrieNode) -> str:
-    """The tokens from a node that is not fed to the end of its label; no other label has them."""
-    texts = [node.text]
-    while node.children:
-        node = node.children[0]
-        texts.append(node.text)
-    is_told = node.label is None or node.label.endswith(texts[-1].strip())  # not by an end-of-label token
-    return " ".join(map(_visible, texts)) + ("" if is_told else f" ({_visible(node.label or '')})")
+def _labels(labels: Sequence[records.LabelTokens]) -> str:
+    """The labels' tokens, those that are fed in brackets."""
+    texts = []
+    for label in labels:
+        tokens = [_visible(token.text) for token in label.tokens]
+        fed = [f"[{' '.join(tokens[: label.n_fed])}]"] if label.n_fed else []
+        texts.append(" ".join([*fed, *tokens[label.n_fed :]]))
+    return listed(texts, "label")
 
 
 def _sequence(tokens: tuple[records.Token, ...]) -> str:
@@ -168,13 +146,12 @@ def _shown_prompt(prompt: records.ShownPrompt) -> Iterator[RenderableType]:
         (f"{prompt.n_fed} fed", _FED),
         f"{how}; then a label",
     )
-    parts = [(printable_lines(part.text), _style(part)) for part in prompt.parts]
-    yield Text.assemble(*parts, no_wrap=True, overflow="ignore")  # a terminal wraps it, a file has it as it is
+    yield Text(printable_lines(prompt.text), no_wrap=True, overflow="ignore")  # a terminal wraps it, a file does not
     for title, cached in (("cached", True), ("fed   ", False)):
         tokens = [(_visible(token.text), _style(token)) for token in prompt.tokens if token.is_cached is cached]
         yield Text.assemble(title, *(part for token in tokens for part in (" ", token)))
-    yield _with_labels(Tree(Text("labels"), guide_style="dim"), prompt.labels)
+    yield Text(f"labels {_labels(prompt.labels)}", _LABEL)
 
 
-def _style(shown: records.ShownPart) -> str:
+def _style(shown: records.ShownToken) -> str:
     return f"{_CACHED if shown.is_cached else _FED}{f' {_CONTROL}' if shown.is_control else ''}"

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator
 from io import StringIO
-from typing import Any
 
 import pytest
 from chat_templates import CHATML
@@ -14,8 +13,8 @@ from rich.console import Console
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig
 from qcls_gguf.inspection.inspect import inspect_classifier, show_prompts, stock_types
-from qcls_gguf.inspection.records import Inspection, ShownPrompts, TrieNode
-from qcls_gguf.inspection.report import inspection_view, shown_prompts_view
+from qcls_gguf.inspection.records import Inspection, LabelTokens, ShownPrompts
+from qcls_gguf.inspection.report import inspection_document, shown_prompts_view
 from qcls_gguf.model.header import TensorInfo
 
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>"]
@@ -30,12 +29,12 @@ PROMPTS = [
 ]
 
 
-def shape(node: TrieNode) -> Any:
-    """(text, label, flags, children): f for fed, r for read."""
-    return node.text, node.label, "f" * node.fed + "r" * node.read, [shape(child) for child in node.children]
+def of_labels(labels: tuple[LabelTokens, ...]) -> dict[str, tuple[list[str], int]]:
+    """The texts of the labels' tokens, and how many are fed."""
+    return {label.label: ([token.text for token in label.tokens], label.n_fed) for label in labels}
 
 
-def test_what_is_shared_what_is_added_and_the_trees_of_labels(open_classifier: OpenClassifier) -> None:
+def test_what_is_shared_what_is_added_and_the_labels_tokens(open_classifier: OpenClassifier) -> None:
     """On a vocabulary whose tokens are words, so that all can be counted by hand."""
     item = dataclasses.replace(PROMPTS[1], labels=("wool", "wool linen", "all season", "red"))
     prompts = [COLOR, item, dataclasses.replace(item, name="exact", scoring="joint")]
@@ -50,12 +49,11 @@ def test_what_is_shared_what_is_added_and_the_trees_of_labels(open_classifier: O
     assert counts == [(1, 2, 1), (1, 2, 1), (2, 3, 2)]
     assert (found.request.n_tokens_unshared, found.request.n_query_copies) == (8 + 5 + 5 + 1 + 1 + 2, 2)
     assert tree.n_labels == 4
-    of_wool: Any = [("<|im_start|>", "wool", "", []), (" linen", "wool linen", "", [])]
-    of_all: Any = [(" season", "all season", "", [])]
-    red: Any = (" red", "red", "", [])
-    assert shape(tree.trie) == ("", None, "fr", [(" wool", None, "fr", of_wool), (" all", None, "", of_all), red])
-    assert shape(exact.trie) == ("", None, "fr", [(" wool", None, "fr", of_wool), (" all", None, "fr", of_all), red])
-    assert tree.trie.token is None
+    wanted = {"wool": ([" wool", "<|im_start|>"], 1), "wool linen": ([" wool", " linen"], 1)}
+    wanted |= {"all season": ([" all", " season"], 0), "red": ([" red"], 0)}
+    assert of_labels(tree.labels) == wanted
+    assert of_labels(exact.labels) == wanted | {"all season": ([" all", " season"], 1)}
+    assert "[␣wool] <|im_start|>, [␣wool] ␣linen, ␣all ␣season, ␣red" in render(found)
 
 
 def test_types_without_kernels_of_ours_are_named_by_their_share(open_classifier: OpenClassifier) -> None:
@@ -81,15 +79,8 @@ def test_types_without_kernels_of_ours_are_named_by_their_share(open_classifier:
 
 def render(found: Inspection) -> str:
     out = StringIO()
-    Console(width=400, file=out).print(inspection_view(found))
+    Console(width=400, file=out).print(inspection_document(found))
     return out.getvalue()
-
-
-def label_texts(node: TrieNode, text: str = "") -> dict[str, str]:
-    """The label at each end of the trie, and the texts on the way to it."""
-    text += node.text
-    own = {} if node.label is None else {node.label: text}
-    return own | {label: way for child in node.children for label, way in label_texts(child, text).items()}
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -126,8 +117,8 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
     assert all(prompt.fast_path for prompt in found.prompts)
     for prompt, config_prompt in zip(found.prompts, classifier.config.prompts, strict=True):
         ends = {"wool": "<|im_end|>"} if prompt.name == "material" else {}
-        ways = label_texts(prompt.trie)
-        assert ways == {label: f" {label}{ends.get(label, '')}" for label in config_prompt.labels}
+        texts = {label: "".join(tokens) for label, (tokens, _) in of_labels(prompt.labels).items()}
+        assert texts == {label: f" {label}{ends.get(label, '')}" for label in config_prompt.labels}
 
 
 @pytest.mark.parametrize(("n_batch", "n_decodes"), [("auto", 1), (128, 2), (64, 4)])
@@ -175,7 +166,8 @@ def test_tokens_and_parts_are_what_is_cached_and_fed(classifier: Classifier, que
     assert [prompt.name for prompt in shown.prompts] == ["color", "chat"]
     bos = classifier.engine.model.bos_text
     for prompt, compiled in zip(shown.prompts, classifier.prompts, strict=True):
-        assert "".join(part.text for part in prompt.parts) == bos + prompt.text
+        if "红" not in query:  # whose bytes are tokens
+            assert "".join(token.text for token in prompt.tokens) == bos + prompt.text
         assert query in prompt.text
         assert prompt.text.endswith(f"{compiled.name}:")
         cached = tuple(token.token for token in prompt.tokens if token.is_cached)
@@ -184,7 +176,7 @@ def test_tokens_and_parts_are_what_is_cached_and_fed(classifier: Classifier, que
         control = [token.text for token in prompt.tokens if token.is_control]
         assert control == [bos, "<|im_start|>", "<|im_end|>", "<|im_start|>"]  # the query's own stays text
     counts = classifier.classify(query).counts
-    assert counts.n_tokens_new <= sum(prompt.n_fed + len(prompt.labels.children) for prompt in shown.prompts)
+    assert counts.n_tokens_new <= sum(prompt.n_fed + len(prompt.labels) for prompt in shown.prompts)
 
 
 def drawn(shown: ShownPrompts, *, colour: bool) -> str:
@@ -203,7 +195,7 @@ def test_the_text_is_exact_at_any_width_and_coloured_on_a_terminal(classifier: C
     assert "cached <|endoftext|> <|im_start|>" in plain
     assert "␣light" in plain
     coloured = drawn(shown, colour=True)
-    assert "\x1b[7;34m<|endoftext|><|im_start|>\x1b[0m" in coloured  # control and cached
+    assert "\x1b[7;34m<|endoftext|>\x1b[0m" in coloured  # control and cached
     assert "\x1b[1;7;32m<|im_end|>\x1b[0m" in coloured  # control and fed
     assert "\x1b[2J" not in coloured
 
