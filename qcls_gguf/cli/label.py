@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
 from typing import Annotated, Literal
 
 from typer import Argument, Context, Option
@@ -14,9 +10,7 @@ from typer import Argument, Context, Option
 from ..config.words import printable
 from ..errors import ConfigError
 from . import options as o
-from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, say, show
-
-_LINE_S = 30.0
+from .terminal import EXIT_OTHER, check_outputs, long_work, needs, say, show
 
 
 def label(
@@ -78,30 +72,8 @@ def label(
         top_k=top_k, prefix=prefix, overwrite=overwrite, limit=limit, part=(int(k), int(n)), cache=cache, batch=batch,
         shard_rows=shard_rows,
     )  # fmt: skip
-    with classifier_opener(offline, quiet) as opener, _progress(quiet) as on_progress:
+    with long_work(offline, quiet) as opener:
         on_note = (lambda _: None) if quiet else lambda text: say(printable(text))
-        record = label_files(settings, opener, on_progress=on_progress, on_note=on_note)
+        record = label_files(settings, opener, on_note=on_note)
     show(record, labelling_document(record), format, html)
     return EXIT_OTHER if record.n_rows and not record.n_labelled else None
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """One line that changes on a terminal, else a line now and then."""
-    is_terminal = sys.stderr is not None and sys.stderr.isatty()
-    every_s = 0.2 if is_terminal else _LINE_S
-    told = perf_counter()
-
-    def on_progress(line: str) -> None:
-        nonlocal told
-        if quiet or perf_counter() - told < every_s:
-            return
-        told = perf_counter()
-        start, end = ("\r\033[K", "") if is_terminal else ("", "\n")
-        print(f"{start}{line}", end=end, file=sys.stderr, flush=True)
-
-    try:
-        yield on_progress
-    finally:
-        if is_terminal and not quiet:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ How many queries a decode should have is measured on a sample of them.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from time import perf_counter, perf_counter_ns
 
@@ -15,7 +15,6 @@ from ..core.queue import Job
 from ..engine.capacity import MOST_TOGETHER, N_UNTIL_CAPTURED
 from ..errors import PlanError, ScoreError
 from ..score.result import Result
-from .records import BatchSpeed
 
 Batch = list[tuple[int, TokenizedItem]]
 """queries with their places among all queries that are labelled"""
@@ -114,23 +113,22 @@ class BatchLabeller:
             return str(e)
 
 
-def measure_batches(handle: PromptHandle, queries: Sequence[str], most: int = MOST_TOGETHER) -> list[BatchSpeed]:
-    """Measure how fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes take turns.
+def fastest_size(handle: PromptHandle, queries: Sequence[str], most: int = MOST_TOGETHER) -> int:
+    """How many of 1, 2, 4, … queries in a decode label some of the queries fastest; the sizes take turns.
 
-    All sizes take blocks of queries in the order of a run with several in a decode. Stops after some seconds, with the
-    sizes measured so far. If decodes are padded, a block is timed only when its shapes are known to the device, like
-    those of most decodes of a run. Nothing is measured if a query takes seconds.
+    All sizes take blocks of queries in the order of a run with several in a decode. Stops after some seconds. If
+    decodes are padded, a block is timed only when its shapes are known to the device, like those of most decodes of a
+    run. It is 1, unmeasured, if a query takes seconds.
     """
     some = queries[:_N_MEASURED]
     some = [some[place] for place in BatchLabeller(handle, MOST_TOGETHER).ordered(some)]
     most = _most_in_time(handle, sorted(some, key=len)[len(some) // 2], min(most, len(some)))
     if most < 2:
-        return []
+        return 1
     sizes = [2**power for power in range(most.bit_length())]
     blocks = [some[start : start + sizes[-1]] for start in range(0, len(some) - sizes[-1] + 1, sizes[-1])]
     n_untimed = N_UNTIL_CAPTURED if pays_to_pad(handle) else 0
     times_ns: Counter[int] = Counter()
-    decodes: defaultdict[int, list[list[Result]]] = defaultdict(list)
     began = perf_counter()
     for round_, block in enumerate([*blocks[:1], *blocks]):  # the first one warms up
         for size in sizes:
@@ -138,20 +136,15 @@ def measure_batches(handle: PromptHandle, queries: Sequence[str], most: int = MO
             for _ in range(n_untimed):
                 deque(labeller.label(block), maxlen=0)
             start_ns = perf_counter_ns()
-            answered = [
-                [answer for _, answer in batch if isinstance(answer, Result)] for batch in labeller.label(block)
-            ]
-            if round_:
-                times_ns[size] += perf_counter_ns() - start_ns
-                decodes[size] += filter(None, answered)
+            deque(labeller.label(block), maxlen=0)
+            times_ns[size] += (perf_counter_ns() - start_ns) * (round_ > 0)
         if round_ and perf_counter() - began > _MOST_S:
             break
-    speeds = []
-    for size, batches in sorted((size, batches) for size, batches in decodes.items() if batches):
-        n_queries, n_tokens = sum(map(len, batches)), sum(batch[0].counts.n_tokens_new for batch in batches)
-        rate = n_queries / times_ns[size] * 1e9
-        speeds.append(BatchSpeed(size=size, n_queries=n_queries, n_tokens=n_tokens, queries_per_s=rate))
-    return speeds
+    best = 1
+    for size in sizes:
+        if times_ns[size] < times_ns[best] * _GAIN:
+            best = size
+    return best
 
 
 def _most_in_time(handle: PromptHandle, query: str, most: int) -> int:
@@ -165,12 +158,3 @@ def _most_in_time(handle: PromptHandle, query: str, most: int) -> int:
     while most > 1 and seconds * most * most.bit_length() > _MOST_S:
         most //= 2
     return most
-
-
-def best_size(speeds: Sequence[BatchSpeed]) -> int:
-    """The largest size that pays, by the measured times."""
-    best = None
-    for speed in speeds:
-        if best is None or best.queries_per_s < speed.queries_per_s * _GAIN:
-            best = speed
-    return best.size if best else 1

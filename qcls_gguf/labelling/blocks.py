@@ -70,37 +70,23 @@ def distinct_queries(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The rows of a shard: a table of Arrow, values row by row, or objects of JSON lines as they were written."""
+    """The rows of a shard: a table, or objects of JSON lines as they were written."""
 
     queries: Queries
-    schema: pa.Schema | None
-    """of the columns of a table or of rows"""
-    arrow: pa.Table | None = None
-    rows: Sequence[Sequence[object]] = ()
-    lines: Sequence[str] | None = None
+    table: pa.Table | None = None
+    lines: Sequence[str] = ()
     """the members of its objects, without braces"""
 
-    @property
-    def names(self) -> list[str]:
-        """Of the input's columns."""
-        return [] if self.schema is None else self.schema.names
 
-    def table(self) -> pa.Table:
-        """The input's columns."""
-        if self.arrow is not None:
-            return self.arrow
-        assert self.schema is not None
-        columns: list[Sequence[object]] = list(zip(*self.rows, strict=True)) if self.rows else [()] * len(self.schema)
-        arrays = []
-        for values, field in zip(columns, self.schema, strict=True):
-            if pa.types.is_string(field.type):  # which has other values as JSON
-                values = [plain(value) if isinstance(value, str | None) else json_of(value) for value in values]
-            arrays.append(pa.array(values, field.type))
-        return pa.table(arrays, names=self.names)
-
-    def values(self) -> Iterator[Sequence[Any]]:
-        """The values row by row."""
-        return iter(self.rows) if self.arrow is None else rows_of(self.arrow)
+def _table_of(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
+    """Values row by row as a table; columns of text have other values as JSON."""
+    columns: list[Sequence[object]] = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = []
+    for values, field in zip(columns, schema, strict=True):
+        if pa.types.is_string(field.type):
+            values = [plain(value) if isinstance(value, str | None) else json_of(value) for value in values]
+        arrays.append(pa.array(values, field.type))
+    return pa.table(arrays, names=schema.names)
 
 
 def members_of(names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Iterator[str]:
@@ -155,22 +141,23 @@ def _text_block(input_: Input, shard: Shard, reading: Reading, added: Sequence[s
         n = len(reader.header)
     problems = {place: row.problem for place, row in enumerate(rows) if row.problem}
     queries = distinct_queries([row.text for row in rows], "line", [row.number or 0 for row in rows], problems)
-    schema = input_.column_types
+    schema, given = input_.column_types, list[Sequence[object]]()
     if input_.format == "text":
-        return Block(queries=queries, schema=schema, rows=[(row.text,) for row in rows])
-    if input_.format != "jsonl":
-        given = [list(map(shown_bytes, row.fields)) if row.problem else row.fields for row in rows]
-        return Block(queries=queries, schema=schema, rows=[(*fields, *[""] * n)[:n] for fields in given])
-    objects = [members_in(row) for row in rows]
+        given = [(row.text,) for row in rows]
+    elif input_.format != "jsonl":
+        fields = [list(map(shown_bytes, row.fields)) if row.problem else row.fields for row in rows]
+        given = [(*of_row, *[""] * n)[:n] for of_row in fields]
+    objects = [members_in(row) for row in rows] if input_.format == "jsonl" else []
     if schema is not None:
-        return Block(queries=queries, schema=schema, rows=[list(map(values.get, schema.names)) for values in objects])
+        given = given or [list(map(values.get, schema.names)) for values in objects]
+        return Block(queries=queries, table=_table_of(given, schema))
     for row, values in zip(rows, objects, strict=True):
         if not values.keys().isdisjoint(added):
             with prefixed(f"{input_.path}, line {row.number}"):
                 check_names(added, list(values))
     # As they were written: numbers keep their digits, and keys their order.
     lines = ["" if row.values is None else row.line.strip()[1:-1].strip() for row in rows]
-    return Block(queries=queries, schema=None, lines=lines)
+    return Block(queries=queries, lines=lines)
 
 
 def _parquet_block(input_: Input, shard: Shard, query_column: str) -> Block:
@@ -188,7 +175,7 @@ def _parquet_block(input_: Input, shard: Shard, query_column: str) -> Block:
         table = pa.Table.from_batches(found, file.schema_arrow)
     numbers = range(shard.first_row + 1, shard.first_row + shard.n_rows + 1)
     queries = distinct_queries(texts_of(column_at(table, query_column)), "row", numbers)
-    return Block(queries=queries, schema=table.schema, arrow=table)
+    return Block(queries=queries, table=table)
 
 
 def column_at(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.ChunkedArray:
@@ -209,18 +196,19 @@ def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, h
     """
     with output_file(path) as file:
         if format_ == "parquet":
-            pq.write_table(with_columns(block.table(), added), file, compression="zstd")
+            pq.write_table(with_columns(block.table, added), file, compression="zstd")
             return file.tell()
         text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
+        names, rows = ([], iter(())) if block.table is None else (block.table.column_names, rows_of(block.table))
         if format_ == "jsonl":
-            lines = members_of(block.names, block.values()) if block.lines is None else block.lines
+            lines = block.lines if block.table is None else members_of(names, rows)
             for before, after in zip(lines, members_of(added.column_names, rows_of(added)), strict=True):
                 text.write(f"{{{before}{', ' if before else ''}{after}}}\n")
         else:
             writer = csv.writer(text, delimiter="\t" if format_ == "tsv" else ",", lineterminator="\n")
             if header:
-                writer.writerow([*block.names, *added.column_names])
-            for values, labels in zip(block.values(), rows_of(added), strict=True):
+                writer.writerow([*names, *added.column_names])
+            for values, labels in zip(rows, rows_of(added), strict=True):
                 writer.writerow(value if isinstance(value, str) else _cell(value) for value in (*values, *labels))
         text.detach()
         return file.tell()

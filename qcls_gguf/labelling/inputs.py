@@ -17,8 +17,6 @@ from pydantic import Field
 from ..config.words import shown
 from ..data.rows import FORMATS, Format, Reading, bare_name, check_once, listed_columns, open_rows, why_refused
 from ..errors import ConfigError, readable
-from ..model.files import digest_of_ends, stamps_of
-from ..model.header import Stamp
 from ..report.record import Record
 from .values import may_be_text, members_in
 
@@ -41,10 +39,8 @@ class Input(Record):
 
     path: str
     format: Format
-    stamp: Stamp = Field(description="when its shards were found")
-    digest: str = Field(
-        description="sha256 of its first and its last 64 KiB: it stays where a file is only copied or touched"
-    )
+    n_bytes: int = Field(description="of the file when its shards were found")
+    mtime_ns: int = Field(description="and when it was written, in ns since 1970")
     columns: str = Field(
         description="the Arrow schema of its columns, serialised, in base64; empty for JSON lines whose objects stay "
         "as they are"
@@ -60,22 +56,14 @@ class Input(Record):
         """The columns, where they are known."""
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns))) if self.columns else None
 
-    def refreshed(self) -> Input | None:
-        """The input with the file's current stamp; None if its content has changed."""
-        with readable(str(self.path)):
-            (stamp,) = stamps_of([Path(self.path)])
-            if stamp != self.stamp and (stamp[1], digest_of_ends(Path(self.path))) != (self.stamp[1], self.digest):
-                return None
-        return self.model_copy(update={"stamp": stamp})
-
     def check_unchanged(self) -> None:
         """Raise ConfigError if the file was changed since its shards were found."""
-        with readable(str(self.path)):
-            (stamp,) = stamps_of([Path(self.path)])
-        if stamp[1:] != self.stamp[1:]:  # machines may have the file under different paths
+        with readable(self.path):
+            now = Path(self.path).stat()
+        if (now.st_size, now.st_mtime_ns) != (self.n_bytes, self.mtime_ns):
             raise ConfigError(
-                f"{self.path}: was changed while it was labelled ({self.stamp[1]} bytes before, {stamp[1]} now): the "
-                "finished files stay; run the command again, which says what can be done"
+                f"{self.path}: was changed since its shards were found ({self.n_bytes} bytes then, {now.st_size} now): "
+                "name another output, or label everything again with `overwrite` (a `cache` saves work)"
             )
 
 
@@ -117,7 +105,7 @@ def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | N
     read through once. Raises ConfigError for a file that cannot be read, or has no such column.
     """
     with readable(str(path)):
-        (stamp,), digest = stamps_of([path]), digest_of_ends(path)
+        status = path.stat()
     shards: list[Shard] = []
     with open_rows(str(path), str(path), reading) as rows:
         if rows.format == "parquet":
@@ -146,8 +134,8 @@ def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | N
     return Input(
         path=str(path),
         format=rows.format,
-        stamp=stamp,
-        digest=digest,
+        n_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
         columns=columns,
         shards=tuple(shards),
         partition=partition,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import pyarrow.parquet as pq
 from pydantic import Field, JsonValue
@@ -38,11 +38,10 @@ RunSettings = Mapping[str, JsonValue]
 class Manifest(Record):
     """The settings of a run, and its results."""
 
-    version: Literal[4] = 4
+    version: Literal[5] = 5
     settings: dict[str, JsonValue] = Field(description="the settings that must be equal when a run is resumed")
     provenance: dict[str, JsonValue]
     inputs: tuple[Input, ...]
-    totals: dict[str, JsonValue] | None = None
     joined_bytes: int | None = Field(default=None, description="of the one file that the shards became")
 
 
@@ -92,7 +91,7 @@ class OutputFolder:
         self._lock = locked(self.folder, f"name one, or a file that ends in {_KNOWN_ENDINGS}")
         try:
             before = self._read()
-            self._before, self._joined_bytes = before, before.joined_bytes if before else None
+            self._joined_bytes = before.joined_bytes if before else None
             self.done = self._read_done() if before else {}
             self.manifest = before if self.done else None
         except BaseException:
@@ -114,7 +113,7 @@ class OutputFolder:
         try:
             if path.exists():
                 found = json.loads(path.read_bytes())
-                if found["version"] != 4:
+                if found["version"] != 5:
                     raise ConfigError(f"{path}: was written by another version of qcls-gguf: name another output")
                 return Manifest.model_validate(found)
             # An empty list of shards is left where the disk was full for the manifest of a first run.
@@ -212,17 +211,6 @@ class OutputFolder:
         """The cache of an unfinished shard, by the name of its output file."""
         return self.folder / f".{output}{KEPT}"
 
-    def batch_before(self, settings: RunSettings) -> int | None:
-        """The queries of a decode in an earlier run with the same settings, if there was one."""
-        found = self._before.provenance.get("batch") if self._before and self._before.settings == settings else None
-        return found if isinstance(found, int) else None
-
-    def note(self, batch: int, **results: Any) -> None:
-        """Write the queries of a decode, and other results of the run, into the manifest. Raises QclsError."""
-        assert self.manifest is not None
-        provenance = {**self.manifest.provenance, "batch": batch}
-        self._write(self.manifest.model_copy(update={"provenance": provenance, **results}))
-
     def add(self, counts: ShardCounts) -> None:
         """Record a shard whose file is complete. Raises QclsError; the shard is then labelled again."""
         self.done[counts.output] = counts
@@ -234,22 +222,20 @@ class OutputFolder:
         except OSError as e:
             raise QclsError(f"{self.folder / _DONE}: could not be written: {e.strerror}") from None
 
-    def finish(self, tasks: Sequence[Task], n_inputs: int, batch: int) -> RowCounts:
-        """Join the files if the output is one file; write and return the totals. Raises QclsError."""
+    def finish(self, tasks: Sequence[Task]) -> RowCounts:
+        """Join the files if the output is one file; returns the totals. Raises QclsError."""
+        total = total_counts([self.done[task.output] for task in tasks])
+        if self.joined is None:
+            return total
         assert self.manifest is not None
-        total, joined_bytes = total_counts([self.done[task.output] for task in tasks]), None
-        if self.joined is not None:
-            assert self.format is not None
-            joined_bytes = self.manifest.joined_bytes
-            if joined_bytes is None:
-                joined_bytes = join_files([self.folder / task.output for task in tasks], self.joined, self.format)
-            total = total.model_copy(update={"n_bytes": joined_bytes})
-        totals = {"n_inputs": n_inputs, "n_shards": len(tasks), **total.to_dict()}
-        self.note(batch, totals=totals, joined_bytes=joined_bytes)
-        if self.joined is not None:
-            for task in tasks:
-                (self.folder / task.output).unlink(missing_ok=True)
-        return total
+        assert self.format is not None
+        n_bytes, paths = self.manifest.joined_bytes, [self.folder / task.output for task in tasks]
+        if n_bytes is None:
+            n_bytes = join_files(paths, self.joined, self.format)
+            self._write(self.manifest.model_copy(update={"joined_bytes": n_bytes}))
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return total.model_copy(update={"n_bytes": n_bytes})
 
     def forget(self) -> None:
         """Remove all files of earlier runs. Raises QclsError."""
@@ -260,7 +246,7 @@ class OutputFolder:
                 path.unlink(missing_ok=True)
         except OSError as e:
             raise QclsError(f"{self.folder}: could not be overwritten: {e.strerror}") from None
-        self.manifest = self._before = self._joined_bytes = None
+        self.manifest = self._joined_bytes = None
         self.done.clear()
 
     def _write(self, manifest: Manifest) -> None:

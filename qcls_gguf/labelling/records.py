@@ -24,23 +24,12 @@ _N_TOP = 5
 _MIB = 1 << 20
 
 
-class BatchSpeed(Record):
-    """How fast a sample of the queries was labelled with so many in a decode."""
-
-    size: int = Field(description="queries of a decode")
-    n_queries: int = Field(description="that were timed")
-    n_tokens: int = Field(description="that were fed for them")
-    queries_per_s: float = Field(description="distinct queries in a second")
-
-
 class PromptCounts(Record):
     """A prompt's answers, row by row."""
 
     prompt: str = Field(description="its name")
     labels: dict[str, int] = Field(description="rows by their label; the fallback is among them")
     n_abstained: int = Field(description="rows that got the fallback")
-    sum_probability: float = Field(description="of the most probable labels, over all labelled rows")
-    histogram: tuple[int, ...] = Field(description="rows by that probability, in 20 bins of equal width from 0 to 1")
 
 
 class BadInputRow(Record):
@@ -80,7 +69,6 @@ class RunSpeed(Record):
     """How fast rows were labelled in this run."""
 
     seconds: float = Field(description="from the first shard's beginning to the last one's end")
-    measuring_s: float = Field(description="of these, what finding the size of batches took")
     n_rows: int = Field(description="rows that were labelled")
     n_computed: int = Field(description="distinct queries that were computed for them")
     queries_per_s: float | None = Field(
@@ -88,10 +76,6 @@ class RunSpeed(Record):
         "none was"
     )
     batch: int = Field(description="queries of a decode")
-    measured: tuple[BatchSpeed, ...] = Field(
-        description="a sample at the start by the size of batches, the first one by one; empty where the size was "
-        "given, or where there were too few queries for it"
-    )
 
 
 class LabellingRecord(RowCounts):
@@ -137,20 +121,13 @@ def _prompt_counts(queries: Queries, answers: Answers) -> Iterator[PromptCounts]
     index = queries.index
     rows = np.bincount(index[index >= 0], minlength=len(queries.texts))
     for number, prompt in enumerate(answers.columns.prompts):
-        label, probability = answers.label[:, number], answers.probability[:, number]
+        label = answers.label[:, number]
         known = label >= 0
         n = np.bincount(label[known], rows[known], minlength=len(prompt.labels) + 1).astype(int).tolist()
         counts = dict(zip(prompt.labels, n, strict=False))
         if prompt.fallback is not None and n[-1]:
             counts[prompt.fallback] = counts.get(prompt.fallback, 0) + n[-1]
-        bins = np.histogram(probability[known], 20, (0.0, 1.0), weights=rows[known])[0]
-        yield PromptCounts(
-            prompt=prompt.name,
-            labels=counts,
-            n_abstained=n[-1],
-            sum_probability=float(np.sum(probability[known] * rows[known])),
-            histogram=tuple(bins.astype(int).tolist()),
-        )
+        yield PromptCounts(prompt=prompt.name, labels=counts, n_abstained=n[-1])
 
 
 def total_counts(shards: Sequence[RowCounts]) -> RowCounts:
@@ -168,13 +145,8 @@ def _total(parts: Sequence[PromptCounts]) -> PromptCounts:
     labels: Counter[str] = Counter()
     for part in parts:
         labels.update(part.labels)
-    return PromptCounts(
-        prompt=parts[0].prompt,
-        labels=dict(labels),
-        n_abstained=sum(part.n_abstained for part in parts),
-        sum_probability=sum(part.sum_probability for part in parts),
-        histogram=tuple(np.sum([part.histogram for part in parts], axis=0).tolist()),
-    )
+    n_abstained = sum(part.n_abstained for part in parts)
+    return PromptCounts(prompt=parts[0].prompt, labels=dict(labels), n_abstained=n_abstained)
 
 
 def duration(seconds: float) -> str:
@@ -195,20 +167,6 @@ def labelling_document(record: LabellingRecord) -> Document:
             facts(_facts(record)),
             Section(title="Conditions", parts=[facts(provenance(record.model, record.environment))], on_terminal=False),
             _prompts(record),
-            Table(
-                columns={"queries a decode": "d", "queries/s": "s", "× one by one": ".2f", "measured with": "d"},
-                rows=[
-                    [
-                        speed.size,
-                        measured(speed.queries_per_s),
-                        speed.queries_per_s / one.queries_per_s,
-                        speed.n_queries,
-                    ]
-                    for one in record.speed.measured[:1]
-                    for speed in record.speed.measured
-                ],
-                note="A sample of the queries at the start.",
-            ),
             *(
                 Section(title=prompt.prompt, parts=[Table(columns=columns, rows=_ranked(prompt))], on_terminal=False)
                 for prompt in record.prompts
@@ -253,10 +211,5 @@ def _prompts(record: LabellingRecord) -> Table:
     rows = []
     for prompt in record.prompts:
         top = ", ".join(f"{label} {percent(share)}" for label, n, share in _ranked(prompt)[:_N_TOP] if n)
-        confidence = prompt.sum_probability / record.n_labelled if record.n_labelled else None
-        rows.append([prompt.prompt, top or None, prompt.n_abstained, confidence])
-    return Table(
-        columns={"prompt": TEXT, "labels": TEXT, "abstained": ",", "mean confidence": ".1%"},
-        rows=rows,
-        note="Mean confidence: of the most probable labels' probabilities, over all labelled rows.",
-    )
+        rows.append([prompt.prompt, top or None, prompt.n_abstained])
+    return Table(columns={"prompt": TEXT, "labels": TEXT, "abstained": ","}, rows=rows)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 from time import perf_counter
@@ -25,11 +25,11 @@ from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
 from ..report.environment import environment, peak_rss_bytes
 from .answers import Answer, AnswerCache, AnswerColumns, Answers, answer_of
-from .batches import BatchLabeller, best_size, measure_batches
+from .batches import BatchLabeller, fastest_size
 from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
 from .output import OutputFolder, RunSettings, Task
-from .records import BatchSpeed, LabellingRecord, RunSpeed, duration, shard_counts
+from .records import LabellingRecord, RunSpeed, shard_counts
 
 _N_SAMPLED = 2000
 WORTH_MEASURING = 2000
@@ -83,17 +83,13 @@ class LabelSettings:
 
 
 def label_files(
-    settings: LabelSettings,
-    opener: ClassifierOpener,
-    *,
-    on_progress: Tell = lambda line: None,
-    on_note: Tell = lambda note: None,
+    settings: LabelSettings, opener: ClassifierOpener, *, on_note: Tell = lambda note: None
 ) -> LabellingRecord:
     """Label the rows of some files, except what earlier runs on the same output have labelled.
 
-    on_progress gets the progress in words; on_note what was already done. Raises ConfigError and the errors of
-    Classifier.from_config before anything is labelled, and QclsError if an input or the output fails: finished shards
-    stay, and the same call resumes from there.
+    on_note gets what was already done, in words. Raises ConfigError and the errors of Classifier.from_config before
+    anything is labelled, and QclsError if an input or the output fails: finished shards stay, and the same call resumes
+    from there.
     """
     output = OutputFolder(settings.out, settings.format, settings.part)
     settings = replace(settings, format=output.format)
@@ -118,14 +114,12 @@ def label_files(
         if settings.overwrite:
             output.forget()
         output.check(run_settings)
-        batch = settings.batch or output.batch_before(run_settings)
         provenance: RunSettings = {
             "out": str(settings.out),
             "config": str(settings.config.path or "given"),
             "prompts": [prompt.name for prompt in columns.prompts],
             "model": Path(model.path).name,
             **{name: getattr(model, name) for name in ("quantization", "device", "backend")},
-            "batch": batch,
         }
         missing = output.begin(run_settings, provenance, inputs)
         tasks = output.tasks(inputs)
@@ -134,16 +128,15 @@ def label_files(
             what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
             on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
         n_all, n_left = (sum(task.shard.n_rows for task in shards) for shards in (tasks, missing))
-        progress = _Progress(n_left=n_left, n_shards=len(tasks))
-        run = _Run(settings, output, classifier, columns, digest, batch, progress, on_progress, on_note)
+        run = _Run(settings, output, classifier, columns, digest, opener, on_note, n_left)
         try:
             speed = run.label(missing)
         except BaseException:
-            n, n_shards = n_all - n_left + progress.n_rows, counted(len(tasks), "shard")
+            n, n_shards = n_all - n_left + run.n_rows, counted(len(tasks), "shard")
             done = f"{n:,.0f} of {n_all:,} rows are labelled, {len(output.done)} of {n_shards} done"
             on_note(f"{done}: repeat the same command to resume")
             raise
-        totals = output.finish(tasks, len(inputs), speed.batch)
+        totals = output.finish(tasks)
         return LabellingRecord(
             **dict(totals),
             out=str(settings.out),
@@ -168,14 +161,9 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
     names = {input_.path: input_.name for input_ in known.values()}
     inputs = []
     for path in paths:
-        before = known.get(str(path))
-        now = before and before.refreshed()
-        if before and not now:
-            raise ConfigError(
-                f"{path}: was changed since it was labelled ({before.stamp[1]} bytes then, {path.stat().st_size} now): "
-                "name another output, or label everything again with `overwrite` (a `cache` saves work)"
-            )
-        if not now:
+        if now := known.get(str(path)):
+            now.check_unchanged()
+        else:
             now = read_input(path, settings.reading, settings.shard_rows, settings.format)
             n_rows = sum(shard.n_rows for shard in now.shards)
             on_note(f"{path}: {n_rows:,} rows in {counted(len(now.shards), 'shard')}, read as {now.format}")
@@ -223,31 +211,6 @@ def _check_columns(names: Sequence[str], inputs: Sequence[Input]) -> None:
             check_names(names, [*(input_.column_types.names if input_.column_types else ()), *input_.partition])
 
 
-@dataclass(slots=True, kw_only=True)
-class _Progress:
-    """What was done with the rows that were left when the run began."""
-
-    n_left: int
-    n_shards: int
-    """of all rows"""
-    began: float = field(default_factory=perf_counter)
-    measuring_s: float = 0.0
-    n_queries: int = 0
-    """distinct ones that were answered"""
-    n_computed: int = 0
-    """of these, those that nobody knew"""
-    n_rows: float = 0.0
-    """that they represent, evenly spread"""
-
-    def shown(self, n_done: int) -> str:
-        """In words; n_done: shards."""
-        seconds = perf_counter() - self.began - self.measuring_s
-        rate, distinct = self.n_computed / max(seconds, 1e-9), self.n_queries / max(self.n_rows, 1)
-        left = f", {duration((self.n_left - self.n_rows) * distinct / rate)} left" if rate else ""
-        rows = f"{self.n_rows:,.0f} of {self.n_left:,} rows, {rate:,.1f} queries/s, {distinct:.0%} distinct{left}"
-        return f"{rows}, {n_done} of {self.n_shards} shards"
-
-
 @dataclass(slots=True)
 class _Run:
     """Labels the shards that are left."""
@@ -258,19 +221,23 @@ class _Run:
     columns: AnswerColumns
     digest: str
     """of all that answers depend on but the query"""
-    batch: int | None
-    """queries of a decode: as given, as in the run that is resumed, or as measured; None until then"""
-    progress: _Progress
-    on_progress: Tell
+    opener: ClassifierOpener
     on_note: Tell
-    last_batch: int | None = None
-    """the same of the last shard that had queries to compute"""
-    measured: tuple[BatchSpeed, ...] = ()
+    n_left: int
+    """rows of these shards"""
+    n_rows: float = 0.0
+    """of these, how many the queries that were answered represent, evenly spread"""
+    n_computed: int = 0
+    """distinct queries that nobody knew"""
+    batch: int | None = None
+    """queries of a decode, as given or measured"""
+    measuring_s: float = 0.0
     writing: Future[None] | None = None
     """the last shard"""
 
     def label(self, missing: Sequence[Task]) -> RunSpeed:
         """Label these shards, one of them while the next one is read and the last one is written."""
+        start, self.batch = perf_counter(), self.settings.batch
         with ThreadPoolExecutor(2, "qcls-gguf files") as pool:  # what is done stays done, whatever is raised
             blocks: deque[Future[Block]] = deque()
             for number, task in enumerate(missing):
@@ -282,16 +249,13 @@ class _Run:
                 self.writing = pool.submit(self._write, task, block, answers, began)
         if self.writing:
             self.writing.result()
-        progress = self.progress
-        seconds = perf_counter() - progress.began if progress.n_left else 0.0
+        seconds = perf_counter() - start
         return RunSpeed(
             seconds=seconds,
-            measuring_s=progress.measuring_s,
-            n_rows=progress.n_left,
-            n_computed=progress.n_computed,
-            queries_per_s=progress.n_computed / (seconds - progress.measuring_s) if progress.n_computed else None,
-            batch=self.last_batch or self.batch or 1,
-            measured=self.measured,
+            n_rows=self.n_left,
+            n_computed=self.n_computed,
+            queries_per_s=self.n_computed / (seconds - self.measuring_s) if self.n_computed else None,
+            batch=self.batch or _UNMEASURED,
         )
 
     def _read(self, task: Task) -> Block:
@@ -318,17 +282,14 @@ class _Run:
             if known and not is_shared:
                 n_kept = int(np.isin(block.queries.index, list(known)).sum())
                 self.on_note(f"{task.input.path}: resumes after {n_kept:,} of {task.shard.n_rows:,} rows")
-            self._tell(len(known), 0, rows_per_query)
+            self._tell(len(known) * rows_per_query)
             missing = [place for place in range(len(texts)) if place not in known]
             queries = [texts[place] for place in missing]
             if self.batch is None and len(queries) >= WORTH_MEASURING:
                 began, step = perf_counter(), max(1, len(queries) // _N_SAMPLED)
-                self.measured = tuple(measure_batches(self.classifier, queries[::step]))
-                self.batch, self.progress.measuring_s = best_size(self.measured), perf_counter() - began
-                self.output.note(self.batch)
-            size = self.batch or _UNMEASURED
-            self.last_batch = size if queries else self.last_batch
-            for results in BatchLabeller(self.classifier, size).label(queries):
+                self.batch = fastest_size(self.classifier, queries[::step])
+                self.measuring_s = perf_counter() - began
+            for results in BatchLabeller(self.classifier, self.batch or _UNMEASURED).label(queries):
                 found: dict[str, Answer] = {}
                 for at, result in results:
                     if isinstance(result, str):
@@ -337,17 +298,16 @@ class _Run:
                     found[queries[at]] = answer_of(result)
                     answers.put(missing[at], found[queries[at]], is_cut=result.n_chars_cut > 0)
                 cache.add(found)
-                self._tell(len(results), len(results), rows_per_query)
+                self.n_computed += len(results)
+                self._tell(len(results) * rows_per_query)
         return answers
 
-    def _tell(self, n_queries: int, n_computed: int, rows_per_query: float) -> None:
-        """Count queries that were answered, and tell the progress."""
-        self.progress.n_queries += n_queries
-        self.progress.n_computed += n_computed
-        self.progress.n_rows += n_queries * rows_per_query
+    def _tell(self, n_rows: float) -> None:
+        """Count rows whose queries were answered, and tell the progress."""
+        self.n_rows += n_rows
         if self.writing and self.writing.done():
             self.writing.result()  # an error is told at once
-        self.on_progress(self.progress.shown(len(self.output.done)))
+        self.opener.on_progress("label", round(self.n_rows), self.n_left)
 
     def _write(self, task: Task, block: Block, answers: Answers, began: float) -> None:
         format_ = self.settings.format or task.input.format

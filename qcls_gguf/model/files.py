@@ -158,15 +158,6 @@ def stamps_of(paths: Iterable[Path]) -> list[Stamp]:
     return [stamp_of(path, path.stat()) for path in paths]
 
 
-def digest_of_ends(path: Path) -> str:
-    """The sha256 of a file's first and last 64 KiB, which stays where a file is copied or touched. Raises OSError."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(_END_BYTES))
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
-        digest.update(file.read(_END_BYTES))
-    return digest.hexdigest()
-
-
 def sha256_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True) -> str:
     """The sha256 of a model, of a split one that of its parts joined in order; from the cache if no file has changed.
 
