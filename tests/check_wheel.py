@@ -19,6 +19,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from commands import PLAIN, write_plain_rows
+
 SOURCES = (".c", ".cpp", ".cc", ".h", ".hpp", ".cu", ".cuh", ".patch")
 LIBRARIES = ("libqcls", "libqcls-processor", "libllama", "libggml", "libggml-base")
 CPU = "libggml-cpu"
@@ -109,14 +111,17 @@ def untyped(wheel: str) -> str | None:
 
 
 def run_bare(wheel: str) -> None:
-    """Show what the command of the wheel prints in a fresh environment in which no program but its own is found."""
+    """Run every command in a fresh environment without extras, in which no program but the wheel's own is found."""
     with TemporaryDirectory() as folder:
         bin_folder = str(Path(installed(wheel, folder)).parent)
         environment = {"PATH": bin_folder, "HOME": folder, "LANG": os.environ.get("LANG", "C.UTF-8")}
-        for words in (["--version"], ["run", "--quiet", "--format", "labels", "--query", "red dress for girls"]):
-            print("$ qcls-gguf", *words, flush=True)
-            command = [f"{bin_folder}/qcls-gguf", *words]
-            subprocess.run(command, cwd=folder, env=environment, check=True)
+        write_plain_rows(Path(folder))
+        for words, code, said in PLAIN:
+            print("$ qcls-gguf", words, flush=True)
+            command = [f"{bin_folder}/qcls-gguf", *words.split()]
+            done = subprocess.run(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+            if done.returncode != code or said not in done.stderr:
+                sys.exit(f"exit code {done.returncode}, wanted {code} and {said!r}: {done.stderr}")
 
 
 def main(path: str, *options: str) -> None:

@@ -65,3 +65,29 @@ def change(path: Path, **keys: Any) -> Path:
     tree = yaml.safe_load(path.read_text(encoding="utf-8")) | keys
     path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
     return path
+
+
+PLAIN: Sequence[tuple[str, int, str]] = (
+    ("models", 0, ""),
+    ("init --labels color=red,blue,none --out new.yaml", 0, "wrote new.yaml"),
+    ("init --data rows.jsonl --model (embedded) --out tried.yaml --quick", 0, "wrote tried.yaml"),
+    ("inspect -c mission", 0, ""),
+    ("run -c mission --query dress --format labels", 0, ""),
+    ("eval -c mission --data rows.jsonl", 0, ""),
+    ("eval -c mission --data rows.jsonl --html page.html", 2, "pip install 'qcls-gguf[report]'"),
+    ("calibrate -c mission --data rows.jsonl --out fit.json", 1, "no fit lowers the held-out log-loss"),
+    ("learn -c mission --data rows.jsonl --out heads.gguf", 1, "no head is better than the labels' texts"),
+    ("bench -c mission --requests 2 --queries rows.jsonl", 0, ""),
+    ("compare -c mission --rounds 2 --query dress --method naive", 0, ""),
+    ("label -c mission rows.jsonl --out out.jsonl", 2, "pip install 'qcls-gguf[label]'"),
+    ("serve -c mission", 2, "pip install 'qcls-gguf[serve]'"),
+)
+"""What every command does without an extra, in a folder with `rows.jsonl`: words, exit code, words that it says."""
+
+
+def write_plain_rows(folder: Path) -> None:
+    """The rows of PLAIN."""
+    rows = [
+        {**row, "labels": {name: row["labels"][name] for name in ("category", "audience")}} for row in tiny_rows("dev")
+    ]
+    write_rows(folder / "rows.jsonl", rows[:60])

@@ -34,7 +34,7 @@ def accuracies(task: Task, model: Path, folder: Path) -> dict[str, str]:
     def evaluated(**keys: object) -> str:
         config.write_text(yaml.safe_dump({"model": {"path": str(model)}, "prompts": [tree]}))
         done = invoked("eval", "-c", change(config, **keys), "--data", tested, "--quiet", "-f", "json")
-        found = json.loads(done.stdout)["modes"]["configured"]
+        found = json.loads(done.stdout)["together"]
         return f"{100 * found['accuracy']:.1f} {found['log_loss']:.2f}"
 
     ways = {"as it is": evaluated(), "content-free": evaluated(prior="content_free")}
