@@ -20,6 +20,15 @@ from .system.lifetimes import Closing, OnStep
 OnProgress = Callable[[str, int, int], None]
 """(part of the work, how much of it is done, its total)"""
 T = TypeVar("T")
+QUERIES = (
+    "red summer dress for girls",
+    "cheap slim fit jeans for men",
+    "孕妇连衣裙 棉 宽松",
+    "light pink cashmere sweater for date night",
+    "wool coat",
+    "when does the shop open",
+)
+"""what is measured where no queries are given"""
 
 
 def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Config:

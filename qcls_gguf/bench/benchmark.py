@@ -12,15 +12,13 @@ import numpy as np
 
 from ..classifier import Classifier
 from ..config.schema import Config
-from ..data.rows import PLAIN, Reading
 from ..errors import ConfigError, PlanError
 from ..model.header import GgufHeader, TensorInfo
-from ..opening import ClassifierOpener
+from ..opening import QUERIES, ClassifierOpener
 from ..prompts.prompt_set import read_depths
 from ..report.environment import environment, gpu_free_bytes, rss_bytes
 from ..score.result import STAGES, Counts
 from ..statistics import quantiles, spread
-from .queries import QuerySet, file_queries, made_queries
 from .records import BenchmarkRecord, ClassifierRecord, Quantiles, WorkloadRecord
 
 
@@ -29,12 +27,10 @@ class BenchmarkSettings:
     """What is measured, and how."""
 
     configs: tuple[Config, ...]
+    queries: tuple[str, ...] = QUERIES
+    """different ones, as equal queries of a batch would be computed once"""
     input: str | None = None
-    """a file of queries, or - for standard input; None: queries of query_tokens tokens are made"""
-    reading: Reading = PLAIN
-    """of that file"""
-    query_tokens: tuple[range, ...] = (range(2, 10),)
-    """lengths of queries that are made, a set of queries a range"""
+    """the file that they are of, - for standard input"""
     batches: tuple[int, ...] = (1,)
     n_requests: int = 100
     """of a workload in one repetition"""
@@ -49,8 +45,6 @@ class Workload:
     config: str
     """the name of the classifier's configuration"""
     classifier: Classifier
-    queries: str
-    """the name of the queries"""
     requests: list[list[str]]
     """their queries"""
     total_ms: list[float] = field(default_factory=list)
@@ -79,9 +73,8 @@ class Workload:
         batch, n_decodes = len(self.requests[0]), sum(counts.n_decodes for counts in self.counts)
         p50_runs: list[float] = np.median(np.reshape(self.total_ms, (n_repeats, -1)), axis=1).tolist()
         return WorkloadRecord(
-            name=f"{self.config}, {self.queries}, batch {batch}",
+            name=f"{self.config}, batch {batch}",
             config=self.config,
-            queries=self.queries,
             n_prompts=len(self.classifier.prompts),
             batch=batch,
             n_requests=len(self.counts),
@@ -107,17 +100,19 @@ def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> Benchmar
         if batch > config.runtime.max_batch:
             limit = f"{config.path or 'the configuration'} has runtime.max_batch: {config.runtime.max_batch}"
             raise ConfigError(f"`batch` {batch}: {limit}: raise it, or choose a smaller batch")
-    queries = None if settings.input is None else file_queries(settings.input, settings.reading)
+    if (n := len(settings.queries)) < batch:
+        what = f"{n} different queries are too few for `batch` {batch}, whose queries must differ"
+        raise ConfigError(f"{settings.input or 'the built-in queries'}: {what}: give more of them, or a smaller batch")
     stems = [config.path.stem if config.path else "config" for config in settings.configs]
     with ExitStack() as stack:
-        sizes: dict[tuple[str, int], list[Workload]] = {}
+        sizes: dict[int, list[Workload]] = {batch: [] for batch in settings.batches}
         classifiers = list[ClassifierRecord]()
         for index, (stem, config) in enumerate(zip(stems, settings.configs, strict=True), 1):
             n = stems[:index].count(stem)  # a number where it is not the first of the name
-            started, workloads = _started(stem if n == 1 else f"{stem} ({n})", config, settings, queries, opener, stack)
+            started, workloads = _started(stem if n == 1 else f"{stem} ({n})", config, settings, opener, stack)
             classifiers.append(started)
             for workload in workloads:
-                sizes.setdefault((workload.queries, len(workload.requests[0])), []).append(workload)
+                sizes[len(workload.requests[0])].append(workload)
         numbers = range(-settings.n_warm_up, settings.n_requests)
         turns = [(size, number) for _ in range(settings.n_repeats) for size in sizes.values() for number in numbers]
         for size, number in opener.progress("requests", turns):
@@ -138,7 +133,6 @@ def _started(
     name: str,
     config: Config,
     settings: BenchmarkSettings,
-    queries: QuerySet | None,
     opener: ClassifierOpener,
     stack: ExitStack,
 ) -> tuple[ClassifierRecord, list[Workload]]:
@@ -147,11 +141,13 @@ def _started(
     classifier = stack.enter_context(opener.open(config))
     model = classifier.engine.model
     _, depth = read_depths([classifier.compiled], model.facts.n_layer)
-    query_sets = [queries] if queries else [made_queries(model, lengths) for lengths in settings.query_tokens]
-    for query_set in query_sets:
-        _check_queries(classifier, query_set, max(settings.batches))
+    for number, query in enumerate(settings.queries, 1):
+        try:
+            classifier.check(query)
+        except PlanError as e:
+            raise ConfigError(f"{settings.input or 'the built-in queries'}: query {number}: {e}") from None
     begun = perf_counter_ns()
-    classifier.classify_batch(query_sets[0].queries[: settings.batches[0]])
+    classifier.classify_batch(settings.queries[: settings.batches[0]])
     first_request_ms, free_after = (perf_counter_ns() - begun) / 1e6, gpu_free_bytes()
     record = ClassifierRecord(
         name=name,
@@ -168,26 +164,12 @@ def _started(
         rss_bytes=rss_bytes(),
         gpu_bytes=None if free_before is None or free_after is None else free_before - free_after,
     )
+    n = len(settings.queries)
     workloads = []
-    for query_set in query_sets:
-        n = len(query_set.queries)
-        for batch in settings.batches:  # a cycle of n requests for n queries
-            requests = [[query_set.queries[(i * batch + j) % n] for j in range(batch)] for i in range(n)]
-            workloads.append(Workload(config=name, classifier=classifier, queries=query_set.name, requests=requests))
+    for batch in settings.batches:  # a cycle of n requests for n queries
+        requests = [[settings.queries[(i * batch + j) % n] for j in range(batch)] for i in range(n)]
+        workloads.append(Workload(config=name, classifier=classifier, requests=requests))
     return record, workloads
-
-
-def _check_queries(classifier: Classifier, queries: QuerySet, largest_batch: int) -> None:
-    if len(queries.queries) < largest_batch:
-        raise ConfigError(
-            f"{queries.name}: {len(queries.queries)} different queries are too few for `batch` {largest_batch}, whose "
-            "queries must differ: give more of them, or a smaller batch"
-        )
-    for number, query in enumerate(queries.queries, 1):
-        try:
-            classifier.check(query)
-        except PlanError as e:
-            raise ConfigError(f"{queries.name}: query {number}: {e}") from None
 
 
 def weight_bytes(header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool = False, depth: int = 0) -> int:

@@ -10,9 +10,8 @@ from ..report.environment import Environment
 from ..report.record import Record
 from ..score.result import STAGES, ModelInfo
 
-_MADE = (
-    "No queries were given: these are made of words about clothes, in the numbers of tokens that the names of the rows "
-    "say. Your queries may be longer, and the times then are others."
+_BUILT_IN = (
+    "No queries were given: these are about clothes and short. Yours may be longer, and the times then are others."
 )
 
 
@@ -44,9 +43,8 @@ class ClassifierRecord(Record):
 class WorkloadRecord(Record):
     """Requests of one size to one configuration, all repetitions together; counts are means of a request."""
 
-    name: str = Field(description="configuration, queries and batch")
+    name: str = Field(description="configuration and batch")
     config: str = Field(description="the name of the configuration")
-    queries: str = Field(description="the name of the queries")
     n_prompts: int = Field(description="prompts that a request answers")
     batch: int = Field(description="queries of a request")
     n_requests: int = Field(description="requests that were timed")
@@ -64,7 +62,7 @@ class BenchmarkRecord(Record):
 
     environment: Environment = Field(description="when the last request was answered")
     classifiers: tuple[ClassifierRecord, ...]
-    input: str | None = Field(description="the file of the queries; null where queries were made")
+    input: str | None = Field(description="the file of the queries; null where none were given")
     n_requests: int = Field(description="of a workload in one repetition")
     n_warm_up: int = Field(description="requests before them that are not counted")
     n_repeats: int = Field(description="how often all of it was repeated")
@@ -87,7 +85,7 @@ def benchmark_document(record: BenchmarkRecord) -> Document:
         title=f"Benchmark of {', '.join(classifier.name for classifier in record.classifiers)}",
         parts=[
             facts(conditions),
-            None if record.input else Paragraph(_MADE),
+            None if record.input else Paragraph(_BUILT_IN),
             Table(
                 columns={"total ms": TEXT, **dict.fromkeys(times, measured), "spread": ".1%"},
                 rows=[

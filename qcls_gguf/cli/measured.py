@@ -16,8 +16,6 @@ from .terminal import EXIT_OTHER, check_outputs, long_work, show, with_options
 def bench(
     ctx: Context, queries: o.Queries = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
     encoding: o.Encoding = None, delimiter: o.Delimiter = None,
-    query_tokens: Annotated[list[int] | None, Option("--query-tokens", metavar="N", min=1, max=1 << 24,
-        help="Tokens of generated queries; repeatable. Default: 2 to 9, and 6.")] = None,
     batch: Annotated[list[int] | None, Option("--batch", "-b", metavar="N", min=1, max=1 << 24,
         help="Queries of a request; repeatable. Default: 1.")] = None,
     n_requests: Annotated[int, Option("--requests", "-n", metavar="N", min=1, max=1_000_000,
@@ -36,8 +34,8 @@ def bench(
     """Measure how long requests take and where the time goes.
 
     Several configurations are measured in turns, request by request, so that a machine that becomes slower or faster
-    affects all alike; they must fit into memory together. The next request is sent when the last is answered. Queries
-    are made of a list of words, or come from a file. Without options: the embedded model and its eight prompts.
+    affects all alike; they must fit into memory together. The next request is sent when the last is answered. Without
+    options: six short queries, the embedded model and its eight prompts.
 
     \b
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1 --batch 4
@@ -48,21 +46,20 @@ def bench(
     """
     from ..bench.benchmark import BenchmarkSettings, benchmark  # see app.py for why here
     from ..bench.records import benchmark_document
+    from ..opening import QUERIES
 
-    o.only_one(queries=queries, query_tokens=query_tokens)
+    inputs = {"--queries": queries, "--model": model} | {f"--config {path}": path for path in config or ()}
+    check_outputs({"--html": html}, inputs)
     configs = [o.configured({**ctx.params, "config": path}) for path in config or [Path(DEFAULT_CONFIG)]]
     settings = BenchmarkSettings(
         configs=tuple(configs),
+        queries=QUERIES if queries is None else tuple(dict.fromkeys(all_queries(queries, o.reading(ctx.params)))),
         input=queries,
-        reading=o.reading(ctx.params),
-        query_tokens=tuple(range(n, n + 1) for n in query_tokens or ()) or (range(2, 10), range(6, 7)),
         batches=tuple(dict.fromkeys(batch or [1])),
         n_requests=n_requests,
         n_warm_up=n_warm_up,
         n_repeats=n_repeats,
     )
-    inputs = {"--queries": queries, "--model": model} | {f"--config {path}": path for path in config or ()}
-    check_outputs({"--html": html}, inputs)
     with long_work(offline, quiet) as opener:
         record = benchmark(settings, opener)
     show(record, benchmark_document(record), format, html)
@@ -113,8 +110,9 @@ def compare(
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --queries queries.txt
     """
     from ..compare.method import ComparisonSettings  # see app.py for why here
-    from ..compare.records import QUERIES, comparison_document
+    from ..compare.records import comparison_document
     from ..compare.run import compare as compared
+    from ..opening import QUERIES
 
     read = [] if queries is None else all_queries(queries, o.reading(ctx.params))
     nothing_given = not query and queries is None

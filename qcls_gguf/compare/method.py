@@ -22,11 +22,11 @@ from ..errors import QclsError
 from ..model import Model
 from ..model.placement import flash_attention
 from ..native import NativeContext
+from ..opening import QUERIES
 from ..plan.decodes import Root, TokenTree
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
 from ..statistics import AnyFloats, log_softmax, log_sum_exp
-from .records import QUERIES
 
 
 class PeerError(QclsError):

@@ -7,21 +7,11 @@ from pydantic import Field
 from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.words import counted
+from ..opening import QUERIES
 from ..report.document import TEXT, Document, Paragraph, Section, Table, facts, provenance
 from ..report.environment import Environment
 from ..report.record import Record
 from ..score.result import ModelInfo
-
-QUERIES = (
-    "red summer dress for girls",
-    "cheap slim fit jeans for men",
-    "孕妇连衣裙 棉 宽松",
-    "light pink cashmere sweater for date night",
-    "wool coat",
-    "when does the shop open",
-)
-"""The queries where none are given."""
-
 
 _LEGEND = (
     "× qcls: median of the rounds' ratios of medians, 10–90 %: quantiles of the same ratios; "

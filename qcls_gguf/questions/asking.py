@@ -100,26 +100,12 @@ class QuestionAsker:
         usage gets the tokens that are stored. Raises PlaceError for a question that cannot be asked, SpaceError if it
         does not fit within seconds_left(), and what `ask` raises.
         """
-        questions, answers = self._prepared(questions), list[Distribution | None]()
+        questions = self._decision.prepared(questions) if self._decision else questions
+        answers: list[Distribution | None] = []
         while len(answers) < len(questions):
             first = len(answers)
             answers += await self._group(questions[first : first + _AT_ONCE], ask, seconds_left, usage)
         return answers
-
-    def _prepared(self, questions: Sequence[TextQuestion]) -> Sequence[TextQuestion]:
-        """The questions of a request in the form that this model needs."""
-        if self._decision is None:
-            return questions
-        asked = [(question.param.removeprefix("questions."), question.question) for question in questions]
-        free = dict.fromkeys(named for named in asked if named[1].prompt_name is None)
-        prepared = dict(zip(free, self._decision.prepared(list(free)), strict=True))
-        state_text = cache(self._decision.state_text)
-        return [
-            TextQuestion(prepared[named], state_text(question.text), question.param, question.long)
-            if named in prepared
-            else question
-            for named, question in zip(asked, questions, strict=True)
-        ]
 
     async def _group(
         self, questions: Sequence[TextQuestion], ask: Ask, seconds_left: Callable[[], float], usage: Usage

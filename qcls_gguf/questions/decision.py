@@ -11,8 +11,8 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import chain, islice, product
+from functools import cache, cached_property, lru_cache
+from itertools import chain, compress, islice, product
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from ..prompts.prompt_set import PromptSet
 from ..prompts.trie import Pointer
 from ..score.result import PromptResult
 from .forms import Quotes, compile_quoted
-from .question import JsonText, Question, json_value
+from .question import JsonText, Question, TextQuestion, json_value
 
 OPENJEV, LEV, NIMBLE, PPLX, LFM2, KEV = DECISION_KINDS
 _TYPES = {"choice": "choice", "predicate": "noul", "score": "score"}
@@ -42,7 +42,6 @@ _OPTION_END = "<|box_end|>"
 """what ends an option of kev"""
 _SPELLING = re.compile(r"<\|(\w+)\|>", re.ASCII)
 _PAIRS = ["".join(pair) for pair in product(ascii_uppercase, repeat=2)]
-_CODES = [*ascii_uppercase, *_PAIRS]
 _ODD_TEXT = ' "a\\\n '
 _WHITE = " \t\n\r"
 _ANY = Question.of("choice", "?", (("a", None), ("b", None)))
@@ -67,12 +66,18 @@ class DecisionReader:
     pointer: Pointer | None = None
     """of kev"""
 
-    def prepared(self, questions: Sequence[tuple[str, Question]]) -> list[Question]:
-        """The questions of a request, given with their names, with these and, for one kind, all other questions that
-        their prompts contain.
+    def prepared(self, questions: Sequence[TextQuestion]) -> list[TextQuestion]:
+        """The questions of a request as their prompts contain them: with their names, with the text of the state and,
+        for one kind, with all others. Those for configured prompts stay as they are.
         """
-        named = [replace(question, name=name) for name, question in questions]
-        return [replace(question, beside=tuple(named)) for question in named] if self.kind == NIMBLE else named
+        free = [asked.question.prompt_name is None for asked in questions]
+        named = [replace(asked.question, name=asked.param.removeprefix("questions.")) for asked in questions]
+        beside = tuple(dict.fromkeys(compress(named, free))) if self.kind == NIMBLE else ()
+        text = cache(self.state_text)
+        return [
+            replace(asked, question=replace(question, beside=beside), text=text(asked.text)) if is_free else asked
+            for asked, question, is_free in zip(questions, named, free, strict=True)
+        ]
 
     def compile(self, question: Question, classifier: Classifier) -> PromptSet:
         """The question as a prompt set, of a prompt for every order of its options. Raises ConfigError."""
@@ -142,24 +147,26 @@ class DecisionReader:
             descriptions = [json_value(option.description) for option in question.options]
         if question.kind == "predicate" and keys[0] == "false":
             descriptions.reverse()
-        if self.kind == LFM2:
-            codes = self._groups(question, keys)
-        elif self.kind == KEV:  # its template shows none
-            codes = [(code,) for code in _first(map(str, range(_MOST_CODES)), len(keys))]
-        else:
-            known = ascii_uppercase + ascii_lowercase if self.kind == OPENJEV else _CODES
-            codes = [(code,) for code in self._single(known, len(keys))]
+        is_group = self.kind == LFM2
+        codes = self._groups(question, keys) if is_group else [(code,) for code in self._codes(len(keys))]
         return list(map(_Option, keys, descriptions[::order], codes))
 
     def _read(self, question: Question, order: int) -> list[_Option]:
         """What the answer is read from."""
         if self.kind == LEV and question.kind == "predicate":
-            return [_Option(str(n), None, (code,)) for n, code in enumerate(self._single(_CODES, _N_RATINGS))]
+            return [_Option(str(n), None, (code,)) for n, code in enumerate(self._codes(_N_RATINGS))]
         return self._options(question, order)
 
-    def _single(self, codes: Iterable[str], n: int) -> list[str]:
-        """The first n codes that are tokens."""
-        return _first((code for code in codes if self._token(code) is not None), n)
+    def _codes(self, n: int) -> list[str]:
+        """The first n codes. Raises ConfigError for more than there are."""
+        letters = [*ascii_uppercase, *(ascii_lowercase if self.kind == OPENJEV else _PAIRS)]
+        known: Iterable[str] = (code for code in letters if self._token(code) is not None)
+        if self.kind == KEV:  # its template shows none
+            known = map(str, range(_MOST_CODES))
+        first = list(islice(known, min(n, _MOST_CODES)))
+        if len(first) < n:
+            raise ConfigError(f"has {n} options, and this model tells {len(first)} apart: give fewer")
+        return first
 
     @cached_property
     def _token(self) -> Callable[[str], int | None]:
@@ -176,17 +183,15 @@ class DecisionReader:
         """Codes of lfm2-d1: an option has its own letter, a letter, a number, or another that is a token and free."""
         if question.kind != "choice":
             return [self._forms(_WORDS.get(key, (key,)), key) for key in keys]
-        n = len(keys)
+        n, hundred = len(keys), [f"{index:02}" for index in range(100)]
+        pool = [*ascii_uppercase, *hundred, *ascii_lowercase, *(f"#{index}" for index in range(200)), *_PAIRS]
         if all(len(key) == 1 and key in ascii_letters for key in keys):
-            wanted = list(keys)
+            wanted = keys
         else:
-            wanted = list(ascii_uppercase[:n]) if n <= 26 else [f"{index:02}" for index in range(n)]
-        hundred = [f"{index:02}" for index in range(100)]
-        numbers = [f"#{index}" for index in range(200)]
-        pool = [*ascii_uppercase, *hundred, *ascii_lowercase, *numbers, *_PAIRS]
+            wanted = ascii_uppercase if n <= 26 else [f"{index:02}" for index in range(n)]
         used: set[int] = set()
         groups: list[tuple[str, ...]] = []
-        for code in wanted:
+        for code in wanted[:n]:
             for text in (code, *pool):
                 token = self._token(text)
                 if token is not None and token not in used:
@@ -279,14 +284,6 @@ def _pointer(model: Model) -> Pointer:
         key=np.ascontiguousarray(key.T),
         key_bias=key_bias,
     )
-
-
-def _first(codes: Iterable[str], n: int) -> list[str]:
-    """The first n codes. Raises ConfigError for more than there are."""
-    first = list(islice(codes, min(n, _MOST_CODES)))
-    if len(first) < n:
-        raise ConfigError(f"has {n} options, and this model tells {len(first)} apart: give fewer")
-    return first
 
 
 def _plain_text(value: Any) -> str:

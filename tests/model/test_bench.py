@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 from commands import invoked, refused
-from conftest import ROOT, MakeModel, OpenClassifier
+from conftest import ROOT, OpenClassifier
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.bench.benchmark import BenchmarkSettings, benchmark, weight_bytes
-from qcls_gguf.bench.queries import made_queries
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.model.header import GgufHeader, TensorInfo
-from qcls_gguf.native import NativeModel
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.score.result import STAGES
 
@@ -26,7 +24,7 @@ SEPARATE, JOINT = (str(ROOT / "configs" / name) for name in ("fashion-8.yaml", "
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
     """The record and the page of one run of the command."""
     html = tmp_path_factory.mktemp("bench") / "report.html"
-    asked = ["-c", SEPARATE, "-c", JOINT, "--query-tokens", 2, "--batch", 1, "--batch", 2, "-n", 3]
+    asked = ["-c", SEPARATE, "-c", JOINT, "--batch", 1, "--batch", 2, "-n", 3]
     done = invoked("bench", *asked, "--warm-up", 1, "--repeat", 2, "--format", "json", "--html", html, "--quiet")
     assert done.exit_code == 0, done.stderr
     assert done.stderr == ""
@@ -36,10 +34,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
 def test_a_record_and_its_page_have_the_numbers(written: tuple[dict[str, Any], str]) -> None:
     record, page = written
     assert BenchmarkRecord.model_validate(record).to_dict() == record
-    assert "No queries were given: these are made of words about clothes" in page
+    assert "No queries were given: these are about clothes and short" in page
     assert "http" not in page
     assert [each["name"] for each in record["workloads"]] == [
-        f"{name}, 2 tokens, batch {batch}" for batch in (1, 2) for name in ("fashion-8", "fashion-8-joint")
+        f"{name}, batch {batch}" for batch in (1, 2) for name in ("fashion-8", "fashion-8-joint")
     ]
     assert all(6e6 < classifier["weight_bytes"] < 7e6 for classifier in record["classifiers"])
     for each in record["workloads"]:
@@ -56,10 +54,9 @@ def test_a_record_and_its_page_have_the_numbers(written: tuple[dict[str, Any], s
     ("arguments", "message"),
     [
         (["--batch", "1", "--batch", "9"], "--batch 9: .*max_batch: 4"),
-        (["--query-tokens", "300"], "300 tokens: query 1: the query has .*max_query_tokens: 256"),
+        (["--query-tokens", "6"], "--query-tokens was removed: give queries"),
         (["--full"], "--full was removed: give -c mission"),
         (["--queries", "x.txt", "--html", "x.txt"], "--html x.txt: is the file of --queries: name another"),
-        (["--queries", "x", "--query-tokens", "2"], "both given"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(arguments: list[str], message: str) -> None:
@@ -69,7 +66,7 @@ def test_what_cannot_be_measured_is_refused(arguments: list[str], message: str) 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("", [], "has no queries"),
+        ("", [], "0 different queries are too few"),
         ("red\n", ["--batch", "2"], "1 different queries are too few for --batch 2"),
         ("red\n" + "x " * 600, [], "query 2: the query has 600 tokens"),
         ("red\n\udcff\n", [], "line 2 is not valid UTF-8"),
@@ -157,24 +154,6 @@ def test_the_planner_feeds_the_least(queries: list[str], classifier: Classifier)
         assert least == counts.n_tokens_new
 
 
-@pytest.mark.parametrize("kind", ["bpe", "spm"])
-@pytest.mark.parametrize("lengths", [range(n, n + 1) for n in (1, 2, 5, 12, 40)] + [range(2, 6)])
-def test_made_queries_have_so_many_tokens(kind: str, lengths: range, make_model: MakeModel) -> None:
-    """The same queries whenever they are made; several lengths equally often, in random order."""
-    with NativeModel(make_model("qwen3" if kind == "bpe" else "llama", vocab=kind)) as model:
-        made = made_queries(model, lengths)
-        assert made == made_queries(model, lengths)
-        assert len(set(made.queries)) == len(made.queries) >= 4
-        n_before = len(model.tokenize("query", parse_special=False))
-        found = [len(model.tokenize(f"query {query}", parse_special=False)) - n_before for query in made.queries]
-        assert set(found) == set(lengths)
-        assert all(query == query.strip() for query in made.queries)
-        if len(lengths) > 1:
-            assert made.name == "2–5 tokens"
-            assert {found.count(n) for n in lengths} == {8}
-            assert found != sorted(found)
-
-
 def test_requests_are_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
     real = Classifier.classify_batch
@@ -185,7 +164,7 @@ def test_requests_are_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Classifier, "classify_batch", spy)
     configs = (load_config("mission"), load_config("fashion-8"))
-    numbers: Any = {"query_tokens": (range(2, 3),), "batches": (1, 2), "n_requests": 2, "n_warm_up": 1, "n_repeats": 1}
+    numbers: Any = {"queries": ("red", "blue"), "batches": (1, 2), "n_requests": 2, "n_warm_up": 1, "n_repeats": 1}
     with ClassifierOpener() as opener:
         record = benchmark(BenchmarkSettings(configs=configs, **numbers), opener)
     assert asked == [(2, 1), (8, 1), *[(2, 1), (8, 1)] * 3, *[(2, 2), (8, 2)] * 3]
