@@ -69,6 +69,7 @@ def calibrate(
         help="Of that statement.")] = 0.95,
     fallback: Annotated[str | None, Option("--fallback", metavar="TEXT",
         help="The answer below a threshold. Default: the prompt's, or unsure.")] = None,
+    by_label: Annotated[bool, Option("--by-label", help="Bound the error of each answer, too.")] = False,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE",
         help="The calibration file to write.")] = Path("calibration.yaml"),
     n_folds: Annotated[int, Option("--folds", metavar="N", min=2, max=100, help="Folds of the cross-validation.")] = 5,
@@ -90,10 +91,11 @@ def calibrate(
     see what it changes, name the file in the configuration and run eval on labelled rows.
 
     --target-error SHARE states an error rate instead: it finds for every prompt the lowest threshold with which the
-    error among answered queries is at most SHARE, with --confidence over the choice of the rows; all other queries get
-    --fallback. The rows must be others than those that fitted a temperature, biases or heads, and like the queries to
-    come; docs/stated-error.md says more. Prompts whose error cannot be stated are named, with the rows that would be
-    needed, and left out of the file. `eval --check-error` checks it later.
+    error among answered queries is at most SHARE, with --confidence over the choice of the rows; all other queries
+    get --fallback. --by-label bounds the error of each answer, all bounds together with that confidence. The rows
+    must be others than those that fitted a temperature, biases or heads, and like the queries to come; docs/stated-
+    error.md says more. Prompts whose error cannot be stated are named, with the rows that would be needed, and left
+    out of the file. `eval --check-error` checks it later.
 
     Exit codes: 0; 1 if every fit or any statement was refused, or a decode failed; 2 for usage, configuration and data;
     3 for a model that can't be loaded. JSON is one object; `make records` describes its fields.
@@ -105,6 +107,8 @@ def calibrate(
     qcls-gguf calibrate --data labelled.jsonl --target-error 0.05 --fallback "ask a person"
     """
     o.only_one(queries=queries, data=data)
+    if by_label and target_error is None:
+        raise ConfigError("--by-label bounds what --target-error states: give both")
     settings = o.configured(ctx.params)
     check_outputs({"--out": out}, {"--data": data, "--queries": queries, "--config": settings.path}, force=force)
     if queries is not None:
@@ -128,7 +132,7 @@ def calibrate(
             record, text = learning.state(
                 settings, data, opener, target_error=target_error, confidence=confidence, fallback=fallback, **rows
             )
-        view, why_not = learning.statement_document(record), "what cannot be stated is named above"
+        view, why_not = learning.statement_document(record, by_label=by_label), "what cannot be stated is named above"
         left_out = [name for name, stated in record.prompts.items() if stated.error is None]
     else:
         with long_work(offline, quiet) as opener:

@@ -27,7 +27,7 @@ from ..config.fitted import (
 from ..config.prompt import Prior, PromptConfig
 from ..config.schema import Config, chosen_prompts
 from ..config.scoring import Scoring
-from ..config.words import counted
+from ..config.words import counted, listed, shown
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError
 from ..evaluation.passes import Truth, answer_rows, probabilities_of, read_rows, truth_of
@@ -69,6 +69,14 @@ class CalibrationRecord(FittedRecord):
     prompts: dict[str, FitRecord] = Field(description="by prompt")
 
 
+class LabelError(Record):
+    """How answers with one label do, above the threshold."""
+
+    n_answered: int = Field(description="rows that get this answer")
+    n_wrong: int = Field(description="of them, rows whose labels are others")
+    bound: float = Field(description="of the error among such answers; those of all labels hold together, as confident")
+
+
 class StatedPrompt(Record):
     """What is stated of one prompt's answers."""
 
@@ -78,6 +86,7 @@ class StatedPrompt(Record):
     answered: float | None = Field(default=None, description="share of the rows that the threshold answers")
     answered_ci: tuple[float, float] | None = Field(default=None, description="its Wilson 95 % interval")
     bound: float | None = Field(default=None, description="Clopper and Pearson's of the error among them, by itself")
+    labels: dict[str, LabelError] = Field(default={}, description="by label that is answered, most errors first")
     refused: str | None = Field(default=None, description="why nothing can be stated")
 
 
@@ -264,6 +273,14 @@ def _stated(truth: Truth, p: FloatArray, target: float, confidence: float, fallb
     if best is None:
         why = _why_no_threshold(steps, n, target, confidence)
         return StatedPrompt(n_rows=n, error_of_all=float(wrong.mean()), refused=why)
+    labels = {}
+    is_answered = p[rows, answer] >= best.threshold
+    each_sure = 1 - (1 - confidence) / (p.shape[1] * len(steps))  # also for labels and thresholds that were not chosen
+    for place, label in enumerate(truth.prompt.labels):
+        if n_label := int((is_answered & (answer == place)).sum()):
+            n_wrong = int((wrong & is_answered & (answer == place)).sum())
+            bound = upper_bound(n_wrong, n_label, each_sure)
+            labels[label] = LabelError(n_answered=n_label, n_wrong=n_wrong, bound=bound)
     return StatedPrompt(
         n_rows=n,
         error_of_all=float(wrong.mean()),
@@ -279,6 +296,7 @@ def _stated(truth: Truth, p: FloatArray, target: float, confidence: float, fallb
         answered=best.n_answered / n,
         answered_ci=wilson(best.n_answered, n),
         bound=upper_bound(best.n_wrong, best.n_answered, confidence),
+        labels=dict(sorted(labels.items(), key=lambda item: -item[1].n_wrong)),
     )
 
 
@@ -296,9 +314,9 @@ def _why_no_threshold(steps: Sequence[Step], n: int, target: float, confidence: 
     return f"{what}: {seen}; if errors stay as frequent, about {needed} rows are needed, and there are {n}"
 
 
-def statement_document(record: StatementRecord) -> Document:
-    """A row for each prompt's error rate, and what is refused."""
-    rows, titles, parts = [], dict[str, None](), []
+def statement_document(record: StatementRecord, *, by_label: bool = False) -> Document:
+    """A row for each prompt's error rate, and what is refused; by_label: also the bounds of the labels."""
+    rows, titles, parts, of_labels = [], dict[str, None](), [], []
     for name, prompt in record.prompts.items():
         if prompt.error:
             low, high = prompt.answered_ci or (0.0, 1.0)
@@ -309,6 +327,12 @@ def statement_document(record: StatementRecord) -> Document:
                 *(f"{percent(prompt.answered)} ({low:.1%}–{high:.1%})", prompt.error.n_wrong, prompt.bound),
                 prompt.error.fallback,
             ])  # fmt: skip
+            of_labels += [[name, label, *error.model_dump().values()] for label, error in prompt.labels.items()]
+            wrong = [
+                f"{shown(label)} ({e.n_wrong} of {e.n_answered})" for label, e in prompt.labels.items() if e.n_wrong
+            ]
+            if wrong:
+                parts.append(Paragraph(f"{name}: answers that are wrong most: {listed(wrong, most=3)}"))
         else:
             parts.append(Paragraph(f"{name}: {prompt.refused}", "warning"))
     columns = {
@@ -318,4 +342,8 @@ def statement_document(record: StatementRecord) -> Document:
     if record.n_duplicates:
         what = f"{counted(record.n_duplicates, 'row')} with a query that came before: leave them out, unless queries"
         parts.append(Paragraph(f"{what} repeat so where the answers are used", "warning"))
-    return Document(title="Statements", parts=[Table(columns=columns, rows=rows, title=" and ".join(titles)), *parts])
+    tables = [Table(columns=columns, rows=rows, title=" and ".join(titles))]
+    if by_label:
+        columns = {"prompt": TEXT, "answer": TEXT, "answered": "d", "wrong": "d", "error below": ".1%"}
+        tables.append(Table(columns=columns, rows=of_labels, title="By label, all bounds together as confident"))
+    return Document(title="Statements", parts=[*tables, *parts])

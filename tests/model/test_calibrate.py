@@ -24,6 +24,7 @@ from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord, cal
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.record import RunRecord
 from qcls_gguf.score.result import Result
+from qcls_gguf.statistics import upper_bound
 
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "man")}
 FASHION = ("audience", "colour")
@@ -298,6 +299,11 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
     assert colour.bound is not None
     assert colour.bound < 0.1
     assert 0.5 < colour.answered < 1
+    answers = list(colour.labels.values())
+    assert sum(answer.n_answered for answer in answers) == colour.error.n_answered
+    assert sum(answer.n_wrong for answer in answers) == colour.error.n_wrong
+    assert all(answer.bound > upper_bound(answer.n_wrong, answer.n_answered, 0.95) for answer in answers)
+    assert [answer.n_wrong for answer in answers] == sorted((answer.n_wrong for answer in answers), reverse=True)
     assert yaml.safe_load(out.read_text(encoding="utf-8"))["stated"]["n_rows"] == N_STATED + 1
 
     n_abstained = 0
@@ -366,8 +372,11 @@ def test_what_can_be_stated_is_written_and_the_rest_named(fashion: Path, tmp_pat
     for row in rows:
         row["labels"]["audience"] = "pregnant"
     out, data = tmp_path / "c.yaml", write_rows(tmp_path / "rows.jsonl", rows)
-    done = invoked("calibrate", "--config", fashion, "--target-error", 0.1, "--out", out, "--data", data)
+    asked = ("calibrate", "--config", fashion, "--target-error", 0.1, "--by-label")
+    done = invoked(*asked, "--out", out, "--data", data)
     assert done.exit_code == 1, done.stderr
+    assert "By label, all bounds together" in done.stdout
+    assert "colour: answers that are wrong most: " in done.stdout
     assert f"written: {out}; left out: audience" in done.stderr
     assert "audience: no threshold keeps the error at 0.1" in " ".join(done.stdout.split())
     assert list(yaml.safe_load(out.read_text(encoding="utf-8"))["prompts"]) == ["colour"]
