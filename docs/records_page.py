@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field
 from pydantic.json_schema import models_json_schema
 
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.compare.records import ComparisonRecord
+from qcls_gguf.config.scoring import SCORE_MEANING
 from qcls_gguf.config.words import JsonObject
 from qcls_gguf.evaluation.records import EvaluationRecord
 from qcls_gguf.inspection.local_models import ModelsRecord
@@ -19,7 +21,48 @@ from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.learning.batch_prior import BatchPriorRecord
 from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord
 from qcls_gguf.learning.report import LearnRecord
-from qcls_gguf.report.record import LEFT_OUT, Record, RunRecord
+from qcls_gguf.report.record import LEFT_OUT, Record, left_out_if_none
+from qcls_gguf.score.result import Audit, Counts, ModelInfo
+
+
+class LabelRecord(Record):
+    """One label of a prompt."""
+
+    label: str = Field(description="the text of the label")
+    score: float = Field(description=f"{SCORE_MEANING}. Without prior, temperature and bias")
+    probability: float = Field(description="0 to 1, after prior, temperature and bias")
+    n_tokens: int = Field(description="tokens of the label")
+
+
+class PromptRecord(Record):
+    """One prompt's answer."""
+
+    prompt: str = Field(description="the prompt's name")
+    label: str = Field(description="the most probable label, or the fallback where that is below min_confidence")
+    probability: float = Field(description="probability of the most probable label, 0 to 1")
+    abstained: bool = Field(description="whether the answer is the fallback")
+    fast_path: bool = Field(description="false if the query changed tokens of the cached prefix")
+    scores: tuple[LabelRecord, ...] = Field(description="all labels in order; if fewer were asked for, the best first")
+    scored_by: Literal["head"] | None = left_out_if_none("only where a learnt head gave the answer")
+    depth: int | None = left_out_if_none("the layers after which that head read the hidden state")
+    audit: Audit | None = left_out_if_none("only with an audit, or if the prompt's scoring is exact")
+    most_probable: str | None = left_out_if_none("the most probable label, where the answer is the fallback")
+
+
+class RunRecord(Record):
+    """One query's answer. Times and counts are of the whole request."""
+
+    query: str = Field(description="the text that was labelled")
+    total_ms: float = Field(description="from the call to the answer, in ms, without wait_ms")
+    stage_ms: dict[str, float] = Field(description="ms by stage of the request")
+    counts: Counts = Field(description="counts of the request's decodes")
+    results: tuple[PromptRecord, ...] = Field(description="by prompt, in the order of the configuration")
+    model: ModelInfo | None = left_out_if_none("the model that answered, and its device; not in JSON lines")
+    wait_ms: float = Field(description="ms of waiting for other callers' requests, before total_ms")
+    n_chars_cut: int | None = left_out_if_none("characters that `long_queries` had cut off a query that was too long")
+    model_sha256: str | None = left_out_if_none("sha256 of the model file; only in JSON lines")
+    line: int | None = left_out_if_none("line number in the input, from 1; not for queries that were given or typed")
+
 
 RECORDS: dict[str, type[Record]] = {
     "run": RunRecord,

@@ -23,8 +23,6 @@ def label(
     output_format: Annotated[Literal["parquet", "csv", "tsv", "jsonl"] | None, Option("--output-format",
         help="Format of the output. Default: the input's; csv for text.")] = None,
     scores: Annotated[bool, Option("--scores", help="Also a column with every label's probability.")] = False,
-    top_k: Annotated[int | None, Option("--top-k", metavar="K", min=1,
-        help="Also a column with the K most probable labels.")] = None,
     prefix: Annotated[str, Option("--prefix", metavar="TEXT", help="Put before the names of the new columns.")] = "",
     overwrite: Annotated[bool, Option("--overwrite", help="Label everything again and replace the output.")] = False,
     limit: Annotated[int | None, Option("--limit", metavar="N", min=1, help="Label only the first N rows.")] = None,
@@ -69,7 +67,7 @@ def label(
     settings = LabelSettings(
         config=o.configured(ctx.params),
         inputs=tuple(inputs), out=out, reading=o.reading(ctx.params), format=output_format, scores=scores,
-        top_k=top_k, prefix=prefix, overwrite=overwrite, limit=limit, part=(int(k), int(n)), cache=cache, batch=batch,
+        prefix=prefix, overwrite=overwrite, limit=limit, part=(int(k), int(n)), cache=cache, batch=batch,
         shard_rows=shard_rows,
     )  # fmt: skip
     with long_work(offline, quiet) as opener:

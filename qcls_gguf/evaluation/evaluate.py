@@ -1,4 +1,4 @@
-"""An evaluation from its data to its record: rows → answers → probabilities by mode → statistics."""
+"""An evaluation from its data to its record: rows → answers → probabilities → statistics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..data.labelled import PLAIN_COLUMNS, LabelledColumns
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import environment
-from .metrics import check_statements, joint_statistics, prompt_statistics, worst_rows
+from .metrics import check_statements, joint_statistics, prompt_statistics
 from .passes import answer_rows, probabilities_of, read_rows, truth_of
 from .records import EvaluationRecord, data_record
 
@@ -41,9 +41,8 @@ def evaluate(
         answered = answer_rows(classifier, data, opener, skip_bad=skip_bad)
         rows, model = answered.rows, classifier.model
         truths = [truth_of(prompt, rows) for prompt in classifier.prompts]
-    answers = [list(of_prompt) for of_prompt in zip(*answered.answers, strict=True)]
-    p = [probabilities_of(of_prompt) for of_prompt in answers]
-    found = [prompt_statistics(*of_prompt) for of_prompt in zip(truths, p, answers, strict=True)]
+    by_prompt = zip(truths, zip(*answered.answers, strict=True), strict=True)
+    found = [prompt_statistics(truth, probabilities_of(answers), answers) for truth, answers in by_prompt]
     return EvaluationRecord(
         data=data_record(data, len(rows), answered.bad),
         config=config,
@@ -52,7 +51,6 @@ def evaluate(
         environment=environment(config),
         together=joint_statistics(found),
         prompts={statistics.prompt: statistics for statistics, _ in found},
-        worst=tuple(worst_rows(p, truths, rows)),
         non_finite=tuple(answered.non_finite),
         check=check_statements(calibration, rows, answered.answers, truths) if check_error and calibration else None,
     )

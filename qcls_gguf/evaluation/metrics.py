@@ -6,7 +6,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,6 @@ from . import records
 from .passes import Truth
 from .records import PromptStatistics, Statistics
 
-N_WORST = 10
 LEVEL = 0.05
 """With this probability at most statements that are all true are said to fail."""
 _N_CONFUSIONS = 10
@@ -119,27 +118,6 @@ def confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> tuple[re
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*np.nonzero(matrix), strict=True) if i != j]
     wrong.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
     return tuple(records.Confusion(label=labels[i], answer=labels[j], n=n) for n, i, j in wrong[:_N_CONFUSIONS])
-
-
-def worst_rows(
-    probabilities: Sequence[FloatArray], truths: Sequence[Truth], rows: Sequence[LabelledQuery]
-) -> Iterator[records.WorstRow]:
-    """The N_WORST rows whose accepted labels have the lowest probability, lowest first."""
-    cells = []
-    for truth, of_all in zip(truths, probabilities, strict=True):
-        p = of_all[truth.index]
-        p_accepted = stats.accepted_probability(p, truth.accepted).tolist()
-        cells += [(p_accepted[place], rows[row], truth.prompt, p[place]) for place, row in enumerate(truth.index)]
-    for least, row, prompt, of_row in sorted(cells, key=lambda cell: cell[0])[:N_WORST]:
-        yield records.WorstRow(
-            prompt=prompt.name,
-            line=row.line,
-            query=row.query,
-            accepted=row.labels[prompt.name],
-            p_accepted=least,
-            answer=prompt.labels[int(of_row.argmax())],
-            probability=float(of_row.max()),
-        )
 
 
 def check_statements(

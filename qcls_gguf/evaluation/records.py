@@ -93,18 +93,6 @@ class PromptStatistics(Statistics):
     confusion_matrix: tuple[tuple[int, ...], ...] = Field(description="rows by true label and answer, as in `labels`")
 
 
-class WorstRow(Record):
-    """A row whose accepted labels have a low probability."""
-
-    prompt: str = Field(description="the prompt's name")
-    line: int = Field(description="line number in the data")
-    query: str = Field(description="text of the query")
-    accepted: tuple[str, ...] = Field(description="the accepted labels")
-    p_accepted: float = Field(description="probability of the accepted labels together")
-    answer: str = Field(description="the most probable label")
-    probability: float = Field(description="of the answer")
-
-
 class Check(Record):
     """The stated error of one prompt, on rows that its statement does not stand on."""
 
@@ -135,7 +123,6 @@ class EvaluationRecord(Record):
     environment: Environment
     together: Statistics = Field(description="of the rows of all prompts")
     prompts: dict[str, PromptStatistics] = Field(description="by name")
-    worst: tuple[WorstRow, ...] = Field(description="ten rows, lowest probability first")
     non_finite: tuple[BadRow, ...] = Field(description="rows that are left out because their scores are not finite")
     check: CheckRecord | None = left_out_if_none(
         "what the calibration states, on these rows; only where that was asked for"

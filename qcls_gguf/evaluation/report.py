@@ -27,7 +27,7 @@ from .records import CheckRecord, EvaluationRecord, LabelStatistics, PromptStati
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_N_CONFUSIONS, _N_WORST, _N_LABELS = 10, 5, 15
+_N_CONFUSIONS, _N_LABELS = 10, 15
 """rows on a terminal"""
 _ONE_SIDED, _LEAST_ROWS = 0.9, 20
 _LEAST_SUPPORT, _LEAST_RECALL = 5, 0.1
@@ -63,7 +63,6 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
             _labels(prompts),
             confusion_table("confused", prompts),
             *(Section(title="Pictures", parts=[figure], on_terminal=False) for figure in _figures(evaluation)),
-            _worst(evaluation),
             *(Paragraph(note, "warning") for note in _notes(evaluation)),
         ],
     )  # fmt: skip
@@ -128,22 +127,6 @@ def confusion_table(heading: str, prompts: Mapping[str, PromptStatistics]) -> Ta
     return Table(
         columns={heading: TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
         rows=[[name, confusion.label, confusion.answer, confusion.n] for confusion, name in found[:_N_CONFUSIONS]],
-    )
-
-
-def _worst(evaluation: EvaluationRecord) -> Table:
-    return Table(
-        title="Worst-scored rows",
-        columns={**dict.fromkeys(("prompt", "accepted", "answer", "row"), TEXT), "p": ".3f", "p accepted": ".3f"},
-        rows=[
-            [
-                *(row.prompt, "|".join(row.accepted), row.answer, f"line {row.line}: {row.query}"),
-                *(row.probability, row.p_accepted),
-            ]
-            for row in evaluation.worst
-        ],
-        n_terminal=_N_WORST,
-        note="p: probability of the answer; p accepted: of the accepted labels together.",
     )
 
 

@@ -22,7 +22,7 @@ class Token(Record):
 class LabelTokens(Record):
     """A label as the model would write it."""
 
-    label: str
+    label: str = Field(description="its text")
     tokens: tuple[Token, ...] = Field(description="with its end-of-label token, if another label begins with it")
     n_fed: int = Field(description="of these, from the first on, those that a request feeds to tell labels apart")
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ..config.prompt import LikelyMistake
-from ..config.words import MAX_LISTED, counted, listed, printable, printable_lines, shown
+from ..config.words import counted, listed, printable, printable_lines, shown
 from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Paragraph, Part, Section, Table, facts, measured, percent
 from . import records
@@ -21,12 +21,9 @@ _LEAST_STOCK = 0.1
 
 def inspection_document(inspection: records.Inspection) -> Document:
     """The whole, a row a prompt, prompts' tokens, labels and heads, and warnings."""
-    prompts = [
-        Section(title=prompt.name, parts=[facts(_prompt_facts(prompt))]) for prompt in inspection.prompts[:MAX_LISTED]
-    ]
-    left_out = _left_out(len(inspection.prompts), "prompt")
-    parts = [facts(_facts(inspection)), _prompts(inspection), *prompts, Paragraph(left_out) if left_out else None]
-    return Document(title="", parts=[*parts, *_warnings(inspection.warnings)])
+    prompts = [Section(title=prompt.name, parts=[facts(_prompt_facts(prompt))]) for prompt in inspection.prompts]
+    parts = [facts(_facts(inspection)), _prompts(inspection), *prompts, *_warnings(inspection.warnings)]
+    return Document(title="", parts=parts)
 
 
 def shown_prompts_view(shown: records.ShownPrompts) -> Group:
@@ -36,8 +33,7 @@ def shown_prompts_view(shown: records.ShownPrompts) -> Group:
 
 
 def _warnings(warnings: tuple[LikelyMistake, ...]) -> list[Part]:
-    texts = [*map(str, warnings[:MAX_LISTED]), _left_out(len(warnings), "line")]
-    lines = [Paragraph(f"- {text}", "warning") for text in texts if text]
+    lines = [Paragraph(f"- {warning}", "warning") for warning in warnings]
     return [Paragraph("warnings", "strong"), *lines] if lines else []
 
 
@@ -85,7 +81,7 @@ def _prompts(inspection: records.Inspection) -> Table:
     numbers = ("cached", "shared", "added", "labels", "fed", "read", "leaves")
     n = len(inspection.prompts)
     rows = []
-    for prompt in inspection.prompts[:MAX_LISTED]:
+    for prompt in inspection.prompts:
         head, others = prompt.head, prompt.shared_with
         scored_by = prompt.scoring if head is None else f"head, {head.depth} of {head.n_layer} layers"
         counts = (prompt.n_labels, prompt.n_tokens_labels, prompt.n_positions, prompt.n_leaves)
@@ -96,11 +92,6 @@ def _prompts(inspection: records.Inspection) -> Table:
         ])  # fmt: skip
     texts = {"prompt": TEXT, "scoring": TEXT}
     return Table(columns={**texts, **dict.fromkeys(numbers, "d"), "fast": TEXT, "shared with": TEXT}, rows=rows)
-
-
-def _left_out(n: int, one: str) -> str:
-    """What a list does not show of n; empty where it shows all."""
-    return f"and {counted(n - MAX_LISTED, f'more {one}')}" if n > MAX_LISTED else ""
 
 
 def _prompt_facts(prompt: records.PromptInspection) -> dict[str, str]:

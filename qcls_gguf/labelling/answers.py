@@ -41,18 +41,11 @@ class AnswerColumns:
     """before their names"""
     scores: bool = False
     """also every label's probability"""
-    top_k: int | None = None
-    """also so many labels with their probabilities, the most probable first"""
 
     @property
     def ends(self) -> list[int]:
         """Where the labels of the prompts end in a list of the labels of all."""
         return list(accumulate(len(prompt.labels) for prompt in self.prompts))
-
-    @property
-    def keeps_scores(self) -> bool:
-        """Whether every label's probability is needed."""
-        return self.scores or self.top_k is not None
 
     def schema(self) -> pa.Schema:
         """The columns and their types."""
@@ -85,7 +78,7 @@ class Answers:
         """(n, n_prompts) by number, the fallback after all labels; -1: no answer"""
         self.probability = np.full(shape, np.nan)
         """(n, n_prompts) of the most probable label"""
-        self.scores = np.full((n, columns.ends[-1] if columns.keeps_scores else 0), np.nan)
+        self.scores = np.full((n, columns.ends[-1] if columns.scores else 0), np.nan)
         """(n, n_labels) every label's probability, prompt by prompt; (n, 0) where no column needs them"""
         self.is_cut = np.zeros(n, bool)
         """(n,) whether a part of the query was left out, because it was too long"""
@@ -104,7 +97,7 @@ class Answers:
             best = int(own.argmax())  # the first of equally probable ones, as in a Result
             self.label[place, number] = len(own) if answer.abstained[number] else best
             self.probability[place, number] = own[best]
-        if self.columns.keeps_scores:
+        if self.columns.scores:
             self.scores[place] = answer.probabilities
 
     def failures(self, queries: Queries) -> dict[int, str]:
@@ -137,21 +130,9 @@ class Answers:
             none = pa.array(label < 0)
             yield name, names.take(pa.array(label, mask=label < 0))
             yield f"{name}_probability", pc.if_else(none, None, pa.array(probability[:, number]))
-            if columns.keeps_scores:
-                if columns.top_k:
-                    found = _top(own, prompt.labels, columns.top_k)
-                else:
-                    found = pa.StructArray.from_arrays(list(map(pa.array, own.T)), names=list(prompt.labels))
+            if columns.scores:
+                found = pa.StructArray.from_arrays(list(map(pa.array, own.T)), names=list(prompt.labels))
                 yield f"{name}_scores", pc.if_else(none, pa.scalar(None, found.type), found)
-
-
-def _top(scores: FloatArray, labels: Sequence[str], k: int) -> pa.Array:
-    k = min(k, len(labels))
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    values = np.take_along_axis(scores, order, axis=1)
-    parts = [pa.array(labels, pa.string()).take(pa.array(order.ravel())), pa.array(values.ravel())]
-    pairs = pa.StructArray.from_arrays(parts, names=["label", "probability"])
-    return pa.ListArray.from_arrays(pa.array(np.arange(len(scores) + 1, dtype=np.int32) * k), pairs)
 
 
 class AnswerCache(Closing):

@@ -35,7 +35,6 @@ def label_table(
     query_column: str = QUERY,
     prefix: str = "",
     scores: bool = False,
-    top_k: int | None = None,
     batch: int | None = None,
 ) -> Any:
     """A table with its columns and those of the labels: of a prompt NAME and NAME_probability, and `error`.
@@ -48,10 +47,10 @@ def label_table(
     count as a table with that column.
     classifier: an open one, one of its prompt sets, or what Classifier.from_config takes, opened for this call.
     query_column: the one with the queries. prefix: before the names of the new columns. scores: also NAME_scores, a
-    struct of every label's probability; top_k: a list of so many labels and their probabilities, the most probable
-    first. batch: queries of one decode, as far as the classifier was opened for so many; default: 8. Equal queries of a
-    chunk are computed once. Rows without a usable query get nulls, and the reason in `error`. Raises ConfigError for a
-    table without the column, or that has one of the new ones; and what Classifier raises.
+    struct of every label's probability. batch: queries of one decode, as far as the classifier was opened for so many;
+    default: 8. Equal queries of a chunk are computed once. Rows without a usable query get nulls, and the reason in
+    `error`. Raises ConfigError for a table without the column, or that has one of the new ones; and what Classifier
+    raises.
     """
     with ExitStack() as stack:
         size = batch or 8
@@ -59,7 +58,7 @@ def label_table(
             config = load_config(classifier) if isinstance(classifier, str | Path) else classifier
             classifier = stack.enter_context(Classifier.open(prepare(config, max_batch=size, only_configured=True)))
         prompts = classifier.compiled.settings
-        columns = AnswerColumns(prompts=prompts, prefix=prefix, scores=scores, top_k=top_k)
+        columns = AnswerColumns(prompts=prompts, prefix=prefix, scores=scores)
         labeller = BatchLabeller(classifier, size)
         with prefixed("the table"):
             reader = reader_of(table, query_column)

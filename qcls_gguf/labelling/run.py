@@ -54,7 +54,6 @@ class LabelSettings:
     prefix: str = ""
     """before the names of the columns that are added"""
     scores: bool = False
-    top_k: int | None = None
     cache: Path | None = None
     batch: int | None = None
     """queries of a decode; None: measured at the start"""
@@ -70,7 +69,7 @@ class LabelSettings:
         """Those that a resumed run must share, as far as they are known without a model."""
         # Where rows are counted over all inputs, or all become one file, there must be the same ones.
         is_partial = self.limit is not None or self.part != (1, 1)
-        names = ("format", "prefix", "scores", "top_k", "shard_rows", "limit")
+        names = ("format", "prefix", "scores", "shard_rows", "limit")
         return {
             **{name: getattr(self, name) for name in names},
             "query_column": self.reading.query or QUERY,
@@ -102,9 +101,8 @@ def label_files(
         inputs = _planned(settings, output, paths, on_note)
         most = settings.batch or MOST_TOGETHER
         classifier = stack.enter_context(opener.open(settings.config, max_batch=most, only_configured=True))
-        columns = AnswerColumns(
-            prompts=classifier.compiled.settings, prefix=settings.prefix, scores=settings.scores, top_k=settings.top_k
-        )
+        prompts = classifier.compiled.settings
+        columns = AnswerColumns(prompts=prompts, prefix=settings.prefix, scores=settings.scores)
         _check_columns(columns.schema().names, inputs)
         rows = settings.run_settings([Path(input_.path) for input_ in inputs], is_joined=output.joined is not None)
         run_settings, model = {**rows, **_model_settings(classifier)}, classifier.model

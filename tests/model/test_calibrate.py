@@ -15,6 +15,7 @@ from commands import ROOT, invoked, printed, refused, tiny_rows, write_rows
 from conftest import WriteConfig
 from evaluations import TEMPLATE, evaluated
 from oracle import PromptSpec, softmax
+from records_page import RunRecord
 from served import Server
 
 from qcls_gguf import Classifier, ConfigError, load_config
@@ -22,7 +23,6 @@ from qcls_gguf.config.fitted import PromptCalibration, calibration_text, prompt_
 from qcls_gguf.config.scoring import SCORINGS, Scoring
 from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord, calibrate, state
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.report.record import RunRecord
 from qcls_gguf.score.result import Result
 from qcls_gguf.statistics import upper_bound
 

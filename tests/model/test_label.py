@@ -111,9 +111,7 @@ def test_text_formats_come_back_in_their_own_format(
     assert record.n_null == 1
 
 
-def test_scores_are_a_struct_and_top_k_a_list_with_the_most_probable_first(
-    run: Run, classifier: Classifier, tmp_path: Path
-) -> None:
+def test_scores_are_a_struct_of_every_label(run: Run, classifier: Classifier, tmp_path: Path) -> None:
     query = "red dress for girls"
     large = 2**60
     values = [
@@ -128,10 +126,9 @@ def test_scores_are_a_struct_and_top_k_a_list_with_the_most_probable_first(
     assert texts == {"both": ["0.5", str(large)], "mixed": ["1", "x"], "list": ["[1]", None]}
     given = {score.label: score.probability for score in classifier.classify(query).results[0].scores}
     assert table.column("category_scores").to_pylist() == [pytest.approx(given, abs=CLOSE), None]
-    run(tmp_path / "in.jsonl", out=tmp_path / "top.jsonl", top_k=2, prefix="m_")
-    first, second = rows_of(tmp_path / "top.jsonl")
-    assert [each["label"] for each in first["m_category_scores"]] == sorted(given, key=lambda label: -given[label])[:2]
-    assert first["m_category_scores"][0]["probability"] == first["m_category_probability"]
+    run(tmp_path / "in.jsonl", out=tmp_path / "out.jsonl", scores=True, prefix="m_")
+    first, second = rows_of(tmp_path / "out.jsonl")
+    assert max(first["m_category_scores"].values()) == first["m_category_probability"]
     assert first["m_category"] == "dress"
     assert second["m_category_scores"] is None
     assert second["m_error"] == "line 2: the query is null"
@@ -273,7 +270,7 @@ def test_equal_queries_are_computed_once_and_across_shards_through_the_cache(run
     assert (record.n_distinct, record.speed.n_computed) == (7, 7)  # whoever writes another case asks another query
     record = run(path, out=tmp_path / "two", shard_rows=4, cache=cache)
     assert (record.n_distinct, record.n_found, record.speed.n_computed) == (11, 4, 7)
-    record = run(path, out=tmp_path / "three", shard_rows=4, cache=cache, top_k=1)
+    record = run(path, out=tmp_path / "three", shard_rows=4, cache=cache, scores=True)
     assert (record.n_found, record.speed.n_computed) == (11, 0)
     first, second = (rows_of(tmp_path / name / "in-00001.parquet") for name in ("two", "three"))
     assert [row["category_probability"] for row in first] == [row["category_probability"] for row in second]

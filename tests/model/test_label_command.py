@@ -34,7 +34,7 @@ def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     path.write_text("query\nred dress\nblue jeans\nred dress\nwool coat\n")
     line = ["label", path, "--out", out, "--config", CONFIG, "--threads", 1, "--batch", 2, "--quiet"]
     line += ["--format", "json"]
-    chosen = ["--limit", 3, "--prefix", "m_", "--top-k", 2, "--output-format", "jsonl"]
+    chosen = ["--limit", 3, "--prefix", "m_", "--scores", "--output-format", "jsonl"]
     chosen += ["--cache", cache, "--part", "1/2", "--shard-rows", 3]
 
     def label(*more: object) -> LabellingRecord:
@@ -44,7 +44,7 @@ def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     assert (record.n_rows, record.speed.batch, record.speed.n_computed) == (3, 2, 2)
     rows = rows_of(out / "in-00000.jsonl")
     assert [row["m_category"] for row in rows] == ["dress", "jeans", "dress"]
-    assert {len(row["m_category_scores"]) for row in rows} == {2}
+    assert {len(row["m_category_scores"]) for row in rows} == {10}
     assert label("--overwrite").n_rows == 4
 
 

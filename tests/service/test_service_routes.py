@@ -14,11 +14,11 @@ import pytest
 import typesafe_sdk
 from learnt_heads import random_head, write_heads
 from oracle import PromptSpec
+from records_page import RunRecord
 from served import ROOT, Server, with_runtime
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.native import NativeModel
-from qcls_gguf.report.record import RunRecord
 
 MISSION = ROOT / "configs/mission.yaml"
 

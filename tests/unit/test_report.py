@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records_page import RECORDS, records_page
+from records_page import RECORDS, RunRecord, records_page
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
@@ -18,7 +18,7 @@ from qcls_gguf.data.rows import Row
 from qcls_gguf.report.answers import AnswerWriter, result_table
 from qcls_gguf.report.document import TEXT, Document, Figure, Paragraph, Section, Table, facts
 from qcls_gguf.report.html import document_page
-from qcls_gguf.report.record import Record, RunRecord, left_out_if_none
+from qcls_gguf.report.record import Record, left_out_if_none
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
 ROOT = Path(__file__).parents[2]
