@@ -44,7 +44,7 @@ from .learning.report import LearntPrompt
 from .opening import with_one_prompt
 from .statistics import FloatArray
 
-__all__ = ["GgufClassifier", "close_all", "open_classifiers"]
+__all__ = ["GgufClassifier", "close_all"]
 
 _CHUNK = 1000
 """Texts of one request: its answers are in memory at once; of earlier ones only the probabilities are kept."""
@@ -64,7 +64,6 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     learnt_: LearntPrompt | None = None
     """what `fit` learnt from y, and why a head answers or none does; None where y has too few rows, or lacks labels"""
-    _rows: Sequence[tuple[str, int]] = ()
     _fitted: tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None = None
     """the classes of y, and their places among the prompt's labels"""
     _head: Head | None = None
@@ -99,9 +98,8 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         texts = _texts(X)
         if not texts:
             raise ValueError("X is empty: 0 samples, at least 1 is needed")
-        self._head, self._headed, self.learnt_, self._rows = None, None, None, ()
+        self._head = self._headed = self.learnt_ = self._fitted = None
         self._opened()
-        self._fitted = None
         if y is None:
             return self
         y = column_or_1d(y, warn=True)
@@ -116,34 +114,18 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._learn(classes, texts, y)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
-        """Add labelled texts to those of earlier calls, and learn anew from all of them; see `fit`.
-
-        classes: all that y will ever have; needed in the first call only, and there if y lacks some.
-        """
-        texts = _texts(X)
-        check_consistent_length(texts, y)
-        earlier = self._fitted[0] if self._fitted and self._rows else np.unique(y if classes is None else classes)
-        if unknown := [value for value in np.unique(y).tolist() if value not in earlier]:
-            raise ValueError(f"y: {shown(unknown[0])}: no class of the first call, which has {earlier.tolist()}")
-        self._learn(earlier, texts, y)
-        return self
-
     def _learn(self, classes: npt.NDArray[Any], texts: Sequence[str], y: Any) -> None:
-        """Record the classes, add labelled texts to the rows, and learn a head from all, where they are enough."""
-        self._head = self._headed = self.learnt_ = None
+        """Record the classes, and learn a head where the rows are enough."""
         shared = self._opened()
         columns = self._columns(classes, shared.labels)
         self._fitted, classifier = (classes, columns), shared.classifier
-        own = columns[np.searchsorted(classes, np.asarray(y))].tolist()
-        self._rows = [*self._rows, *zip(texts, own, strict=True)]
         (prompt,) = classifier.config.prompts
-        labels = [prompt.labels[label] for _, label in self._rows]
+        labels = [prompt.labels[column] for column in columns[np.searchsorted(classes, np.asarray(y))]]
         if why_not(prompt, Counter(labels), len(labels)):
             return
         rows = [
             LabelledQuery(line=line, query=text, labels={prompt.name: (label,)})
-            for line, ((text, _), label) in enumerate(zip(self._rows, labels, strict=True), 1)
+            for line, (text, label) in enumerate(zip(texts, labels, strict=True), 1)
         ]
         raw = variant_of(classifier.config, scoring=TREE)
         with Classifier.from_config(raw, model=classifier.engine.model, audit=True) as asked:
@@ -274,11 +256,6 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.one_d_array = True
         tags.input_tags.two_d_array = False
         return tags
-
-
-def open_classifiers() -> list[Classifier]:
-    """The classifiers that estimators of this process hold open now."""
-    return [shared.classifier for shared in list(_open.values()) if shared.is_open and shared.key[0] == os.getpid()]
 
 
 def close_all() -> None:

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_array
 
 from qcls_gguf import Classifier, Config, ConfigError, PlanError, PromptConfig, RuntimeConfig, load_config
-from qcls_gguf.sklearn import GgufClassifier, close_all, open_classifiers
+from qcls_gguf.sklearn import GgufClassifier, _open, close_all
 
 ROWS = tiny_rows("dev")[:40]
 X = [row["query"] for row in ROWS]
@@ -35,9 +35,6 @@ class OfNumbers(GgufClassifier):
 
     def fit(self, X: Any, y: Any = None) -> Any:  # noqa: N803
         return super().fit(_as_texts(X), y)
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Any:  # noqa: N803
-        return super().partial_fit(_as_texts(X), y, classes)
 
     def predict_proba(self, X: Any) -> Any:  # noqa: N803
         return super().predict_proba(_as_texts(X))
@@ -62,7 +59,6 @@ DIFFER = {
     "check_n_features_in": NO_FEATURES,
     "check_n_features_in_after_fitting": NO_FEATURES,
     "check_classifiers_train": NO_FEATURES,
-    "check_estimators_partial_fit_n_features": NO_FEATURES,
 }
 
 
@@ -162,7 +158,7 @@ def test_only_what_is_asked_opens_a_classifier() -> None:
 
 def opened() -> set[Classifier]:
     gc.collect()
-    return set(open_classifiers())
+    return {shared.classifier for shared in _open.values() if shared.is_open}
 
 
 def test_meta_estimators() -> None:
@@ -239,10 +235,6 @@ def test_a_head_is_learnt_where_it_is_proven_better() -> None:
     assert learnt.score(new, wanted) > max(0.8, zero_shot.score(new, wanted))
     again = pickle.loads(pickle.dumps(learnt))
     np.testing.assert_array_equal(again.predict_proba(new), learnt.predict_proba(new))
-    in_parts = GgufClassifier(config).partial_fit(texts[:6], labels[:6]).partial_fit(texts[6:], labels[6:])
-    np.testing.assert_array_equal(in_parts.predict(new), learnt.predict(new))
-    with pytest.raises(ValueError, match="y: 'fourth': no class of the first call, which has"):
-        in_parts.partial_fit(["a"], ["fourth"])
     unsure = GgufClassifier(config).fit(texts, np.random.default_rng(2).permutation(labels))  # which nothing tells
     assert unsure.learnt_ is not None
     assert "no gain" in unsure.learnt_.reason
