@@ -14,7 +14,7 @@ from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.config.scoring import SCORE_MEANING
 from qcls_gguf.config.words import JsonObject
-from qcls_gguf.evaluation.records import EvaluationRecord
+from qcls_gguf.evaluation.evaluate import EvaluationRecord
 from qcls_gguf.inspection.local_models import ModelsRecord
 from qcls_gguf.inspection.records import Inspection, ShownPrompts
 from qcls_gguf.labelling.records import LabellingRecord

@@ -12,9 +12,9 @@ from typer import Context, Option
 from ..config.words import counted
 from ..data.rows import Reading
 from ..errors import ConfigError
-from ..report.files import write_file, write_schema
+from ..report.files import check_outputs, write_file, write_schema
 from . import options as o
-from .terminal import check_outputs, long_work, say, with_options
+from .terminal import long_work, say, with_options
 
 if TYPE_CHECKING:
     from ..drafting.rows import LabelColumns

@@ -9,8 +9,9 @@ from typer import Argument, Context, Option
 
 from ..config.words import printable
 from ..errors import ConfigError
+from ..report.files import check_outputs
 from . import options as o
-from .terminal import EXIT_OTHER, check_outputs, long_work, needs, say, show
+from .terminal import EXIT_OTHER, long_work, needs, say, show
 
 
 def label(

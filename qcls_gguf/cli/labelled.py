@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from typer import Context, Option
 
 from ..errors import ConfigError
-from ..report.files import Output
+from ..report.files import check_outputs
 from . import options as o
-from .terminal import EXIT_OTHER, check_outputs, long_work, needs, show, show_fitted
+from .terminal import EXIT_OTHER, long_work, needs, show, show_fitted
 
 
 def evaluate(
@@ -118,7 +118,7 @@ def calibrate(
             prior, content = fit_batch_prior(
                 settings, queries, opener, reading=o.reading(ctx.params), names=names or (), strength=strength
             )
-        show(prior, batch_prior_document(prior), format, None, [Output("--out", out, lambda: content)])
+        show(prior, batch_prior_document(prior), format, None, ("--out", out, content))
         return None
     if data is None:
         raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
@@ -140,7 +140,7 @@ def calibrate(
         view = learning.calibration_document(record)
         why_not = "no fit lowers the held-out log-loss by more than one standard error"
         left_out = [name for name, fit in record.prompts.items() if not fit.accepted]
-    file = None if text is None else Output("--out", out, lambda: text)
+    file = None if text is None else ("--out", out, text)
     code = show_fitted(record, view, format, file, "calibration", why_not, left_out, quiet)
     return EXIT_OTHER if target_error is not None and left_out else code
 
@@ -195,5 +195,5 @@ def learn(
         )
     why_not = "no head is better than the labels' texts"
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]
-    file = None if content is None else Output("--out", out, lambda: content)
+    file = None if content is None else ("--out", out, content)
     return show_fitted(record, learn_document(record), format, file, "heads", why_not, left_out, quiet)

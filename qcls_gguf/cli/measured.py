@@ -9,8 +9,9 @@ from typer import Context, Option
 
 from ..config.resources import DEFAULT_CONFIG
 from ..data.rows import all_queries
+from ..report.files import check_outputs
 from . import options as o
-from .terminal import EXIT_OTHER, check_outputs, long_work, show, with_options
+from .terminal import EXIT_OTHER, long_work, show, with_options
 
 
 def bench(

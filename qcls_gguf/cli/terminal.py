@@ -9,14 +9,14 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config.words import printable_lines
 from ..errors import ConfigError, ModelError, QclsError
-from ..report.files import Output, check_writable, show_and_write
+from ..report.files import write_file
 
 if TYPE_CHECKING:
     from ..opening import ClassifierOpener
@@ -156,36 +156,44 @@ def needs(feature: str, package: str, extra: str) -> None:
         raise ConfigError(f"{feature} needs {package}: pip install 'qcls-gguf[{extra}]'")
 
 
-def check_outputs(
-    outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None], *, force: bool = True
-) -> None:
-    """Raise ConfigError for a file that could not be written, before anything is computed; by options."""
-    others = {name: None if path is None else Path(path) for name, path in inputs.items()}
-    for name, path in outputs.items():
-        if path is not None:
-            check_writable(path, name, others, force=force)
-            others[name] = path
+Output = tuple[str, Path, str | bytes]
+"""a file to write: the option that gave its path, the path, the content"""
 
 
-def show(record: Record, view: Any, form: str, html: Path | None = None, outputs: Sequence[Output] = ()) -> None:
+def show(record: Record, view: Any, form: str, html: Path | None = None, output: Output | None = None) -> None:
     """Print a record as JSON or as its view, then write the files and the page, which is made of a view that is a
-    Document. Raises what `show_and_write` raises.
+    Document.
+
+    What was measured is printed before any file is written, and a file takes its name only when it is whole: a full
+    disk loses neither the new measurement nor the old report. Raises QclsError for what could not be written, and
+    BrokenPipeError where the reader of the output has left.
     """
+    from ..report.document import console, document_page
 
-    def printed() -> None:
-        from ..report.document import console
-
+    failed: list[str] = []
+    left: BrokenPipeError | None = None
+    try:
         if form == "json":
             print(record.to_json())
         else:
             console().print(view, crop=False)
-
-    def page() -> str:
-        from ..report.html import document_page  # matplotlib is an extra
-
-        return document_page(view)
-
-    show_and_write(printed, [*outputs, *([Output("--html", html, page)] if html else [])])
+        sys.stdout.flush()
+    except BrokenPipeError as e:
+        left = e
+    except OSError as e:
+        failed.append(f"standard output could not be written: {e.strerror}")
+    if html:
+        output = "--html", html, document_page(view)
+    if output:
+        name, path, content = output
+        try:
+            write_file(path, content, name)
+        except QclsError as e:
+            failed.append(str(e))
+    if failed:
+        raise QclsError("; ".join(failed))
+    if left:
+        raise left
 
 
 def show_fitted(
@@ -195,9 +203,9 @@ def show_fitted(
 
     out: None: nothing was fitted; key: of the file in the configuration; left_out: prompts that are not in it.
     """
-    show(record, view, form, None, [out] if out else [])
+    show(record, view, form, None, out)
     but = f"; left out: {', '.join(left_out)}" if left_out else ""
-    written = out and f"written: {out.path}{but}; to use it, name it in the configuration: `{key}: FILE`"
+    written = out and f"written: {out[1]}{but}; to use it, name it in the configuration: `{key}: FILE`"
     if not quiet:
         say(printable_lines(written or f"nothing written: {why_not}"))
     return 0 if out else EXIT_OTHER

@@ -1,18 +1,151 @@
-"""An evaluation from its data to its record: rows → answers → probabilities → statistics."""
+"""An evaluation from its data to its record: rows → answers → probabilities → statistics, and the record's types.
+
+qcls_gguf/statistics has the formulas. A row's true label, in the confusion matrix, recall and F1, is its answer if that
+is accepted, else the first accepted one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from ..config.fitted import headed, read_calibration
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from .. import statistics as stats
+from ..config.fitted import Calibration, headed, read_calibration
+from ..config.prompt import LikelyMistake
 from ..config.schema import Config
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns
+from ..config.words import MAX_LISTED
+from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
-from ..report.environment import environment
-from .metrics import check_statements, joint_statistics, prompt_statistics
-from .passes import answer_rows, probabilities_of, read_rows, truth_of
-from .records import EvaluationRecord, data_record
+from ..report.environment import Environment, environment
+from ..report.record import Record, left_out_if_none
+from ..score.result import ModelInfo, PromptResult
+from ..statistics import BoolArray, FloatArray
+from ..statistics.fitting import p_value_of_error
+from .passes import Truth, answer_rows, probabilities_of, read_rows, truth_of
+
+LEVEL = 0.05
+"""With this probability at most statements that are all true are said to fail."""
+_N_CONFUSIONS = 10
+
+
+class DataRecord(Record):
+    """The labelled queries."""
+
+    path: str = Field(description="the file")
+    sha256: str = Field(description="of the file")
+    n_rows: int = Field(description="rows that were used")
+    n_bad: int = Field(description="rows that could not be used")
+    bad: tuple[BadRow, ...] = Field(description="the first 20 of them")
+
+
+def data_record(data: LabelledData, n_rows: int, bad: Sequence[BadRow]) -> DataRecord:
+    """Labelled queries of which n_rows were used and the `bad` ones could not be."""
+    return DataRecord(
+        path=str(data.path), sha256=data.sha256, n_rows=n_rows, n_bad=len(bad), bad=tuple(bad[:MAX_LISTED])
+    )
+
+
+class FittedRecord(Record):
+    """Something that was fitted to labelled queries."""
+
+    data: DataRecord
+    model: ModelInfo
+    warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
+
+
+class ReliabilityBin(Record):
+    """The rows whose answer has a probability in one of 15 equal bins of [0, 1], in their order."""
+
+    n: int = Field(description="rows in the bin")
+    confidence: float | None = Field(description="mean probability of the answers; null for an empty bin")
+    accuracy: float | None = Field(description="null for an empty bin")
+
+
+class Statistics(Record):
+    """How well answers and probabilities fit the accepted labels; null where there are no rows.
+
+    An answer is the most probable label, whether or not a fallback replaces it. Over several prompts, balanced accuracy
+    and macro-F1 are the means of theirs.
+    """
+
+    n_rows: int = Field(description="labelled rows")
+    accuracy: float | None = Field(description="share of the rows whose answer is accepted")
+    accuracy_ci: tuple[float, float] | None = Field(description="its Wilson 95 % interval")
+    balanced_accuracy: float | None = Field(description="mean recall of the labels that are true in some row")
+    majority: float | None = Field(description="the accuracy of the best single label for all rows of a prompt")
+    macro_f1: float | None = Field(description="mean F1 of the labels that are true or predicted in some row")
+    log_loss: float | None = Field(description="mean of -ln of the accepted labels' probability (at least 1e-12)")
+    ece: float | None = Field(description="expected calibration error over 15 bins of the answer's probability")
+    reliability: tuple[ReliabilityBin, ...] = Field(description="bins of equal width")
+
+
+class LabelStatistics(Record):
+    """How one label was answered."""
+
+    precision: float | None = Field(description="null where the label is never the answer")
+    recall: float | None = Field(description="null where the label is never true")
+    support: int = Field(description="rows whose true label it is")
+    n_predicted: int = Field(description="rows whose answer it is")
+
+
+class Confusion(Record):
+    """Rows of one label that got another."""
+
+    label: str = Field(description="the true label: the first accepted one")
+    answer: str = Field(description="the answer, which is not accepted")
+    n: int = Field(description="number of rows")
+
+
+class PromptStatistics(Statistics):
+    """The statistics of one prompt."""
+
+    prompt: str = Field(description="its name")
+    n_abstained: int = Field(description="rows that the fallback answers")
+    labels: dict[str, LabelStatistics] = Field(description="by label, in the order of the configuration")
+    confusions: tuple[Confusion, ...] = Field(description="the most frequent ones, most frequent first")
+    confusion_matrix: tuple[tuple[int, ...], ...] = Field(description="rows by true label and answer, as in `labels`")
+
+
+class Check(Record):
+    """The stated error of one prompt, on rows that its statement does not stand on."""
+
+    prompt: str = Field(description="the prompt's name")
+    stated: float = Field(description="the share of wrong answers among answered queries at most")
+    n_rows: int = Field(description="rows that are labelled for the prompt")
+    n_counted: int = Field(description="how many of these are answered")
+    n_seen: int = Field(description="how many of these have a wrong answer")
+    p_value: float = Field(description="how likely a share as bad as this is where the statement is true")
+    holds: bool = Field(description="whether that is not too unlikely: at least 0.05 over the number of statements")
+    power: float = Field(description="with which probability so many rows show that the error is twice the stated one")
+
+
+class CheckRecord(Record):
+    """The statements of a calibration file on other rows."""
+
+    n_known: int = Field(description="rows that are left out, as their query was among the calibration's")
+    checks: tuple[Check, ...]
+
+
+class EvaluationRecord(Record):
+    """How well a configuration labels: what `run` answers."""
+
+    data: DataRecord
+    config: Config
+    model: ModelInfo
+    warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
+    environment: Environment
+    together: Statistics = Field(description="of the rows of all prompts")
+    prompts: dict[str, PromptStatistics] = Field(description="by name")
+    non_finite: tuple[BadRow, ...] = Field(description="rows that are left out because their scores are not finite")
+    check: CheckRecord | None = left_out_if_none(
+        "what the calibration states, on these rows; only where that was asked for"
+    )
 
 
 def evaluate(
@@ -31,13 +164,12 @@ def evaluate(
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
     headed(config)  # a file that is missing is told before the model is loaded
-    if check_error and config.calibration is None:
-        raise _no_statements()
     data = read_rows(config, path, columns, skip_bad=skip_bad)
     with opener.open(config) as classifier:
         calibration = read_calibration(classifier.config)
         if check_error and (calibration is None or calibration.stated is None):
-            raise _no_statements()
+            what = "the configuration names no calibration that states an error rate"
+            raise ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate` and `target_error`")
         answered = answer_rows(classifier, data, opener, skip_bad=skip_bad)
         rows, model = answered.rows, classifier.model
         truths = [truth_of(prompt, rows) for prompt in classifier.prompts]
@@ -56,6 +188,137 @@ def evaluate(
     )
 
 
-def _no_statements() -> ConfigError:
-    what = "the configuration names no calibration that states an error rate"
-    return ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate` and `target_error`")
+class Outcomes(NamedTuple):
+    """The values of the rows from which statistics are computed; every array is (n_rows,)."""
+
+    confidence: FloatArray
+    """the answer's probability"""
+    right: BoolArray
+    """whether the answer is accepted"""
+    p_accepted: FloatArray
+    """probability of the accepted labels together"""
+    constant: BoolArray
+    """whether the label that is accepted by most rows is accepted"""
+
+
+def prompt_statistics(
+    truth: Truth, p: FloatArray, answers: Sequence[PromptResult] | None = None
+) -> tuple[PromptStatistics, Outcomes]:
+    """The statistics of one prompt, and the outcomes of the rows that they are of.
+
+    p: (n_rows, n_labels) the probabilities of all rows; answers: to all rows, if there are any, for fallbacks.
+    """
+    index, accepted, labels = truth.index, truth.accepted, truth.prompt.labels
+    p, rows, answer = p[index], np.arange(len(index)), p[index].argmax(axis=1)
+    outcomes = Outcomes(
+        confidence=p[rows, answer],
+        right=accepted[rows, answer],
+        p_accepted=np.minimum(np.where(accepted, p, 0).sum(axis=1), 1),
+        constant=accepted[:, accepted.sum(axis=0).argmax()],
+    )
+    matrix = stats.confusion_matrix(np.where(outcomes.right, answer, truth.first), answer, len(labels))
+    f1, support = stats.f1_scores(matrix), matrix.sum(axis=1)
+    recall = matrix.diagonal()[support > 0] / support[support > 0]
+    found = _statistics(outcomes, balanced=stats.mean(recall), macro_f1=stats.mean(f1[np.isfinite(f1)]))
+    return PromptStatistics(
+        **dict(found),
+        prompt=truth.prompt.name,
+        n_abstained=sum(answers[row].abstained for row in index) if answers else 0,
+        labels={label: _label(matrix, place) for place, label in enumerate(labels)},
+        confusions=confusions(labels, matrix),
+        confusion_matrix=tuple(map(tuple, matrix.tolist())),
+    ), outcomes
+
+
+def joint_statistics(found: Sequence[tuple[PromptStatistics, Outcomes]]) -> Statistics:
+    """The statistics of all rows of at least one prompt; balanced accuracy and macro-F1 are means over the prompts."""
+    balanced, f1 = [prompt.balanced_accuracy for prompt, _ in found], [prompt.macro_f1 for prompt, _ in found]
+    return _statistics(
+        Outcomes(*map(np.concatenate, zip(*(outcomes for _, outcomes in found), strict=True))),
+        balanced=stats.mean([value for value in balanced if value is not None]),
+        macro_f1=stats.mean([value for value in f1 if value is not None]),
+    )
+
+
+def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | None) -> Statistics:
+    n = len(rows.right)
+    bins = zip(*stats.reliability(rows.confidence, rows.right), strict=True)
+    return Statistics(
+        n_rows=n,
+        accuracy=stats.mean(rows.right),
+        accuracy_ci=stats.wilson(int(rows.right.sum()), n),
+        balanced_accuracy=balanced,
+        majority=stats.mean(rows.constant),
+        macro_f1=macro_f1,
+        log_loss=stats.mean(stats.log_losses(rows.p_accepted)),
+        ece=stats.calibration_error(rows.confidence, rows.right),
+        reliability=tuple(
+            ReliabilityBin(
+                n=int(count),
+                confidence=float(confidence) if count else None,
+                accuracy=float(accuracy) if count else None,
+            )
+            for count, confidence, accuracy in bins
+        ),
+    )
+
+
+def _label(matrix: npt.NDArray[np.int64], place: int) -> LabelStatistics:
+    n_right, support, n_predicted = matrix[place, place], int(matrix[place].sum()), int(matrix[:, place].sum())
+    return LabelStatistics(
+        precision=float(n_right / n_predicted) if n_predicted else None,
+        recall=float(n_right / support) if support else None,
+        support=support,
+        n_predicted=n_predicted,
+    )
+
+
+def confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> tuple[Confusion, ...]:
+    """The most frequent confusions, most frequent first; matrix: (n_labels, n_labels) counts by label and answer."""
+    wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*np.nonzero(matrix), strict=True) if i != j]
+    wrong.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
+    return tuple(Confusion(label=labels[i], answer=labels[j], n=n) for n, i, j in wrong[:_N_CONFUSIONS])
+
+
+def check_statements(
+    calibration: Calibration,
+    rows: Sequence[LabelledQuery],
+    answers: Sequence[Sequence[PromptResult]],
+    truths: Sequence[Truth],
+) -> CheckRecord:
+    """Stated errors on rows whose queries the calibration was not made with. Raises ConfigError without such rows.
+
+    answers: of the rows; truths: of the prompts, in the answers' order.
+    """
+    is_known = calibration.known([row.query for row in rows])
+    if all(is_known):
+        raise ConfigError("`check_error`: the calibration was made with all of these queries: give other rows")
+    stated = {name: fit.error.target for name, fit in calibration.prompts.items() if fit.error}
+    checks = []
+    for number, truth in enumerate(truths):
+        if (target := stated.get(truth.prompt.name)) is None:
+            continue
+        new = [place for place, row in enumerate(truth.index) if not is_known[row]]
+        counted = [place for place in new if not answers[truth.index[place]][number].abstained]
+        labels = [truth.prompt.labels.index(answers[truth.index[place]][number].label) for place in counted]
+        n_wrong = int((~truth.accepted[counted, labels]).sum())
+        p_value = p_value_of_error(n_wrong, len(counted), target)
+        checks.append(
+            Check(
+                prompt=truth.prompt.name,
+                stated=target,
+                n_rows=len(new),
+                n_counted=len(counted),
+                n_seen=n_wrong,
+                p_value=p_value,
+                holds=p_value >= LEVEL / len(stated),
+                power=_power(len(counted), target),
+            )
+        )
+    return CheckRecord(n_known=sum(is_known), checks=tuple(checks))
+
+
+def _power(n: int, target: float) -> float:
+    """With which probability n answers of an error rate of twice the target are too unlikely under the target."""
+    least = next((k for k in range(n + 1) if p_value_of_error(k, n, target) < LEVEL), None)
+    return 0.0 if least is None else p_value_of_error(least, n, min(2 * target, 1 - 1e-9))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from ..report.document import (
     percent,
     provenance,
 )
-from .records import CheckRecord, EvaluationRecord, LabelStatistics, PromptStatistics, Statistics
+from .evaluate import CheckRecord, EvaluationRecord, LabelStatistics, PromptStatistics, Statistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,13 +137,11 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
             yield f"{name}: {why}"
     data, lost = evaluation.data, evaluation.non_finite
     if data.n_bad:
-        yield f"{counted(data.n_bad, 'row')} that could not be used, left out: {_lines([row.line for row in data.bad])}"
+        lines = ", ".join(str(row.line) for row in data.bad)
+        yield f"{counted(data.n_bad, 'row')} that could not be used, left out: line {lines}"
     if lost:
-        yield f"{counted(len(lost), 'row')} with scores that are not finite, left out: {_lines([r.line for r in lost])}"
-
-
-def _lines(numbers: Sequence[int]) -> str:
-    return f"line {', '.join(map(str, numbers))}"
+        lines = ", ".join(str(row.line) for row in lost)
+        yield f"{counted(len(lost), 'row')} with scores that are not finite, left out: line {lines}"
 
 
 def likely_faults(prompt: PromptStatistics) -> Iterator[str]:

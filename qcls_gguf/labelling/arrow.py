@@ -24,8 +24,7 @@ from ..errors import ConfigError, prefixed
 from .answers import AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller
 from .blocks import column_at, distinct_queries, with_columns
-from .inputs import check_names, check_query_type
-from .values import texts_of
+from .inputs import check_names, check_query_type, texts_of
 
 
 def label_table(

@@ -21,8 +21,7 @@ from ..data.lines import is_text, shown_bytes
 from ..data.rows import NULL, QUERY, Format, Reading, open_rows, placed
 from ..errors import ConfigError, QclsError, prefixed
 from ..system.folders import whole_file
-from .inputs import Input, Shard, check_names
-from .values import json_of, members_in, plain, texts_of
+from .inputs import Input, Shard, check_names, json_of, members_in, plain, texts_of
 
 DIGITS = 6
 """of a probability that is written as text"""

@@ -42,7 +42,6 @@ class Manifest(Record):
     settings: dict[str, JsonValue] = Field(description="the settings that must be equal when a run is resumed")
     provenance: dict[str, JsonValue]
     inputs: tuple[Input, ...]
-    joined_bytes: int | None = Field(default=None, description="of the one file that the shards became")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,6 @@ class OutputFolder:
         self._lock = locked(self.folder, f"name one, or a file that ends in {_KNOWN_ENDINGS}")
         try:
             before = self._read()
-            self._joined_bytes = before.joined_bytes if before else None
             self.done = self._read_done() if before else {}
             self.manifest = before if self.done else None
         except BaseException:
@@ -141,24 +139,11 @@ class OutputFolder:
             for line in path.read_bytes().split(b"\n"):
                 try:
                     counts = ShardCounts.model_validate(json.loads(line))
-                    if self.is_joined or (self.folder / counts.output).stat().st_size == counts.n_bytes:
+                    if (self.folder / counts.output).stat().st_size == counts.n_bytes:
                         found[counts.output] = counts
                 except (ValueError, OSError):  # ValidationError is a ValueError
                     continue  # the shard is labelled again
         return found
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether the shards have been joined into the one file; their own files are then removed."""
-        return self.joined is not None and self.joined.exists() and self.joined.stat().st_size == self._joined_bytes
-
-    def check_joined(self) -> None:
-        """Raise ConfigError if the one file exists and is not the output of an earlier run."""
-        is_unfinished = self.manifest is not None and self._joined_bytes is None  # it is written once more then
-        if self.joined and self.joined.exists() and not self.is_joined and not is_unfinished:
-            was = "no run wrote it" if self._joined_bytes is None else "it was changed since a run wrote it"
-            remedy = "name another output, or replace it with `overwrite`"
-            raise ConfigError(f"`out` {self.joined}: is there already, and {was}: {remedy}")
 
     def check(self, settings: RunSettings) -> None:
         """Raise ConfigError if existing shards were labelled with other settings."""
@@ -202,7 +187,6 @@ class OutputFolder:
                 settings=dict(settings),
                 provenance=dict(provenance),
                 inputs=tuple(inputs),
-                joined_bytes=self._joined_bytes if self.is_joined else None,
             )
         )
         return missing
@@ -227,14 +211,9 @@ class OutputFolder:
         total = total_counts([self.done[task.output] for task in tasks])
         if self.joined is None:
             return total
-        assert self.manifest is not None
         assert self.format is not None
-        n_bytes, paths = self.manifest.joined_bytes, [self.folder / task.output for task in tasks]
-        if n_bytes is None:
-            n_bytes = join_files(paths, self.joined, self.format)
-            self._write(self.manifest.model_copy(update={"joined_bytes": n_bytes}))
-        for path in paths:
-            path.unlink(missing_ok=True)
+        n_bytes = join_files([self.folder / task.output for task in tasks], self.joined, self.format)
+        shutil.rmtree(self.folder)
         return total.model_copy(update={"n_bytes": n_bytes})
 
     def forget(self) -> None:
@@ -246,7 +225,7 @@ class OutputFolder:
                 path.unlink(missing_ok=True)
         except OSError as e:
             raise QclsError(f"{self.folder}: could not be overwritten: {e.strerror}") from None
-        self.manifest = self._joined_bytes = None
+        self.manifest = None
         self.done.clear()
 
     def _write(self, manifest: Manifest) -> None:

@@ -153,7 +153,9 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
     """The inputs with their shards; those of the manifest for inputs that have not changed."""
     known: dict[str, Input] = {}
     if not settings.overwrite:
-        output.check_joined()
+        if output.joined and output.joined.exists():
+            remedy = "name another output, or replace it with `overwrite`"
+            raise ConfigError(f"`out` {output.joined}: is there already: {remedy}")
         output.check(settings.run_settings(paths, is_joined=output.joined is not None))
         known = {input_.path: input_ for input_ in output.manifest.inputs} if output.manifest else {}
     names = {input_.path: input_.name for input_ in known.values()}

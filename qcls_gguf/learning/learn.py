@@ -21,9 +21,8 @@ from ..core.handle import PromptHandle
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..engine.capacity import MOST_TOGETHER
 from ..errors import CapacityError, ConfigError
-from ..evaluation.metrics import prompt_statistics
+from ..evaluation.evaluate import data_record, prompt_statistics
 from ..evaluation.passes import Truth, not_applicable, read_rows, truth_of, usable_rows
-from ..evaluation.records import data_record
 from ..opening import ClassifierOpener, OnProgress
 from ..score.adjustment import log_prior
 from ..statistics import BoolArray, FloatArray, IntArray, binomial_cdf, softmax

@@ -9,7 +9,7 @@ from pydantic import Field
 from ..config.prompt import Prior
 from ..config.scoring import Scoring
 from ..config.words import counted, listed, shown
-from ..evaluation.records import FittedRecord, PromptStatistics
+from ..evaluation.evaluate import FittedRecord, PromptStatistics
 from ..evaluation.report import confusion_table, likely_faults
 from ..report.document import TEXT, Document, Paragraph, Table, facts, percent
 from ..report.record import Record

@@ -17,7 +17,7 @@ from ..config.scoring import TREE
 from ..config.words import counted, shown
 from ..data.labelled import LabelledColumns, LabelledQuery
 from ..drafting.draft import CUES, Draft, draft_text
-from ..evaluation.metrics import LEVEL, prompt_statistics
+from ..evaluation.evaluate import LEVEL, prompt_statistics
 from ..evaluation.passes import Truth, raw_scores, read_rows, truth_of, usable_rows
 from ..evaluation.report import likely_faults
 from ..opening import ClassifierOpener

@@ -1,16 +1,10 @@
-"""Files that work writes in the end: refused before it begins, where they could not be written, and written last.
-
-What was measured is printed before any file is written, and a file takes its name only when it is whole: a full disk
-loses neither the new measurement nor the old report.
-"""
+"""Files that work writes in the end: refused before it begins, where they could not be written, and written last."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -20,42 +14,6 @@ from ..system.folders import part_of, write_whole
 
 LOCK = ".lock"
 """the file by which a run keeps others from its folder"""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A file to write."""
-
-    name: str
-    """the name of the setting that gave the path, such as an option"""
-    path: Path
-    text: Callable[[], str | bytes]
-    """makes the content"""
-
-
-def show_and_write(show: Callable[[], None], outputs: Sequence[Output]) -> None:
-    """Print, then write the files; each of them whatever became of those before it.
-
-    Raises QclsError for all that could not be written, and BrokenPipeError where the reader of the output has left.
-    """
-    failed: list[str] = []
-    left: BrokenPipeError | None = None
-    try:
-        show()
-        sys.stdout.flush()
-    except BrokenPipeError as e:
-        left = e
-    except OSError as e:
-        failed.append(f"standard output could not be written: {e.strerror}")
-    for output in outputs:
-        try:
-            write_file(output.path, output.text(), output.name)
-        except QclsError as e:
-            failed.append(str(e))
-    if failed:
-        raise QclsError("; ".join(failed))
-    if left:
-        raise left
 
 
 def write_schema(config: Path) -> Path | None:
@@ -87,29 +45,34 @@ def write_file(path: Path, text: str | bytes, name: str) -> None:
         raise QclsError(f"{name} {path}: could not be written: {e.strerror}") from None
 
 
-def check_writable(path: Path, name: str, others: Mapping[str, Path | None], *, force: bool = True) -> None:
-    """Refuse a file that cannot be written, or that is another file of the same work.
+def check_outputs(
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None], *, force: bool = True
+) -> None:
+    """Refuse files that cannot be written, or that are other files of the same work, before anything is computed.
 
-    name: what the path was given as; others: files by what they were given as; force: whether what is there may be
-    overwritten. Raises ConfigError.
+    outputs, inputs: by what they were given as; force: whether what is there may be overwritten. Raises ConfigError.
     """
-    try:
-        for other_name, other in others.items():
-            if other is None:
-                continue
-            is_same = os.path.realpath(path) == os.path.realpath(other)
-            if is_same or (path.exists() and other.exists() and path.samefile(other)):
-                raise ConfigError(f"{name} {path}: is the file of {other_name}: name another")
-        if path.exists():
-            if not force:
-                raise ConfigError(f"{name} {path}: is there already: name another file, or overwrite it with `force`")
-            path.open("a").close()
-        if not path.exists() or path.is_file():
-            part = part_of(Path(os.path.realpath(path)))
-            part.open("w").close()
-            part.unlink()
-    except OSError as e:
-        raise ConfigError(f"{name} {path}: cannot be written: {e.strerror}") from None
+    others = {name: Path(path) for name, path in inputs.items() if path is not None}
+    for name, path in outputs.items():
+        if path is None:
+            continue
+        try:
+            for other_name, other in others.items():
+                is_same = os.path.realpath(path) == os.path.realpath(other)
+                if is_same or (path.exists() and other.exists() and path.samefile(other)):
+                    raise ConfigError(f"{name} {path}: is the file of {other_name}: name another")
+            if path.exists():
+                if not force:
+                    what = "is there already: name another file, or overwrite it with `force`"
+                    raise ConfigError(f"{name} {path}: {what}")
+                path.open("a").close()
+            if not path.exists() or path.is_file():
+                part = part_of(Path(os.path.realpath(path)))
+                part.open("w").close()
+                part.unlink()
+        except OSError as e:
+            raise ConfigError(f"{name} {path}: cannot be written: {e.strerror}") from None
+        others[name] = path
 
 
 def locked(folder: Path, no_folder: str) -> IO[bytes]:

@@ -74,11 +74,6 @@ def paired_difference(before: npt.NDArray[np.floating], after: npt.NDArray[np.fl
     return float(differences.mean()), float(differences.std(ddof=1) / math.sqrt(len(differences)))
 
 
-def accepted_probability(p: FloatArray, accepted: BoolArray) -> FloatArray:
-    """(n_rows,) the probability of the accepted labels together, at most 1."""
-    return np.asarray(np.minimum(np.where(accepted, p, 0).sum(axis=1), 1))
-
-
 def log_losses(p_accepted: FloatArray) -> FloatArray:
     """(n_rows,) -ln max(p of the accepted labels, SMALLEST), in nats; the log-loss is their mean."""
     return np.asarray(0 - np.log(np.maximum(p_accepted, SMALLEST)))

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,9 @@ from commands import run, tiny_rows, write_rows
 from hostile_rows import Row
 
 from qcls_gguf import ConfigError, QclsError
-from qcls_gguf.report.files import Output, check_writable, show_and_write, write_file
+from qcls_gguf.cli.terminal import show
+from qcls_gguf.report.files import check_outputs, write_file
+from qcls_gguf.report.record import Record
 
 _OLD = "the report of last week\n"
 _MOST_BYTES = 300  # of a file, in the commands below: fewer than any report has
@@ -47,34 +48,35 @@ def test_a_file_keeps_its_rights_and_a_link_its_target(tmp_path: Path) -> None:
     assert report.stat().st_mode & 0o777 == 0o640
 
 
-def test_everything_is_tried_and_every_failure_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def text(content: str) -> Callable[[], str]:
-        return lambda: content
+class OneNumber(Record):
+    """A record."""
 
-    paths = [tmp_path / "missing" / "a.json", tmp_path / "b.json", Path("/dev/full")]
-    outputs = [Output(name="--out", path=path, text=text("report")) for path in paths]
-    with pytest.raises(QclsError) as failed:
-        show_and_write(lambda: print("measured"), outputs)
-    assert str(failed.value) == (
-        f"--out {paths[0]}: could not be written: No such file or directory; "
-        "--out /dev/full: could not be written: No space left on device"
-    )
-    assert paths[1].read_text() == "report"
-    assert capsys.readouterr().out == "measured\n"
+    n: int = 1
 
-    def leave() -> None:
-        raise BrokenPipeError
 
-    with pytest.raises(BrokenPipeError):
-        show_and_write(leave, [Output(name="--out", path=tmp_path / "c.json", text=text("report"))])
-    assert (tmp_path / "c.json").read_text() == "report"
+def test_what_was_measured_is_printed_and_then_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(QclsError, match=r"^--out /dev/full: could not be written: No space left on device$"):
+        show(OneNumber(), None, "json", output=("--out", Path("/dev/full"), "report"))
+    assert json.loads(capsys.readouterr().out) == {"n": 1}
+
+    def fail(*words: object) -> None:
+        raise error
+
+    monkeypatch.setattr("builtins.print", fail)
+    for error in (BrokenPipeError(), OSError(28, "No space left on device")):
+        path = tmp_path / type(error).__name__
+        with pytest.raises((BrokenPipeError, QclsError)):
+            show(OneNumber(), None, "json", output=("--out", path, "report"))
+        assert path.read_text() == "report"
 
 
 def test_a_folder_that_takes_no_new_file_is_refused_before_the_work(tmp_path: Path) -> None:
     folder = Path("/proc/self")  # where a process can write to files and make none, even one with all rights
     with pytest.raises(ConfigError, match=r"--out .*: cannot be written"):
-        check_writable(folder / "comm", "--out", {})
-    check_writable(tmp_path / "new.json", "--out", {})
+        check_outputs({"--out": folder / "comm"}, {})
+    check_outputs({"--out": tmp_path / "new.json"}, {})
     assert not list(tmp_path.iterdir())
 
 

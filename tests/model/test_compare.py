@@ -27,7 +27,7 @@ from qcls_gguf.model.placement import gpus
 from qcls_gguf.native.device import CPU_PRODUCTS, LANE_ORDER, STEPS
 from qcls_gguf.opening import QUERIES as UNASKED
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.report.html import document_page
+from qcls_gguf.report.document import document_page
 
 LARGEST = {"exact": 5e-5, "default": 0.03, "embedded": 0.2}
 """Differences of log-probabilities; those of test_oracle.py. Measured: 5e-6, 0.009 and, with Q8_0 weights, 0.07."""

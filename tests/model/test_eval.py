@@ -15,8 +15,8 @@ from gguf_parts import with_nan_embedding
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.config.schema import variant_of
 from qcls_gguf.errors import ConfigError
+from qcls_gguf.evaluation.evaluate import EvaluationRecord
 from qcls_gguf.evaluation.passes import raw_scores
-from qcls_gguf.evaluation.records import EvaluationRecord
 from qcls_gguf.statistics import softmax
 
 RANDOM_ROWS: list[dict[str, Any]] = [

@@ -158,21 +158,16 @@ def test_a_second_run_does_what_is_missing_and_says_so(run: Run, notes: list[str
     assert manifest["settings"]["model_sha256"] == record.model.sha256
 
 
-def test_one_file_is_joined_in_the_end_and_not_again(run: Run, notes: list[str], tmp_path: Path) -> None:
+def test_one_file_is_joined_in_the_end_and_not_again(run: Run, tmp_path: Path) -> None:
     path, out = parquet(tmp_path / "in.parquet", QUERIES[:12]), tmp_path / "out.csv"
     record = run(path, out=out, shard_rows=5)
     rows = rows_of(out)
     assert [row["query"] for row in rows] == QUERIES[:12]
     assert record.n_bytes == out.stat().st_size
-    assert outputs(tmp_path / "out.csv.shards") == []
-    run(path, out=out, shard_rows=5)
-    assert "3 of 3 shards done already: nothing is left to do" in notes
-    out.unlink()
-    run(path, out=out, shard_rows=5)
-    assert rows_of(out) == rows
-    out.write_text("changed")
-    with pytest.raises(ConfigError, match="is there already, and it was changed since a run wrote it: name another"):
+    assert sorted(tmp_path.iterdir()) == [path, out]
+    with pytest.raises(ConfigError, match="is there already: name another output, or replace it with `overwrite`"):
         run(path, out=out, shard_rows=5)
+    assert rows_of(out) == rows
     run(path, out=out, shard_rows=5, overwrite=True)
     assert rows_of(out) == rows
 
@@ -182,7 +177,7 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_labelled(ru
     (tmp_path / "mine.csv").write_text("mine")
     os.mkfifo(tmp_path / "pipe.csv")
     for out, words in (
-        (tmp_path / "mine.csv", r"mine\.csv: is there already, and no run wrote it: name"),
+        (tmp_path / "mine.csv", r"mine\.csv: is there already: name another"),
         (tmp_path / "pipe.csv", r"pipe\.csv: is no plain file"),
         (Path("/dev/null"), r"`out` /dev/null: is no folder: name one, or a file that ends in \.par"),
         (Path("/proc/none"), "`out` /proc/none: cannot be written: No such file"),

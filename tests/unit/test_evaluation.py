@@ -8,14 +8,16 @@ import pytest
 from made_prompts import made_prompt
 
 from qcls_gguf.data.labelled import LabelledQuery
-from qcls_gguf.evaluation.metrics import Outcomes, joint_statistics, prompt_statistics
-from qcls_gguf.evaluation.passes import Truth, truth_of
-from qcls_gguf.evaluation.records import (
+from qcls_gguf.evaluation.evaluate import (
     Confusion,
     LabelStatistics,
+    Outcomes,
     PromptStatistics,
     ReliabilityBin,
+    joint_statistics,
+    prompt_statistics,
 )
+from qcls_gguf.evaluation.passes import Truth, truth_of
 from qcls_gguf.evaluation.report import likely_faults
 from qcls_gguf.score.result import LabelScore, PromptResult
 from qcls_gguf.statistics import wilson

@@ -19,9 +19,8 @@ from qcls_gguf.data.rows import Reading
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.labelling.arrow import reader_of
 from qcls_gguf.labelling.blocks import Block, column_at, distinct_queries, read_block, rows_of
-from qcls_gguf.labelling.inputs import Input, find_inputs, read_input
+from qcls_gguf.labelling.inputs import Input, find_inputs, read_input, texts_of
 from qcls_gguf.labelling.output import OutputFolder
-from qcls_gguf.labelling.values import texts_of
 
 
 def plan(path: Path, n: int = 3, *, column: str | None = None) -> Input:

@@ -16,8 +16,7 @@ from rich.console import Console, RenderableType
 
 from qcls_gguf.data.rows import Row
 from qcls_gguf.report.answers import AnswerWriter, result_table
-from qcls_gguf.report.document import TEXT, Document, Figure, Paragraph, Section, Table, facts
-from qcls_gguf.report.html import document_page
+from qcls_gguf.report.document import TEXT, Document, Figure, Paragraph, Section, Table, document_page, facts
 from qcls_gguf.report.record import Record, left_out_if_none
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
