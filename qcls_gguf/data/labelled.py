@@ -132,7 +132,7 @@ def labels_in(row: Row, rows: Rows, prompts: Collection[str] = ()) -> JsonObject
         raise ConfigError(row.problem)
     if rows.header:
         return {name: value for name, value in zip(rows.header, row.fields, strict=False) if name != rows.query}
-    values: JsonObject = json.loads(row.line, object_pairs_hook=_once)
+    values: Mapping[str, Any] = json.loads(row.line, object_pairs_hook=_once) if row.line else row.values or {}
     labels = values.get("labels")
     if isinstance(labels, dict):
         return labels
@@ -163,6 +163,7 @@ def label_text(value: Any) -> str:
     """The label that a value of a table or of JSON is meant as."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    value = value.decode(errors="replace") if isinstance(value, bytes) else value
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

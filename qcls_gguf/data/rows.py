@@ -158,7 +158,7 @@ class Rows:
         self.query = reading.query or QUERY
         """the column or key with the queries"""
         self.header: tuple[str, ...] = ()
-        """the columns of a table"""
+        """the columns of delimited text"""
         self.next_line = 1
         """the number of the line after the last row that was given"""
         self.offset = 0
@@ -383,11 +383,10 @@ class Rows:
             parquet = pq.ParquetFile(content if content.seekable() else io.BytesIO(content.read()))
         except (OSError, pa.ArrowException) as e:
             raise ConfigError(f"is no sound Parquet file: {e}: write it anew") from None
-        self.header = tuple(parquet.schema_arrow.names)
-        check_once(self.header)
-        if self._needs_query and not {self.query, self.query.partition(".")[0]}.intersection(self.header):
+        check_once(names := parquet.schema_arrow.names)
+        if self._needs_query and not {self.query, self.query.partition(".")[0]}.intersection(names):
             remedy = "name the one with the queries with `query_column`"
-            raise ConfigError(f"has no column {self.query!r}: {listed_columns(self.header)}; {remedy}")
+            raise ConfigError(f"has no column {self.query!r}: {listed_columns(names)}; {remedy}")
 
         def rows() -> Iterator[Row]:
             for batch in parquet.iter_batches(batch_size=1024, use_threads=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -47,7 +47,7 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
     """
     cells: dict[str, list[list[str]]] = {}
     texts: list[str] = []
-    n_rows, is_nested = 0, False
+    n_rows, is_nested, is_table = 0, False, False
     place = f"`data` {path}"
     with open_rows(str(path), place, columns, columns.labels, is_labelled=True, needs_query=False) as rows:
         cells.update((name, []) for name in rows.header)
@@ -57,17 +57,15 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
             if row.is_blank and not row.fields and row.values is None:
                 continue
             values = dict(zip(rows.header, row.fields, strict=False)) if rows.header else row.values or {}
-            if not rows.header and isinstance(values.get("labels"), dict):
+            if isinstance(values.get("labels"), dict):
                 texts.append(row.text)
                 values, is_nested = values["labels"], True
             elif row.values is not None and row.problem is None and columns.query and columns.query not in values:
                 values = {name: value for name, value in values.items() if name != columns.query.partition(".")[0]}
                 values[columns.query] = row.text
-            n_rows += 1
+            n_rows, is_table = n_rows + 1, bool(row.fields)
             for name, value in values.items():
                 several = value if isinstance(value, list) else [value]
-                if rows.header and isinstance(value, str):
-                    several = [part.strip() for part in value.split("|")]
                 cells.setdefault(name, []).append([label_text(part) for part in several if not is_missing(part)])
         if not n_rows:
             raise ConfigError("has no rows")
@@ -75,7 +73,8 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
             if name not in cells:
                 raise ConfigError(f"has no column {name!r}: the columns are {', '.join(map(repr, cells))}")
         chosen = columns.query or (QUERY if is_nested else _query_column(cells, columns))
-        counts = {name: Counter(chain(*cells[name])) for name in cells if name != chosen}
+        labels_of = _between_bars if is_table and not is_nested else chain.from_iterable
+        counts = {name: Counter(labels_of(cells[name])) for name in cells if name != chosen}
         labelled = {
             name: count
             for name, count in counts.items()
@@ -83,6 +82,15 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
         }
         texts = texts or list(chain(*cells[chosen]))
         return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts), language_of(texts))
+
+
+def _between_bars(cells: Sequence[list[str]]) -> Iterator[str]:
+    """The labels in cells of text: those between bars, unless no part of a cell is in another one."""
+    parts = {cell: [part.strip() for part in cell.split("|")] for cell in chain(*cells)}
+    n_cells = Counter(chain(*parts.values()))
+    for cell in chain(*cells):
+        is_list = any(n_cells[part] > 1 for part in parts[cell])
+        yield from filter(None, parts[cell] if is_list else [cell.strip()])
 
 
 def _query_column(cells: Mapping[str, list[list[str]]], columns: LabelledColumns) -> str:

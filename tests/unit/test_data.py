@@ -412,19 +412,21 @@ def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
             st.sampled_from([label, float(label), int(float(label)) if float(label) % 1 == 0 else label])
         )
     form = drawn.draw(st.sampled_from(["labels", "list", "flat", "csv", "parquet"]))
+    is_parquet, is_nested = form == "parquet" or drawn.draw(st.booleans()), form != "csv" and drawn.draw(st.booleans())
     with TemporaryDirectory() as folder:
         path = Path(folder, "rows.csv" if form == "csv" else "rows")
         labelled = {"stars": [value] if form == "list" else value}
-        row = {"query": "x", **({"labels": labelled} if form in ("labels", "list") else labelled)}
+        row: dict[str, Any] = {"labels": labelled} if form in ("labels", "list") else labelled
+        row |= {"data": {"query": "x"}} if is_nested else {"query": "x"}
         if form == "csv":
             path.write_text(f"query,stars\nx,{value}\n")
-        elif form == "parquet":
-            if label.replace(".", "").isdecimal():
-                row["stars"] = drawn.draw(st.sampled_from([value, Decimal(label), label.encode()]))
+        elif is_parquet:
+            if label.replace(".", "").isdecimal() and form != "list":
+                labelled["stars"] = drawn.draw(st.sampled_from([value, Decimal(label), label.encode()]))
             pq.write_table(pa.Table.from_pylist([row]), path)
         else:
             path.write_text(json.dumps(row))
-        found = read_labelled(path, {"stars": labels})
+        found = read_labelled(path, {"stars": labels}, LabelledColumns(query="data.query" if is_nested else None))
     assert [dict(row.labels) for row in found.rows] == [{"stars": (label,)}], found.bad
 
 

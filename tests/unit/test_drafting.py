@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from qcls_gguf import Config, ConfigError, load_config
@@ -129,6 +131,24 @@ def test_columns_may_be_named(tmp_path: Path) -> None:
     assert [prompt.name for prompt in found.prompts] == ["topic"]
     with pytest.raises(ConfigError, match="has no column 'x': the columns are 'id'"):
         find_labels(path, LabelledColumns(query="x"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["Home | Garden", "Toys"], ["Home | Garden", "Toys"]),
+        (["a|b", "b"], ["a", "b"]),
+        (["a|b", "b| c"], ["a", "b", "c"]),
+    ],
+)
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_bar_divides_labels_that_stand_elsewhere(
+    cells: list[str], labels: list[str], ending: str, tmp_path: Path
+) -> None:
+    table = pa.table({"query": [f"text {n}" for n in range(12)], "topic": [cells[n % 2] for n in range(12)]})
+    path = tmp_path / f"rows.{ending}"
+    pq.write_table(table, path) if ending == "parquet" else table.to_pandas().to_csv(path, index=False)
+    assert sorted(find_labels(path).prompts[0].labels) == labels
 
 
 def test_json_lines_say_their_labels(tmp_path: Path) -> None:
