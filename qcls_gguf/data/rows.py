@@ -276,6 +276,8 @@ class Rows:
         if first.startswith("sep="):
             raise ConfigError("the first line, sep=, is a note for spreadsheets and no header: remove it")
         self.delimiter, names = self._split_header(first)
+        # where a space follows every delimiter, it is no part of a field, and quotes may follow it
+        self._skips_space = 0 < first.count(f"{self.delimiter} ") == first.count(self.delimiter)
         self.header = tuple(name.strip() for name in names)
         if not any(self.header):
             raise ConfigError("has no header: the first line names the columns")
@@ -303,7 +305,8 @@ class Rows:
         errors: list[ConfigError] = []
         for delimiter in [given] if given else known:
             try:
-                found.append((delimiter, next(csv.reader([first], delimiter=delimiter, strict=True), [])))
+                reader = csv.reader([first], delimiter=delimiter, strict=True, skipinitialspace=True)
+                found.append((delimiter, next(reader, [])))
             except csv.Error as e:
                 errors.append(ConfigError(f"the first line, which names all columns, is not valid CSV: {_said(e)}"))
         best = max(found, key=lambda names: (len(wanted.intersection(names[1])), len(names[1])), default=("", []))
@@ -329,7 +332,8 @@ class Rows:
                 bad_text = self._problem_of(line) or bad_text
                 yield line
 
-        reader = csv.reader(fed(), delimiter=delimiter, strict=True)
+        skips = self._skips_space
+        reader = csv.reader(fed(), delimiter=delimiter, strict=True, skipinitialspace=skips)
         while True:
             number, problem, bad_text = self.next_line, None, None
             taken.clear()
@@ -361,9 +365,9 @@ class Rows:
             if problem is not None and (n_lines > 1 or not fields):
                 self._again.extendleft(reversed(taken[1:]))
                 (line, self.offset), n_lines = taken[0], 1
-                reader = csv.reader(fed(), delimiter=delimiter, strict=True)
+                reader = csv.reader(fed(), delimiter=delimiter, strict=True, skipinitialspace=skips)
                 first = line.rstrip("\r\n")[:LONGEST_LINE].replace("\r", " ")
-                fields = next(csv.reader([first], delimiter=delimiter), [])
+                fields = next(csv.reader([first], delimiter=delimiter, skipinitialspace=skips), [])
             self.next_line = number + n_lines
             problem = problem or bad_text
             if problem is None and not any(field.strip() for field in fields):

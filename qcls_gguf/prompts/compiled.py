@@ -281,7 +281,7 @@ def _label_tokens(
             raise ConfigError(
                 f"prompts.{name}: label {label!r} with its prefix {label_prefix!r} merges with the prompt's last "
                 f"token {tokenizer.piece(alone[-1])[0].decode(errors='replace')!r}: end the template or begin "
-                "the prefix so that a token ends between them"
+                f"the prefix so that a token ends between them{'' if begins_apart else f', with text after {SLOT}'}"
             )
         ways.add(tuple(both[len(alone) :]))
     if ways == {()}:

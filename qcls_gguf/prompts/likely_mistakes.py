@@ -41,6 +41,8 @@ _ENDS = (
     "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<|end_of_text|>", "<|endoftext|>", "<|return|>", "</s>",
 )  # fmt: skip
 """What ends turns in published models."""
+_HIDDEN = re.compile("[\u00a0\u00ad\u200b\u200e\u200f\u2060\ufeff]")
+"""spaces and marks that no reader tells from a usual space or from nothing"""
 _CHATML = ("<|im_start|>", "<|im_end|>")
 _USUAL = (
     *_CHATML, "<|endoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>",
@@ -230,6 +232,9 @@ def labels_to_change(case: _Case) -> _Mistakes:
             remedy = "keep one of the two" if is_twin else f"write {shown(label.strip())}"
             what = f"{shown(label)} has white space at its ends, a part of its tokens: {remedy}"
             yield "label_ends", "labels", what
+        if hidden := _HIDDEN.search(label):
+            what = f"{shown(label)} has U+{ord(hidden[0]):04X}, which is not seen, in its tokens"
+            yield "label_ends", "labels", f"{what}: leave it out, or write a usual space"
     for labels in groups.values():
         if len(labels) > 1:
             named = listed(list(map(shown, labels)), most=_N_NAMED)

@@ -73,6 +73,7 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
         # one line break is the block scalar's
         (text("color:", "\n"), "space", "begins with a space, and the text ends a line: give label_prefix"),
         ({"prompt_template": GOOD, "label_prefix": ""}, "space", "is empty, so that 'red' follows ':' directly: give"),
+        (labels("red", "bl\u200bue"), "label_ends", "'bl\\u200bue' has U+200B, which is not seen, in its tokens"),
         (labels("red", "blue "), "label_ends", "'blue ' has white space at its ends, a part of its tokens"),
         (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {ALIKE}"),
         (text("[{labels}]", "[r-ish]"), "labels_not_named", "names none of the 3 labels, so the model cannot know"),

@@ -152,6 +152,7 @@ def test_labels_at_call_time(server: Server) -> None:
     assert predict("x", function_to_apply="sigmoid") == 422
     assert predict("x", candidate_labels=["a", "a"]) == 422
     assert predict("x", candidate_labels=labels, hypothesis_template="no place") == 422
+    assert predict("x", multi_label=True) == predict("x", hypothesis_template="It is {}.") == 422
 
 
 LONG = "red dress " * 300

@@ -91,6 +91,15 @@ def table(folder: Path, name: str, text: str, column: str | None = None) -> list
     return list(read_queries(str(path), Reading(query=column), blank=True))
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "|"])
+def test_a_space_after_every_delimiter_is_no_part_of_a_field(delimiter: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('id, query\n1, "red, dress"\n2, blue\n3,"a\nb"\n'.replace(",", delimiter))
+    assert all_queries(str(path)) == [f"red{delimiter} dress", "blue", "a\nb"]
+    path.write_text(f"id{delimiter}query\n1{delimiter} red\n")
+    assert all_queries(str(path)) == [" red"]
+
+
 def test_json_lines_are_told_apart(tmp_path: Path) -> None:
     text = '{"query": "red dress", "n": 7}\n\n{"query": 3}\nnope\n'
     good, blank, number, broken = table(tmp_path, "items.jsonl", text)

@@ -61,6 +61,8 @@ def ask(request: PredictRequest, exchange: Exchange) -> Texts | Questions:
         raise invalid("candidate_labels", f"stands beside parameters, where it is not read: send {_LABELS}")
     if parameters.candidate_labels is not None:
         return _zero_shot(texts, parameters, parameters.candidate_labels, long, is_single=is_single)
+    if parameters.hypothesis_template is not None or parameters.multi_label or parameters.multi_class:
+        raise invalid(_LABELS, "is missing, and a hypothesis_template or multi_label is for these")
     prompt = _prompt(request, exchange)
 
     def answer(results: list[Result], _: Usage) -> object:
