@@ -231,4 +231,17 @@ def _load(path: Path, params: abi.Struct, progress: Callable[[float], object] | 
         library().qcls_model_close(handle, None)
         raise stop[0]
     check(status, error, path)
+    _release_pages(path)
     return handle
+
+
+def _release_pages(path: Path) -> None:
+    """Give back the pages of the file that loading has read, where it is mapped: most weights have been copied, in the
+    order of the kernels or to a GPU, and those that are used in place come back at the first touch.
+    """
+    maps = Path("/proc/self/maps")
+    name, dont_need = os.path.realpath(path), 4  # MADV_DONTNEED
+    for line in maps.read_text().splitlines() if maps.exists() else ():
+        if line.endswith(name):
+            start, end = (int(address, 16) for address in line.partition(" ")[0].split("-"))
+            ctypes.CDLL(None).madvise(c_void_p(start), ctypes.c_size_t(end - start), dont_need)

@@ -12,7 +12,7 @@ from typing import Any
 
 import gguf
 import pytest
-from conftest import SIZES, MakeModel
+from conftest import SIZES, MakeModel, RunPython
 from gguf_parts import finish
 from random_models import write_model
 from random_vocab import build_vocab
@@ -207,3 +207,18 @@ def test_the_build_is_that_of_the_pin() -> None:
 def test_the_version_of_the_package_is_that_of_its_module() -> None:
     """It stands in qcls_gguf/__init__.py, where the build reads it."""
     assert importlib.metadata.version("qcls-gguf") == __version__
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells what is resident")
+def test_pages_that_loading_has_read_are_given_back(run_python: RunPython) -> None:
+    code = """
+import re
+from qcls_gguf import Classifier
+from qcls_gguf.config.resources import embedded_model
+with Classifier.from_config() as classifier:
+    classifier.classify("red dress")
+    maps = re.split(r"(?m)^(?=[0-9a-f]+-)", open("/proc/self/smaps").read())
+    kib = [int(re.search(r"Rss: +([0-9]+)", text)[1]) for text in maps if embedded_model().name in text]
+    print(sum(kib) * 1024 / embedded_model().stat().st_size if kib else "not mapped")
+"""
+    assert float(run_python(code).stdout) < 0.3
