@@ -20,7 +20,7 @@ from random_models import write_model
 from qcls_gguf import Classifier
 from qcls_gguf.engine import prefix_file
 from qcls_gguf.errors import ModelError
-from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native import NativeContext, NativeModel, build_info, devices
 from qcls_gguf.native.library import library_folder
 
 pytest_plugins = ["hostile_rows"]
@@ -50,6 +50,11 @@ def _is_built() -> bool:
 
 
 IS_BUILT = _is_built()
+
+
+def sees_cuda_gpu() -> bool:
+    """Whether this build computes on CUDA, and CUDA sees a GPU."""
+    return build_info().is_cuda and any(device.kind == "GPU" for device in devices())
 
 
 @pytest.hookimpl(wrapper=True)

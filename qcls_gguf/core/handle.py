@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import NoReturn
 
@@ -201,7 +202,8 @@ class PromptHandle(Closing):
 
         Raises DecodeError if the classifier was closed.
         """
-        prompts, core = self.compiled.subset(names), self.core
+        chosen, core = tuple(prompt for prompt in self.prompts if prompt.name in names), self.core
+        prompts = replace(self.compiled, prompts=chosen)
         calibrated = zip(self.prompts, self.adjustments, strict=True)
         adjustments = [adjustment for prompt, adjustment in calibrated if prompt.name in names]
 

@@ -145,9 +145,7 @@ def _started(prepared: Prepared, make: MakeHandle[H]) -> H:
         ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
         handle.calibrate(calibration)
         if queries := content_free_queries(prompts.settings):
-            n_queries = counted(len(queries), "content-free query", "content-free queries")
-            n_prompts = sum(prompt.prior == "content_free" for prompt in prompts.settings)
-            ledger.step("priors", f"{n_queries}, {counted(n_prompts, 'prompt')}")
+            ledger.step("priors", counted(len(queries), "content-free query", "content-free queries"))
         core.start()
     except BaseException:
         engine.close()

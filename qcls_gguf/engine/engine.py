@@ -149,8 +149,7 @@ class Engine(Closing):
             if root.holder == prefix.holder:
                 self._unshare(leaf)
         self.context.trim(np.array([prefix.holder], np.int32), np.zeros(1, np.int32))
-        self.cache.take_out(prefix)
-        self.cache.give_back(prefix)
+        self.cache.evict(prefix)
         self.is_clean = was_clean
 
     def _add(self, missing: Sequence[Tokens], state: bytes | None) -> None:

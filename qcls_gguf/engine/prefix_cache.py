@@ -96,11 +96,12 @@ class PrefixCache:
         self._by_tokens[prefix.tokens] = prefix
         self._ordered.insert(bisect_left(self._ordered, prefix.tokens), prefix.tokens)
 
-    def take_out(self, prefix: Prefix) -> None:
-        """Record that a prefix is not cached any more: cells that no other prefix shares are free."""
+    def evict(self, prefix: Prefix) -> None:
+        """Record that a prefix is not cached any more: its sequence, and cells that no other one shares, are free."""
         del self._by_tokens[prefix.tokens]
         del self._ordered[bisect_left(self._ordered, prefix.tokens)]
         self.n_cells -= self._n_own(prefix.tokens)
+        self.give_back(prefix)
 
     def _n_own(self, tokens: Tokens, other: Tokens = ()) -> int:
         """The cells of a prefix that it shares neither with a cached one nor with `other`."""

@@ -82,16 +82,12 @@ def cache_bytes(header: GgufHeader, n_ctx: int, kv_type: KvType) -> int:
 
     Some models keep less, such as hybrids. 0 if the header has a list in place of a needed number.
     """
-
-    def number(key: str) -> int:
-        value = header.scalars.get(f"{header.arch}.{key}", 0)
-        return value if type(value) is int else 0
-
-    n_heads = number("attention.head_count")
-    n_kv_heads = number("attention.head_count_kv") or n_heads
-    usual = number("embedding_length") // n_heads if n_heads else 0
-    sizes = [number(f"attention.{part}_length") or usual for part in ("key", "value")]
-    return int(header.n_layer * n_kv_heads * sum(sizes) * n_ctx * _BITS[kv_type] / 8)
+    keys = "attention.head_count attention.head_count_kv embedding_length attention.key_length attention.value_length"
+    values = [header.scalars.get(f"{header.arch}.{key}") for key in keys.split()]
+    n_heads, n_kv_heads, n_embd, *given = [value if type(value) is int else 0 for value in values]
+    usual = n_embd // n_heads if n_heads else 0
+    sizes = [size or usual for size in given]
+    return int(header.n_layer * (n_kv_heads or n_heads) * sum(sizes) * n_ctx * _BITS[kv_type] / 8)
 
 
 def check_memory(

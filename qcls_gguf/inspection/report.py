@@ -10,7 +10,6 @@ from rich.text import Text
 
 from ..config.prompt import LikelyMistake
 from ..config.words import counted, listed, printable, printable_lines, shown
-from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Paragraph, Part, Section, Table, facts, measured, percent
 from . import records
 
@@ -40,7 +39,6 @@ def _warnings(warnings: tuple[LikelyMistake, ...]) -> list[Part]:
 def _facts(inspection: records.Inspection) -> dict[str, str]:
     model, context, request = inspection.model, inspection.context, inspection.request
     startup, why = inspection.startup_ms, context.why_no_visible_cells
-    weights = f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""
     states, n_states = context.state_bytes, context.n_state_seqs
     of_states = f", {_mib(states * n_states)} of them for {n_states} states of {_mib(states)} MiB" if states else ""
     longest = "depends on its tokens"
@@ -52,7 +50,7 @@ def _facts(inspection: records.Inspection) -> dict[str, str]:
     now, *others = inspection.costs
     cheaper = ", ".join(f"{cost.n_tokens} ({cost.share:.0%}) {cost.what}" for cost in others)
     return {
-        "model": f"{Path(model.path).name}, {model.description}, {model.device}{weights}",
+        "model": f"{Path(model.path).name}, {model.description}, {model.device}",
         "CPU code": " ".join(inspection.instruction_sets) or "no special instruction set",
         **({"kernels": f"llama.cpp's for {kernels}: a file of Q4_K_M or Q8_0 may be faster"} if stock else {}),
         "start-up": f"{sum(startup.values()):.0f} ms: " + ", ".join(f"{name} {ms:.0f}" for name, ms in startup.items()),

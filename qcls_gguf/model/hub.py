@@ -60,7 +60,13 @@ def fetch_model(spec: str, *, offline: bool = False) -> Path:
 
     Raises ConfigError for an unusable `spec` or a quantisation that is not there, ModelError if fetching fails.
     """
-    request = parse_name(spec)
+    parts = _SPEC.fullmatch(spec)
+    if parts is None or parts["repo"].lower().endswith(".gguf"):
+        raise ConfigError(
+            f"model {spec!r} is not of the form user/repo[@revision][:quantization]: take these from the address of "
+            "its page; a file on this disk is given as the model's `path`"
+        )
+    request = HubRequest(parts["repo"], parts["quantization"], parts["revision"])
     try:
         # Imported late: a run with a local file must not wait for it.
         from huggingface_hub import constants
@@ -74,17 +80,6 @@ def fetch_model(spec: str, *, offline: bool = False) -> Path:
             f"({' '.join(str(e).split()) or type(e).__name__}): check its name, the network, HF_ENDPOINT and the room "
             "in HF_HOME; for what is private or gated set HF_TOKEN, or log in with `hf auth login`"
         ) from None
-
-
-def parse_name(spec: str) -> HubRequest:
-    """What `spec` asks for. Raises ConfigError for a text that is no such name."""
-    parts = _SPEC.fullmatch(spec)
-    if parts is None or parts["repo"].lower().endswith(".gguf"):
-        raise ConfigError(
-            f"model {spec!r} is not of the form user/repo[@revision][:quantization]: take these from the address of "
-            "its page; a file on this disk is given as the model's `path`"
-        )
-    return HubRequest(parts["repo"], parts["quantization"], parts["revision"])
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:

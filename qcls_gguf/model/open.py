@@ -17,7 +17,7 @@ from ..system.lifetimes import Closing, Ledger
 from .files import Hashing, ModelFile, OutputRows
 from .find import find_model
 from .header import DECISION_KINDS
-from .placement import Placement, gpus, placement, weights_text, why_not_on_gpu, with_all_wanted
+from .placement import Placement, gpus, placement, why_not_on_gpu, with_all_wanted
 from .trial import try_model
 
 _RANKING = 4  # LLAMA_POOLING_TYPE_RANK in include/llama.h
@@ -130,9 +130,8 @@ class Model(Vocabulary):
             needed = replace(file, n_first=n_loaded if native.facts.n_left_out else 0)
             return cls.open(needed, runtime, on_load=on_load, ledger=ledger)
         where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
-        lanes = f", {weights_text(native.facts.n_lane_ordered)}" if native.facts.n_lane_ordered else ""
         first = f", {file.n_layer} of {native.facts.n_layer} layers" if native.facts.n_left_out else ""
-        ledger.step("load model", f"{native.facts.description}{first}, {where}{lanes}")
+        ledger.step("load model", f"{native.facts.description}{first}, {where}")
         return cls(file, placed, native, runtime, hashing)
 
     def check_loaded(self, last_layer: int) -> None:

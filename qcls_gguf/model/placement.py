@@ -198,10 +198,3 @@ def device_name(placement: Placement) -> str:
     used = used_gpus(placement) or [device for device in devices() if device.kind == "CPU"][:1]
     names = Counter(device.name for device in used)
     return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in names.items())
-
-
-def weights_text(n_lane_ordered: int) -> str:
-    """How a model's weights lie in the GPU's memory, in a few words."""
-    if not n_lane_ordered:
-        return "in the file's order"
-    return f"{counted(n_lane_ordered, 'matrix', 'matrices')} in lane order"

@@ -1,7 +1,7 @@
 """The compiled part: the patched llama.cpp and the C shim. This is the only package that uses ctypes."""
 
 from .context import ContextMemory, ContextSettings, NativeContext, measure_context, n_contexts_on_gpus
-from .device import Device, devices, sees_cuda_gpu
+from .device import Device, devices
 from .library import build_info
 from .model import NativeModel
 
@@ -15,5 +15,4 @@ __all__ = [
     "devices",
     "measure_context",
     "n_contexts_on_gpus",
-    "sees_cuda_gpu",
 ]

@@ -49,11 +49,6 @@ def devices() -> Iterator[Device]:
         index += 1
 
 
-def sees_cuda_gpu() -> bool:
-    """Whether this build computes on CUDA, and CUDA sees a GPU."""
-    return build_info().is_cuda and any(device.kind == "GPU" for device in devices())
-
-
 def cpu_features() -> list[str]:
     """The features that llama.cpp's CPU code was compiled for, under ggml's names, such as AVX2 or OPENMP."""
     cpu = _described(_CPU)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Protocol
@@ -80,10 +80,6 @@ class PromptSet:
             for prompt in self.prompts
         ]
         return digest_of([self.exact, parts])
-
-    def subset(self, names: Sequence[str]) -> PromptSet:
-        """The set of the prompts with these names, in this set's order."""
-        return replace(self, prompts=tuple(prompt for prompt in self.prompts if prompt.name in names))
 
     def __hash__(self) -> int:
         return hash(self.digest)

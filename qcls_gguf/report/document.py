@@ -21,7 +21,6 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from ..config.words import counted, printable
-from ..model.placement import weights_text
 from ..score.result import ModelInfo
 from .environment import Environment
 
@@ -148,12 +147,11 @@ def console() -> Console:
 def provenance(model: ModelInfo, environment: Environment) -> dict[str, str]:
     """Facts of the model, the machine and the software, as every page has them."""
     driver = environment.gpu and environment.gpu.driver
-    weights = f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""
     return {
         "model": f"{model.path}: {model.description}",
         "model sha256": model.sha256,
         "device": f"{model.device}, driver {driver or 'none'}, {model.backend}, "
-        f"{counted(model.n_gpu_layers, 'layer')} on the GPU{weights}",
+        f"{counted(model.n_gpu_layers, 'layer')} on the GPU",
         "machine": f"{environment.cpu}, {counted(environment.n_cores, 'core')}, "
         f"{counted(environment.n_threads, 'thread')}, {environment.os}",
         "CPU code": " ".join(environment.instruction_sets) or "no special instruction set",

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import ROOT, OpenClassifier
+from conftest import ROOT, OpenClassifier, sees_cuda_gpu
 from oracle import PromptSpec
 
 from kernels import __main__ as laboratory
 from kernels.variants import LANES, compare_variants, variants
 from qcls_gguf.cli.app import app
-from qcls_gguf.native import build_info, sees_cuda_gpu
+from qcls_gguf.native import build_info
 from qcls_gguf.native.device import STEPS
 
 SPECS = [PromptSpec(name="item", template="query: {query}\nlabel:", labels=("dress", "coat", "none"))]

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier
+from conftest import MakeModel, OpenClassifier, sees_cuda_gpu
 from oracle import ITEM
 
 from kernels.products import HEADS, Floats, Matrix, backend, distance, exact, normalized, quantized
 from kernels.variants import runs_code_for_75
 from qcls_gguf import ModelError
 from qcls_gguf.model.header import read_header
-from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf.native.device import LANE_ORDER, OWN_TYPES, STEPS
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")

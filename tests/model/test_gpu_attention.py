@@ -4,11 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier, OpenContext, RunPython, WriteConfig
+from conftest import MakeModel, OpenClassifier, OpenContext, RunPython, WriteConfig, sees_cuda_gpu
 from nodes import BRANCHING, check_cells_of_others, random_decodes, random_tokens
 from oracle import COLOR, Float32Array, Node, PromptSpec, decode, decode_sequence
-
-from qcls_gguf.native import sees_cuda_gpu
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LARGEST_DIFFERENCE = 0.05
@@ -115,7 +113,6 @@ WITHOUT_LAYERS = """
 import os, sys
 if sys.argv[2] == "hidden":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf import Classifier
 with Classifier.from_config(sys.argv[1]) as classifier:
     result = classifier.classify("red " * 60)

@@ -4,11 +4,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier
+from conftest import MakeModel, OpenClassifier, sees_cuda_gpu
 from kernels.decodes import hidden_states
 from oracle import PromptSpec
-
-from qcls_gguf.native import sees_cuda_gpu
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LABELS = ("dress", "jump", "jumper", "tank top", "none")

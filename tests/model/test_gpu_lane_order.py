@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier, WriteConfig
+from conftest import MakeModel, OpenClassifier, WriteConfig, sees_cuda_gpu
 from kernels.decodes import hidden_states as rows
 from kernels.decodes import largest_difference
 from kernels.variants import runs_code_for_75
@@ -15,7 +15,7 @@ from oracle import ITEM
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.model import OpenModels
-from qcls_gguf.native import NativeModel, sees_cuda_gpu
+from qcls_gguf.native import NativeModel
 from qcls_gguf.native.device import LANE_ORDER, first_cuda_device
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")

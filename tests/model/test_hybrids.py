@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
+from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig, sees_cuda_gpu
 from oracle import Oracle, PromptSpec, decode_sequence
 from oracle_prompts import EXACT, QUERIES, compared, make_template, numbered_prompts, random_prompts
 from random_hybrids import HYBRIDS as ALL
 from random_hybrids import KINDS_OF_STATES as HYBRIDS
 
 from qcls_gguf import Classifier, ConfigError, DecodeError
-from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf.native.device import TREE_WALK
 
 ROUNDING = 0.1

@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenClassifier
+from conftest import MakeModel, OpenClassifier, sees_cuda_gpu
 from kernels.variants import LANES, compare_variants, variants
 from oracle import ITEM, PromptSpec
 
-from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf.native.device import OWN_TYPES, environment
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")

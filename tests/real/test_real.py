@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import sees_cuda_gpu
 from oracle import Oracle, PromptSpec
 
 from qcls_gguf import Classifier, Config, ModelConfig, Result
-from qcls_gguf.native.device import instruction_sets, sees_cuda_gpu
+from qcls_gguf.native.device import instruction_sets
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.statistics import FloatArray
 

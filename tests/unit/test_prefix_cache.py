@@ -34,8 +34,7 @@ def test_it_counts_and_matches_as_sets_of_beginnings_do(
         elif not is_added and cached:
             gone = cache.get(cached.pop(0))
             assert gone is not None
-            cache.take_out(gone)
-            cache.give_back(gone)
+            cache.evict(gone)
         assert cache.n_cells == len(beginnings(cached))
         assert sorted(each.tokens for each in cache.prefixes) == sorted(cached)
         holders = [each.holder for each in cache.prefixes]
@@ -78,5 +77,5 @@ def test_a_cache_of_states_matches_whole_prefixes(cached: list[Tokens], asked: T
     assert cache.n_missing(wanted) == (len(missing), sum(map(len, missing)))
     assert cache.n_cells == sum(map(len, cached))
     for each in cache.prefixes[::2]:
-        cache.take_out(each)
+        cache.evict(each)
     assert cache.n_cells == sum(len(each.tokens) for each in cache.prefixes)
