@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
-from ..config.scoring import Scoring
 from ..core.core import Item, LongText
 from ..core.handle import PromptHandle, estimated_tokens
 from ..errors import CapacityError, ConfigError, PlanError, ScoreError
@@ -63,34 +62,27 @@ class QuestionAsker:
         self._decision = read_decision(model)
         self._form = cache(partial(form_of, model=model, config=classifier.config.model))
 
-    def configured(
-        self, names: tuple[str, ...] | None, scoring: Scoring | None, *, audit: bool
-    ) -> AbstractAsyncContextManager[PromptHandle]:
-        """The configured prompts, or a set of some of them, perhaps with another scoring or with exact scores.
+    def configured(self, names: tuple[str, ...] | None, *, audit: bool) -> AbstractAsyncContextManager[PromptHandle]:
+        """The configured prompts, or a set of some of them, perhaps with exact scores.
 
-        Another scoring is that of the labels' texts, without calibration
-        and heads. names: None for all. Raises UnknownPromptError for a name that is not configured.
+        names: None for all. Raises UnknownPromptError for a name that is not configured.
         """
         for index, name in enumerate(names or ()):
             if name not in self.prompts:
                 raise UnknownPromptError(name, self.prompts, f"prompts[{index}]")
-        classifier, config = self.classifier, self.classifier.config
+        classifier = self.classifier
         asked = tuple(name for name in self.prompts if names is None or name in names)
-        others = [self.prompts[name] for name in asked if scoring not in (None, self.prompts[name].scoring)]
-        if not audit and not others and len(asked) == len(self.prompts):
+        if not audit and len(asked) == len(self.prompts):
             return nullcontext(classifier)
 
         def make() -> PromptHandle:
-            if scoring and others:
-                prompts = tuple(self.prompts[name].changed(scoring=scoring) for name in asked)
-                other = config.changed(prompts=prompts, calibration=None, heads=None)
-                return classifier.prompt_set(other, audit=audit)
             if not audit:
                 return classifier.subset(asked)
-            with classifier.prompt_set(config, audit=True) as every:  # files of fits and heads are for all of them
+            # files of fits and heads are for all of them
+            with classifier.prompt_set(classifier.config, audit=True) as every:
                 return every.subset(asked)
 
-        return self.sets.using(("configured", asked, scoring if others else None, audit), make)
+        return self.sets.using(("configured", asked, audit), make)
 
     async def answers(
         self, questions: Sequence[TextQuestion], ask: Ask, seconds_left: Callable[[], float], usage: Usage
@@ -172,7 +164,7 @@ class QuestionAsker:
         if {option.label for option in question.options} != set(labels):
             what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
             raise PlaceError(what, asked.param)
-        return self.configured((name,), None, audit=question.audit)
+        return self.configured((name,), audit=question.audit)
 
 
 async def _finite(pairs: Sequence[Item], ask: Ask) -> Sequence[Result | None]:

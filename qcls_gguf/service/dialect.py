@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel, Field
 
 from ..config.schema import LongQueries
-from ..config.scoring import Scoring
 from ..questions.asking import Usage
 from ..questions.question import TextQuestion
 from .exchange import Exchange
@@ -68,7 +67,6 @@ class Texts:
     answer: Answer
     prompts: tuple[str, ...] | None = None
     """names; None: all"""
-    scoring: Scoring | None = None
     audit: bool = False
     long: LongQueries | None = None
     """what is done with a text that is too long; None: as configured"""

@@ -66,18 +66,11 @@ async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callab
             server.should_exit = server.force_exit = True
         stopping.set()
 
-    async def load() -> None:
-        try:
-            await lifecycle.load()
-            on_ready()
-        except BaseException:
-            stopping.set()
-            raise
-
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, lifecycle.start_reload)
-    loading = asyncio.create_task(load())
+    loading = asyncio.create_task(lifecycle.load())
+    loading.add_done_callback(lambda task: stopping.set() if task.cancelled() or task.exception() else on_ready())
     draining = asyncio.create_task(_drain(lifecycle, server, stopping))
     try:
         await server.serve(sockets=[listener])

@@ -57,7 +57,7 @@ def test_several_queries_and_one_that_is_too_long(server: Server) -> None:
     assert [answer["query"] for answer in server.classify(queries=queries).json()["answers"]] == queries
 
 
-def test_some_prompts_another_scoring_and_exact_scores(server: Server, classifier: Classifier) -> None:
+def test_some_prompts_and_exact_scores(server: Server, classifier: Classifier) -> None:
     both = classifier.classify("red dress")
     one = server.classify(query="red dress", prompts=["audience"]).json()
     assert [result["prompt"] for result in one["results"]] == ["audience"]
@@ -65,8 +65,6 @@ def test_some_prompts_another_scoring_and_exact_scores(server: Server, classifie
     assert [score["probability"] for score in one["results"][0]["scores"]] == pytest.approx(expected, abs=0.01)
     audited = server.classify(query="red dress", audit=True).json()
     assert all(0 < result["audit"]["label_mass"] <= 1 for result in audited["results"])
-    joint = server.classify(query="red dress", scoring="joint").json()["results"][0]["scores"]
-    assert all(score["score"] < 0 for score in joint)
     assert "audit" not in server.classify(query="red dress").json()["results"][0]
 
 
@@ -280,5 +278,3 @@ def test_answers_say_which_are_a_heads(tmp_path: Path) -> None:
         assert (audited["label"], audited["scored_by"]) == (category.label, "head")
         (audited,) = server.classify(query="red dress", prompts=["audience"], audit=True).json()["results"]
         assert (audited["label"], "audit" in audited) == (audience.label, True)
-        other = server.classify(query="red dress", scoring="first_token").json()["results"]
-        assert not any("scored_by" in result for result in other)  # which is a scoring of the labels' texts

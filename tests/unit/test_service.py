@@ -33,7 +33,7 @@ def asked_about(item: Any) -> dict[str, Any]:
         (ClassifyRequest, {"text": "a"}, "text", "text: unknown field, known are audit, prompts, queries, query, "),
         (ClassifyRequest, {}, "the body", "the body: give either query or queries"),
         (ClassifyRequest, {"queries": [None]}, "queries[0]", "queries[0]: Input should be a valid string, got None"),
-        (ClassifyRequest, {"query": "a", "scoring": "Tree"}, "scoring", "scoring: Input should be 'tree', 'first"),
+        (ClassifyRequest, {"query": "a", "audit": "yes"}, "audit", "audit: Input should be a valid boolean, got 'yes'"),
         (DecisionsRequest, decisions({"type": "choce"}), "questions[0].type", "questions[0].type: 'choce' is not one"),
         (
             DecisionsRequest,
