@@ -35,8 +35,7 @@ except ImportError as e:
 from .classifier import Classifier
 from .config.fitted import Head, heads_content
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import Config, variant_of
-from .config.scoring import TREE
+from .config.schema import Config
 from .config.words import listed, shown
 from .data.labelled import LabelledQuery, label_of
 from .learning.learn import learn_heads, why_not
@@ -127,9 +126,9 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             LabelledQuery(line=line, query=text, labels={prompt.name: (label,)})
             for line, (text, label) in enumerate(zip(texts, labels, strict=True), 1)
         ]
-        raw = variant_of(classifier.config, scoring=TREE)
-        with Classifier.from_config(raw, model=classifier.engine.model, audit=True) as asked:
-            learnt = learn_heads(asked, [prompt], rows)
+        raw = classifier.config.changed(heads=None, calibration=None)
+        with Classifier.from_config(raw, model=classifier.engine.model) as asked:
+            learnt = learn_heads(asked, rows)
         self.learnt_ = learnt.prompts[prompt.name]
         if prompt.name in learnt.heads:
             self._head = learnt.heads[prompt.name][1]

@@ -150,10 +150,10 @@ def learn(
     encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of heads to write.")] = Path("heads.npz"),
-    common: Annotated[str, Option("--common-text", metavar="TEXT",
-        help="A text that heads of all prompts may read.")] = "Text: {query}",
+    common: Annotated[str | None, Option("--common-text", metavar="TEXT",
+        help="The text that heads of all prompts read. Default: the best of some.")] = None,
     depths: Annotated[list[int] | None, Option("--depth", metavar="N", min=1,
-        help="Layers to try; repeatable. Default: six depths, and all layers.")] = None,
+        help="Layers to try; repeatable. Default: four depths, and all layers.")] = None,
     seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
     names: o.PromptNames = None, force: o.Force = False, format: o.Format = "table", quiet: o.Quiet = False,
     verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None,
@@ -162,11 +162,12 @@ def learn(
 ) -> int:  # fmt: skip
     """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
 
-    The data has the format of eval's; 100 to 300 rows a prompt are usual. One pass over the rows reads hidden states at
-    several depths. A head is a linear map of one of them to the labels; which depth suffices, and how strongly the map
-    is held back, is decided by rows that are left out. A head is kept only if it answers held-out rows better than the
-    best scoring of the labels' texts (sign test, 5 %); other prompts stay as they are, with the reason. To use the
-    file, add `heads: FILE` to the configuration: layers that no prompt reads are then not computed. See docs/learn.md.
+    The data has the format of eval's; 100 to 300 rows a prompt are usual. The rows are read once by one common text for
+    all prompts, which is chosen by some of them unless you give it, and some rows by the prompts' own texts. A head is
+    a logistic regression from a hidden state to the labels; which depth suffices, and how strongly it is held back, is
+    decided by rows that are left out. A head is kept only if it answers held-out rows better than the prompt does
+    (sign test, 5 %); other prompts stay as they are, with the reason. To use the file, add `heads: FILE` to the
+    configuration: layers that no prompt reads are then not computed. See docs/learn.md.
 
     Exit codes: 0; 1 if no head was kept, so that nothing is written, or a decode failed; 2 for usage, configuration and
     data; 3 for a model that can't be loaded. JSON is one object; `make records` describes its fields.
@@ -193,7 +194,7 @@ def learn(
             depths=depths or (),
             seed=seed,
         )
-    why_not = "no head is better than the labels' texts"
+    why_not = "no head is better than the prompts"
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]
     file = None if content is None else ("--out", out, content)
     return show_fitted(record, learn_document(record), format, file, "heads", why_not, left_out, quiet)

@@ -10,12 +10,10 @@ import numpy as np
 
 from ..classifier import Classifier
 from ..config.schema import Config
-from ..config.scoring import FIRST_TOKEN, JOINT, MEAN, TREE, Scoring
 from ..data.labelled import BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
-from ..errors import ConfigError, PlanError, ScoreError
+from ..errors import PlanError, ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
-from ..prompts.trie import build_trie
 from ..score.result import PromptResult
 from ..statistics import BoolArray, FloatArray, IntArray
 
@@ -114,25 +112,6 @@ def probabilities_of(answers: Sequence[PromptResult]) -> FloatArray:
     return np.array([[score.probability for score in answer.scores] for answer in answers], np.float64)
 
 
-def raw_scores(answers: Sequence[PromptResult]) -> dict[Scoring, FloatArray]:
-    """By scoring (n_rows, n_labels) the uncalibrated scores in answers of one prompt that is scored by `tree`.
-
-    The exact scorings are there where the answers have audits. `first_token` has the scores of `tree`: where all labels
-    differ in their first token, both are softmaxes over the same logits, which differ by a constant.
-    """
-    tree = np.array([[score.score for score in answer.scores] for answer in answers], np.float64)
-    audits = [answer.audit for answer in answers if answer.audit is not None]
-    exact: dict[Scoring, FloatArray] = {}
-    if audits:
-        exact = {JOINT: np.array([audit.joint for audit in audits]), MEAN: np.array([audit.mean for audit in audits])}
-    return {TREE: tree, FIRST_TOKEN: tree, **exact}
-
-
-def not_applicable(prompt: Prompt, scoring: str) -> str | None:
-    """The reason why a prompt cannot have a scoring; None if it can."""
-    if scoring == FIRST_TOKEN:
-        try:
-            build_trie(prompt.labels, prompt.label_tokens, -1, FIRST_TOKEN)
-        except ConfigError as e:
-            return str(e)
-    return None
+def raw_scores(answers: Sequence[PromptResult]) -> FloatArray:
+    """(n_rows, n_labels) the uncalibrated scores in answers of one prompt."""
+    return np.array([[score.score for score in answer.scores] for answer in answers], np.float64)

@@ -1,4 +1,4 @@
-"""One pass over labelled queries: scores by the labels' texts, and states at several depths, in nameless files."""
+"""Passes over queries: answers, and states at several depths, in nameless files; the common texts that are read."""
 
 from __future__ import annotations
 
@@ -12,23 +12,35 @@ import numpy.typing as npt
 
 from ..classifier import Classifier
 from ..config.fitted import Head, Heads
-from ..config.prompt import PromptConfig
-from ..config.scoring import Scoring
+from ..config.prompt import SLOT, PromptConfig
 from ..core.handle import PromptHandle
+from ..drafting.draft import language_of
+from ..engine.capacity import MOST_TOGETHER
 from ..errors import ConfigError, ModelError
-from ..evaluation.passes import raw_scores
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.result import PromptResult
 from ..score.rows import unit_states
-from ..statistics import FloatArray
 
 HalfArray = npt.NDArray[np.float16]
-Scores = Mapping[Scoring, FloatArray]
-"""(n_rows, n_labels) the scores of one prompt's labels, by scoring"""
-MOST_NUMBERS = 1 << 27
-"""In the states of all rows at one depth, which are fitted some 140 times."""
-_SHARES = (0.4, 0.5, 0.6, 0.67, 0.75, 0.85)
+_SHARES = (0.5, 0.67, 0.8, 0.9)
 """of the layers: the depths that are tried"""
+_WORD = f'This text: "{SLOT}" means in one word: "'
+_MOST_LISTED = 40
+"""labels of a common text that lists them"""
+
+
+def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str]) -> tuple[str, ...]:
+    """Texts that heads of all prompts may read, the one that is best on the whole first (docs/learn.md).
+
+    The labels that one of them lists stand before the query, where they cost a request nothing.
+    """
+    texts = [_WORD, f'{SLOT}\n\nIn one word, the text above is about: "', f"Text: {SLOT}"]
+    if language_of(queries) == "zh":
+        texts.insert(1, f"这段文字：“{SLOT}”用一个词概括：“")
+    if sum(len(prompt.labels) for prompt in prompts) <= _MOST_LISTED:
+        lists = "".join(f"{prompt.name}: {', '.join(prompt.labels)}\n" for prompt in prompts)
+        texts.append(f"{lists}\n{_WORD}")
+    return tuple(texts)
 
 
 def tried_depths(classifier: Classifier, wanted: Sequence[int] = ()) -> tuple[int, ...]:
@@ -51,43 +63,49 @@ def common_text(classifier: Classifier, text: str) -> PromptSet:
     prompt = PromptConfig(name="text", prompt_template=text, labels=("a", "b"))
     nothing = np.zeros((facts.n_embd, 2), np.float32)
     head = Head(depth=facts.n_layer, weight=nothing, bias=nothing[0], text=text)
-    heads = Heads(model_sha256="", n_layer=facts.n_layer, n_embd=facts.n_embd, prompts={prompt.name: head})
-    return compile_prompts([prompt], classifier.engine.model, heads=heads)
+    return with_heads(classifier, [prompt], {prompt.name: head})
 
 
-def read_states(
-    classifier: Classifier,
-    handle: PromptHandle,
-    queries: Sequence[str],
-    depths: tuple[int, ...],
-    on_row: Callable[[int], None],
-) -> tuple[list[Scores], HalfArray]:
-    """The queries' scores by the prompts' texts, and (n_prompts, n_depths, n_queries, n_embd) the unit states at the
-    prompts' ends.
+def with_heads(classifier: Classifier, prompts: Sequence[PromptConfig], heads: Mapping[str, Head]) -> PromptSet:
+    """Some prompts on a classifier's model, of which heads answer some."""
+    model = classifier.engine.model
+    of_file = Heads(model_sha256="", n_layer=model.facts.n_layer, n_embd=model.facts.n_embd, prompts=heads)
+    return compile_prompts(prompts, model, heads=of_file)
 
-    depths: ascending; the last one is all layers, with the final norm; on_row: is told how many queries were read.
-    There are scores where the set is exact. The states lie in a file of the folder for temporary ones, which is gone
-    with them. Raises ConfigError for more queries than can be fitted or the disk should hold, and what
-    `classify_batch` raises.
+
+def states_file(shape: tuple[int, ...]) -> HalfArray:
+    """Room for states, in a file of the folder for temporary ones, which is gone with them.
+
+    Raises ConfigError for more than the disk should hold.
     """
-    n, n_embd = len(queries), classifier.engine.model.facts.n_embd
-    shape = (len(handle.prompts), len(depths), n, n_embd)
-    if n * n_embd > MOST_NUMBERS:
-        raise ConfigError(f"{n} labelled rows, at most {MOST_NUMBERS // n_embd} can be learnt from: give fewer")
     folder, n_bytes = tempfile.gettempdir(), 2 * math.prod(shape)
     if n_bytes > (n_free := shutil.disk_usage(folder).free):
         raise ConfigError(
-            f"the states of {n} rows take {n_bytes >> 20} MiB in {folder}, where {n_free >> 20} are free: give fewer "
-            "rows, prompts or depths, or another folder in TMPDIR"
+            f"states take {n_bytes >> 20} MiB in {folder}, where {n_free >> 20} are free: give fewer rows, prompts or "
+            "depths, or another folder in TMPDIR"
         )
-    answers: list[tuple[PromptResult, ...]] = []
     with tempfile.TemporaryFile(prefix="qcls-learn-") as file:
-        values: HalfArray = np.memmap(file, np.float16, "w+", shape=shape)
-    n_together = classifier.config.runtime.max_batch
-    for start in range(0, n, n_together):
-        batch = queries[start : start + n_together]
-        found, states = classifier.core.run(handle.answers_and_states, batch, depths[:-1])
-        answers += found if handle.compiled.exact else ()
-        values[:, :, start : start + len(batch)] = unit_states(states).transpose(1, 2, 0, 3)
-        on_row(start + len(batch))
-    return [raw_scores(of_prompt) for of_prompt in zip(*answers, strict=True)], values
+        states: HalfArray = np.memmap(file, np.float16, "w+", shape=shape)
+    return states
+
+
+def read_states(
+    handle: PromptHandle,
+    queries: Sequence[str],
+    depths: tuple[int, ...],
+    states: HalfArray,
+    on_rows: Callable[[int], None],
+) -> list[tuple[PromptResult, ...]]:
+    """The answers to queries; the unit states at the prompts' ends are put into `states`.
+
+    depths: ascending; the last one is all layers, with the final norm; states: (n_prompts, n_depths, n_queries,
+    n_embd); on_rows: is told how many queries were read. Raises what `classify_batch` raises.
+    """
+    answers: list[tuple[PromptResult, ...]] = []
+    for start in range(0, len(queries), MOST_TOGETHER):
+        batch = queries[start : start + MOST_TOGETHER]
+        found, ends = handle.core.run(handle.answers_and_states, batch, depths[:-1])
+        answers += found
+        states[:, :, start : start + len(batch)] = unit_states(ends).transpose(1, 2, 0, 3)
+        on_rows(start + len(batch))
+    return answers

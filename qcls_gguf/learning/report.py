@@ -6,14 +6,13 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from ..config.prompt import Prior
-from ..config.scoring import Scoring
 from ..config.words import counted, listed, shown
 from ..evaluation.evaluate import FittedRecord, PromptStatistics
 from ..evaluation.report import confusion_table, likely_faults
 from ..report.document import TEXT, Document, Paragraph, Table, facts, percent
 from ..report.record import Record
 
+_AS_GOOD = 0.02
 _WORTH_POINTS = 1.0
 """More rows are worth it where the second half of them brought so much accuracy."""
 
@@ -22,10 +21,10 @@ class LearntPrompt(Record):
     """The head of one prompt, and its comparison with the labels' texts."""
 
     n_rows: int = Field(description="labelled for the prompt")
-    scoring: Scoring = Field(description="of the labels' texts, with `prior` the most accurate way on these rows")
-    prior: Prior = Field(description="of the labels' texts: none, or the content-free one")
-    zero_shot: PromptStatistics | None = Field(description="in that way; null without rows")
+    n_compared: int = Field(description="of these rows, those that the prompt's own text was asked, too")
+    zero_shot: PromptStatistics | None = Field(description="of their answers, as configured; null without rows")
     learnt: PromptStatistics | None = Field(description="by heads fitted without a row's fold; null where none was")
+    words: float | None = Field(description="accuracy of a linear model of words, fitted likewise, without the model")
     curve: dict[int, float] = Field(description="accuracy of such heads by rows learnt from: a quarter, half, all")
     p: float | None = Field(description="of the sign test of rows that only one of both has right")
     kept: bool = Field(description="whether the prompt has a head in the file")
@@ -36,11 +35,21 @@ class LearntPrompt(Record):
     reason: str = Field(description="why the prompt has a head, or none")
 
 
+class RequestCost(Record):
+    """What a request costs beside the attention to cached tokens."""
+
+    tokens: float = Field(description="that a query feeds, on the mean of these")
+    layers: int = Field(description="of the model that are computed")
+
+
 class LearnRecord(FittedRecord):
     """Heads learnt from labelled queries."""
 
     n_layer: int = Field(description="of the model")
     depths: tuple[int, ...] = Field(description="that were tried")
+    text: str = Field(description="the common one that was chosen for heads")
+    before: RequestCost = Field(description="of all prompts by their own texts")
+    after: RequestCost = Field(description="with the heads that were kept")
     n_contradictions: int = Field(description="queries that stand in several rows with different labels")
     prompts: dict[str, LearntPrompt] = Field(description="by prompt")
 
@@ -52,14 +61,14 @@ def learn_document(record: LearnRecord) -> Document:
         before, after = prompt.zero_shot, prompt.learnt
         losses = [before and before.log_loss, after and after.log_loss, before and before.ece, after and after.ece]
         accuracies = [before and _accuracy(before), after and _accuracy(after)]
-        rows.append([name, prompt.n_rows, *accuracies, *losses, prompt.depth])
-        where = "" if prompt.text is None else f", of the text {shown(prompt.text)}"
+        rows.append([name, prompt.n_rows, *accuracies, prompt.words, *losses, prompt.depth])
+        where = " of the prompt's own text" if prompt.kept and prompt.text is None else ""
         verdicts[name] = f"{'a head' if prompt.kept else 'no head'}{where}: {prompt.reason}"
         if prompt.unlearnt:
             verdicts[name] += f"; without rows, by their texts: {listed(list(map(shown, prompt.unlearnt)), 'label')}"
     columns = {
-        "prompt": TEXT, "rows": "d", "labels' texts": ">", "learnt": ">", "log-loss": ".3f", "learnt log-loss": ".3f",
-        "ECE": ".3f", "learnt ECE": ".3f", f"layers of {record.n_layer}": "d",
+        "prompt": TEXT, "rows": "d", "as it is": ">", "learnt": ">", "words alone": ".1%", "log-loss": ".3f",
+        "learnt log-loss": ".3f", "ECE": ".3f", "learnt ECE": ".3f", f"layers of {record.n_layer}": "d",
     }  # fmt: skip
     curve = Table(
         title="Learning curve",
@@ -69,12 +78,31 @@ def learn_document(record: LearnRecord) -> Document:
     heads = {name: prompt.learnt for name, prompt in record.prompts.items() if prompt.learnt}
     twice = record.n_contradictions
     notes = [f"{name}: {why}" for name, learnt in heads.items() for why in likely_faults(learnt)]
+    notes += [
+        f"{name}: a linear model of its words is right for {prompt.words:.0%}: you may not need a language model"
+        for name, prompt in record.prompts.items()
+        if prompt.learnt and (prompt.words or 0) >= (prompt.learnt.accuracy or 0) - _AS_GOOD
+    ]
     notes += [f"{counted(twice, 'query', 'queries')} with different labels in several rows"] if twice else []
     warnings = [Paragraph(note, "warning") for note in notes]
     confused = confusion_table("confused by heads", heads)
     return Document(
-        title="Heads", parts=[Table(columns=columns, rows=rows), facts(verdicts), curve, confused, *warnings]
+        title="Heads",
+        parts=[
+            Table(columns=columns, rows=rows),
+            facts({**verdicts, "common text": shown(record.text), "a request": _cost(record)}),
+            curve,
+            confused,
+            *warnings,
+        ],
     )
+
+
+def _cost(record: LearnRecord) -> str:
+    """What a request costs before and after, and the ratio of both."""
+    costs = [f"{cost.tokens:.0f} tokens through {cost.layers} layers" for cost in (record.before, record.after)]
+    ratio = record.after.tokens * record.after.layers / (record.before.tokens * record.before.layers)
+    return f"{costs[0]} as it is, {costs[1]} with these heads ({ratio:.2f} ×)"
 
 
 def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from ..config.load import parse_config
 from ..config.prompt import CONTENT_FREE_QUERIES, nothing_kind
-from ..config.scoring import TREE
 from ..config.words import counted, shown
 from ..data.labelled import LabelledColumns, LabelledQuery
 from ..drafting.draft import CUES, Draft, draft_text
@@ -93,8 +92,8 @@ class _Wording:
         for number, prompt in enumerate(classifier.prompts):
             truth = truth_of(prompt, rows)
             scores, priors = ([results[number] for results in answers] for answers in (self.answers, empty))
-            prior = np.asarray(log_prior(raw_scores(priors)[TREE]), np.float64)
-            self.cells.append(_Cells(truth, raw_scores(scores)[TREE][truth.index], prior))
+            prior = np.asarray(log_prior(raw_scores(priors)), np.float64)
+            self.cells.append(_Cells(truth, raw_scores(scores)[truth.index], prior))
 
     def right(self, chosen: BoolArray) -> FloatArray:
         """Which answers to the chosen rows are right, with a prior where these rows say that it helps."""

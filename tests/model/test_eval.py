@@ -5,19 +5,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from commands import invoked, printed, refused, write_rows
-from conftest import MakeModel, OpenClassifier, WriteConfig
-from evaluations import HELD_OUT, LABELS, MODES, evaluated, specs
+from conftest import MakeModel, WriteConfig
+from evaluations import HELD_OUT, LABELS, evaluated, specs
 from gguf_parts import with_nan_embedding
 
-from qcls_gguf import Classifier, load_config
-from qcls_gguf.config.schema import variant_of
+from qcls_gguf import Classifier
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.evaluation.evaluate import EvaluationRecord
-from qcls_gguf.evaluation.passes import raw_scores
-from qcls_gguf.statistics import softmax
 
 RANDOM_ROWS: list[dict[str, Any]] = [
     {"query": "red dress", "labels": {"item": ["jump", "none"], "user": "girl"}},
@@ -42,23 +38,6 @@ def data(tmp_path: Path) -> Path:
 def random_config(write_config: WriteConfig) -> Path:
     """A random model with F32 weights and two prompts."""
     return write_config("qwen3", specs(), flash_attn=False, kv_type="f32")
-
-
-def test_one_pass_has_the_scores_of_every_mode(random_config: Path, open_classifier: OpenClassifier) -> None:
-    """The same as those of a classifier opened in each mode."""
-    queries = ("red dress", "", "红色连衣裙")
-    with Classifier.from_config(variant_of(load_config(random_config), scoring="tree"), audit=True) as classifier:
-        results = [classifier.classify(query).results for query in queries]
-        by_prompt = {of[0].prompt: raw_scores(of) for of in zip(*results, strict=True)}
-    for mode in MODES:
-        names = ["user"] if mode == "first_token" else ["item", "user"]
-        chosen = [spec for spec in specs(mode) if spec.name in names]
-        classifier = open_classifier("qwen3", chosen, flash_attn=False, kv_type="f32")
-        for i, query in enumerate(queries):
-            for answer in classifier.classify(query).results:
-                here = softmax(by_prompt[answer.prompt][mode][i])
-                expected = [score.probability for score in answer.scores]
-                np.testing.assert_allclose(here, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("scoring", ["tree", "joint"])

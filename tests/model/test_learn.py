@@ -2,9 +2,11 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,6 @@ from oracle_prompts import EXACT
 
 from qcls_gguf import Classifier
 from qcls_gguf.learning import learn as learn_module
-from qcls_gguf.learning import passes
 
 TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
 LABELS = ("red", "light blue", "none")
@@ -167,18 +168,17 @@ def test_refused_before_anything_is_computed(
     assert message in said
 
 
-def test_more_rows_than_memory_should_hold_are_refused(
+def test_more_rows_than_memory_should_hold_are_left_out(
     config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("--data", data, "--config", config, "--out", tmp_path / "heads.npz")
-    monkeypatch.setattr(learn_module, "_MOST_CELLS", 3 * N - 1)
-    code, record, _ = run(*arguments)
-    assert code == 1
-    assert record["prompts"]["color"]["reason"] == "90 rows for 3 labels: at most 89 can be learnt from"
-    monkeypatch.setattr(passes, "MOST_NUMBERS", N * 256 - 1)
-    code, record, said = run(*arguments)
+    monkeypatch.setattr(learn_module, "_MOST_CELLS", 3 * (N - 10))
+    record = run(*arguments)[1]
+    assert (record["data"]["n_rows"], record["prompts"]["color"]["n_rows"]) == (N, N - 10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    code, record, said = run(*arguments, "--force")
     assert (code, record) == (2, None)
-    assert "labelled rows, at most 89 can be learnt from" in said
+    assert "states take 0 MiB" in said
 
 
 def test_states_that_are_not_finite_are_refused(

@@ -1,0 +1,175 @@
+"""Multinomial logistic regressions with an L2 penalty, cross-fitted; and word statistics of texts for them.
+
+Pure numpy, in float32.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from . import AnyFloats, Float32Array, FloatArray, IntArray, log_softmax
+
+PENALTIES = (0.3, 0.1, 0.03, 0.01, 0.003)
+"""of the weights' squares, where rows have a mean square length of about 1"""
+N_FOLDS = 5
+_MEMORY = 10
+_MOST_STEPS = 100
+_LEAST_GAIN = 1e-4
+"""of the loss, relative: about twice what is left to gain where the search ends"""
+_SHORTEST = 1e-6
+"""part of a step"""
+_UNLEARNT = -30.0
+"""log-odds"""
+_N_HASHED = 4096
+
+
+class CrossFit(NamedTuple):
+    """A regression of the penalty that is best on held-out rows."""
+
+    log_p: FloatArray
+    """(n, n_labels) log-probabilities of the rows, each by the fit without its fold"""
+    losses: FloatArray
+    """(n,) their log-losses"""
+    penalty: float
+    weight: Float32Array
+    """(n_features, n_labels) of the fit to all rows"""
+    bias: Float32Array
+    """(n_labels,)"""
+
+
+def cross_fit(
+    x: Float32Array,
+    target: AnyFloats,
+    fold: IntArray,
+    penalties: Sequence[float] = PENALTIES,
+    *,
+    base: AnyFloats | None = None,
+    every: int = 1,
+) -> CrossFit:
+    """Fit to all rows and, at once, to all but each fold's.
+
+    x: (n, n_features); target: (n, n_labels) shares of the labels; fold: (n,) of the rows, below N_FOLDS; base: (n,
+    n_labels) log-odds that the fit is added to; every: of the other folds only every so many-th row is learnt from.
+    Labels without any share get no weights, and keep their base; without one they are all but impossible.
+    """
+    mean, learnt = x.mean(axis=0), np.flatnonzero(target.any(axis=0))
+    z, axes = _principal(x - mean)
+    shares, among = target[:, learnt].astype(np.float32), None if base is None else base[:, learnt]
+    weight = np.ones((len(x), 1 + N_FOLDS), np.float32)
+    weight[:, 1:] = (fold[:, None] != np.arange(N_FOLDS)) & (np.arange(len(x)) % every == 0)[:, None]
+    fits, found = [], None
+    for penalty in penalties:
+        found = logistic(z, shares, weight, penalty, base=among, start=found)
+        odds = np.full(target.shape, _UNLEARNT) if base is None else base.astype(np.float64)
+        for k in range(N_FOLDS):
+            odds[np.ix_(fold == k, learnt)] = z[fold == k] @ found[1:, 1 + k] + found[0, 1 + k]
+        if among is not None:
+            odds[:, learnt] += among
+        log_p = np.asarray(log_softmax(odds), np.float64)
+        fits.append((log_p, -(target * log_p).sum(axis=1), penalty, found[:, 0]))
+    log_p, losses, penalty, whole = min(fits, key=lambda fit: float(fit[1].mean()))
+    slopes, bias = np.zeros((x.shape[1], target.shape[1]), np.float32), np.zeros(target.shape[1], np.float32)
+    slopes[:, learnt] = axes @ whole[1:]
+    bias[learnt] = whole[0] - mean @ slopes[:, learnt]
+    return CrossFit(log_p, losses, penalty, slopes, bias)
+
+
+def _principal(x: Float32Array) -> tuple[Float32Array, Float32Array]:
+    """((n, r) coordinates of n rows along their principal axes, (n_features, r) these axes), r at most n.
+
+    With fewer rows than numbers regressions on them are smaller, and equal, as a penalty keeps weights among the rows.
+    """
+    is_wide = x.shape[0] <= x.shape[1]
+    squares, vectors = np.linalg.eigh(x @ x.T if is_wide else x.T @ x)
+    kept = squares > 1e-6 * squares[-1]
+    vectors = vectors[:, kept]
+    axes = x.T @ vectors / np.sqrt(squares[kept]) if is_wide else vectors
+    return np.ascontiguousarray(x @ axes), axes
+
+
+def logistic(
+    x: Float32Array,
+    target: Float32Array,
+    weight: Float32Array,
+    penalty: float,
+    *,
+    base: AnyFloats | None = None,
+    start: Float32Array | None = None,
+) -> Float32Array:
+    """(1 + n_features, n_fits, n_labels) intercepts and weights w, of every fit those of the least
+
+        Σ over rows of weight · (-Σ over labels of target · log softmax(base + x @ w)) + penalty / 2 · |w|²
+
+    by L-BFGS in coordinates in which the features are about equally curved; intercepts are not penalised.
+
+    x: (n, n_features), best along principal axes; target: (n, n_labels); weight: (n, n_fits); base: (n, n_labels);
+    start: an earlier solution.
+    """
+    (n, n_labels), n_fits = target.shape, weight.shape[1]
+    curvature = np.append(n, np.square(x).sum(axis=0)) / n_labels + penalty
+    scale = (1 / np.sqrt(curvature)).astype(np.float32)[:, None]
+    held = np.float32(penalty) * np.square(scale)
+    held[0] = 0
+    scaled = x * scale[1:, 0]
+    offset = None if base is None else base.astype(np.float32)[:, None]
+
+    def loss(w: Float32Array) -> tuple[float, Float32Array]:
+        odds = (scaled @ w[1:] + scale[0] * w[0]).reshape(n, n_fits, n_labels)
+        log_p = log_softmax(odds if offset is None else odds + offset)
+        cost = -np.einsum("nl,nfl,nf->", target, log_p, weight, dtype=np.float64)
+        slope = ((np.exp(log_p) - target[:, None]) * weight[:, :, None]).reshape(n, -1)
+        gradient = np.concatenate([scale[0] * slope.sum(axis=0, keepdims=True), scaled.T @ slope]) + held * w
+        return float(cost + (held * np.square(w)).sum(dtype=np.float64) / 2), gradient
+
+    shape = (len(scale), n_fits * n_labels)
+    at = np.zeros(shape, np.float32) if start is None else start.reshape(shape) / scale
+    return np.asarray((_minimum(loss, at) * scale).reshape(-1, n_fits, n_labels))
+
+
+def _minimum(loss: Callable[[Float32Array], tuple[float, Float32Array]], at: Float32Array) -> Float32Array:
+    """Where a convex loss, given with its gradient, is least: L-BFGS (Nocedal 1980), steps halved until they gain."""
+    value, gradient = loss(at)
+    steps: deque[tuple[Float32Array, Float32Array, float]] = deque(maxlen=_MEMORY)
+    for _ in range(_MOST_STEPS):
+        direction, parts = -gradient, []
+        for step, change, product in reversed(steps):
+            parts.append(np.vdot(step, direction) / product)
+            direction -= parts[-1] * change
+        if steps:
+            direction *= steps[-1][2] / np.vdot(steps[-1][1], steps[-1][1])
+        for (step, change, product), part in zip(steps, reversed(parts), strict=True):
+            direction += (part - np.vdot(change, direction) / product) * step
+        slope, size = float(np.vdot(gradient, direction)), 1.0 if steps else 1 / max(1.0, float(np.abs(gradient).max()))
+        while (found := loss(at + size * direction))[0] > value + 1e-4 * size * slope and size > _SHORTEST:
+            size /= 2
+        step, change = size * direction, found[1] - gradient
+        at, (value, gradient) = at + step, found
+        if size <= _SHORTEST or np.vdot(gradient, gradient) <= _LEAST_GAIN * value:
+            break
+        if (product := float(np.vdot(step, change))) > 0:
+            steps.append((step, change, product))
+    return at
+
+
+def word_statistics(texts: Sequence[str]) -> Float32Array:
+    """(n, 2 · _N_HASHED) TF-IDF of words and pairs of words, and of pieces of words of 2 to 5 characters, hashed; a
+    half of a row has the length 1.
+    """
+    counts = np.zeros((len(texts), 2, _N_HASHED), np.float32)
+    for row, text in enumerate(texts):
+        words = re.findall(r"\w+", text.lower())
+        spaced = [f" {word} " for word in words]
+        pieces = [word[at : at + n] for word in spaced for n in range(2, 6) for at in range(len(word) - n + 1)]
+        for half, parts in enumerate([[*words, *map(" ".join, pairwise(words))], pieces]):
+            np.add.at(counts[row, half], [crc32(part.encode()) % _N_HASHED for part in parts], 1)
+    often = np.log((1 + len(texts)) / (1 + (counts > 0).sum(axis=0))) + 1
+    weighed = np.where(counts > 0, 1 + np.log(np.maximum(counts, 1)), 0) * often
+    length = np.sqrt(np.square(weighed).sum(axis=2, keepdims=True))
+    return np.asarray(weighed / np.maximum(length, 1e-9), np.float32).reshape(len(texts), -1)
