@@ -15,8 +15,8 @@ from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.config.scoring import SCORE_MEANING
 from qcls_gguf.config.words import JsonObject
 from qcls_gguf.evaluation.evaluate import EvaluationRecord
+from qcls_gguf.inspection.inspect import Inspection, ShownPrompts
 from qcls_gguf.inspection.local_models import ModelsRecord
-from qcls_gguf.inspection.records import Inspection, ShownPrompts
 from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.learning.batch_prior import BatchPriorRecord
 from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord

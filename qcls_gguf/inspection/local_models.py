@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from ..config.words import abbreviated
+from ..config.words import JsonObject, abbreviated
 from ..errors import ModelError
 from ..model.files import ModelFile
 from ..model.find import Source
@@ -41,28 +41,18 @@ class ModelsRecord(Record):
 def models_record(models: Iterable[tuple[Source, str, Path]]) -> ModelsRecord:
     """The models that `local_models` finds, beside the memory that is free at this moment. Headers are read."""
     memory = free_memory()
-    return ModelsRecord(
-        memory="GPU" if memory.on_gpu else "RAM",
-        free_bytes=memory.free_bytes,
-        models=tuple(_on_disk(*model, memory.weights_bytes) for model in models),
-    )
-
-
-def _on_disk(source: Source, name: str, path: Path, weights_bytes: int) -> ModelOnDisk:
-    try:
-        file = ModelFile.read(path)
-    except ModelError as e:
-        return ModelOnDisk(source=source, name=name, path=str(path), error=str(e))
-    return ModelOnDisk(
-        source=source,
-        name=name,
-        path=str(path),
-        arch=file.header.purpose,
-        n_parameters=file.n_parameters,
-        quantization=file.header.quantization,
-        size_bytes=file.size_bytes,
-        fits=file.size_bytes <= weights_bytes,
-    )
+    found = []
+    for source, name, path in models:
+        about: JsonObject
+        try:
+            file = ModelFile.read(path)
+            about = {"arch": file.header.purpose, "n_parameters": file.n_parameters, "size_bytes": file.size_bytes}
+            about |= {"quantization": file.header.quantization, "fits": file.size_bytes <= memory.weights_bytes}
+        except ModelError as e:
+            about = {"error": str(e)}
+        found.append(ModelOnDisk(source=source, name=name, path=str(path), **about))
+    kind = "GPU" if memory.on_gpu else "RAM"
+    return ModelsRecord(memory=kind, free_bytes=memory.free_bytes, models=tuple(found))
 
 
 def models_document(record: ModelsRecord) -> Document:

@@ -11,21 +11,21 @@ from rich.text import Text
 from ..config.prompt import LikelyMistake
 from ..config.words import counted, listed, printable, printable_lines, shown
 from ..report.document import TEXT, Document, Paragraph, Part, Section, Table, facts, measured, percent
-from . import records
+from .inspect import Inspection, LabelTokens, PromptInspection, ShownPrompt, ShownPrompts, Token
 
 _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
 _LEAST_STOCK = 0.1
 """the share of weights from which on a type without kernels of this project is named"""
 
 
-def inspection_document(inspection: records.Inspection) -> Document:
+def inspection_document(inspection: Inspection) -> Document:
     """The whole, a row a prompt, prompts' tokens, labels and heads, and warnings."""
     prompts = [Section(title=prompt.name, parts=[facts(_prompt_facts(prompt))]) for prompt in inspection.prompts]
     parts = [facts(_facts(inspection)), _prompts(inspection), *prompts, *_warnings(inspection.warnings)]
     return Document(title="", parts=parts)
 
 
-def shown_prompts_view(shown: records.ShownPrompts) -> Group:
+def shown_prompts_view(shown: ShownPrompts) -> Group:
     """The prompts' texts, tokens and label tries, then the warnings."""
     prompts = (part for prompt in shown.prompts for part in (*_shown_prompt(prompt), Text()))
     return Group(*prompts, Document(title="", parts=_warnings(shown.warnings)))
@@ -36,7 +36,7 @@ def _warnings(warnings: tuple[LikelyMistake, ...]) -> list[Part]:
     return [Paragraph("warnings", "strong"), *lines] if lines else []
 
 
-def _facts(inspection: records.Inspection) -> dict[str, str]:
+def _facts(inspection: Inspection) -> dict[str, str]:
     model, context, request = inspection.model, inspection.context, inspection.request
     startup, why = inspection.startup_ms, context.why_no_visible_cells
     states, n_states = context.state_bytes, context.n_state_seqs
@@ -75,7 +75,7 @@ def _mib(n_bytes: int) -> str:
     return measured(n_bytes / (1 << 20))
 
 
-def _prompts(inspection: records.Inspection) -> Table:
+def _prompts(inspection: Inspection) -> Table:
     numbers = ("cached", "shared", "added", "labels", "fed", "read", "leaves")
     n = len(inspection.prompts)
     rows = []
@@ -92,7 +92,7 @@ def _prompts(inspection: records.Inspection) -> Table:
     return Table(columns={**texts, **dict.fromkeys(numbers, "d"), "fast": TEXT, "shared with": TEXT}, rows=rows)
 
 
-def _prompt_facts(prompt: records.PromptInspection) -> dict[str, str]:
+def _prompt_facts(prompt: PromptInspection) -> dict[str, str]:
     found = {"added": f"{_sequence(prompt.fragment)} + {_sequence(prompt.suffix)}", "labels": _labels(prompt.labels)}
     if head := prompt.head:
         parts = [
@@ -106,7 +106,7 @@ def _prompt_facts(prompt: records.PromptInspection) -> dict[str, str]:
     return found
 
 
-def _labels(labels: Sequence[records.LabelTokens]) -> str:
+def _labels(labels: Sequence[LabelTokens]) -> str:
     """The labels' tokens, those that are fed in brackets."""
     texts = []
     for label in labels:
@@ -116,7 +116,7 @@ def _labels(labels: Sequence[records.LabelTokens]) -> str:
     return listed(texts, "label")
 
 
-def _sequence(tokens: tuple[records.Token, ...]) -> str:
+def _sequence(tokens: tuple[Token, ...]) -> str:
     return " ".join(_visible(token.text) for token in tokens) or "nothing"
 
 
@@ -125,7 +125,7 @@ def _visible(text: str) -> str:
     return printable(text).replace(" ", "␣")
 
 
-def _shown_prompt(prompt: records.ShownPrompt) -> Iterator[RenderableType]:
+def _shown_prompt(prompt: ShownPrompt) -> Iterator[RenderableType]:
     how = "" if prompt.fast_path else ", the query changes the cached prefix"
     yield Text.assemble(
         (printable(prompt.name), "bold"),
@@ -137,10 +137,8 @@ def _shown_prompt(prompt: records.ShownPrompt) -> Iterator[RenderableType]:
     )
     yield Text(printable_lines(prompt.text), no_wrap=True, overflow="ignore")  # a terminal wraps it, a file does not
     for title, cached in (("cached", True), ("fed   ", False)):
-        tokens = [(_visible(token.text), _style(token)) for token in prompt.tokens if token.is_cached is cached]
+        style = _CACHED if cached else _FED
+        shown = [token for token in prompt.tokens if token.is_cached is cached]
+        tokens = [(_visible(token.text), f"{style}{f' {_CONTROL}' * token.is_control}") for token in shown]
         yield Text.assemble(title, *(part for token in tokens for part in (" ", token)))
     yield Text(f"labels {_labels(prompt.labels)}", _LABEL)
-
-
-def _style(shown: records.ShownToken) -> str:
-    return f"{_CACHED if shown.is_cached else _FED}{f' {_CONTROL}' if shown.is_control else ''}"

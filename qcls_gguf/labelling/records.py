@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import chain, islice
 
 import numpy as np
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ..config.words import counted
 from ..data.rows import NULL
-from ..report.document import TEXT, Document, Paragraph, Section, Table, facts, measured, percent, provenance
+from ..report.document import TEXT, Document, Paragraph, Section, Table, facts, measured, provenance
 from ..report.environment import Environment
 from ..report.record import Record
 from ..score.result import ModelInfo
@@ -20,23 +20,9 @@ from .blocks import BLANK, Queries
 
 _N_LISTED = 20
 """rows without labels that are listed"""
-_N_TOP = 5
+_N_SHOWN = 40
+"""labels that a terminal shows"""
 _MIB = 1 << 20
-
-
-class PromptCounts(Record):
-    """A prompt's answers, row by row."""
-
-    prompt: str = Field(description="its name")
-    labels: dict[str, int] = Field(description="rows by their label; the fallback is among them")
-    n_abstained: int = Field(description="rows that got the fallback")
-
-
-class BadInputRow(Record):
-    """A row that got no labels."""
-
-    path: str = Field(description="the input")
-    reason: str = Field(description="the row's number, and what is wrong with it")
 
 
 class RowCounts(Record):
@@ -53,8 +39,8 @@ class RowCounts(Record):
         description="of the rows with labels, the number whose query was too long, so that a part of it was labelled "
         "(long_queries)",
     )
-    bad: tuple[BadInputRow, ...] = Field(description="the first rows without labels")
-    prompts: tuple[PromptCounts, ...] = Field(description="in the order of the configuration")
+    bad: tuple[str, ...] = Field(description="the first rows without labels: input, number, what is wrong")
+    labels: dict[str, dict[str, int]] = Field(description="by prompt the rows by label; the fallback is among them")
     n_bytes: int = Field(description="of the output")
 
 
@@ -111,42 +97,36 @@ def shard_counts(
         n_null=n_null,
         n_bad=n_bad - n_null,
         n_cut=int(answers.is_cut[queries.index[queries.index >= 0]].sum()),
-        bad=tuple(BadInputRow(path=path, reason=reasons[row]) for row in sorted(reasons)[:_N_LISTED]),
-        prompts=tuple(_prompt_counts(queries, answers)),
+        bad=tuple(f"{path}: {reasons[row]}" for row in sorted(reasons)[:_N_LISTED]),
+        labels=_label_counts(queries, answers),
         seconds=seconds,
     )
 
 
-def _prompt_counts(queries: Queries, answers: Answers) -> Iterator[PromptCounts]:
-    index = queries.index
+def _label_counts(queries: Queries, answers: Answers) -> dict[str, dict[str, int]]:
+    index, found = queries.index, {}
     rows = np.bincount(index[index >= 0], minlength=len(queries.texts))
-    for number, prompt in enumerate(answers.columns.prompts):
-        label = answers.label[:, number]
+    for prompt, label in zip(answers.columns.prompts, answers.label.T, strict=True):
         known = label >= 0
         n = np.bincount(label[known], rows[known], minlength=len(prompt.labels) + 1).astype(int).tolist()
-        counts = dict(zip(prompt.labels, n, strict=False))
+        found[prompt.name] = dict(zip(prompt.labels, n, strict=False))
         if prompt.fallback is not None and n[-1]:
-            counts[prompt.fallback] = counts.get(prompt.fallback, 0) + n[-1]
-        yield PromptCounts(prompt=prompt.name, labels=counts, n_abstained=n[-1])
+            found[prompt.name][prompt.fallback] = found[prompt.name].get(prompt.fallback, 0) + n[-1]
+    return found
 
 
 def total_counts(shards: Sequence[RowCounts]) -> RowCounts:
     """What became of the rows of all shards, of which there is at least one."""
+    labels: dict[str, Counter[str]] = defaultdict(Counter)
+    for shard in shards:
+        for prompt, counts in shard.labels.items():
+            labels[prompt].update(counts)
     names = ("n_rows", "n_distinct", "n_found", "n_labelled", "n_null", "n_bad", "n_cut", "n_bytes")
     return RowCounts(
         **{name: sum(getattr(shard, name) for shard in shards) for name in names},
         bad=tuple(islice(chain.from_iterable(shard.bad for shard in shards), _N_LISTED)),
-        prompts=tuple(map(_total, zip(*(shard.prompts for shard in shards), strict=True))),
+        labels={prompt: dict(counts) for prompt, counts in labels.items()},
     )
-
-
-def _total(parts: Sequence[PromptCounts]) -> PromptCounts:
-    """The answers of a prompt in all shards."""
-    labels: Counter[str] = Counter()
-    for part in parts:
-        labels.update(part.labels)
-    n_abstained = sum(part.n_abstained for part in parts)
-    return PromptCounts(prompt=parts[0].prompt, labels=dict(labels), n_abstained=n_abstained)
 
 
 def duration(seconds: float) -> str:
@@ -160,18 +140,20 @@ def duration(seconds: float) -> str:
 def labelling_document(record: LabellingRecord) -> Document:
     """The rows, the prompts' labels, the speed, and the first rows without labels."""
     n_more = record.n_null + record.n_bad - len(record.bad)
-    columns = {"label": TEXT, "rows": ",", "share": ".1%"}
+    columns = {"prompt": TEXT, "label": TEXT, "rows": ",", "share": ".1%"}
+    labels = [
+        [prompt, label, n, n / record.n_labelled]
+        for prompt, counts in record.labels.items()
+        for label, n in sorted(counts.items(), key=lambda item: -item[1])
+        if n
+    ]
     return Document(
         title="Labelled rows",
         parts=[
             facts(_facts(record)),
             Section(title="Conditions", parts=[facts(provenance(record.model, record.environment))], on_terminal=False),
-            _prompts(record),
-            *(
-                Section(title=prompt.prompt, parts=[Table(columns=columns, rows=_ranked(prompt))], on_terminal=False)
-                for prompt in record.prompts
-            ),
-            *(Paragraph(f"{row.path}: {row.reason}", "warning") for row in record.bad),
+            Table(columns=columns, rows=labels, n_terminal=_N_SHOWN),
+            *(Paragraph(row, "warning") for row in record.bad),
             Paragraph(f"and {n_more:,} more rows without labels", "warning") if n_more > 0 else None,
         ],
     )
@@ -199,17 +181,3 @@ def _facts(record: LabellingRecord) -> dict[str, str]:
     if record.peak_memory_bytes:
         found["memory"] = f"{record.peak_memory_bytes / _MIB:,.0f} MiB at most"
     return found
-
-
-def _ranked(prompt: PromptCounts) -> list[tuple[str, int, float]]:
-    """Labels with their rows and shares, the most frequent first."""
-    total = sum(prompt.labels.values()) or 1
-    return sorted(((label, n, n / total) for label, n in prompt.labels.items()), key=lambda row: -row[1])
-
-
-def _prompts(record: LabellingRecord) -> Table:
-    rows = []
-    for prompt in record.prompts:
-        top = ", ".join(f"{label} {percent(share)}" for label, n, share in _ranked(prompt)[:_N_TOP] if n)
-        rows.append([prompt.prompt, top or None, prompt.n_abstained])
-    return Table(columns={"prompt": TEXT, "labels": TEXT, "abstained": ","}, rows=rows)

@@ -12,8 +12,14 @@ from oracle import COLOR, PromptSpec
 from rich.console import Console
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig
-from qcls_gguf.inspection.inspect import inspect_classifier, show_prompts, stock_types
-from qcls_gguf.inspection.records import Inspection, LabelTokens, ShownPrompts
+from qcls_gguf.inspection.inspect import (
+    Inspection,
+    LabelTokens,
+    ShownPrompts,
+    inspect_classifier,
+    show_prompts,
+    stock_types,
+)
 from qcls_gguf.inspection.report import inspection_document, shown_prompts_view
 from qcls_gguf.model.header import TensorInfo
 
