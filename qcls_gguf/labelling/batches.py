@@ -1,18 +1,13 @@
-"""Distinct queries to answers, several in a decode: the next decodes are planned while one computes.
-
-How many queries a decode should have is measured on a sample of them.
-"""
+"""Distinct queries to answers, several in a decode: the next decodes are planned while one computes."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
-from time import perf_counter, perf_counter_ns
 
 from ..core.core import TokenizedItem
 from ..core.handle import PromptHandle
 from ..core.queue import Job
-from ..engine.capacity import MOST_TOGETHER, N_UNTIL_CAPTURED
 from ..errors import PlanError, ScoreError
 from ..score.result import Result
 
@@ -20,10 +15,6 @@ Batch = list[tuple[int, TokenizedItem]]
 """queries with their places among all queries that are labelled"""
 _N_AHEAD = 2
 """decodes that are planned while one computes"""
-_N_MEASURED = 64
-_MOST_S = 6.0
-_GAIN = 0.97
-"""of the time of fewer queries a decode: a smaller gain is within the noise of such a short measurement"""
 
 
 def pays_to_pad(handle: PromptHandle) -> bool:
@@ -111,50 +102,3 @@ class BatchLabeller:
             return self._handle.classify(query)
         except (PlanError, ScoreError) as e:
             return str(e)
-
-
-def fastest_size(handle: PromptHandle, queries: Sequence[str], most: int = MOST_TOGETHER) -> int:
-    """How many of 1, 2, 4, … queries in a decode label some of the queries fastest; the sizes take turns.
-
-    All sizes take blocks of queries in the order of a run with several in a decode. Stops after some seconds. If
-    decodes are padded, a block is timed only when its shapes are known to the device, like those of most decodes of a
-    run. It is 1, unmeasured, if a query takes seconds.
-    """
-    some = queries[:_N_MEASURED]
-    some = [some[place] for place in BatchLabeller(handle, MOST_TOGETHER).ordered(some)]
-    most = _most_in_time(handle, sorted(some, key=len)[len(some) // 2], min(most, len(some)))
-    if most < 2:
-        return 1
-    sizes = [2**power for power in range(most.bit_length())]
-    blocks = [some[start : start + sizes[-1]] for start in range(0, len(some) - sizes[-1] + 1, sizes[-1])]
-    n_untimed = N_UNTIL_CAPTURED if pays_to_pad(handle) else 0
-    times_ns: Counter[int] = Counter()
-    began = perf_counter()
-    for round_, block in enumerate([*blocks[:1], *blocks]):  # the first one warms up
-        for size in sizes:
-            labeller = BatchLabeller(handle, size)
-            for _ in range(n_untimed):
-                deque(labeller.label(block), maxlen=0)
-            start_ns = perf_counter_ns()
-            deque(labeller.label(block), maxlen=0)
-            times_ns[size] += (perf_counter_ns() - start_ns) * (round_ > 0)
-        if round_ and perf_counter() - began > _MOST_S:
-            break
-    best = 1
-    for size in sizes:
-        if times_ns[size] < times_ns[best] * _GAIN:
-            best = size
-    return best
-
-
-def _most_in_time(handle: PromptHandle, query: str, most: int) -> int:
-    """The largest size, at most `most`, up to which two rounds of all sizes take about twice _MOST_S; discards the
-    answers.
-    """
-    for _ in range(2):  # the first one warms up
-        began = perf_counter()
-        deque(BatchLabeller(handle, 1).label([query]), maxlen=0)
-        seconds = perf_counter() - began
-    while most > 1 and seconds * most * most.bit_length() > _MOST_S:
-        most //= 2
-    return most

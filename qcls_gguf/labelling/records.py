@@ -58,8 +58,7 @@ class RunSpeed(Record):
     n_rows: int = Field(description="rows that were labelled")
     n_computed: int = Field(description="distinct queries that were computed for them")
     queries_per_s: float | None = Field(
-        description="distinct queries that were computed in a second, without what finding the size took; null where "
-        "none was"
+        description="distinct queries that were computed in a second; null where none was"
     )
     batch: int = Field(description="queries of a decode")
 

@@ -25,17 +25,14 @@ from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
 from ..report.environment import environment, peak_rss_bytes
 from .answers import Answer, AnswerCache, AnswerColumns, Answers, answer_of
-from .batches import BatchLabeller, fastest_size
+from .batches import BatchLabeller
 from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
 from .output import OutputFolder, RunSettings, Task
 from .records import LabellingRecord, RunSpeed, shard_counts
 
-_N_SAMPLED = 2000
-WORTH_MEASURING = 2000
-"""distinct queries of a shard: with fewer, the best size of batches would save less than it takes to find it"""
-_UNMEASURED = 8
-"""queries of a decode then"""
+FEW_TOGETHER = 8
+"""queries of a decode where nothing is said, on a CPU: more or fewer label no faster"""
 Tell = Callable[[str], None]
 
 
@@ -56,7 +53,7 @@ class LabelSettings:
     scores: bool = False
     cache: Path | None = None
     batch: int | None = None
-    """queries of a decode; None: measured at the start"""
+    """queries of a decode; None: FEW_TOGETHER on a CPU, MOST_TOGETHER on a GPU"""
     shard_rows: int = 50_000
     limit: int | None = None
     """only the first rows of all inputs together"""
@@ -126,7 +123,8 @@ def label_files(
             what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
             on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
         n_all, n_left = (sum(task.shard.n_rows for task in shards) for shards in (tasks, missing))
-        run = _Run(settings, output, classifier, columns, digest, opener, on_note, n_left)
+        batch = settings.batch or (MOST_TOGETHER if model.n_gpu_layers else FEW_TOGETHER)
+        run = _Run(settings, output, classifier, columns, digest, batch, opener, on_note, n_left)
         try:
             speed = run.label(missing)
         except BaseException:
@@ -221,6 +219,8 @@ class _Run:
     columns: AnswerColumns
     digest: str
     """of all that answers depend on but the query"""
+    batch: int
+    """queries of a decode"""
     opener: ClassifierOpener
     on_note: Tell
     n_left: int
@@ -229,15 +229,12 @@ class _Run:
     """of these, how many the queries that were answered represent, evenly spread"""
     n_computed: int = 0
     """distinct queries that nobody knew"""
-    batch: int | None = None
-    """queries of a decode, as given or measured"""
-    measuring_s: float = 0.0
     writing: Future[None] | None = None
     """the last shard"""
 
     def label(self, missing: Sequence[Task]) -> RunSpeed:
         """Label these shards, one of them while the next one is read and the last one is written."""
-        start, self.batch = perf_counter(), self.settings.batch
+        start = perf_counter()
         with ThreadPoolExecutor(2, "qcls-gguf files") as pool:  # what is done stays done, whatever is raised
             blocks: deque[Future[Block]] = deque()
             for number, task in enumerate(missing):
@@ -254,8 +251,8 @@ class _Run:
             seconds=seconds,
             n_rows=self.n_left,
             n_computed=self.n_computed,
-            queries_per_s=self.n_computed / (seconds - self.measuring_s) if self.n_computed else None,
-            batch=self.batch or _UNMEASURED,
+            queries_per_s=self.n_computed / seconds if self.n_computed else None,
+            batch=self.batch,
         )
 
     def _read(self, task: Task) -> Block:
@@ -285,11 +282,7 @@ class _Run:
             self._tell(len(known) * rows_per_query)
             missing = [place for place in range(len(texts)) if place not in known]
             queries = [texts[place] for place in missing]
-            if self.batch is None and len(queries) >= WORTH_MEASURING:
-                began, step = perf_counter(), max(1, len(queries) // _N_SAMPLED)
-                self.batch = fastest_size(self.classifier, queries[::step])
-                self.measuring_s = perf_counter() - began
-            for results in BatchLabeller(self.classifier, self.batch or _UNMEASURED).label(queries):
+            for results in BatchLabeller(self.classifier, self.batch).label(queries):
                 found: dict[str, Answer] = {}
                 for at, result in results:
                     if isinstance(result, str):

@@ -9,20 +9,17 @@ from labelled_tables import CLOSE, CONFIG, HELD_OUT, QUERIES, parquet, rows_of
 
 from qcls_gguf import Classifier, Result, load_config
 from qcls_gguf.config.schema import variant_of
-from qcls_gguf.labelling import batches, run
-from qcls_gguf.labelling.batches import BatchLabeller, fastest_size
+from qcls_gguf.labelling import batches
+from qcls_gguf.labelling.batches import BatchLabeller
 from qcls_gguf.labelling.records import LabellingRecord
 
 
-def test_the_command_measures_batches_prints_a_summary_and_draws(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "WORTH_MEASURING", 12)
+def test_the_command_prints_a_summary_and_writes_a_page(tmp_path: Path) -> None:
     path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
     line = ["label", path, "--out", tmp_path / "out", "--config", CONFIG, "--threads", 1]
     said = printed(*line, "--format", "json", "--html", tmp_path / "look.html")
     record = LabellingRecord.model_validate_json(said)
-    assert record.speed.batch in (1, 2, 4, 8)
+    assert record.speed.batch == 8
     assert '<th class="text">label</th>' in (tmp_path / "look.html").read_text()
     done = invoked(*line)
     assert "1 of 1 shard done already" in done.stderr
@@ -111,20 +108,3 @@ def test_queries_too_long_for_one_decode_go_by_halves(classifier: Classifier, mo
         assert answer.labels == classifier.classify(query).labels
         assert answer.counts.n_queries in (4, 2, 1)
         assert answer.counts.n_tokens_new <= classifier.engine.capacity.n_tokens
-
-
-def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
-    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "_MOST_S", 600.0)
-    monkeypatch.setattr(batches, "pays_to_pad", lambda prompts: True)
-    counters = classifier.engine.context.counters()
-    assert fastest_size(classifier, QUERIES[:8], SIZE) in (1, 2, 4)
-    timed = 2 * (4 + 2 + 1)
-    assert classifier.engine.context.counters().n_graphs_reused - counters.n_graphs_reused >= timed
-
-
-def test_slow_queries_are_labelled_at_once(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring would take minutes, and what it computes is not kept."""
-    monkeypatch.setattr(batches, "_MOST_S", 1e-9)
-    assert fastest_size(classifier, QUERIES[:8], SIZE) == 1
