@@ -2,13 +2,7 @@
 
 namespace mmq_direct {
 
-template <> struct weight_type<GGML_TYPE_IQ4_NL> {
-    static constexpr int BYTES = K_BLOCK/32*sizeof(block_iq4_nl);
-    static constexpr int SLICES_OF_BLOCK = 1;
-    static constexpr int ALIGNMENT = 16;
-    static constexpr int N_SCALES = 1;
-    static constexpr bool HAS_MIN = false;
-
+template <> struct weight_type<GGML_TYPE_IQ4_NL> : plain_type<K_BLOCK/32*sizeof(block_iq4_nl), 16> {
     static __device__ __forceinline__ void values(const char * row, const int h, const int pair, const int n, int (&a)[2], float (&s)[1]) {
         row += h*4*sizeof(block_iq4_nl);
         const int block = (2*pair + n)*sizeof(block_iq4_nl);

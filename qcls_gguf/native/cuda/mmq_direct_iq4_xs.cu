@@ -2,13 +2,7 @@
 
 namespace mmq_direct {
 
-template <> struct weight_type<GGML_TYPE_IQ4_XS> {
-    static constexpr int BYTES = sizeof(block_iq4_xs);
-    static constexpr int SLICES_OF_BLOCK = 1;
-    static constexpr int ALIGNMENT = 8;
-    static constexpr int N_SCALES = 1;
-    static constexpr bool HAS_MIN = false;
-
+template <> struct weight_type<GGML_TYPE_IQ4_XS> : plain_type<sizeof(block_iq4_xs), 8> {
     static __device__ __forceinline__ void values(const char * row, const int h, const int pair, const int n, int (&a)[2], float (&s)[1]) {
         const int head = word_at<8>(row, 0);  // d and the scales' high bits
         const int low = word_at<8>(row, 4) >> (16*h + 8*pair + 4*n);

@@ -31,12 +31,16 @@ constexpr int FEW_MULTIPROCESSORS = 48;
 // The generation of the code that a context's device runs.
 generation generation_of(const ggml_backend_cuda_context & ctx);
 
-// Types that have a scale for each 16 values, and types that have minimums for each 32.
+// Types whose products have a scale for each 16 values, and types that have minimums for each 32.
 constexpr bool has_scales_of_16(const ggml_type type) {
-    return type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q3_K;
+    return type == GGML_TYPE_Q6_K;
 }
 constexpr bool has_minimums(const ggml_type type) {
     return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q5_K || type == GGML_TYPE_Q4_1 || type == GGML_TYPE_Q5_1;
+}
+// The bytes of a block's shared memory that a type's table takes.
+constexpr int table_bytes(const ggml_type type) {
+    return type == GGML_TYPE_IQ3_S ? 2048 : 0;
 }
 // Types with kernels for every multiple of 8 columns. Others have them up to 48, and for multiples of 16 above.
 constexpr bool has_all_columns(const ggml_type type) {

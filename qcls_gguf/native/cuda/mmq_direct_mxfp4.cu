@@ -3,13 +3,7 @@
 namespace mmq_direct {
 
 // Floats of 4 bits, which the table has twice.
-template <> struct weight_type<GGML_TYPE_MXFP4> {
-    static constexpr int BYTES = K_BLOCK/32*sizeof(block_mxfp4);
-    static constexpr int SLICES_OF_BLOCK = 1;
-    static constexpr int ALIGNMENT = 8;
-    static constexpr int N_SCALES = 1;
-    static constexpr bool HAS_MIN = false;
-
+template <> struct weight_type<GGML_TYPE_MXFP4> : plain_type<K_BLOCK/32*sizeof(block_mxfp4), 8> {
     static __device__ __forceinline__ void values(const char * row, const int h, const int pair, const int n, int (&a)[2], float (&s)[1]) {
         row += h*4*sizeof(block_mxfp4);
         const int block = (2*pair + n)*sizeof(block_mxfp4);

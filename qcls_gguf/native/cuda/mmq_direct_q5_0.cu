@@ -2,20 +2,14 @@
 
 namespace mmq_direct {
 
-template <> struct weight_type<GGML_TYPE_Q5_0> {
-    static constexpr int BYTES = K_BLOCK/32*sizeof(block_q5_0);
-    static constexpr int SLICES_OF_BLOCK = 1;
-    static constexpr int ALIGNMENT = 16;
-    static constexpr int N_SCALES = 1;
-    static constexpr bool HAS_MIN = false;
-
+template <> struct weight_type<GGML_TYPE_Q5_0> : plain_type<K_BLOCK/32*sizeof(block_q5_0), 16> {
     static __device__ __forceinline__ void values(const char * row, const int h, const int pair, const int n, int (&a)[2], float (&s)[1]) {
         row += h*4*sizeof(block_q5_0);
         const int block = (2*pair + n)*sizeof(block_q5_0);
         const int high = word_at<16>(row, block + 2) >> 4*quarter();
         const int low = word_at<16>(row + 4*quarter(), block + 6);
-        a[0] = (((low << 3) & 0x78787878) | spread_bits(high) << 7) ^ 0x80808080;
-        a[1] = (((low >> 1) & 0x78787878) | spread_bits(high >> 16) << 7) ^ 0x80808080;
+        a[0] = (((low << 3) & 0x78787878) | spread_bits<7>(high)) ^ 0x80808080;
+        a[1] = (((low >> 1) & 0x78787878) | spread_bits<7>(high >> 16)) ^ 0x80808080;
         s[0] = 0.125f*half_at(row, block);
     }
 };

@@ -2,11 +2,7 @@
 
 namespace mmq_direct {
 
-template <> struct weight_type<GGML_TYPE_Q5_1> {
-    static constexpr int BYTES = K_BLOCK/32*sizeof(block_q5_1);
-    static constexpr int SLICES_OF_BLOCK = 1;
-    static constexpr int ALIGNMENT = 16;
-    static constexpr int N_SCALES = 1;
+template <> struct weight_type<GGML_TYPE_Q5_1> : plain_type<K_BLOCK/32*sizeof(block_q5_1), 16> {
     static constexpr bool HAS_MIN = true;
 
     static __device__ __forceinline__ void values(const char * row, const int h, const int pair, const int n, int (&a)[2], float (&s)[1]) {
@@ -14,8 +10,8 @@ template <> struct weight_type<GGML_TYPE_Q5_1> {
         const int block = (2*pair + n)*sizeof(block_q5_1);
         const int high = word_at<16>(row, block + 4) >> 4*quarter();
         low_nibbles(word_at<16>(row + 4*quarter(), block + 8), a);
-        a[0] |= spread_bits(high) << 4;
-        a[1] |= spread_bits(high >> 16) << 4;
+        a[0] |= spread_bits<0>(high) << 4;
+        a[1] |= spread_bits<0>(high >> 16) << 4;
         s[0] = half_at(row, block);
     }
     static __device__ __forceinline__ half2 minimums(const char * row, const int h, const int first) {

@@ -2,11 +2,7 @@
 
 namespace mmq_direct {
 
-template <> struct weight_type<GGML_TYPE_Q5_K> {
-    static constexpr int BYTES = sizeof(block_q5_K);
-    static constexpr int SLICES_OF_BLOCK = 1;
-    static constexpr int ALIGNMENT = 16;
-    static constexpr int N_SCALES = 1;
+template <> struct weight_type<GGML_TYPE_Q5_K> : plain_type<sizeof(block_q5_K), 16> {
     static constexpr bool HAS_MIN = true;
 
     static __device__ __forceinline__ void values(const char * row, const int h, const int pair, const int n, int (&a)[2], float (&s)[1]) {

@@ -2,12 +2,8 @@
 
 namespace mmq_direct {
 
-template <> struct weight_type<GGML_TYPE_Q6_K> {
-    static constexpr int BYTES = sizeof(block_q6_K);
-    static constexpr int SLICES_OF_BLOCK = 1;
-    static constexpr int ALIGNMENT = 2;
+template <> struct weight_type<GGML_TYPE_Q6_K> : plain_type<sizeof(block_q6_K), 2> {
     static constexpr int N_SCALES = 2;
-    static constexpr bool HAS_MIN = false;
 
     static __device__ __forceinline__ void values(const char * row, const int h, const int pair, const int n, int (&a)[2], float (&s)[2]) {
         const char * mine = row + 4*quarter();

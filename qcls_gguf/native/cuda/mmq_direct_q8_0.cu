@@ -2,12 +2,8 @@
 
 namespace mmq_direct {
 
-template <> struct weight_type<GGML_TYPE_Q8_0> {
-    static constexpr int BYTES = K_STEP/32*sizeof(block_q8_0);
+template <> struct weight_type<GGML_TYPE_Q8_0> : plain_type<K_STEP/32*sizeof(block_q8_0), 8> {
     static constexpr int SLICES_OF_BLOCK = 2;
-    static constexpr int ALIGNMENT = 8;
-    static constexpr int N_SCALES = 1;
-    static constexpr bool HAS_MIN = false;
 
     static __device__ __forceinline__ void values(const char * row, const int, const int pair, const int n, int (&a)[2], float (&s)[1]) {
         const int block = (2*pair + n)*sizeof(block_q8_0);

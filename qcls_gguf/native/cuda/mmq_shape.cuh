@@ -24,7 +24,7 @@ struct shape<type, J, generation::TURING, short_loop, lanes, halves> {
     static constexpr int NJ = (TILE_NJ + COLUMN_WARPS - 1)/COLUMN_WARPS;
     // The values below are chosen for a T4: a multiprocessor has 64 KiB of shared memory, 65,536 registers, and 64
     // bytes of shared memory a cycle; the more rows a warp has, the fewer bytes it reads.
-    static constexpr int SHARED = 65536 - 64;
+    static constexpr int SHARED = 65536 - 64 - table_bytes(type);
     // Up to so many columns, registers hold 32 rows. In lane order 32 rows of Q8_0 fit at every size, but cards that
     // need no short loops have 128 bytes a cycle. There tiles of half the rows are faster: their parts are smaller and
     // fewer.
@@ -41,7 +41,7 @@ struct shape<type, J, generation::TURING, short_loop, lanes, halves> {
     static constexpr bool START_IS_ARGUMENT = J >= 48;
     using W = std::conditional_t<lanes, lane_weights<type, RG, EARLY, short_loop>, weights<type, RG, EARLY, short_loop>>;
     static constexpr size_t smem_bytes(const int warps) { return 2*TILE_NJ*GROUP_BYTES + warps*W::SMEM_BYTES; }
-    static constexpr int BLOCKS = J <= 64 && smem_bytes(4) <= SHARED/2 ? 2 : 1;
+    static constexpr int BLOCKS = J <= 64 && 2*(smem_bytes(4) + table_bytes(type)) <= 65536 - 64 ? 2 : 1;
     static constexpr int WARPS = BLOCKS == 2 ? 4 : 8;
     static constexpr size_t SMEM_BYTES = smem_bytes(WARPS);
     static_assert(SMEM_BYTES <= SHARED, "too much shared memory for 7.5");
@@ -53,16 +53,19 @@ template <ggml_type type, int J, bool short_loop> struct shape<type, J, generati
     static constexpr int TILE_NJ = J/8;
     static constexpr int COLUMN_WARPS = 1;
     static constexpr int NJ = TILE_NJ;
-    // The fastest shapes tried on an H200. With more warps, loads are waited for less; with more rows in a block,
-    // activations are read less often.
+    // The fastest shapes tried on an H200 and an H100. With more warps, loads are waited for less; with more rows in a
+    // block, activations are read less often; smaller blocks wait less for their slowest warp.
     static constexpr int RG = type == GGML_TYPE_Q8_0 && J >= 48 && J <= 88 ? 4 : 2;
-    static constexpr int WARPS = RG == 4 || J <= 40 ? 4 : !has_scales_of_16(type) ? 6 : J <= 72 ? 4 : 8;
-    static constexpr int BLOCKS = RG == 4 || WARPS == 6 ? 2 : WARPS == 8 ? 1 : has_scales_of_16(type) ? 3 : 4;
+    static constexpr bool PREFERS_4_WARPS = type == GGML_TYPE_Q3_K || type == GGML_TYPE_IQ4_XS;
+    static constexpr int COLUMNS_OF_4_WARPS =
+        has_scales_of_16(type) ? 72 : has_all_columns(type) ? 40 : PREFERS_4_WARPS ? 112 : 64;
+    static constexpr int WARPS = RG == 4 || J <= COLUMNS_OF_4_WARPS ? 4 : !has_scales_of_16(type) ? 6 : 8;
+    static constexpr int BLOCKS = RG == 4 || WARPS == 6 ? 2 : WARPS == 8 ? 1 : has_scales_of_16(type) || J > 40 ? 3 : 4;
     static constexpr bool EARLY = false;
     static constexpr bool START_IS_ARGUMENT = true;
     using W = copied_weights<type, RG>;
     static constexpr size_t SMEM_BYTES = 2*NJ*GROUP_BYTES + WARPS*W::SMEM_BYTES;
-    static_assert(SMEM_BYTES <= 99*1024, "too much shared memory for a block of 8.6, 8.9 and 12.0");
+    static_assert(SMEM_BYTES + table_bytes(type) <= 99*1024, "too much shared memory for a block of 8.6, 8.9 and 12.0");
 };
 
 } // namespace mmq_direct

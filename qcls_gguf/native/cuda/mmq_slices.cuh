@@ -73,6 +73,7 @@ template <ggml_type type, int RG> struct rows_in_shared {
     const char * first;  // the same in shared memory
 
     __device__ __forceinline__ void start_rows(const char * x, const int stride_row) {
+        T::prepare();
         rows.start(x, stride_row);
         read = x + (int) threadIdx.x/4*stride_row;
     }

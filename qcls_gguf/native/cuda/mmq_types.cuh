@@ -6,10 +6,22 @@
 
 namespace mmq_direct {
 
-// BYTES: of a slice of a row, which is K_BLOCK values, or half of them. ALIGNMENT: what every slice begins at a multiple
-// of: 16, 8 or 2. N_SCALES: for 32 values, 1 or 2. values(): the 32 values number n (0 or 1) of a pair of half h, of which a lane has 4 of the first 16
-// and 4 of the last 16 (split order), and their scales. With HAS_MIN, minimums() gives what is added for the 32 values
-// number 4*h + first and the next 32.
+// What a type is by default. BYTES: of a slice of a row, which is K_BLOCK values, or half of them. ALIGNMENT: what every
+// slice begins at a multiple of: 16, 8 or 2. N_SCALES: for 32 values, 1 or 2. prepare() fills tables in shared memory,
+// which are read after the block's next barrier.
+template <int bytes, int alignment> struct plain_type {
+    static constexpr int BYTES = bytes;
+    static constexpr int ALIGNMENT = alignment;
+    static constexpr int SLICES_OF_BLOCK = 1;
+    static constexpr int N_SCALES = 1;
+    static constexpr bool HAS_MIN = false;
+
+    static __device__ __forceinline__ void prepare() {}
+};
+
+// values(): the 32 values number n (0 or 1) of a pair of half h, of which a lane has 4 of the first 16 and 4 of the last
+// 16 (split order), and their scales. With HAS_MIN, minimums() gives what is added for the 32 values number 4*h + first
+// and the next 32.
 template <ggml_type type> struct weight_type;
 
 static __device__ __forceinline__ int quarter() {
@@ -42,9 +54,9 @@ static __device__ __forceinline__ void low_nibbles(const int word, int (&a)[2]) 
     a[0] = word & 0x0F0F0F0F;
     a[1] = (word >> 4) & 0x0F0F0F0F;
 }
-// Bit i of the lowest four as bit 0 of byte i.
-static __device__ __forceinline__ int spread_bits(const int bits) {
-    return ((bits & 15)*0x00204081) & 0x01010101;
+// Bit i of the lowest four as bit `place` of byte i.
+template <int place> static __device__ __forceinline__ int spread_bits(const int bits) {
+    return ((bits & 15)*(0x00204081u << place)) & (0x01010101u << place);
 }
 // Each nibble's entry in a table of 16 bytes: those of low and of high nibbles.
 static __device__ __forceinline__ void look_up(const int nibbles, const int4 table, int (&a)[2]) {
