@@ -23,13 +23,14 @@ from .engine.prefix_cache import Prefix
 from .errors import ConfigError
 from .model import Model, OpenModels
 from .prompts.prompt_set import PromptSet, read_depths
-from .score.result import Counts, ModelInfo, Result
+from .score.result import ModelInfo, Result
 from .system.lifetimes import OnStep
 
 _RENAMED = {
     "configured": "the classifier itself is the handle of its prompts",
     "handle": "the classifier itself is the handle of its prompts",
     "some": "it is called subset",
+    "plan_counts": "check returns the counts",
 }
 
 
@@ -128,10 +129,6 @@ class Classifier(PromptHandle):
         Takes a second at most, during which no request is answered. Raises DecodeError and ScoreError.
         """
         return self.core.measure_turns(self)
-
-    def plan_counts(self, query: str) -> Counts:
-        """The counts of `classify` for a query; computes nothing. Raises PlanError as it does."""
-        return self.core.counts(self, query)
 
     @property
     def config(self) -> Config:

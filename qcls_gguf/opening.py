@@ -12,9 +12,8 @@ from .config.prompt import LikelyMistake
 from .config.schema import Config, Variant, check_config
 from .config.words import shown
 from .core.startup import prepare
-from .engine.open import open_model
 from .errors import ConfigError
-from .model import Model, OpenModels
+from .model import OpenModels
 from .system.lifetimes import Closing, OnStep
 
 OnProgress = Callable[[str, int, int], None]
@@ -91,10 +90,6 @@ class ClassifierOpener(Closing):
                 self._on_warning(mistake)
             self._warnings[mistake] = None
         return classifier
-
-    def model_of(self, config: Config) -> Model:
-        """The open model of a configuration. Raises ConfigError or ModelError."""
-        return open_model(config, self.models)
 
     def progress(self, part: str, items: Sequence[T]) -> Iterator[T]:
         """The items of a part of the work, one by one; on_progress is called when one is done."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -13,7 +13,6 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.schema import Config
 from ..errors import ConfigError, PlanError
-from ..model.header import GgufHeader, TensorInfo
 from ..opening import QUERIES, ClassifierOpener
 from ..prompts.prompt_set import read_depths
 from ..report.environment import environment, gpu_free_bytes, rss_bytes
@@ -141,6 +140,7 @@ def _started(
     classifier = stack.enter_context(opener.open(config))
     model = classifier.engine.model
     _, depth = read_depths([classifier.compiled], model.facts.n_layer)
+    *layers, output = model.file.weights
     for number, query in enumerate(settings.queries, 1):
         try:
             classifier.check(query)
@@ -156,9 +156,7 @@ def _started(
         scoring=tuple(sorted({prompt.scoring for prompt in classifier.config.prompts})),
         runtime=classifier.config.runtime,
         model=classifier.model,
-        weight_bytes=weight_bytes(
-            model.header, model.file.tensors.values(), head=classifier.compiled.exact, depth=depth
-        ),
+        weight_bytes=sum(layers[: depth or None]) + (output if classifier.compiled.exact else 0),
         startup_ms=classifier.startup_ms,
         first_request_ms=first_request_ms,
         rss_bytes=rss_bytes(),
@@ -170,23 +168,6 @@ def _started(
         requests = [[settings.queries[(i * batch + j) % n] for j in range(batch)] for i in range(n)]
         workloads.append(Workload(config=name, classifier=classifier, requests=requests))
     return record, workloads
-
-
-def weight_bytes(header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool = False, depth: int = 0) -> int:
-    """The bytes of a file's weights that a decode uses; tensors: of all parts of the file.
-
-    Experts count by the share of them that a token uses. head: whether the decode computes logits; without it neither
-    the head nor the token embeddings count, of which single rows are read. depth: the last layer computed; 0: all.
-    """
-    names = {tensor.name for tensor in tensors}
-    head_name = "output.weight" if "output.weight" in names else "token_embd.weight"
-    n_layer = int(header.scalars.get(f"{header.arch}.block_count", 0))
-    n_experts = int(header.scalars.get(f"{header.arch}.expert_count", 0)) or 1
-    expert_share = int(header.scalars.get(f"{header.arch}.expert_used_count", n_experts)) / n_experts
-    unread = tuple(f"blk.{layer}." for layer in range(depth or n_layer, n_layer))
-    unread += tuple({"output.weight", "token_embd.weight"} - {head_name if head else ""})
-    used = (tensor for tensor in tensors if not tensor.name.startswith(unread))
-    return round(sum(tensor.n_bytes * (expert_share if "_exps." in tensor.name else 1.0) for tensor in used))
 
 
 def _quantiles(values: Sequence[float]) -> Quantiles:

@@ -33,7 +33,9 @@ class ClassifierRecord(Record):
     scoring: tuple[str, ...] = Field(description="the scorings of its prompts, once")
     runtime: RuntimeConfig = Field(description="the configuration's, with the command's options")
     model: ModelInfo
-    weight_bytes: int = Field(description="weights that a decode reads; of experts the share that a token uses")
+    weight_bytes: int = Field(
+        description="weights of the layers that are computed, of experts all; and of the head where it is"
+    )
     startup_ms: dict[str, float] = Field(description="by step of the start-up")
     first_request_ms: float = Field(description="time of the first request")
     rss_bytes: int = Field(description="memory of the process after the start and the first request")
@@ -115,7 +117,7 @@ def benchmark_document(record: BenchmarkRecord) -> Document:
                     ]
                     for started in record.classifiers
                 ],
-                note="Weights: what a decode reads of them.",
+                note="Weights: of the layers that are computed.",
             ),
         ],
     )

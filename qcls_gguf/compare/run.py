@@ -13,7 +13,9 @@ from time import perf_counter_ns
 import numpy as np
 
 from ..config.scoring import TREE
+from ..engine.open import open_model
 from ..errors import ConfigError, PlanError
+from ..model import OpenModels
 from ..model.placement import gpus
 from ..native.device import CPU_PRODUCTS, LANE_ORDER, STOCK
 from ..native.device import environment as set_environment
@@ -67,7 +69,7 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
         stock_model = classifier.engine.model
         if with_stock and not on_gpu:
             with set_environment(STOCK):
-                stock_model = stack.enter_context(ClassifierOpener(offline=True)).model_of(settings.config)
+                stock_model = open_model(settings.config, stack.enter_context(OpenModels(offline=True)))
         workload = Workload(settings=settings, ours=classifier, stock_model=stock_model, prompts=prompts)
         contest = _Contest(settings)
         for name in names:

@@ -20,7 +20,7 @@ from ..plan.planner import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
 from ..score.adjustment import Adjustment, adjustments_of
-from ..score.result import PromptResult, Result
+from ..score.result import Counts, PromptResult, Result
 from ..score.rows import Output
 from ..score.scorer import AnswerMaker, Scorer
 from ..statistics import Float32Array, FloatArray
@@ -121,9 +121,9 @@ class PromptHandle(Closing):
                     raise QueryError(f"queries[{index}]: {e}") from None
             raise
 
-    def check(self, query: str) -> None:
-        """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
-        self.core.counts(self, query)
+    def check(self, query: str) -> Counts:
+        """The counts of `classify` for a query; nothing is computed. Raises PlanError as it does."""
+        return self.core.counts(self, query)
 
     def tokenize(self, query: str) -> TokenizedItem:
         """A query with its tokens, for `Core.plan`; any thread may call it. Raises QueryError."""

@@ -162,7 +162,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     n_longest = config.runtime.max_query_tokens
     n_decodes, n_tokens = classifier.templates.size_of_query(n_longest) or (None, None)
     inspected = tuple(_inspected(prompt, prompts, tokenizer, tokenizer.facts.n_layer) for prompt in prompts)
-    empty = classifier.plan_counts("")
+    empty = classifier.check("")
     request = Request(
         n_decodes=empty.n_decodes,
         n_tokens=empty.n_tokens_new,

@@ -123,7 +123,7 @@ def parse(model: type[M], value: object) -> M:
         mistakes = [(mistake, _place(mistake, value)) for mistake in e.errors(include_url=False)]
     # if a value may have several types and fits one except for something inside it, only that is reported
     outer = {place[:n] for _, place in mistakes for n in range(len(place))}
-    told = [(field_path(place), _words(mistake, model)) for mistake, place in mistakes if place not in outer]
+    told = [(_path(place), _words(mistake, model)) for mistake, place in mistakes if place not in outer]
     lines = list(dict.fromkeys(f"{path}: {what}" for path, what in told))
     if (n_left := len(lines) - MAX_LISTED) > 0:
         lines[MAX_LISTED:] = [f"and {counted(n_left, 'more mistake')}"]
@@ -151,11 +151,9 @@ def _place(error: Mapping[str, Any], value: Any) -> Place:
     return place
 
 
-def field_path(place: Place) -> str:
+def _path(place: Place) -> str:
     """A place in a body in words, such as `queries[3]`."""
-    path = ""
-    for step in place:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
     return (path if path.isprintable() else repr(path))[:200] or "the body"
 
 

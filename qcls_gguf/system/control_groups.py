@@ -20,21 +20,15 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
     return min((quota for folder in _groups(root) if (quota := _quota(folder)) is not None), default=None)
 
 
-def memory_left(root: Path = _ROOT) -> int | None:
-    """The bytes that the process may still take before a group's limit; None without a limit.
+def available_bytes(root: Path = _ROOT) -> int:
+    """Memory that could be had without swapping, of the machine and before a group's limit.
 
     Pages of files that were not used lately count as used in a group, but are given up first.
     """
-    return min((left for folder in _groups(root) if (left := _left(folder)) is not None), default=None)
-
-
-def available_bytes(root: Path = _ROOT) -> int:
-    """Memory that could be had without swapping, of the machine and of the groups."""
     import psutil  # late: most commands need not ask
 
-    available = int(psutil.virtual_memory().available)
-    left = memory_left(root)
-    return available if left is None else min(available, left)
+    limits = [left for folder in _groups(root) if (left := _left(folder)) is not None]
+    return min([int(psutil.virtual_memory().available), *limits])
 
 
 def _groups(root: Path) -> Iterator[Path]:

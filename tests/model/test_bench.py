@@ -11,9 +11,8 @@ from conftest import ROOT, OpenClassifier
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.bench.benchmark import BenchmarkSettings, benchmark, weight_bytes
+from qcls_gguf.bench.benchmark import BenchmarkSettings, benchmark
 from qcls_gguf.bench.records import BenchmarkRecord
-from qcls_gguf.model.header import GgufHeader, TensorInfo
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.score.result import STAGES
 
@@ -76,33 +75,6 @@ def test_a_file_that_cannot_be_asked_is_refused(text: str, options: list[str], m
     path = tmp_path / "queries.txt"
     path.write_bytes(text.encode(errors="surrogateescape"))
     assert re.search(message, refused("bench", "--queries", path, *options, "--quiet"))
-
-
-SIZES = {
-    "token_embd.weight": 1000, "output.weight": 1000, "output_norm.weight": 10, "blk.0.attn_q.weight": 100,
-    "blk.0.ffn_up_exps.weight": 800, "blk.1.ffn_up.weight": 200,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("options", "n_bytes"), [({}, 510), ({"depth": 2}, 510), ({"depth": 1}, 310), ({"head": True}, 1510)]
-)
-@pytest.mark.parametrize("is_tied", [False, True])
-def test_the_weights_that_a_decode_reads(options: dict[str, Any], n_bytes: int, is_tied: bool) -> None:
-    """Two of eight experts; the head, which may be the embeddings, where logits are computed."""
-    scalars: dict[str, Any] = {
-        "general.architecture": "a",
-        "a.block_count": 2,
-        "a.expert_count": 8,
-        "a.expert_used_count": 2,
-    }
-    header = GgufHeader(path=Path("m.gguf"), stamp=("m.gguf", 0, 0, 0), scalars=scalars, tensors={})
-    tensors = [
-        TensorInfo(name=name, shape=(1, 1), ggml_type=8, offset=0, n_bytes=n)
-        for name, n in SIZES.items()
-        if not is_tied or name != "output.weight"
-    ]
-    assert weight_bytes(header, tensors, **options) == n_bytes
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

@@ -76,8 +76,8 @@ def test_several_prompts_share_all_but_their_last_words(chat_model: Path, tmp_pa
     out = tmp_path / "joint.yaml"
     assert init("--labels", "a=p,q", "--labels", "b=p,q", "-m", chat_model, "-o", out)[0] == 0
     with Classifier.from_config(out) as classifier:
-        fed = classifier.plan_counts("red dress").n_tokens_new
-        longer = classifier.plan_counts("red dress red dress").n_tokens_new
+        fed = classifier.check("red dress").n_tokens_new
+        longer = classifier.check("red dress red dress").n_tokens_new
         single = len(classifier.engine.model.tokenize(" red dress", parse_special=False))
     assert longer - fed == single, "a query is fed once for both prompts"
 

@@ -93,9 +93,9 @@ def render(found: Inspection) -> str:
 @pytest.mark.parametrize("config", ["fashion-8", "fashion-8-joint", "mission"])
 def test_planned_counts_are_those_of_the_request(config: str, query: str) -> None:
     with Classifier.from_config(ROOT / f"configs/{config}.yaml") as classifier:
-        assert classifier.plan_counts(query) == classifier.classify(query).counts
+        assert classifier.check(query) == classifier.classify(query).counts
         with pytest.raises(PlanError, match="max_query_tokens"):
-            classifier.plan_counts("dress " * 300)
+            classifier.check("dress " * 300)
 
 
 @pytest.mark.parametrize(("config", "n_empty", "n_copies"), [("fashion-8", 67, 8), ("fashion-8-joint", 25, 1)])
@@ -137,7 +137,7 @@ def test_the_longest_query_is_planned_as_it_is_asked(
         prompts.append(dataclasses.replace(PROMPTS[i % 2], name=f"{i}", template=template))
     classifier = open_classifier("qwen3", prompts, n_batch=n_batch, max_query_tokens=30, max_batch=1)
     request = inspect_classifier(classifier).request
-    counts = classifier.plan_counts(query_of(classifier, 30))
+    counts = classifier.check(query_of(classifier, 30))
     found = (request.n_longest, request.n_tokens_longest, request.n_decodes_longest)
     assert found == (30, counts.n_tokens_new, counts.n_decodes) == (30, counts.n_tokens_new, n_decodes)
 
@@ -146,7 +146,7 @@ def query_of(classifier: Classifier, n_tokens: int) -> str:
     """A query that adds n_tokens tokens: its first word takes the place of the space that an empty query leaves."""
     query = " ".join(["dress"] * (n_tokens + 1))
     assert len(classifier.prompts) * n_tokens == (
-        classifier.plan_counts(query).n_tokens_new - classifier.plan_counts("").n_tokens_new
+        classifier.check(query).n_tokens_new - classifier.check("").n_tokens_new
     )
     return query
 

@@ -93,7 +93,7 @@ def test_every_way_in_says_what_was_left_out(how: str, classifiers: tuple[Classi
     assert "n_chars_cut" not in second.to_dict()
     assert third.n_chars_cut > 299_900
     assert second.results == refusing.classify("red").results
-    assert cutting.plan_counts(long).n_tokens_new == cutting.classify(long).counts.n_tokens_new
+    assert cutting.check(long).n_tokens_new == cutting.classify(long).counts.n_tokens_new
     with pytest.raises(PlanError, match=r"raise the limit \(`max_query_tokens`\), or label a part of it \(`long_q"):
         refusing.classify(long)
 

@@ -21,8 +21,9 @@ from oracle import Oracle, decode_sequence
 from served import Server
 
 from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, RuntimeConfig
+from qcls_gguf.engine.open import open_model
 from qcls_gguf.errors import ConfigError, ModelError
-from qcls_gguf.opening import ClassifierOpener
+from qcls_gguf.model import OpenModels
 from qcls_gguf.questions.decision import read_decision
 from qcls_gguf.questions.question import Question
 
@@ -233,8 +234,8 @@ def test_a_file_that_cannot_be_asked_is_refused(
         *([{"name": "systemone", "template": template}] if template else []),
     ]
     path = make_model(vocab="bpe-answers", chat_template=templates, keys=keys)
-    with pytest.raises(ModelError, match=what), ClassifierOpener() as opener:
-        read_decision(opener.model_of(config(path)))
+    with pytest.raises(ModelError, match=what), OpenModels() as models:
+        read_decision(open_model(config(path), models))
 
 
 def test_what_does_not_fit_a_model_is_refused(make_model: MakeModel) -> None:
