@@ -36,8 +36,7 @@ def test_a_head_that_names_more_dimensions_than_it_needs(make_model: MakeModel, 
 @sizes(100, 100_000)
 def test_a_mutated_model_ends_no_process(row: Row, n: int) -> None:
     row.name, row.n = "model files", n
-    command = [sys.executable, str(SCRIPT), "--seed", str(row.seed), "--count", str(n)]
-    command += [] if math.isinf(row.limit_s) else ["--seconds", str(row.limit_s)]
+    command = [sys.executable, str(SCRIPT), str(row.seed), str(n), str(row.limit_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
