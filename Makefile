@@ -78,7 +78,7 @@ load: $(VENV)/.checked
 SANITIZE ?= OWN
 SANITIZED := build/sanitized
 SANITIZED_TESTS ?= tests/abi tests/model/test_engine.py tests/model/test_shapes.py tests/model/test_visible_cells.py \
-                   tests/model/test_plain_text.py tests/model/test_many_sequences.py
+                   tests/model/test_plain_text.py
 # The checker keeps what is freed.
 NOT_SANITIZED := tests/abi/test_lifecycle.py::test_cycles_leak_neither_files_nor_memory
 PACKAGES := -c "import sysconfig; print(sysconfig.get_path('purelib'))"

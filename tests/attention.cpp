@@ -1,4 +1,4 @@
-// The CPU's attention over visible cells on plain arrays, for tests/attention_arrays.py.
+// The CPU's attention over visible cells on plain arrays, for tests/abi/test_attention.py.
 #include "attention.h"
 
 #include <cstdint>

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,6 @@ class Command:
     where: str
     words: tuple[str, ...]
     """without variables before it and redirections after it"""
-    variables: tuple[str, ...]
     output: Block | None
     """what it prints, where its block shows one command only"""
 
@@ -92,19 +92,12 @@ def commands() -> list[Command]:
     found = []
     for block in blocks("console"):
         lines = [line for line in block.text.splitlines() if line.strip()]
+        output = block.output if len(lines) == 1 else None
         for line in lines:
             assert line.startswith("$ "), f"{block.where}: {line!r}: a console block holds lines that begin with $"
             for part in re.split(r" && ", re.sub(r"\s+#.*$", "", line[2:])):
-                words = shlex.split(part)
-                n_variables = next(i for i, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
-                found.append(
-                    Command(
-                        where=block.where,
-                        words=tuple(words[n_variables:]),
-                        variables=tuple(word.partition("=")[0] for word in words[:n_variables]),
-                        output=block.output if len(lines) == 1 else None,
-                    )
-                )
+                words = dropwhile(lambda word: re.match(r"[A-Z_]+=", word), shlex.split(part))
+                found.append(Command(where=block.where, words=tuple(words), output=output))
     return found
 
 

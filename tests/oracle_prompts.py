@@ -1,7 +1,10 @@
-"""Random prompts for comparisons with the oracle, and the comparison."""
+"""Random prompts for comparisons with the oracle, and the comparison.
+
+Random heads for prompts of small models, their file, and the slow mirror of their answers.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,12 @@ from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
-from oracle import COLOR, Oracle, PromptSpec
+from oracle import COLOR, N_CTX, Oracle, PromptSpec, decode_sequence, log_softmax
 
 from qcls_gguf import Classifier, PromptConfig, Result
+from qcls_gguf.config.fitted import Head, heads_content
 from qcls_gguf.core.handle import PromptHandle
+from qcls_gguf.native import NativeContext, NativeModel
 
 EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 DEFAULT: dict[str, Any] = {"flash_attn": False}
@@ -144,3 +149,34 @@ def compared(
         for queries, results in zip(batches, found, strict=True):
             assert_same(oracle, prompts, results, queries, largest)
     return found
+
+
+COMMON = "<|im_start|>{query}<|im_end|>"
+
+
+def random_head(rng: np.random.Generator, n_embd: int, n_labels: int, depth: int, **more: Any) -> Head:
+    weight = rng.normal(0, 2 / np.sqrt(n_embd), (n_embd, n_labels)).astype(np.float32)
+    return Head(depth=depth, weight=weight, bias=rng.normal(size=n_labels).astype(np.float32), **more)
+
+
+def write_heads(path: Path, model: NativeModel, sha256: str, heads: Mapping[str, tuple[PromptSpec, Head]]) -> Path:
+    configs = {name: (prompt_config(spec), head) for name, (spec, head) in heads.items()}
+    path.write_bytes(heads_content(sha256, model.facts.n_layer, model.facts.n_embd, configs))
+    return path
+
+
+def mirror(oracle: Oracle, prompt: PromptSpec, head: Head, query: str) -> list[float]:
+    """A head's log-probabilities, its state from a decode of the whole text alone, by the definition."""
+    tokens = oracle.rendered(head.text or prompt.template, query)
+    with NativeContext(
+        oracle.model, n_ctx=N_CTX, n_batch=N_CTX, n_seq_max=1, n_outputs_max=N_CTX, n_threads=1, flash_attn=False,
+        kv_type="f32",
+    ) as context:  # fmt: skip
+        n = oracle.model.facts.n_embd
+        if head.depth < oracle.model.facts.n_layer:
+            context.set_depths(np.array([head.depth], np.int32))
+        state = decode_sequence(context, tokens)[-1, -n:].astype(np.float64)
+    found = state / np.sqrt((state**2).mean()) @ head.weight.astype(np.float64) + head.bias
+    if head.scale:
+        found = found + head.scale * np.array(oracle.score(prompt, query)[0])
+    return [float(value) for value in log_softmax(found)]

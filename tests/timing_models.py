@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from decision_templates import TEMPLATES
+from chat_templates import TEMPLATES
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType, TokenType
 from gguf.constants import GGML_QUANT_SIZES
 from gguf_parts import finish

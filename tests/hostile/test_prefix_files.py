@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeModel, WriteConfig
-from hostile_rows import Row, sizes
-from mutate import ODD, mutated
+from hostile_rows import ODD, Row, mutated, sizes
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import COMMAND, write_rows
-from hostile_rows import Row, sizes
-from mutate import cases
+from hostile_rows import Row, cases, sizes
 
 LABEL = ["run", "--quiet", "--query", "red dress", "--threads", "1"]
 LINES = {signal.SIGINT: "qcls-gguf: interrupted\n", signal.SIGTERM: "qcls-gguf: terminated\n"}

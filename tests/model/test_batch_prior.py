@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from commands import printed, refused
+from commands import printed
 
 from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.learning.batch_prior import BatchPriorRecord, fit_batch_prior
@@ -60,14 +60,3 @@ def test_strength_zero_changes_nothing_and_few_queries_are_refused(queries: Path
             fit_batch_prior(config, str(queries), opener)
     assert set(record.prompts["audience"].bias.values()) == {0}
     assert list(yaml.safe_load(text)["prompts"]) == ["audience"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "give --data FILE with labelled queries, or --queries FILE"),
-        (("--queries", "a", "--data", "b"), "--queries and --data are both given"),
-    ],
-)
-def test_labelled_and_unlabelled_queries_exclude_each_other(arguments: tuple[str, ...], words: str) -> None:
-    assert words in refused("calibrate", "--config", "mission", *arguments)

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 import pytest
+from commands import ROOT, tiny_rows
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
 from oracle_prompts import assert_alike
 
-from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, load_config
+from qcls_gguf import Classifier, ConfigError, Model, ModelConfig, PlanError, QclsError, load_config
 from qcls_gguf.score.result import STAGES
 from qcls_gguf.system import lifetimes
 from qcls_gguf.system.lifetimes import Ledger
@@ -186,3 +187,24 @@ def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier)
     assert tree["model"]["sha256"] == hashlib.sha256(data).hexdigest()
     assert tree["model"]["size_bytes"] == len(data)
     assert tree["model"]["path"] == str(make_model())
+
+
+@pytest.mark.parametrize("name", ["fashion-8", "fashion-8-joint"])
+@pytest.mark.parametrize("quantization", ["Q8_0", "Q4_K_M"])
+def test_no_other_request_changes_a_winner_of_the_embedded_model(quantization: str, name: str) -> None:
+    """In a new classifier, in a batch, after it, with prefixes computed anew; docs/measurements.md has all figures."""
+    model = ModelConfig(path=ROOT / "models" / f"fashion-tiny-{quantization}.gguf")
+    config = load_config(name).changed(model=model)
+    queries = [row["query"] for row in tiny_rows("heldout")[::40]]
+    with Classifier.from_config(config) as classifier:
+        first = [classifier.classify(query) for query in queries]
+    with Classifier.from_config(config) as classifier:
+        assert [classifier.classify(query).results for query in queries] == [each.results for each in first]
+        together = classifier.classify_batch(queries)
+        afterwards = [classifier.classify(query) for query in queries]
+        restored = []
+        for query in queries:
+            classifier.engine.restore()
+            restored.append(classifier.classify(query))
+    for again in (together, afterwards, restored):
+        assert [each.labels for each in again] == [each.labels for each in first]

@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,12 @@ from typing import Any
 
 import pytest
 from commands import COMMAND, refused
+from conftest import MakeModel
 
+from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.native import devices
+from qcls_gguf.report.files import write_file
+from qcls_gguf.report.record import json_text
 
 PROMPTS = ["category", "audience", "colour", "season", "occasion", "material", "price", "fit"]
 
@@ -175,3 +180,37 @@ def test_a_query_that_is_refused_is_named_by_its_line_and_a_full_disk_for_that_e
         done = subprocess.run(["bash", "-c", command], input=lines, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stdout) == (1, "dress\tnone\n\njeans\tnone\n")
         assert done.stderr.startswith("qcls-gguf: line 2: 'dress dress") is not bool(standard_error)
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    folder = tmp_path / os.fsdecode(b"odd \xff\xe9")
+    folder.mkdir()
+    return folder
+
+
+def test_json_and_reports_have_them_as_escapes(odd: Path) -> None:
+    text = json_text({"path": str(odd), "query": "été"})
+    assert "\\udcff" in text
+    assert "été" in text
+    assert json.loads(text.encode()) == {"path": str(odd), "query": "été"}
+    write_file(odd / "report.html", f"<p>{odd}", "--html")
+    assert (odd / "report.html").read_text("utf-8").endswith("odd \\udcff\\udce9")
+
+
+def test_a_model_may_have_them(odd: Path) -> None:
+    assert ModelConfig(path=odd / "m.gguf").path == odd / "m.gguf"
+
+
+def test_a_table_and_its_output_may_have_them(odd: Path, make_model: MakeModel) -> None:
+    (odd / "m.gguf").symlink_to(make_model())
+    (odd / "q.csv").write_text("query\nred dress\nblue jeans\n")
+    names = [odd / "q.csv", "--out", odd / "out", "-c", "mission", "-m", odd / "m.gguf", "--n-gpu-layers", "0"]
+    words = ["label", *map(str, names), "--batch", "1"]
+    for said in ("2 rows in 1 shard", "nothing is left"):
+        done = subprocess.run(
+            [sys.executable, "-m", "qcls_gguf.cli.command", *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout + done.stderr
+    assert (odd / "out" / "q-00000.csv").read_text().count("\n") == 3

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext
-from nodes import random_tokens
-from oracle import Float32Array, decode_sequence
+from oracle import Float32Array, decode_sequence, random_tokens
 
 from qcls_gguf.config.schema import CpuActivations
 from qcls_gguf.native import NativeModel

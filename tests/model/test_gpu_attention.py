@@ -5,8 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, RunPython, WriteConfig, sees_cuda_gpu
-from nodes import BRANCHING, check_cells_of_others, random_decodes, random_tokens
-from oracle import COLOR, Float32Array, Node, PromptSpec, decode, decode_sequence
+from oracle import (
+    BRANCHING,
+    COLOR,
+    Float32Array,
+    Node,
+    PromptSpec,
+    check_cells_of_others,
+    decode,
+    decode_sequence,
+    random_decodes,
+    random_tokens,
+)
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LARGEST_DIFFERENCE = 0.05

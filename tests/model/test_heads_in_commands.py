@@ -13,7 +13,7 @@ import pytest
 import yaml
 from commands import change, printed, refused, tiny_rows, write_rows
 from evaluations import evaluated
-from learnt_heads import random_head
+from oracle_prompts import random_head
 
 from qcls_gguf import Classifier, Config, load_config
 from qcls_gguf.config.fitted import heads_content

@@ -11,9 +11,8 @@ import yaml
 from commands import change
 from conftest import MakeModel, WriteConfig
 from gguf import GGUFReader
-from learnt_heads import COMMON, mirror, random_head, write_heads
 from oracle import Oracle, PromptSpec
-from oracle_prompts import EXACT
+from oracle_prompts import COMMON, EXACT, mirror, random_head, write_heads
 
 from qcls_gguf import Classifier, ConfigError, OpenModels
 from qcls_gguf.config.fitted import Head

@@ -5,8 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext
-from nodes import BRANCHING, check_cells_of_others, random_decodes, random_tokens
-from oracle import Node, PromptSpec, decode, decode_sequence
+from oracle import (
+    BRANCHING,
+    Node,
+    PromptSpec,
+    check_cells_of_others,
+    decode,
+    decode_sequence,
+    random_decodes,
+    random_tokens,
+)
 from random_models import ARCHS
 
 from qcls_gguf.errors import DecodeError

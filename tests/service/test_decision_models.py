@@ -14,8 +14,8 @@ import jinja2
 import numpy as np
 import pytest
 import yaml
+from chat_templates import STATE_FIRST, TEMPLATES
 from conftest import MakeModel
-from decision_templates import STATE_FIRST, TEMPLATES
 from gguf import GGUFReader
 from oracle import Oracle, decode_sequence
 from served import Server

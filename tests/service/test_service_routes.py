@@ -12,8 +12,8 @@ import numpy as np
 import openai
 import pytest
 import typesafe_sdk
-from learnt_heads import random_head, write_heads
 from oracle import PromptSpec
+from oracle_prompts import random_head, write_heads
 from records_page import RunRecord
 from served import ROOT, Server, with_runtime
 

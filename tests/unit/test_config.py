@@ -2,14 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from config_texts import MISSION, PROMPT, parse, refused, with_labels, with_prompt_line
 
 from qcls_gguf.config.prompt import PromptConfig
-from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
+from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 from qcls_gguf.errors import ConfigError
 
 
@@ -145,20 +144,6 @@ def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, high: int, w
     for value in (1.0, True, None, "1", [1], "some", *({"auto", "all"} - set(words))):
         text = f"{PROMPT}runtime: {{{key}: {json.dumps(value)}}}"
         refused(text, f"runtime.{key}: {value!r} should be a whole number{choices}")
-
-
-def test_python_code_may_give_what_a_file_may() -> None:
-    labels: Any = {"dress": "worn by itself", "tee": None}
-    as_lists: dict[str, Any] = {"labels": ["dress", "tee"], "label_descriptions": [None, "a shirt"]}
-    prompts: Any = [
-        PromptConfig(name="a", prompt_template="{query} a", **as_lists),
-        PromptConfig(name="b", prompt_template="{query} b", labels=labels, content_free_queries=("", "x")),
-    ]
-    model: Any = {"path": "m.gguf"}
-    config = Config(prompts=prompts, model=model, ignore_warnings=("untrained",))
-    assert config.model.path == Path("m.gguf").resolve()
-    assert [prompt.labels for prompt in config.prompts] == [("dress", "tee")] * 2
-    assert prompts[1].label_descriptions == ("worn by itself", None)
 
 
 @pytest.mark.parametrize(

@@ -100,15 +100,6 @@ def test_a_space_after_every_delimiter_is_no_part_of_a_field(delimiter: str, tmp
     assert all_queries(str(path)) == [" red"]
 
 
-def test_json_lines_are_told_apart(tmp_path: Path) -> None:
-    text = '{"query": "red dress", "n": 7}\n\n{"query": 3}\nnope\n'
-    good, blank, number, broken = table(tmp_path, "items.jsonl", text)
-    assert said(good) == ("red dress", None, 1)
-    assert blank.is_blank
-    assert number.error == "line 3: 'query' is a number, not text: write it in quotes"
-    assert "line 4 is not valid JSON" in (broken.error or "")
-
-
 @pytest.mark.parametrize(
     ("header", "words"),
     [

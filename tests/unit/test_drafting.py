@@ -121,18 +121,6 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
     )
 
 
-def test_columns_may_be_named(tmp_path: Path) -> None:
-    path = tmp_path / "tickets.csv"
-    path.write_text(csv(ROWS, ","))
-    found = find_labels(path, LabelledColumns(query="what was said", labels=("urgency",)))
-    assert [prompt.name for prompt in found.prompts] == ["urgency"]
-    assert found.ignored == ("id", "topic")
-    found = find_labels(path, columns=LabelledColumns(ignored=("urgency",)))
-    assert [prompt.name for prompt in found.prompts] == ["topic"]
-    with pytest.raises(ConfigError, match="has no column 'x': the columns are 'id'"):
-        find_labels(path, LabelledColumns(query="x"))
-
-
 @pytest.mark.parametrize(
     ("cells", "labels"),
     [

@@ -1,4 +1,4 @@
-"""The command line's options: each means the same in every command; what was removed is told with what there is."""
+"""The command line: its options and what was removed; and texts as they are shown."""
 
 import inspect
 import logging
@@ -13,6 +13,7 @@ from commands import printed, refused
 from qcls_gguf.cli import terminal
 from qcls_gguf.cli.app import COMMANDS
 from qcls_gguf.cli.options import _log
+from qcls_gguf.config.words import printable, seen_as
 from qcls_gguf.version import __version__
 
 PACKAGE = Path(__file__).parents[2] / "qcls_gguf"
@@ -96,17 +97,6 @@ def test_names_in_backquotes_become_options_of_the_command(monkeypatch: pytest.M
         assert terminal.with_options(text) == text
 
 
-def test_no_module_below_the_command_line_names_an_option() -> None:
-    named = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        package = path.relative_to(PACKAGE).parts[0]
-        if package in ("cli", "service") or path.name == "servers.py":  # the last tells of other programs'
-            continue
-        text = path.read_text(encoding="utf-8")
-        named += [(path.name, option) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)]
-    assert named == []
-
-
 def test_of_llama_cpps_words_only_those_about_special_tokens_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,3 +111,32 @@ def test_of_llama_cpps_words_only_those_about_special_tokens_are_shown(
     _log(verbose=True)
     llama.debug("n_layer = 1")
     assert "qcls_gguf.llama: n_layer = 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["کت\u200cوشلوار", "क्\u200dष", "👩\u200d👩\u200d👧", "👨🏽\u200d💻 x", "赤い\u3000ドレス", "cafe\u0301", ""]
+)
+def test_what_scripts_are_written_with_stays(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("re\u200dd", r"re\u200dd"),
+        ("\u200cred", r"\u200cred"),
+        ("👩\u200d\u200d", r"👩‍\u200d"),
+        ("red\u200b\ufeff", r"red\u200b\ufeff"),
+        ("\u202ered\u2066", r"\u202ered\u2066"),
+        ("a\tb\nc\x1b[2J\0", r"a\tb\nc\x1b[2J\x00"),
+        ("\udcff", r"\udcff"),
+    ],
+)
+def test_what_is_invisible_or_moves_the_cursor_is_an_escape(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_what_looks_the_same() -> None:
+    for alike in (["red", "RED ", "re\u200bd", "ｒｅｄ", "red\ufeff"], ["é", "e\u0301", "É"], ["❤", "❤\ufe0f"]):
+        assert len(set(map(seen_as, alike))) == 1, alike
+    assert len(set(map(seen_as, ["red", "red.", "rot", "röd", "👩", "👩🏽"]))) == 6
