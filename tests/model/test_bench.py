@@ -1,12 +1,10 @@
 """`qcls-gguf bench`: its record, its requests against the planner, its clock, its refusals. No time is asserted."""
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import invoked, refused
+from commands import invoked
 from conftest import ROOT, OpenClassifier
 from oracle import COLOR, PromptSpec
 
@@ -47,34 +45,6 @@ def test_a_record_and_its_page_have_the_numbers(written: tuple[dict[str, Any], s
             assert list(times.values()) == sorted(times.values())
         assert each["total_ms"]["min"] >= sum(times["min"] for times in each["stage_ms"].values())
         assert 0 <= each["graph_reuse_rate"] <= 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--batch", "1", "--batch", "9"], "--batch 9: .*max_batch: 4"),
-        (["--query-tokens", "6"], "--query-tokens was removed: give queries"),
-        (["--full"], "--full was removed: give -c mission"),
-        (["--queries", "x.txt", "--html", "x.txt"], "--html x.txt: is the file of --queries: name another"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(arguments: list[str], message: str) -> None:
-    assert re.search(message, refused("bench", *arguments, "-n", 1, "--repeat", 1, "--quiet"))
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("", [], "0 different queries are too few"),
-        ("red\n", ["--batch", "2"], "1 different queries are too few for --batch 2"),
-        ("red\n" + "x " * 600, [], "query 2: the query has 600 tokens"),
-        ("red\n\udcff\n", [], "line 2 is not valid UTF-8"),
-    ],
-)
-def test_a_file_that_cannot_be_asked_is_refused(text: str, options: list[str], message: str, tmp_path: Path) -> None:
-    path = tmp_path / "queries.txt"
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    assert re.search(message, refused("bench", "--queries", path, *options, "--quiet"))
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

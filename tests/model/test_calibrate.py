@@ -187,12 +187,6 @@ def test_refusals_come_before_the_model_is_loaded(
     assert steps == []
 
 
-def test_outputs_that_are_inputs_are_refused(data: Path, fashion: Path) -> None:
-    for out, what in ((data, "--data"), (fashion, "--config")):
-        said = refused("calibrate", "--data", data, "--config", fashion, "--out", out, "--force")
-        assert f"--out {out}: is the file of {what}: name another" in said
-
-
 def test_a_calibration_is_for_its_own_model(fashion: Path, tmp_path: Path) -> None:
     sha256 = hashlib.sha256((ROOT / "models" / "fashion-tiny-Q8_0.gguf").read_bytes()).hexdigest()
     colour = load_config(fashion).prompts[1]

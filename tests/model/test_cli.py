@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import COMMAND, refused
+from commands import COMMAND
 from conftest import MakeModel
 
 from qcls_gguf.config.schema import ModelConfig
@@ -72,26 +72,6 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
     assert "not valid UTF-8" in invalid["error"]
     assert "more than 8192 bytes" in long["error"]
     assert b"qcls-gguf: '\\xff\\xfe': line 2 is not valid UTF-8" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--config", "missing.yaml"], 2, "missing.yaml: the configuration cannot be read"),
-        (["--queries", "missing.txt"], 2, "--queries missing.txt: no such file"),
-        (["--queries", __file__, "--query-column", "sku", "-m", "no-such.gguf"], 2, "has no column 'sku'"),
-        (["--model", "a.gguf", "--hf-repo", "b/c"], 2, "--model and --hf-repo are both given"),
-        (["-ngl", "many"], 2, "--n-gpu-layers: 'many' should be a whole number, or 'auto' or 'all'"),
-        (["--queries", ""], 2, ""),
-        (["--format", "xml"], 2, "'--format' / '-f': 'xml' is not one of 'table'"),
-        (["--model", "missing.gguf"], 3, "missing.gguf"),
-        (["-hf", "no-slash"], 2, "no-slash"),
-        (["--top", "2", "-f", "csv"], 2, "--top is not for --format csv"),
-        (["--query-column", "title"], 2, "--query-column, --input-format, … are for --queries"),
-    ],
-)
-def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str) -> None:
-    assert words in refused("run", "--query", "x", *arguments, code=code)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
-from commands import invoked, printed
+from commands import printed
 from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
 from peer_servers import PeerServer
@@ -108,31 +108,6 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
     assert record["absent"] == []
     assert record["environment"]["n_threads"] == 1
     assert set(re.findall(r"""(?:src|href)="?(.{5})""", page)) <= {"data:"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--method", "ollama"], 1, "ollama absent: no server: give its URL as --ollama"),
-        (["--method", "llama-server"], 1, "as --llama-server, started with llama-server --model "),
-        (["--method", "cappr"], 2, "--method cappr: was removed: its probabilities are those of our scoring `mean`"),
-        (["--method", "nave"], 2, "--method nave: is not one of qcls, naive, prefix"),
-        (["--ollama-model", "x"], 2, "--ollama and --ollama-model belong together"),
-        (
-            ["--method", "ollama", "--ollama", "127.0.0.1:1", "--ollama-model", "x"],
-            1,
-            "not a server's address: it is no",
-        ),
-        (["--queries", os.devnull], 2, "there is no query to compare with"),
-        (["--method", "qcls", "--query", "dress " * 300], 2, "more than runtime.max_query_tokens: 256"),
-    ],
-)
-def test_the_command_says_what_is_wrong(arguments: list[str], code: int, message: str) -> None:
-    given = [*arguments, *([] if {"--query", "--queries"} & {*arguments} else ["--query", "red dress"])]
-    config = str(config_path("mission"))
-    done = invoked("compare", "--quiet", "--rounds", "1", "--config", config, *given)
-    assert done.exit_code == code
-    assert message in " ".join((done.stdout + done.stderr).split())
 
 
 @contextmanager

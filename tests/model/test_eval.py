@@ -119,21 +119,6 @@ def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path
     assert found["prompts"] == clean["prompts"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--data", "missing.jsonl"], 2, "missing.jsonl: no such file"),
-        (["--data", "DATA", "--scoring", "tre"], 2, "--scoring: 'tre'"),
-        (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
-        (["--data", "DATA", "--resume", "a"], 2, "--resume was removed: every row is scored again; give fewer rows"),
-    ],
-)
-def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str, data: Path) -> None:
-    assert words in refused(
-        "eval", *[str(data) if argument == "DATA" else argument for argument in arguments], code=code
-    )
-
-
 def test_scores_that_are_not_finite_are_counted_and_named(
     make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
 ) -> None:

@@ -82,22 +82,6 @@ def test_several_prompts_share_all_but_their_last_words(chat_model: Path, tmp_pa
     assert longer - fed == single, "a query is fed once for both prompts"
 
 
-def test_a_source_is_needed_and_sources_exclude_each_other(tmp_path: Path) -> None:
-    out = str(tmp_path / "x.yaml")
-    for arguments, words in (
-        ([], "give --labels NAME=LABEL,… or --data FILE"),
-        (["--labels", "a=b,c", "--data", "rows.csv"], "--labels and --data are both given"),
-        (["--from", "mission"], "--from was removed: copy the configuration"),
-        (["--labels", "a=b,c", "--label-column", "x"], "--query-column, --label-column, … are for --data"),
-        (["--labels", "a=b,c", "-m", "a", "-hf", "b/c"], "--model and --hf-repo are both given"),
-        (["--labels", "a=b,c", "--family", "lfm2"], "--family was removed"),
-    ):
-        code, said = init(*arguments, "--out", out)
-        assert code == 2
-        assert words in said
-    assert not Path(out).exists()
-
-
 @pytest.mark.parametrize(
     ("change", "labels"),
     [({}, LABELS), ({"cue": "Answer:"}, LABELS), ({"has_rules": False}, LABELS[::-1]),

@@ -45,25 +45,6 @@ def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     assert label("--overwrite").n_rows == 4
 
 
-def test_a_part_is_two_numbers(tmp_path: Path) -> None:
-    for part in ("2", "0/2", "3/2", "a/b", "1/-2"):
-        done = invoked("label", "in.csv", "--out", tmp_path, "--part", part)
-        assert done.exit_code == 2
-        assert f"--part {part}: give two numbers, the first one at most the second, as in 2/4" in done.stderr
-
-
-def test_what_no_row_of_is_labelled_is_a_failure_and_wrong_columns_and_outputs_are_usage(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", [None, " "])
-    for arguments, code, words in (
-        (["--out", "a"], 1, ""),
-        (["--out", "out.xlsx"], 2, "name a file that ends in .parquet, .csv, .tsv, .jsonl, or a folder"),
-        (["--out", "b", "--query-column", "text"], 2, "no column 'text': the columns are 'id', 'query'; name the one"),
-    ):
-        done = invoked("label", path, "--config", CONFIG, "--out", tmp_path / arguments[1], *arguments[2:])
-        assert done.exit_code == code
-        assert words in done.stderr
-
-
 SIZE = 4
 LONG = [" ".join(["wool coat"] * n) for n in (30, 60, 100)]
 """of which several do not fit one decode"""

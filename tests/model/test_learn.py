@@ -153,21 +153,6 @@ def test_contradictions_are_counted(config: Path, tmp_path: Path) -> None:
     assert record["n_contradictions"] == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--prompt", "colour"], "is no prompt of the configuration"),
-        (["--common-text", "no slot"], "needs exactly one {query}"),
-    ],
-)
-def test_refused_before_anything_is_computed(
-    arguments: list[str], message: str, config: Path, data: Path, tmp_path: Path
-) -> None:
-    code, record, said = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz", *arguments)
-    assert (code, record) == (2, None)
-    assert message in said
-
-
 def test_more_rows_than_memory_should_hold_are_left_out(
     config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,25 +25,6 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["run", "--input=texts.txt"], "--input was removed: use --queries"),
-        (["bench", "-i", "texts.txt"], "-i was removed: use --queries"),
-        (["label", "a.csv", "--column", "text"], "--column was removed: use --query-column"),
-        (["label", "a.csv", "--out", "b", "--summary", "json"], "--summary was removed: use --format"),
-    ],
-)
-def test_an_option_that_was_replaced_is_refused_with_the_new_one(arguments: list[str], line: str) -> None:
-    assert refused(*arguments) == f"qcls-gguf: {line}\n"
-
-
-def test_a_removed_command_and_a_changed_option_say_what_there_is() -> None:
-    assert "watch was removed: label new rows now and then" in refused("watch", "x", "--any")
-    assert "is not one of 'table', 'json'" in (said := refused("label", "a", "--out", "b", "--format", "csv"))
-    assert "the format of the output is --output-format" in said
-
-
 def test_what_was_removed_is_told_for_two_versions_and_is_not_there() -> None:
     until = re.search(r"told until version (\d+)\.(\d+)", REMOVED[0])
     assert until
