@@ -38,7 +38,7 @@ REFUSED = (
     ("eval --data rows.jsonl --resume a", 2, "--resume was removed: every row is scored again; give fewer rows"),
     ("calibrate", 2, "give --data FILE with labelled queries, or --queries FILE"),
     ("calibrate --queries a --data b", 2, "--queries and --data are both given"),
-    ("calibrate --data rows.jsonl --out rows.jsonl --force", 2, "--out rows.jsonl: is the file of --data: name another"),
+    ("calibrate --data rows.jsonl --out rows.jsonl --force", 2, "--out rows.jsonl: is the file of --data"),
     ("calibrate -c c.yaml --data rows.jsonl --out c.yaml --force", 2, "--out c.yaml: is the file of --config: name"),
     ("learn -c mission --data rows.jsonl --out h --prompt colour", 2, "is no prompt of the configuration"),
     ("learn -c mission --data rows.jsonl --out h --common-text 'no slot'", 2, "needs exactly one {query}"),
@@ -53,18 +53,20 @@ REFUSED = (
     ("label a --out b --format csv", 2, "is not one of 'table', 'json'"),
     ("label in.parquet --out a", 1, ""),
     ("label in.parquet --out out.xlsx", 2, "name a file that ends in .parquet, .csv, .tsv, .jsonl, or a folder"),
-    ("label in.parquet --out b --query-column text", 2, "no column 'text': the columns are 'id', 'query'; name the one"),
-    *((f"label a --out b --part {part}", 2, f"--part {part}: give two numbers, the first one at most the second")
-      for part in ("2", "0/2", "3/2", "a/b", "1/-2")),
+    ("label in.parquet --out b --query-column text", 2, "no column 'text': the columns are 'id', 'query'"),
+    *(
+        (f"label a --out b --part {part}", 2, f"--part {part}: give two numbers, the first one at most the second")
+        for part in ("2", "0/2", "3/2", "a/b", "1/-2")
+    ),
     ("compare -q x --method ollama", 1, "ollama absent: no server: give its URL as --ollama"),
     ("compare -q x --method llama-server", 1, "as --llama-server, started with llama-server --model "),
-    ("compare -q x --method cappr", 2, "--method cappr: was removed: its probabilities are those of our scoring `mean`"),
+    ("compare -q x --method cappr", 2, "--method cappr: was removed: its probabilities are those of our scoring"),
     ("compare -q x --method nave", 2, "--method nave: is not one of qcls, naive, prefix"),
     ("compare -q x --ollama-model x", 2, "--ollama and --ollama-model belong together"),
     ("compare -q x --method ollama --ollama 127.0.0.1:1 --ollama-model x", 1, "not a server's address: it is no"),
     ("compare --queries empty.txt", 2, "there is no query to compare with"),
     (f"compare --method qcls -q '{'dress ' * 300}'", 2, "more than runtime.max_query_tokens: 256"),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
