@@ -18,7 +18,7 @@ from ..engine.capacity import N_UNTIL_CAPTURED, shapes
 from ..engine.engine import Engine
 from ..engine.open import Compiled, compile_config, open_engine, open_model
 from ..engine.prefix_cache import Prefix
-from ..engine.prefix_file import PrefixFile, hold_prefixes
+from ..engine.prefix_file import hold_prefixes
 from ..engine.resources import LEAST_FREE_BYTES
 from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from ..model import Model, OpenModels
@@ -118,20 +118,11 @@ def start(prepared: Prepared, make: MakeHandle[H]) -> H:
 
     Raises ConfigError or ModelError, after closing what it opened, and the model if it was opened for this.
     """
-    try:
-        return _started(prepared, make)
-    except BaseException as e:
-        prepared.close()
-        if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet, so the model is the cause
-            raise ModelError(f"{prepared.model.path}: {e}") from e
-        raise
-
-
-def _started(prepared: Prepared, make: MakeHandle[H]) -> H:
     config, prompts, calibration, heads = prepared.compiled
     model, ledger = prepared.model, prepared.ledger
-    engine = open_engine(model, config.runtime, prompts, ledger)
+    engine = None
     try:
+        engine = open_engine(model, config.runtime, prompts, ledger)
         held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime.max_query_tokens, model.n_gpu_layers)[0])
         sha256 = model.sha256()
@@ -140,17 +131,29 @@ def _started(prepared: Prepared, make: MakeHandle[H]) -> H:
         core = Core(engine, _model_info(model), config)
         handle = make(core, held)
         core.add(handle)
-        _warm_up(handle, prefix_file)
+        try:
+            _warm_up(handle)
+        except ScoreError as e:
+            if prefix_file is None:
+                raise
+            # The engine has already computed the prefixes in use again.
+            prefix_file.warn(f"its cells give no scores ({e})")
+            prefix_file.discard()
+            _warm_up(handle)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
         handle.calibrate(calibration)
         if queries := content_free_queries(prompts.settings):
             ledger.step("priors", counted(len(queries), "content-free query", "content-free queries"))
         core.start()
-    except BaseException:
-        engine.close()
+        return handle
+    except BaseException as e:
+        if engine is not None:
+            engine.close()
+        prepared.close()
+        if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet, so the model is the cause
+            raise ModelError(f"{model.path}: {e}") from e
         raise
-    return handle
 
 
 def _model_info(model: Model) -> ModelInfo:
@@ -171,20 +174,7 @@ def _model_info(model: Model) -> ModelInfo:
     )
 
 
-def _warm_up(handle: PromptHandle, prefix_file: PrefixFile | None) -> None:
-    """Warm up. prefix_file: the file that prefixes were read from; if their cells give no scores, it is removed."""
-    try:
-        _run_decodes(handle)
-    except ScoreError as e:
-        if prefix_file is None:
-            raise
-        # The engine has already computed the prefixes in use again.
-        prefix_file.warn(f"its cells give no scores ({e})")
-        prefix_file.discard()
-        _run_decodes(handle)
-
-
-def _run_decodes(handle: PromptHandle) -> None:
+def _warm_up(handle: PromptHandle) -> None:
     """Run decodes like those of requests, because kernels load and graphs are built and captured at first uses."""
     core, templates = handle.core, handle.templates
     engine, runtime = core.engine, core.config.runtime

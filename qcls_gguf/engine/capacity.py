@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..config.schema import MAX_SEQ, RuntimeConfig
 from ..config.words import counted
 from ..errors import CapacityError, ConfigError
+from ..native import ContextLimits
 from ..plan.decodes import Capacity
 from ..prompts.prompt_set import PromptSet
 
@@ -37,20 +36,6 @@ _QUESTION_PREFIXES = 16
 """runtime.question_prefixes: auto"""
 _QUESTION_STATE_BYTES = 256 << 20
 """Default limit of memory for the recurrent states of prefixes that are added at run time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The sizes of a context; see llama.cpp for n_ctx, n_batch and n_seq_max."""
-
-    n_ctx: int
-    n_batch: int
-    n_seq_max: int
-    n_outputs_max: int
-    n_leaf_seqs: int
-    """sequences for the leaves of token trees; the others hold prefixes"""
-    n_state_seqs: int = 0
-    """sequences that keep states of recurrent layers, where the model has such"""
 
 
 def shapes(max_query_tokens: int, n_gpu_layers: int) -> tuple[int, int]:
@@ -121,8 +106,9 @@ def limits(
     state_bytes: int = 0,
     decides: bool = False,
     walks_trees: bool = False,
-) -> Limits:
-    """The context that a prompt set needs, with what questions at run time need.
+) -> tuple[ContextLimits, int]:
+    """(the sizes of the context that a prompt set needs, with what questions at run time need; how many of its
+    sequences are for the leaves of token trees: the others hold prefixes).
 
     n_ctx_short: for a model with two sets of RoPE factors, the largest cache in cells with which llama.cpp uses the
     short factors (it looks at the size of the cache, not of a sequence: get_rope_factors in src/llama-model.cpp); None
@@ -169,14 +155,14 @@ def limits(
     if runtime.question_prefixes == "auto":  # llama.cpp has no more sequences than tokens in a batch
         n_more = min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
         n_seqs = min(n_seqs + n_more, _most_seqs(runtime), n_batch)
-    return Limits(
+    sizes = ContextLimits(
         n_ctx=n_ctx,
         n_batch=n_batch,
         n_seq_max=n_seqs,
         n_outputs_max=max(n_seqs, n_outputs, min(n_batch, _DECISION_TOKENS) if decides else 0),
-        n_leaf_seqs=n_leaf_seqs,
         n_state_seqs=n_seqs - n_leaf_seqs if walks_trees else n_seqs,
     )
+    return sizes, n_leaf_seqs
 
 
 def _most_seqs(runtime: RuntimeConfig) -> int:

@@ -195,21 +195,18 @@ def _settings(
 ) -> tuple[ContextSettings, int]:
     """The settings of a context, and how many of its sequences are for the leaves of token trees."""
     facts, decides = model.facts, model.header.decision_kind is not None
-    walks_trees = bool(facts.walks_trees)
-    size = limits(runtime, prompts, facts.n_ctx_train, model.n_ctx_short, facts.state_bytes, decides, walks_trees)
+    sizes, n_leaf_seqs = limits(
+        runtime, prompts, facts.n_ctx_train, model.n_ctx_short, facts.state_bytes, decides, facts.walks_trees
+    )
     settings = ContextSettings(
-        n_ctx=size.n_ctx,
-        n_batch=size.n_batch,
-        n_seq_max=size.n_seq_max,
-        n_state_seqs=size.n_state_seqs,
-        n_outputs_max=size.n_outputs_max,
+        **sizes,  # type: ignore[typeddict-item]  # which has defaults for the others
         n_threads=n_threads,
         flash_attn=flash_attention(runtime, model.n_gpu_layers),
         batch_invariant=runtime.batch_invariant,
         kv_type=runtime.kv_type,
         label_tokens=prompts.label_tokens if prompts.exact else None,
     )
-    return settings, size.n_leaf_seqs
+    return settings, n_leaf_seqs
 
 
 def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:

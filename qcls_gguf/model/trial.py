@@ -56,7 +56,6 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
     layers = map(str, placed.gpu_layers)
     arguments = [str(path), str(attention), runtime.kv_type, str(file.n_first), *layers]
     command = [str(library_folder() / "qcls-trial"), *arguments]
-    why_not_run = None
     try:
         pipe = subprocess.PIPE
         with (
@@ -68,17 +67,16 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
             finally:
                 process.kill()
         code = process.returncode
-        if code > 0 and code != _REFUSED:
-            why_not_run = _shown(complaint) or f"exit code {code}"
     except subprocess.TimeoutExpired:
         raise ModelError(
             f"{path}: llama.cpp did not load it and decode within {limit_s:.0f} s, when it was tried in a process of "
             "its own: fetch the file again, or set runtime.try_model to false where that is how long it takes"
         ) from None
     except OSError as e:
-        why_not_run = e.strerror
-    if why_not_run:
-        warnings.warn(f"{path} is loaded untried: {command[0]} did not run: {why_not_run}", stacklevel=2)
+        code, complaint = 1, str(e.strerror)
+    if code > 0 and code != _REFUSED:
+        why = _shown(complaint) or f"exit code {code}"
+        warnings.warn(f"{path} is loaded untried: {command[0]} did not run: {why}", stacklevel=2)
         return
     if code == _REFUSED:
         raise ModelError(f"{path}: {with_remedy(_shown(said))}")

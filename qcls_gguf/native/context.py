@@ -47,13 +47,21 @@ class ContextMemory:
         return f"{gib[0]:.2f} GiB of cache and states, {gib[1]:.2f} GiB of compute buffers"
 
 
-class ContextSettings(TypedDict):
-    """How a context is opened: its limits, as llama.cpp names them, and what it computes with."""
+class ContextLimits(TypedDict):
+    """The sizes of a context; see llama.cpp for n_ctx, n_batch and n_seq_max."""
 
     n_ctx: int
     n_batch: int
     n_seq_max: int
     n_outputs_max: int
+    n_state_seqs: NotRequired[int]
+    """of how many sequences recurrent layers keep states at once; 0: of all, as by default. Where the model walks
+    trees, decodes that are trimmed afterwards write only those of sequences that keep some"""
+
+
+class ContextSettings(ContextLimits):
+    """How a context is opened: its sizes, and what it computes with."""
+
     n_threads: int
     hidden_only: NotRequired[bool]
     """rows are final-norm hidden states, as by default; else logits (stock llama.cpp)"""
@@ -67,9 +75,6 @@ class ContextSettings(TypedDict):
     batch_invariant: NotRequired[bool]
     """a token's row does not depend on what else is decoded with it; this needs attention to visible cells on CUDA
     devices, and weights that this project's kernels can multiply"""
-    n_state_seqs: NotRequired[int]
-    """of how many sequences recurrent layers keep states at once; 0: of all, as by default. Where the model walks
-    trees, decodes that are trimmed afterwards write only those of sequences that keep some"""
     kv_type: NotRequired[str]
     """f16 by default"""
 

@@ -267,16 +267,16 @@ class AnswerMaker:
 
         winners: the label of every prompt that its scoring finds most probable.
         """
-        all_joint, all_mean = exact.joint[query].tolist(), exact.mean[query].tolist()
-        label_mass = exact.label_mass[query].tolist()
         audits: list[Audit | None] = []
+        of_query = (scores[query].tolist() for scores in exact)
+        all_joint, all_mean, label_mass = of_query
         columns = zip(self._is_exact, self._slices, label_mass, self._labels, winners, strict=True)
         for is_exact, span, mass, labels, winner in columns:
-            joint, mean = all_joint[span], all_mean[span]
+            joint, mean = tuple(all_joint[span]), tuple(all_mean[span])
             joint_label, mean_label = (labels[scores.index(max(scores))] for scores in (joint, mean))
             audit = Audit(
-                joint=tuple(joint),
-                mean=tuple(mean),
+                joint=joint,
+                mean=mean,
                 label_mass=mass,
                 joint_label=joint_label,
                 mean_label=mean_label,

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from made_prompts import made_prompt
 
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.engine.capacity import Limits, check_capacity, limits, shapes
+from qcls_gguf.engine import capacity
+from qcls_gguf.engine.capacity import check_capacity, shapes
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import is_scarce, placement, weights_of
@@ -26,6 +28,11 @@ MAX_SEQ = 256
 """Of the contexts here, so that labels for so many are quickly made."""
 TWO_WORDS = ((1,), (2,))
 LIGHT = ((1, 2), (1, 3), (4,))
+
+
+def limits(*setup: Any, **more: Any) -> SimpleNamespace:
+    sizes, n_leaf_seqs = capacity.limits(*setup, **more)
+    return SimpleNamespace(**sizes, n_leaf_seqs=n_leaf_seqs)
 
 
 def prompt_of(
@@ -113,7 +120,7 @@ FORKS = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(9
 def test_one_less_than_is_needed_is_refused(
     prompts: list[Prompt], settings: dict[str, int], limit: str, least: int, message: str
 ) -> None:
-    def found(n: int) -> Limits:
+    def found(n: int) -> SimpleNamespace:
         config = runtime(**{"max_query_tokens": 1, "n_seq_max": MAX_SEQ, **settings, limit: n})
         return limits(config, set_of(prompts, [len(prompt.stable) for prompt in prompts]), 0)
 
