@@ -38,6 +38,14 @@ class LabelTokens(Record):
     n_fed: int = Field(description="of these, from the first on, those that a request feeds to tell labels apart")
 
 
+class LabelNode(Record):
+    """A token that labels have in common, up to there."""
+
+    text: str = Field(description="its text; empty before the first")
+    label: str | None = Field(description="the label that ends with it")
+    children: tuple[LabelNode, ...] = Field(description="the tokens that may follow")
+
+
 class HeadInspection(Record):
     """The learnt head that answers a prompt instead of its labels' texts."""
 
@@ -143,7 +151,7 @@ class ShownPrompt(Record):
     n_cached: int = Field(description="tokens that are cached")
     n_fed: int = Field(description="tokens that the query's request feeds, without those of labels")
     tokens: tuple[ShownToken, ...] = Field(description="all of them, in order, with those that the tokenizer adds")
-    labels: tuple[LabelTokens, ...] = Field(description="what may follow the last token")
+    labels: LabelNode = Field(description="what may follow the last token, as a tree")
 
 
 class ShownPrompts(Record):
@@ -281,6 +289,19 @@ def label_tokens(prompt: Prompt, tokenizer: Tokenizer) -> tuple[LabelTokens, ...
     return tuple(found)
 
 
+def label_tree(labels: Sequence[LabelTokens], depth: int = 0) -> LabelNode:
+    """Labels of which the first tokens, so many, are the same."""
+    following: dict[int, list[LabelTokens]] = {}
+    for label in labels:
+        if len(label.tokens) > depth:
+            following.setdefault(label.tokens[depth].token, []).append(label)
+    return LabelNode(
+        text=labels[0].tokens[depth - 1].text if depth else "",
+        label=next((label.label for label in labels if len(label.tokens) == depth), None),
+        children=tuple(label_tree(several, depth + 1) for several in following.values()),
+    )
+
+
 def _tokens(tokenizer: Tokenizer, tokens: Sequence[int]) -> tuple[Token, ...]:
     return tuple(Token(token=token, text=_text(tokenizer, token)) for token in tokens)
 
@@ -321,5 +342,5 @@ def _shown_prompt(prompt: Prompt, tokenizer: Tokenizer, query: str) -> ShownProm
             )
             for place, token in enumerate(tokens)
         ),
-        labels=label_tokens(prompt, tokenizer),
+        labels=label_tree(label_tokens(prompt, tokenizer)),
     )

@@ -11,7 +11,7 @@ from rich.text import Text
 from ..config.prompt import LikelyMistake
 from ..config.words import counted, listed, printable, printable_lines, shown
 from ..report.document import TEXT, Document, Paragraph, Part, Section, Table, facts, measured, percent
-from .inspect import Inspection, LabelTokens, PromptInspection, ShownPrompt, ShownPrompts, Token
+from .inspect import Inspection, LabelNode, LabelTokens, PromptInspection, ShownPrompt, ShownPrompts, Token
 
 _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
 _LEAST_STOCK = 0.1
@@ -116,6 +116,13 @@ def _labels(labels: Sequence[LabelTokens]) -> str:
     return listed(texts, "label")
 
 
+def _spelt(node: LabelNode) -> Iterator[str]:
+    """The tokens of the labels below a node."""
+    text = _visible(node.text)
+    yield from [text] * (node.label is not None)
+    yield from (f"{text} {rest}".strip() for child in node.children for rest in _spelt(child))
+
+
 def _sequence(tokens: tuple[Token, ...]) -> str:
     return " ".join(_visible(token.text) for token in tokens) or "nothing"
 
@@ -141,4 +148,4 @@ def _shown_prompt(prompt: ShownPrompt) -> Iterator[RenderableType]:
         shown = [token for token in prompt.tokens if token.is_cached is cached]
         tokens = [(_visible(token.text), f"{style}{f' {_CONTROL}' * token.is_control}") for token in shown]
         yield Text.assemble(title, *(part for token in tokens for part in (" ", token)))
-    yield Text(f"labels {_labels(prompt.labels)}", _LABEL)
+    yield Text(f"labels {listed(list(_spelt(prompt.labels)), 'label')}", _LABEL)

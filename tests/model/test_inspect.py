@@ -14,6 +14,7 @@ from rich.console import Console
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig
 from qcls_gguf.inspection.inspect import (
     Inspection,
+    LabelNode,
     LabelTokens,
     ShownPrompts,
     inspect_classifier,
@@ -33,6 +34,13 @@ PROMPTS = [
         label_end="<|im_start|>",
     ),
 ]
+
+
+def spelt(node: LabelNode, before: str = "") -> Iterator[tuple[str, str]]:
+    """The labels of a tree, and what their tokens spell."""
+    text = before + node.text
+    yield from [(node.label, text)] if node.label is not None else []
+    yield from (pair for child in node.children for pair in spelt(child, text))
 
 
 def of_labels(labels: tuple[LabelTokens, ...]) -> dict[str, tuple[list[str], int]]:
@@ -182,7 +190,8 @@ def test_tokens_and_parts_are_what_is_cached_and_fed(classifier: Classifier, que
         control = [token.text for token in prompt.tokens if token.is_control]
         assert control == [bos, "<|im_start|>", "<|im_end|>", "<|im_start|>"]  # the query's own stays text
     counts = classifier.classify(query).counts
-    assert counts.n_tokens_new <= sum(prompt.n_fed + len(prompt.labels) for prompt in shown.prompts)
+    assert counts.n_tokens_new <= sum(prompt.n_fed + len(LABELS) for prompt in shown.prompts)
+    assert all(list(spelt(prompt.labels)) == [(label, f" {label}") for label in LABELS] for prompt in shown.prompts)
 
 
 def drawn(shown: ShownPrompts, *, colour: bool) -> str:
