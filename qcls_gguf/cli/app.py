@@ -19,11 +19,9 @@ from ..errors import ConfigError
 from ..version import __version__
 from .init import init
 from .inspect import inspect_config, models, schema
-from .label import label
 from .labelled import calibrate, evaluate, learn
 from .measured import bench, compare
-from .run import run
-from .serve import serve
+from .run import label, run, serve
 from .terminal import OPTIONS, exit_codes
 
 

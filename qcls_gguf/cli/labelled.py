@@ -181,19 +181,9 @@ def learn(
 
     settings = o.configured(ctx.params)
     check_outputs({"--out": out}, {"--data": data, "--config": settings.path}, force=force)
-    columns = o.columns(ctx.params)
+    rows: Any = {"names": names or (), "columns": o.columns(ctx.params), "skip_bad": skip_bad}
     with long_work(offline, quiet) as opener:
-        record, content = learnt(
-            settings,
-            data,
-            opener,
-            names=names or (),
-            columns=columns,
-            skip_bad=skip_bad,
-            common=common,
-            depths=depths or (),
-            seed=seed,
-        )
+        record, content = learnt(settings, data, opener, common=common, depths=depths or (), seed=seed, **rows)
     why_not = "no head is better than the prompts"
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]
     file = None if content is None else ("--out", out, content)

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Literal
 
-from rich.cells import cell_len
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Group
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..config.scoring import JOINT, MEAN
@@ -25,10 +23,8 @@ from .record import json_text
 Format = Literal["table", "json", "jsonl", "labels", "csv", "tsv"]
 BLANK = "blank line"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_BAR_CELLS = 12
+_BAR_CELLS, _NUMBER_CELLS = 12, 6
 _GAP = "  "
-_LEAST_FOR_OTHERS = 36
-"""with fewer columns beside name, label and bar, an answer has no bar, and the other labels stand below it"""
 
 
 class AnswerWriter:
@@ -57,7 +53,7 @@ class AnswerWriter:
         result = answer if isinstance(answer, Result) else None
         match self._kind:
             case "table" if result:
-                self._console.print(result_table(result, self._n_top or 0, width=self._console.width))
+                self._console.print(result_table(result, self._n_top or 0))
             case "table":
                 if answer is None:
                     self._console.print(f"(line {line.number} is blank)\n", style="dim")
@@ -98,44 +94,30 @@ class AnswerWriter:
             print("\n]" if self._n_written else "[]", flush=True)
 
 
-def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
-    """One query's answer: a row a prompt with its winner and the next labels, then times and counts.
-
-    n_top: labels of a prompt that are shown, 0: all; width: of the terminal, in columns: no number is cut, however few
-    there are.
+def result_table(result: Result, n_top: int) -> Group:
+    """One query's answer: by prompt the label, a bar, its probability, the next labels and the audit; then times and
+    counts. n_top: labels of a prompt that are shown, 0: all.
     """
     title = Text.assemble((printable(result.query) or "(empty query)", "bold"), f"  {result.total_ms:.2f} ms")
+    numbers = (
+        Column(no_wrap=True, min_width=_NUMBER_CELLS),
+        Column(min_width=_NUMBER_CELLS, overflow="fold"),
+    )  # none is cut
+    grid = Table.grid(*(Column(overflow="fold") for _ in range(3)), *numbers, padding=(0, len(_GAP), 0, 0))
+    for answer in result.results:
+        label = Text(printable(answer.label), "bold yellow" if answer.abstained else "bold")
+        others, share = Group(*_other_labels(answer, n_top)), f"{percent(answer.probability):>6}"
+        grid.add_row(
+            Text(printable(answer.prompt), "dim"), label, Text(bar(answer.probability), "green"), share, others
+        )
     counts = result.counts
-    numbers = [
+    told = [
         *(counted(counts.n_decodes, "decode"), f"{counts.n_tokens_new} tokens new"),
         *(f"{counts.n_tokens_cached} cached", counted(counts.n_positions, "position")),
         *([f"{counted(result.n_chars_cut, 'character')} of a long query left out"] if result.n_chars_cut else []),
     ]
     times = _GAP.join(f"{stage} {ms:.2f}" for stage, ms in result.stage_ms.items())
-    return Group(
-        title,
-        *_answers(result, n_top, width),
-        Text(f"ms: {times}", "dim"),
-        Text(", ".join(numbers), "dim"),
-        Text(),
-    )
-
-
-def _answers(result: Result, n_top: int, width: int) -> Iterator[RenderableType]:
-    """By prompt name, label, bar and probability; beside or below them the next labels and the audit."""
-    names = [printable(answer.prompt) for answer in result.results]
-    labels = [printable(answer.label) for answer in result.results]
-    n_head = max(map(cell_len, names)) + max(map(cell_len, labels)) + _BAR_CELLS
-    grid = Table.grid(padding=(0, len(_GAP), 0, 0))
-    for answer, name, label in zip(result.results, names, labels, strict=True):
-        style = "bold yellow" if answer.abstained else "bold"
-        others, share = Group(*_other_labels(answer, n_top)), f"{percent(answer.probability):>6}"
-        if width - n_head >= _LEAST_FOR_OTHERS:
-            grid.add_row(Text(name, "dim"), Text(label, style), Text(bar(answer.probability), "green"), share, others)
-        else:
-            yield Text.assemble((name + _GAP, "dim"), (label + _GAP, style), share)
-            yield Padding(others, (0, 0, 0, len(_GAP)))
-    yield grid
+    return Group(title, grid, Text(f"ms: {times}", "dim"), Text(", ".join(told), "dim"), Text())
 
 
 def _other_labels(answer: PromptResult, n_top: int) -> Iterator[Text]:
