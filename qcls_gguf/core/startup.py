@@ -171,6 +171,7 @@ def _model_info(model: Model) -> ModelInfo:
         backend=build.backend,
         package_version=__version__,
         n_lane_ordered=model.facts.n_lane_ordered,
+        stock_types=model.stock_types,
     )
 
 

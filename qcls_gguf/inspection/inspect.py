@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pydantic import Field
 
@@ -12,8 +11,7 @@ from ..config.fitted import Head
 from ..config.prompt import SLOT, LikelyMistake
 from ..config.schema import MAX_SEQ, chosen_prompts
 from ..config.scoring import Scoring
-from ..model.header import TensorInfo
-from ..native.device import OWN_TYPES, instruction_sets
+from ..native.device import instruction_sets
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
@@ -125,7 +123,6 @@ class Inspection(Record):
 
     config: str | None = Field(description="the configuration's file")
     model: ModelInfo
-    stock_types: dict[str, float] = Field(description="types of weights for llama.cpp's own kernels, by their share")
     instruction_sets: tuple[str, ...] = Field(description="that the code for the CPU was compiled for, such as AVX2")
     startup_ms: dict[str, float] = Field(description="by step of the start-up")
     context: ContextSizes
@@ -185,7 +182,6 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     return Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
-        stock_types=stock_types(tokenizer.file.tensors.values(), bool(classifier.model.n_gpu_layers)),
         instruction_sets=instruction_sets(),
         startup_ms=classifier.startup_ms,
         context=ContextSizes(
@@ -211,18 +207,6 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         prompts=inspected,
         warnings=classifier.warnings,
     )
-
-
-def stock_types(tensors: Iterable[TensorInfo], on_gpu: bool) -> dict[str, float]:
-    """The types of a file's matrices that this project's kernels do not multiply by, with their share of the bytes."""
-    from gguf import GGMLQuantizationType  # takes long to load
-
-    n_bytes: Counter[str] = Counter()
-    for tensor in tensors:
-        if len(tensor.shape) > 1 and tensor.name.startswith("blk."):
-            n_bytes[GGMLQuantizationType(tensor.ggml_type).name] += tensor.n_bytes
-    with_kernels = OWN_TYPES["GPU" if on_gpu else "CPU"]
-    return {name: n / n_bytes.total() for name, n in n_bytes.most_common() if name not in with_kernels}
 
 
 def _costs(request: Request, prompts: Sequence[PromptInspection]) -> tuple[Cost, ...]:

@@ -10,12 +10,11 @@ from rich.text import Text
 
 from ..config.prompt import LikelyMistake
 from ..config.words import counted, listed, printable, printable_lines, shown
+from ..model.placement import stock_text
 from ..report.document import TEXT, Document, Paragraph, Part, Section, Table, facts, measured, percent
 from .inspect import Inspection, LabelNode, LabelTokens, PromptInspection, ShownPrompt, ShownPrompts, Token
 
 _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
-_LEAST_STOCK = 0.1
-"""the share of weights from which on a type without kernels of this project is named"""
 
 
 def inspection_document(inspection: Inspection) -> Document:
@@ -45,14 +44,12 @@ def _facts(inspection: Inspection) -> dict[str, str]:
     if request.n_decodes_longest is not None:
         decodes = counted(request.n_decodes_longest, "decode")
         longest = f"{request.n_longest} tokens: {request.n_tokens_longest} fed in {decodes}"
-    stock = {name: share for name, share in inspection.stock_types.items() if share >= _LEAST_STOCK}
-    kernels = ", ".join(f"{name} ({share:.0%} of the weights)" for name, share in stock.items())
     now, *others = inspection.costs
     cheaper = ", ".join(f"{cost.n_tokens} ({cost.share:.0%}) {cost.what}" for cost in others)
     return {
         "model": f"{Path(model.path).name}, {model.description}, {model.device}",
         "CPU code": " ".join(inspection.instruction_sets) or "no special instruction set",
-        **({"kernels": f"llama.cpp's for {kernels}: a file of Q4_K_M or Q8_0 may be faster"} if stock else {}),
+        **({"kernels": kernels} if (kernels := stock_text(model.stock_types)) else {}),
         "start-up": f"{sum(startup.values()):.0f} ms: " + ", ".join(f"{name} {ms:.0f}" for name, ms in startup.items()),
         "context": f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
         f"{context.n_outputs_max} rows a decode",

@@ -17,7 +17,7 @@ from ..system.lifetimes import Closing, Ledger
 from .files import Hashing, ModelFile, OutputRows
 from .find import find_model
 from .header import DECISION_KINDS
-from .placement import Placement, gpus, placement, why_not_on_gpu, with_all_wanted
+from .placement import Placement, gpus, placement, stock_text, stock_types, why_not_on_gpu, with_all_wanted
 from .trial import try_model
 
 _RANKING = 4  # LLAMA_POOLING_TYPE_RANK in include/llama.h
@@ -131,8 +131,15 @@ class Model(Vocabulary):
             return cls.open(needed, runtime, on_load=on_load, ledger=ledger)
         where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
         first = f", {file.n_layer} of {native.facts.n_layer} layers" if native.facts.n_left_out else ""
-        ledger.step("load model", f"{native.facts.description}{first}, {where}")
-        return cls(file, placed, native, runtime, hashing)
+        model = cls(file, placed, native, runtime, hashing)
+        told = [f"{native.facts.description}{first}, {where}", stock_text(model.stock_types)]
+        ledger.step("load model", "; ".join(filter(None, told)))
+        return model
+
+    @cached_property
+    def stock_types(self) -> dict[str, float]:
+        """The types of matrices that llama.cpp's kernels multiply by, with their share of the bytes."""
+        return stock_types(self.header.tensors.values(), self.n_gpu_layers > 0)
 
     def check_loaded(self, last_layer: int) -> None:
         """Raise ConfigError where the layers up to `last_layer` are not loaded; 0: all layers."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
 from ..config.words import counted
 from ..native import ContextMemory, Device, build_info, devices
+from ..native.device import OWN_TYPES, type_name
 from .header import TensorInfo
 
 RESERVE_BYTES = 1 << 30
@@ -20,6 +21,8 @@ _SPARE_BYTES = 1 << 29
 context keeps fewer where memory is lacking."""
 _PLENTY = 4
 """A GPU with so many times the memory of a model has room for usual contexts beside it."""
+_LEAST_STOCK = 0.1
+"""The share of weights on llama.cpp's own kernels from which on it is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +201,23 @@ def device_name(placement: Placement) -> str:
     used = used_gpus(placement) or [device for device in devices() if device.kind == "CPU"][:1]
     names = Counter(device.name for device in used)
     return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in names.items())
+
+
+def stock_types(tensors: Iterable[TensorInfo], on_gpu: bool) -> dict[str, float]:
+    """The types of a file's matrices that llama.cpp's own kernels multiply by, with their share of the bytes."""
+    n_bytes: Counter[str] = Counter()
+    for tensor in tensors:
+        if len(tensor.shape) > 1 and tensor.name.startswith("blk."):
+            n_bytes["experts" if on_gpu and len(tensor.shape) > 2 else type_name(tensor.ggml_type)] += tensor.n_bytes
+    own = OWN_TYPES["GPU" if on_gpu else "CPU"]
+    return {name: n / n_bytes.total() for name, n in n_bytes.most_common() if name not in own}
+
+
+def stock_text(stock: Mapping[str, float]) -> str:
+    """What is told of a model's `stock_types`; empty where they are few of the weights."""
+    share = sum(stock.values())
+    if share < _LEAST_STOCK:
+        return ""
+    hint = ": a file of Q4_K_M or Q8_0 may be faster" if share - stock.get("experts", 0) >= _LEAST_STOCK else ""
+    shares = ", ".join(f"{name} ({share:.0%} of the weights)" for name, share in stock.items())
+    return f"llama.cpp's kernels for {shares}{hint}"

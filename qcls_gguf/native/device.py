@@ -190,6 +190,13 @@ OWN_TYPES = {"GPU": _QUANTISED, "CPU": _QUANTISED | {"NVFP4", "F32", "F16", "BF1
 """The types of weights that this project's kernels multiply by, by the kind of device; all others llama.cpp's do."""
 
 
+def type_name(ggml_type: int) -> str:
+    """The name of a type of weights, such as Q4_K."""
+    name = library().ggml_type_name  # of a library that it is linked with
+    name.restype = ctypes.c_char_p
+    return str(name(ggml_type).decode()).upper()
+
+
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
     """These variables are in the environment inside, and what they were before afterwards."""

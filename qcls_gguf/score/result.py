@@ -130,6 +130,8 @@ class ModelInfo:
     """of qcls-gguf"""
     n_lane_ordered: int = 0
     """matrices whose weights were rearranged for the GPU's kernels: lane order"""
+    stock_types: dict[str, float] = field(default_factory=dict, hash=False)
+    """types of matrices that llama.cpp's own kernels multiply by, with their share of the bytes"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -19,10 +19,10 @@ from qcls_gguf.inspection.inspect import (
     ShownPrompts,
     inspect_classifier,
     show_prompts,
-    stock_types,
 )
 from qcls_gguf.inspection.report import inspection_document, shown_prompts_view
 from qcls_gguf.model.header import TensorInfo
+from qcls_gguf.model.placement import stock_text, stock_types
 
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>"]
 PROMPTS = [
@@ -83,12 +83,17 @@ def test_types_without_kernels_of_ours_are_named_by_their_share(open_classifier:
         for name, (n, m, kind) in shapes.items()
     ]
     assert stock_types(tensors, on_gpu=True) == stock_types(tensors, on_gpu=False) == {"Q2_K": 0.5}
+    experts = TensorInfo(name="blk.1.ffn_up_exps.weight", shape=(9, 9, 9), ggml_type=8, offset=0, n_bytes=200)
+    assert stock_types([*tensors, experts], on_gpu=True) == {"experts": 0.5, "Q2_K": 0.25}
+    assert stock_text({"Q2_K": 0.06, "Q4_0": 0.03}) == ""
+    told = "llama.cpp's kernels for experts (90% of the weights), F32 (1% of the weights)"
+    assert stock_text({"experts": 0.9, "F32": 0.01}) == told
     found = inspect_classifier(open_classifier("qwen3", PROMPTS))
-    assert found.stock_types == {}
+    assert found.model.stock_types == {}
     assert "kernels" not in render(found)
-    assert "llama.cpp's for Q2_K (14% of the weights)" in render(
-        found.model_copy(update={"stock_types": {"Q2_K": 0.14}})
-    )
+    model = dataclasses.replace(found.model, stock_types={"Q2_K": 0.14})
+    told = "llama.cpp's kernels for Q2_K (14% of the weights): a file of Q4_K_M or Q8_0 may be faster"
+    assert told in render(found.model_copy(update={"model": model}))
 
 
 def render(found: Inspection) -> str:
