@@ -139,7 +139,6 @@ def _json(body: object) -> Response:
 
 async def _asked(exchange: Exchange) -> Response:
     """The answer of the path's dialect."""
-    exchange.check_headers()
     dialect = DIALECTS[exchange.route]
     body = await exchange.read_json()
     exchange.backend = exchange.lifecycle.backend

@@ -72,18 +72,6 @@ class Exchange(Request):
         """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
         return self._by_name.get(name, b"").decode("latin-1").strip()
 
-    def check_headers(self) -> None:
-        """Take the deadline from the headers. Raises RefusedError: 400 for a wrong one, 415 for a compressed body."""
-        if text := self.header(b"x-request-timeout-ms"):
-            ms = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
-            if not 1 <= ms <= _LONGEST_TIMEOUT_MS:
-                what = f"{text[:40]!r} is not a whole number of milliseconds from 1 to {_LONGEST_TIMEOUT_MS}"
-                raise RefusedError(400, "invalid", f"x-request-timeout-ms: {what}", param="x-request-timeout-ms")
-            self.timeout_ms = ms
-        if (encoding := self.header(b"content-encoding").lower()) not in ("", "identity"):
-            what = f"content-encoding {encoding[:40]!r} is not known: send the body as it is"
-            raise RefusedError(415, "media type", what, param="content-encoding")
-
     @property
     def seconds_left(self) -> float:
         """Until the deadline; 0 or less when it has passed."""
@@ -97,7 +85,16 @@ class Exchange(Request):
     # --- the body ----------------------------------------------------------------------------------------------------
 
     async def read_json(self) -> object:
-        """The body as any JSON. Raises RefusedError (400, 408, 413, 415)."""
+        """The body as any JSON; the deadline is taken from the headers. Raises RefusedError (400, 408, 413, 415)."""
+        if text := self.header(b"x-request-timeout-ms"):
+            ms = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+            if not 1 <= ms <= _LONGEST_TIMEOUT_MS:
+                what = f"{text[:40]!r} is not a whole number of milliseconds from 1 to {_LONGEST_TIMEOUT_MS}"
+                raise RefusedError(400, "invalid", f"x-request-timeout-ms: {what}", param="x-request-timeout-ms")
+            self.timeout_ms = ms
+        if (encoding := self.header(b"content-encoding").lower()) not in ("", "identity"):
+            what = f"content-encoding {encoding[:40]!r} is not known: send the body as it is"
+            raise RefusedError(415, "media type", what, param="content-encoding")
         kind = self.header(b"content-type").partition(";")[0].strip().lower()
         if kind not in ("", JSON) and not kind.endswith("+json"):
             what = f"content-type {kind[:100]!r} is not {JSON}: send the header `content-type: {JSON}`"

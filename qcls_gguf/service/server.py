@@ -36,7 +36,13 @@ def serve(lifecycle: Lifecycle, on_ready: Callable[[str], None]) -> None:
     on_ready(address) is called when requests are answered. While the model loads `/ready` says so. Raises ConfigError
     for an address that cannot be used, and QclsError where the start fails.
     """
-    set_up_log()
+    handler = logging.StreamHandler(sys.stderr)
+    form = "time=%(asctime)s level=%(levelname)s %(message)s"
+    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S%z"))
+    for name, level in (("qcls_gguf", logging.INFO), ("uvicorn", logging.ERROR)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     with _listener(lifecycle.settings) as listener, runner:
         host, port = listener.getsockname()[:2]
@@ -195,18 +201,3 @@ class _Protocol(HttpToolsProtocol):
         if self._running is not None:
             self._running.disconnected = True
             self._running.message_event.set()
-
-
-# --- the log ---------------------------------------------------------------------------------------------------------
-
-
-def set_up_log() -> None:
-    """Let the service's lines go to standard error, and uvicorn's errors."""
-    handler = logging.StreamHandler(sys.stderr)
-    form = "time=%(asctime)s level=%(levelname)s %(message)s"
-    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S%z"))
-    for name, level in (("qcls_gguf", logging.INFO), ("uvicorn", logging.ERROR)):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
-        logger.setLevel(level)

@@ -74,12 +74,15 @@ def _with_type(item: object) -> object:
 Item = Annotated[Message | Call | CallOutput, Field(discriminator="type"), BeforeValidator(_with_type)]
 
 
-class PredicateQuestion(Strict):
+class _Asked(Strict):
+    instructions: Parts
+    name: str | None = None
+
+
+class PredicateQuestion(_Asked):
     """Is something so?"""
 
     type: Literal["predicate"]
-    instructions: Parts
-    name: str | None = None
 
 
 class Choice(Strict):
@@ -89,12 +92,10 @@ class Choice(Strict):
     description: str | None = None
 
 
-class ChoiceQuestion(Strict):
+class ChoiceQuestion(_Asked):
     """Which of some options?"""
 
     type: Literal["choice"]
-    instructions: Parts
-    name: str | None = None
     choices: Annotated[list[Choice], Field(min_length=2)]
 
 
@@ -105,12 +106,10 @@ class Level(Strict):
     description: str | None = None
 
 
-class ScoreQuestion(Strict):
+class ScoreQuestion(_Asked):
     """Which level, of ordered ones?"""
 
     type: Literal["score"]
-    instructions: Parts
-    name: str | None = None
     levels: Annotated[list[Level], Field(min_length=2)]
 
 
@@ -174,14 +173,10 @@ def _text(parts: Parts) -> str:
     """Texts one below the other, JSON as it is written shortest."""
     if isinstance(parts, str):
         return parts
-    texts = []
-    for part in parts:
-        match part:
-            case InputText(text=text) | RefusalPart(refusal=text):
-                texts.append(text)
-            case InputJson(data=data):
-                texts.append(short_json(data))
-    return "\n".join(texts)
+    return "\n".join(
+        short_json(part.data) if isinstance(part, InputJson) else part.refusal if part.type == "refusal" else part.text
+        for part in parts
+    )
 
 
 def _question(given: AnyQuestion, audit: bool) -> Question:
@@ -201,22 +196,19 @@ def _question(given: AnyQuestion, audit: bool) -> Question:
 
 
 def _answer(given: AnyQuestion, answer: Distribution | None) -> dict[str, object]:
-    if answer is None:
-        return {"type": "refusal", "name": given.name}
     head: dict[str, object] = {"type": given.type, "name": given.name}
-    probabilities = answer.probabilities
+    if answer is None:
+        return head | {"type": "refusal"}
+    options: list[dict[str, object]]
+    p = answer.probabilities
     match given:
         case PredicateQuestion():
-            head["probability"] = probabilities[0]
-        case ChoiceQuestion():
-            values = [choice.value for choice in given.choices]
-            head |= {"choice": values[answer.best], "confidence": answer.choice_confidence}
-            pairs = zip(values, probabilities, strict=True)
-            head["probabilities"] = [{"value": value, "probability": probability} for value, probability in pairs]
-        case ScoreQuestion():
+            return head | {"probability": p[0]} | answer.extra
+        case ChoiceQuestion(choices=choices):
+            head |= {"choice": choices[answer.best].value, "confidence": answer.choice_confidence}
+            options = [{"value": choice.value} for choice in choices]
+        case ScoreQuestion(levels=levels):
             head |= {"score": answer.expected_level, "confidence": answer.score_confidence}
-            head["probabilities"] = [
-                {"value": index, "label": level.label, "probability": probability}
-                for index, (level, probability) in enumerate(zip(given.levels, probabilities, strict=True))
-            ]
-    return head | answer.extra
+            options = [{"value": index, "label": level.label} for index, level in enumerate(levels)]
+    pairs = zip(options, p, strict=True)
+    return head | {"probabilities": [option | {"probability": share} for option, share in pairs]} | answer.extra
