@@ -82,12 +82,11 @@ class SetCache:
             freed = self._freed
             try:
                 await asyncio.shield(self._tasks.start(self._make(key, make)))  # which others may wait for, too
-            except SpaceError as e:
-                left_s = until - monotonic()
+            except PlanError as e:  # it does not fit
                 if not (freed.is_set() or any(other.n_users for other in self._entries.values())):
-                    raise PlanError(str(e)) from None
-                if left_s <= 0:
                     raise
+                if (left_s := until - monotonic()) <= 0:
+                    raise SpaceError(str(e)) from None
                 with suppress(TimeoutError):
                     await asyncio.wait_for(freed.wait(), left_s)
         self._entries.move_to_end(key)
@@ -107,21 +106,19 @@ class SetCache:
         self._freed = asyncio.Event()
 
     async def _make(self, key: Hashable, make: Callable[[], PromptHandle]) -> None:
-        """Make the set of a key unless it is there. Raises as `using` does."""
+        """Make the set of a key unless it is there. Raises what make raises."""
         async with self._changing:
             if key in self._entries:
                 return
             while len(self._entries) >= MOST_SETS and await self._evict_oldest():
                 pass
-            while True:
+            while key not in self._entries:
                 try:
-                    handle = await asyncio.to_thread(make)
-                    break
-                except PlanError as e:  # it does not fit
+                    self._entries[key] = _Entry(await asyncio.to_thread(make))
+                except PlanError:  # it does not fit
                     if not await self._evict_oldest():
-                        raise SpaceError(str(e)) from None
+                        raise
             self.n_made += 1
-            self._entries[key] = _Entry(handle)
 
     async def _evict_oldest(self) -> bool:
         """Evict the least recently used set that is not in use. Returns whether there was one."""
