@@ -64,6 +64,8 @@ def test_a_prompts_settings_go_before_the_common_ones() -> None:
     [
         ({"prompt_template": "{query}"}, False),
         ({"label_prefix": ""}, False),
+        ({"label_end": "."}, False),
+        ({"labels": ("dress", "other")}, False),
         ({"scoring": "joint"}, False),
         ({"prior": "content_free", "content_free_queries": ("",)}, False),
         ({"content_free_queries": ("",)}, True),  # no prior is computed from them
