@@ -18,7 +18,7 @@ from .words import JsonObject, kind_of, shown
 Prior = Literal["none", "content_free"]
 MistakeKind = Literal[
     "control_token", "chat_format", "chat_template", "beginning", "label_end", "literal_slot", "space", "label_ends",
-    "labels_alike", "untrained", "labels_not_named", "descriptions",
+    "labels_alike", "untrained", "labels_not_named", "descriptions", "decomposed",
 ]  # fmt: skip
 IgnoredKind = Literal["all", MistakeKind]
 CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")

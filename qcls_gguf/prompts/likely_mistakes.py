@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -269,9 +270,22 @@ def what_the_text_lacks(case: _Case) -> _Mistakes:
         yield "descriptions", "labels", f"are described, and the text does not say so: write {DESCRIBED_SLOT}{instead}"
 
 
+def decomposed_texts(case: _Case) -> _Mistakes:
+    """Text in another form of Unicode than queries are read in, of which the tokenizer makes other tokens."""
+    texts = {key: [text] for key, text in case.source.texts.items()} | {"labels": [*case.whole.labels]}
+    for key, text in ((key, text) for key, several in texts.items() for text in several):
+        if unicodedata.is_normalized("NFC", text):
+            continue
+        composed = unicodedata.normalize("NFC", text)
+        tokens, others = (case.model.tokenize(form, parse_special=False).tolist() for form in (text, composed))
+        if tokens != others:
+            what = "has accents as characters of their own (NFD), with other tokens than those of most texts"
+            yield "decomposed", key, f"{what}: save the file in Unicode's form NFC"
+
+
 OF_TEXTS = (control_tokens, unknown_marks, template_faults, literal_slots)
 """Those that a prompt may have whose labels' texts are not read."""
 CHECKS = (
     *OF_TEXTS, labels_to_change, missing_beginning, other_label_end, spaces_before_labels, untrained_prompts,
-    what_the_text_lacks,
+    what_the_text_lacks, decomposed_texts,
 )  # fmt: skip

@@ -56,6 +56,7 @@ def labels(*labels: str) -> dict[str, Any]:
 
 
 ALIKE = "differ only in case, white space, invisible characters or how accents are stored, and share their probability"
+DECOMPOSED = "has accents as characters of their own (NFD), with other tokens than those of most texts"
 OF_LABELS = ("label_ends", "labels_alike", "descriptions")
 PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
 """the settings that mistakes are in, by kind; all others are in the text"""
@@ -76,6 +77,7 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
         (labels("red", "bl\u200bue"), "label_ends", "'bl\\u200bue' has U+200B, which is not seen, in its tokens"),
         (labels("red", "blue "), "label_ends", "'blue ' has white space at its ends, a part of its tokens"),
         (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {ALIKE}"),
+        (text("one of", "une\u0301 of"), "decomposed", DECOMPOSED),
         (text("[{labels}]", "[r-ish]"), "labels_not_named", "names none of the 3 labels, so the model cannot know"),
         (
             {"prompt_template": GOOD, "labels": {"red": "like a rose", "blue": None}},
