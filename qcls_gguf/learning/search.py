@@ -36,8 +36,8 @@ _ORDERS: Mapping[str, Callable[[tuple[str, ...]], Sequence[str]]] = {
     "labels by the alphabet": sorted,
     "labels in an order by chance": lambda labels: np.random.default_rng(0).permutation(labels).tolist(),
 }
-_N_LAST, _N_FOLDS = 3, 5
-"""wordings in the last round; parts of its rows, by which the result is stated"""
+_N_LAST = 3
+"""wordings in the last round"""
 
 
 class _Cells(NamedTuple):
@@ -116,8 +116,8 @@ def search(
     Cues, orders of labels, texts common or of the prompts' own, and sentences for labels that say nothing are tried in
     all combinations that four minutes allow: on 12 rows, a third of them on 40, the last three, the draft itself among
     them, on up to 200. The one with the fewest changes within a standard error of the best is chosen; a prompt gets a
-    content-free prior where a test says that it helps. How many rows will be right is stated by cross-validation on
-    rows that the last three were not chosen by.
+    content-free prior where a test says that it helps. How many rows will be right is stated by leaving one out,
+    of the rows that the last three were not chosen by.
     Raises ConfigError for rows that cannot be used, and what Classifier raises.
     """
     config = parse_config(draft_text(draft, folder), folder=folder)
@@ -199,25 +199,24 @@ def _chosen(wordings: list[_Wording], n_before: int, n_tried: int) -> tuple[Draf
     wordings.sort(key=lambda wording: len(wording.changes))
     everything = np.ones(len(wordings[0].answers), np.bool_)
     best = _best(wordings, everything)
-    parts = np.arange(len(everything)) % _N_FOLDS
-    of_folds = [_best(wordings, parts != fold).cells for fold in range(_N_FOLDS)]
+    stated: list[list[bool]] = [[] for _ in best.cells]
+    for row in range(n_before, len(everything)):
+        others = np.arange(len(everything)) != row
+        for cells, right in zip(_best(wordings, others).cells, stated, strict=True):
+            is_row = cells.truth.index == row
+            right.extend(cells.right(cells.prior_helps(~is_row))[is_row])
     remarks, prompts, with_prior = [], [], []
     if best.changes:
         remarks.append(f"of {counted(n_tried, 'wording')} the best has {'; '.join(best.changes)}")
-    for number, (prompt, cells) in enumerate(zip(best.draft.prompts, best.cells, strict=True)):
+    for prompt, cells, right in zip(best.draft.prompts, best.cells, stated, strict=True):
         index, helps = cells.truth.index, cells.prior_helps(everything[cells.truth.index])
-        right = np.zeros(len(index), np.bool_)
-        for fold, of_fold in enumerate(of_folds):
-            is_new = parts[index] == fold
-            right[is_new] = of_fold[number].right(of_fold[number].prior_helps(~is_new))[is_new]
-        stated = right[index >= n_before]
         scores = np.zeros((len(everything), len(prompt.labels)))
         scores[index] = cells.scores - cells.prior * helps
         statistics = prompt_statistics(cells.truth, np.asarray(softmax(scores)))[0]
         words = "too few rows to say how many will be right"
-        if len(stated) and (interval := wilson(int(stated.sum()), len(stated))):
-            words = "{:.1%} of rows expected right ({:.0%}–{:.0%}, ".format(stated.mean(), *interval)
-            words += f"by cross-validation on {len(stated)}), the best single label {percent(statistics.majority)}"
+        if right and (interval := wilson(sum(right), len(right))):
+            words = "{:.1%} of rows expected right ({:.0%}–{:.0%}, ".format(sum(right) / len(right), *interval)
+            words += f"leaving one out of {len(right)}), the best single label {percent(statistics.majority)}"
         words += ", with a content-free prior" * helps
         prompts.append(replace(prompt, note=f"{prompt.note}; {words}"))
         remarks += [f"{prompt.name}: {what}" for what in (words, *likely_faults(statistics))]
