@@ -146,9 +146,13 @@ def calibrate(
 
 
 def learn(
-    ctx: Context, data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
+    ctx: Context, data: o.MaybeData = None, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
     encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
-    ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
+    ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False, queries: o.Queries = None,
+    least_agreement: Annotated[float, Option("--least-agreement", metavar="SHARE", min=0, max=1,
+        help="Of answers that stay the same: heads learnt from --queries are kept if it is reached.")] = 0.85,
+    teacher: Annotated[Path | None, Option("--teacher", metavar="FILE|NAME",
+        help="A configuration whose answers to --queries are learnt. Default: the same one.")] = None,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of heads to write.")] = Path("heads.npz"),
     common: Annotated[str | None, Option("--common-text", metavar="TEXT",
         help="The text that heads of all prompts read. Default: the best of some.")] = None,
@@ -160,31 +164,47 @@ def learn(
     offline: o.Offline = False, n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None,
     max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,
 ) -> int:  # fmt: skip
-    """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
+    """Learn heads, which answer all prompts from one text and often in fewer layers: as they do, or better.
 
-    The data has the format of eval's; 100 to 300 rows a prompt are usual. The rows are read once by one common text for
-    all prompts, which is chosen by some of them unless you give it, and some rows by the prompts' own texts. A head is
-    a logistic regression from a hidden state to the labels; which depth suffices, and how strongly it is held back, is
-    decided by rows that are left out. A head is kept only if it answers held-out rows better than the prompt does
-    (sign test, 5 %); other prompts stay as they are, with the reason. To use the file, add `heads: FILE` to the
-    configuration: layers that no prompt reads are then not computed. See docs/learn.md.
+    --queries FILE takes at least 50 queries without labels, such as a log: each is read by the prompts' own texts and
+    once by one common text, and heads learn to answer from it as the prompts do. A head is kept if --least-agreement of
+    held-out answers stay the same; with 60 rows of --data beside it, if it is not worse on these (sign test, 5 %).
+    Other prompts keep their own texts in the same decode.
+
+    --data FILE alone learns from labels; it has the format of eval's, and 100 to 300 rows a prompt are usual. Some rows
+    are read by the prompts' own texts, too. A head is kept only if it answers held-out rows better than the prompt does
+    (sign test, 5 %); other prompts stay as they are, with the reason.
+
+    The common text is chosen by some of the rows, unless you give it; a head is a logistic regression from a hidden
+    state to the labels, after as many layers as suffice. To use the file, add `heads: FILE` to the configuration:
+    layers that no prompt reads are then not computed. See docs/learn.md.
 
     Exit codes: 0; 1 if no head was kept, so that nothing is written, or a decode failed; 2 for usage, configuration and
     data; 3 for a model that can't be loaded. JSON is one object; `make records` describes its fields.
 
     \b
+    qcls-gguf learn --queries log.txt --config own.yaml
     qcls-gguf learn --data labelled.csv --config own.yaml
     qcls-gguf learn --data labelled.jsonl --prompt category --out heads.npz --force
     """
-    from ..learning.learn import learn as learnt  # see app.py for why here
+    from ..config.load import load_config  # see app.py for why here
+    from ..learning.learn import learn as learnt
     from ..learning.report import learn_document
 
     settings = o.configured(ctx.params)
-    check_outputs({"--out": out}, {"--data": data, "--config": settings.path}, force=force)
+    if data is None and queries is None:
+        raise ConfigError("give --queries FILE with queries of any kind, --data FILE with labelled ones, or both")
+    if teacher is not None and queries is None:
+        raise ConfigError("--teacher answers --queries: give these, too")
+    check_outputs({"--out": out}, {"--data": data, "--queries": queries, "--config": settings.path}, force=force)
     rows: Any = {"names": names or (), "columns": o.columns(ctx.params), "skip_bad": skip_bad}
+    log: Any = {"queries": queries, "teacher": None if teacher is None else load_config(teacher)}
+    log["least_agreement"] = least_agreement
     with long_work(offline, quiet) as opener:
-        record, content = learnt(settings, data, opener, common=common, depths=depths or (), seed=seed, **rows)
-    why_not = "no head is better than the prompts"
+        record, content = learnt(
+            settings, opener, data=data, common=common, depths=depths or (), seed=seed, **log, **rows
+        )
+    why_not = "no head is better than the prompts" if queries is None else "no head answers as the prompts do"
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]
     file = None if content is None else ("--out", out, content)
     return show_fitted(record, learn_document(record), format, file, "heads", why_not, left_out, quiet)

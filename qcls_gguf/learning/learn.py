@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,19 +18,21 @@ from ..config.schema import Config, chosen_prompts
 from ..config.words import counted, listed, shown
 from ..core.handle import PromptHandle
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
+from ..data.rows import read_queries
 from ..errors import CapacityError, ConfigError, PlanError
 from ..evaluation.evaluate import data_record, prompt_statistics
 from ..evaluation.passes import Truth, probabilities_of, raw_scores, read_rows, truth_of, usable_rows
 from ..opening import ClassifierOpener, OnProgress
-from ..prompts.compiled import Prompt
 from ..score.result import PromptResult
-from ..statistics import BoolArray, FloatArray, IntArray, binomial_cdf
+from ..statistics import BoolArray, FloatArray, IntArray, binomial_cdf, wilson
 from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, cross_fit, word_statistics
 from .fit import SIGNIFICANT, Candidate, cheapest, folds, held_out
 from .passes import HalfArray, common_text, common_texts, read_states, states_file, tried_depths, with_heads
 from .report import LearnRecord, LearntPrompt, RequestCost
 
 _TOO_LONG = (CapacityError, PlanError)
+LEAST_AGREEMENT = 0.85
+_LEAST_QUERIES = 50
 _LEAST_ROWS = 4 * N_FOLDS
 """With fewer, a head may pass the test by luck, and is mostly worse (docs/learn.md)."""
 _MOST_ROWS, _MOST_NUMBERS, _MOST_CELLS = 20_000, 1 << 25, 4_000_000
@@ -52,9 +54,12 @@ _EVEN = 0.8
 
 def learn(
     config: Config,
-    path: Path,
     opener: ClassifierOpener,
     *,
+    data: Path | None = None,
+    queries: str | None = None,
+    teacher: Config | None = None,
+    least_agreement: float = LEAST_AGREEMENT,
     names: Sequence[str] = (),
     columns: LabelledColumns = PLAIN_COLUMNS,
     skip_bad: bool = False,
@@ -64,23 +69,43 @@ def learn(
 ) -> tuple[LearnRecord, bytes | None]:
     """Learn, and return the record that `qcls-gguf learn` prints as JSON, and the content of the file of heads.
 
-    path: labelled queries; names: prompts, empty: all; common: the text that heads read, None: see `common_texts`;
-    depths: to try, empty: four between 0.5 and 0.9 of the layers, and all; seed: of the folds.
+    data: labelled queries; queries: a file of others, or -, with which heads are learnt from the prompts' answers;
+    teacher: gives these answers instead; least_agreement: with them, of heads that are kept; names: prompts, empty:
+    all; common: the text that heads read, None: see `common_texts`; depths: to try, empty: four between 0.5 and 0.9 of
+    the layers, and all; seed: of the folds.
     The content has the heads that were kept, and is None where there are none. Nothing is written. Raises ConfigError
     for what cannot be used, before anything is computed; and what Classifier raises.
     """
     if common is not None and common.count(SLOT) != 1:
         raise ConfigError(f"`common_text` {shown(common)}: needs exactly one {SLOT}")
-    data = read_rows(config, path, columns, skip_bad=skip_bad)
+    labelled = None if data is None else read_rows(config, data, columns, skip_bad=skip_bad)
+    log = [] if queries is None else list(read_queries(queries, columns))
     config = config.changed(prompts=chosen_prompts(config, names), heads=None)
     with opener.open(config, calibrated=False) as classifier:
-        rows, bad = usable_rows(data, classifier, skip_bad=skip_bad)
+        rows, bad = usable_rows(labelled, classifier, skip_bad=skip_bad) if labelled else ([], [])
         chosen = {prompt.name for prompt in classifier.prompts}
         rows = [row for row in rows if row.labels.keys() & chosen]
-        learnt = learn_heads(classifier, rows, common=common, depths=depths, seed=seed, on_progress=opener.on_progress)
+        n_labelled, known = len(rows), {row.query for row in rows}
+        for line in log:
+            with suppress(PlanError):  # too long
+                if line.error is None and line.text not in known:
+                    classifier.check(line.text)
+                    known.add(line.text)
+                    rows.append(LabelledQuery(line=0, query=line.text, labels={}))
+        n_queries = len(rows) - n_labelled
+        if queries is not None and len(rows) < _LEAST_QUERIES:
+            raise ConfigError(f"`queries` {queries}: has {len(rows)} queries, at least {_LEAST_QUERIES} are needed")
+        taught = None if teacher is None else _taught(classifier, teacher, rows, opener)
+        least = None if queries is None else least_agreement
+        learnt = learn_heads(
+            classifier, rows, least_agreement=least, taught=taught, common=common, depths=depths, seed=seed,
+            on_progress=opener.on_progress,
+        )  # fmt: skip
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
     record = LearnRecord(
-        data=data_record(data, len(rows), bad),
+        data=None if labelled is None else data_record(labelled, n_labelled, bad),
+        n_queries=n_queries,
+        n_left_out=len(log) - n_queries,
         model=model,
         warnings=opener.warnings,
         n_layer=learnt.depths[-1],
@@ -92,6 +117,26 @@ def learn(
         prompts=learnt.prompts,
     )
     return record, heads_content(model.sha256, learnt.depths[-1], n_embd, learnt.heads) if learnt.heads else None
+
+
+def _taught(
+    classifier: Classifier, teacher: Config, rows: Sequence[LabelledQuery], opener: ClassifierOpener
+) -> list[FloatArray]:
+    """By prompt (n, n_labels) the probabilities that another configuration gives to the rows.
+
+    Raises ConfigError for prompts or labels that it lacks.
+    """
+    with opener.open(teacher) as other:
+        labels = {prompt.name: prompt.labels for prompt in other.prompts}
+        for prompt in classifier.prompts:
+            if {*labels.get(prompt.name, ())} != {*prompt.labels}:
+                raise ConfigError(f"`teacher` {teacher.path}: has no prompt {prompt.name} with the same labels")
+        answers = [other.classify(row.query).results for row in opener.progress("ask the teacher", rows)]
+    found = []
+    for prompt in classifier.prompts:
+        place, order = list(labels).index(prompt.name), [labels[prompt.name].index(label) for label in prompt.labels]
+        found.append(probabilities_of([results[place] for results in answers])[:, order])
+    return found
 
 
 class LearntHeads(NamedTuple):
@@ -115,14 +160,16 @@ class Task:
 
     prompt: PromptConfig
     truth: Truth
+    index: IntArray
+    """(n,) which of all rows are learnt from: the labelled ones, or all"""
     target: FloatArray
-    """(n, n_labels) the labels' shares of the rows `truth.index`"""
+    """(n, n_labels) the labels' shares of these rows"""
     fold: IntArray
-    """(n,) of these rows"""
+    """(n,) of them"""
     p: FloatArray
-    """(n_own, n_labels) the prompt's answers to the first of all rows"""
-    scores: FloatArray
-    """(n_own, n_labels) by its labels' texts"""
+    """(n_own, n_labels) the prompt's, or teacher's, answers to the first of all rows"""
+    scores: FloatArray | None
+    """(n_own, n_labels) by its labels' texts, where a head may stand beside them"""
 
     def fits(self, candidates: Sequence[Candidate]) -> list[tuple[CrossFit, Head]]:
         """The candidates' fits; what reads one text has the penalty of its deepest state."""
@@ -136,15 +183,16 @@ class Task:
 
     def first(self, n: int) -> Task:
         """The same for the first n of all rows."""
-        of, truth = self.truth.index < n, self.truth
-        few = replace(truth, index=truth.index[of], accepted=truth.accepted[of], first=truth.first[of])
-        return replace(self, truth=few, target=self.target[of], fold=self.fold[of])
+        of = self.index < n
+        return replace(self, index=self.index[of], target=self.target[of], fold=self.fold[of])
 
 
 def learn_heads(
     classifier: Classifier,
     rows: Sequence[LabelledQuery],
     *,
+    least_agreement: float | None = None,
+    taught: Sequence[FloatArray] | None = None,
     common: str | None = None,
     depths: Sequence[int] = (),
     seed: int = 0,
@@ -152,14 +200,19 @@ def learn_heads(
 ) -> LearntHeads:
     """Learn heads for a classifier's prompts, which have none, from labelled queries; the rest as in `learn`.
 
+    least_agreement: None: from their labels; taught: by prompt (n, n_labels) another configuration's answers.
     Raises ConfigError where the disk cannot hold the states, and what `classify_batch` raises.
     """
     n_embd, prompts = classifier.engine.model.facts.n_embd, classifier.prompts
     n_labels = max(len(prompt.labels) for prompt in prompts)
     n = min(len(rows), _MOST_ROWS, _MOST_NUMBERS // n_embd, _MOST_CELLS // n_labels)
-    rows = [rows[place] for place in np.random.default_rng(seed).permutation(len(rows))[:n]]
+    order = np.random.default_rng(seed).permutation(len(rows))[:n]
+    rows = [rows[place] for place in order]
     queries, tried = [row.query for row in rows], tried_depths(classifier, depths)
     n_own = min(n, max(_LEAST_COMPARED, int(_OWN_TOKENS / _fed(classifier, queries))))
+    if least_agreement is not None:
+        n_own = n if taught is None else 0
+    reads_own = n_own == n and least_agreement is None
 
     def read(
         handle: PromptHandle, part: str, states: HalfArray, first: int, last: int
@@ -169,12 +222,25 @@ def learn_heads(
 
         return read_states(handle, queries[first:last], tried, states[:, :, first:last], tell)
 
-    own = states_file((len(prompts), len(tried), n_own, n_embd))
+    own = states_file((len(prompts), len(tried), max(n_own, 1), n_embd))
     answers = read(classifier, "read the prompts", own, 0, n_own)
-    tasks = [_task(prompt, rows, [of_row[place] for of_row in answers], seed) for place, prompt in enumerate(prompts)]
+    tasks = []
+    for place, prompt in enumerate(prompts):
+        of_prompt = [of_row[place] for of_row in answers]
+        p = probabilities_of(of_prompt) if taught is None else taught[place][order]
+        truth = truth_of(prompt, rows)
+        index, target = truth.index, np.eye(len(prompt.labels))[truth.first]
+        if least_agreement is not None:
+            index, target = np.arange(n), p
+        fold = folds(target.argmax(axis=1), [queries[row] for row in index], seed)
+        scores = raw_scores(of_prompt) if reads_own else None
+        tasks.append(
+            Task(prompt=prompt.settings, truth=truth, index=index, target=target, fold=fold, p=p, scores=scores)
+        )
     texts = [common] if common else common_texts([task.prompt for task in tasks], queries)
     n_scouts = min(n, _N_SCOUTS)
-    if n < 4 * n_scouts or n_scouts < _LEAST_A_LABEL * min(len(task.prompt.labels) for task in tasks):
+    least_rows = (4 if least_agreement is None else 2) * _N_SCOUTS
+    if n < least_rows or _LEAST_A_LABEL * min(len(task.prompt.labels) for task in tasks) > _N_SCOUTS:
         texts = texts[:1]
     states: dict[str, HalfArray] = {}
     for number, text in enumerate(texts, 1):
@@ -189,12 +255,12 @@ def learn_heads(
     for place, task in enumerate(tasks):
         candidates = []
         for at, depth in enumerate(tried):
-            candidates.append(Candidate(depth=depth, states=states[text][0, at], text=text, index=task.truth.index))
-            if n_own == n:
-                candidates.append(Candidate(depth=depth, states=own[place, at], index=task.truth.index))
-        if n_own == n:
+            candidates.append(Candidate(depth=depth, states=states[text][0, at], text=text, index=task.index))
+            if reads_own:
+                candidates.append(Candidate(depth=depth, states=own[place, at], index=task.index))
+        if reads_own:
             candidates.append(replace(candidates[-1], scores=task.scores))
-        learnt[task.prompt.name], head = learn_prompt(task, candidates, queries)
+        learnt[task.prompt.name], head = learn_prompt(task, candidates, queries, least_agreement)
         if head is not None:
             heads[task.prompt.name] = task.prompt, head
         on_progress("fit", len(learnt), len(tasks))
@@ -221,18 +287,6 @@ def _fed(handle: PromptHandle, queries: Sequence[str]) -> float:
     return float(np.mean([handle.estimated_fed(query) for query in queries[:_N_SCOUTS]]))
 
 
-def _task(prompt: Prompt, rows: Sequence[LabelledQuery], answers: Sequence[PromptResult], seed: int) -> Task:
-    truth = truth_of(prompt, rows)
-    return Task(
-        prompt=prompt.settings,
-        truth=truth,
-        target=np.eye(len(prompt.labels))[truth.first],
-        fold=folds(truth.first, [rows[row].query for row in truth.index], seed),
-        p=probabilities_of(answers),
-        scores=raw_scores(answers),
-    )
-
-
 def _best_text(tasks: Sequence[Task], states: Mapping[str, HalfArray], depths: Sequence[int], n_scouts: int) -> str:
     """The text whose heads have the least loss of the first rows, over all prompts; the first if others are no better
     than chance explains.
@@ -242,11 +296,11 @@ def _best_text(tasks: Sequence[Task], states: Mapping[str, HalfArray], depths: S
     for text, of_text in states.items():
         by_task = [
             task.fits([
-                Candidate(depth=depth, states=of_text[0, at], text=text, index=task.truth.index)
+                Candidate(depth=depth, states=of_text[0, at], text=text, index=task.index)
                 for at, depth in enumerate(depths)
             ])
             for task in few
-            if len(task.truth.index)
+            if len(task.index)
         ]  # fmt: skip
         best = [min((fit.losses for fit, _ in fits), key=lambda loss: float(loss.mean())) for fits in by_task]
         losses.append(np.concatenate(best))
@@ -254,72 +308,72 @@ def _best_text(tasks: Sequence[Task], states: Mapping[str, HalfArray], depths: S
 
 
 def learn_prompt(
-    task: Task, candidates: Sequence[Candidate], queries: Sequence[str]
+    task: Task, candidates: Sequence[Candidate], queries: Sequence[str], least_agreement: float | None = None
 ) -> tuple[LearntPrompt, Head | None]:
-    """What was learnt for a prompt, and its head if that is better than its labels' texts.
+    """What was learnt for a prompt, and its head if that is better than the prompt, or answers as it does.
 
-    candidates: cheapest first.
+    candidates: cheapest first; queries: of all rows; least_agreement: see `learn_heads`.
     """
-    truth, labels, n = task.truth, task.prompt.labels, len(task.truth.index)
+    truth, labels, n, from_labels = task.truth, task.prompt.labels, len(task.index), least_agreement is None
     counts = Counter(labels[label] for label in truth.first)
-    unlearnt = [label for label in labels if label not in counts]
+    unlearnt = [label for label in labels if label not in counts] if from_labels else []
     if unlearnt:  # their texts answer for them, which only a head beside these leaves to them
         candidates = [candidate for candidate in candidates if candidate.scores is not None]
-    compared = truth.index[truth.index < len(task.p)]
-    of_compared = replace(
-        truth,
-        index=np.arange(len(compared)),
-        accepted=truth.accepted[: len(compared)],
-        first=truth.first[: len(compared)],
-    )
-    p_before = task.p[compared]
-    reason = why_not(task.prompt, counts, n)
+    k, at = int((truth.index < len(task.p)).sum()), np.searchsorted(task.index, truth.index)
+    compared = replace(truth, index=truth.index[:k], accepted=truth.accepted[:k], first=truth.first[:k])
+    told: dict[str, Any] = {"n_rows": n, "n_compared": k, "unlearnt": tuple(unlearnt)}
+    told["zero_shot"] = prompt_statistics(compared, task.p)[0] if k else None
+    reason = why_not(task.prompt, counts, n) if from_labels else None
     if reason is None and not candidates:
-        reason = f"no rows for {listed(list(map(shown, unlearnt)), 'label')}, and too many others to read the texts of"
-    learnt = p_value = head = words = None
-    curve: dict[int, float] = {}
-    if reason is None:
-        fits = task.fits(candidates)
-        best = cheapest([fit.losses for fit, _ in fits])
-        p = np.exp(held_out([fit for fit, _ in fits], task.fold))
-        learnt = prompt_statistics(replace(truth, index=np.arange(n)), p)[0]
-        for every in _CURVE:
-            n_learnt = len(range(0, n - n // N_FOLDS, every))
-            if n_learnt >= 2 * len(labels):
-                part, _ = candidates[best].fit(task.target, task.fold, [fits[best][0].penalty], every)
-                curve[n_learnt] = float(_right(part.log_p, truth.accepted).mean())
-        curve[n - n // N_FOLDS] = learnt.accuracy or 0.0
-        of = slice(_MOST_WORD_ROWS)
-        texts = [queries[row] for row in truth.index[of]]
-        by_words = cross_fit(word_statistics(texts), task.target[of], task.fold[of], [_WORD_PENALTY])
-        words = float(_right(by_words.log_p, truth.accepted[of]).mean())
-        before, after = _right(p_before, of_compared.accepted), _right(p[: len(compared)], of_compared.accepted)
-        n_better, n_worse = int((after & ~before).sum()), int((before & ~after).sum())
+        lacking = listed(list(map(shown, unlearnt)), "label")
+        reason = f"no rows for {lacking}, and too many others to read their texts' scores"
+    if reason is not None:
+        return LearntPrompt(**told, reason=reason), None
+    fits = task.fits(candidates)
+    best = cheapest([fit.losses for fit, _ in fits])
+    p = np.exp(held_out([fit for fit, _ in fits], task.fold))
+    learnt = prompt_statistics(replace(truth, index=at), p)[0] if len(at) else None
+    head = replace(fits[best][1], n_rows=n, accuracy=learnt.accuracy if learnt else None)
+    told |= {"learnt": learnt, "depth": head.depth, "text": head.text, "reads_labels": head.reads_labels}
+    before, after = _right(task.p[compared.index], compared.accepted), _right(p[at[:k]], compared.accepted)
+    n_better, n_worse = int((after & ~before).sum()), int((before & ~after).sum())
+    gain = f"{100 * (after.mean() - before.mean()):+.1f} points on {k} held-out rows" if k else ""
+    if least_agreement is None:
         p_value = binomial_cdf(n_worse, n_better + n_worse, 0.5)  # so few, if each of these rows were a coin's toss
-        head = replace(fits[best][1], n_rows=n, accuracy=learnt.accuracy)
-        reason = f"{100 * (after.mean() - before.mean()):+.1f} points on {len(compared)} held-out rows"
-        if p_value > SIGNIFICANT:
+        is_kept = p_value <= SIGNIFICANT
+        if not is_kept:
             no_gain = ", no gain" if after.sum() <= before.sum() else f", which is no proof (p = {p_value:.2g})"
-            reason += f"{no_gain}: {_rows_of(task.prompt, n)}"
+            gain += f"{no_gain}: {_rows_of(task.prompt, n)}"
         elif min(counts.values()) > _EVEN * max(counts.values()):
-            reason += "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
-    is_kept = p_value is not None and p_value <= SIGNIFICANT
-    found = LearntPrompt(
-        n_rows=n,
-        n_compared=len(compared),
-        zero_shot=prompt_statistics(of_compared, p_before)[0] if n else None,
-        learnt=learnt,
-        words=words,
-        curve=curve,
-        p=p_value,
-        kept=is_kept,
-        depth=head.depth if head else None,
-        text=head.text if head else None,
-        reads_labels=head is not None and head.reads_labels,
-        unlearnt=tuple(unlearnt),
-        reason=reason,
-    )
-    return found, head if is_kept else None
+            gain += "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
+        told |= {"p": p_value, "reason": gain, "curve": _curve(task, candidates[best], fits[best][0].penalty, p)}
+        few = slice(_MOST_WORD_ROWS)
+        texts = word_statistics([queries[row] for row in task.index[few]])
+        by_words = cross_fit(texts, task.target[few], task.fold[few], [_WORD_PENALTY])
+        told["words"] = float(_right(by_words.log_p, truth.accepted[few]).mean())
+    else:
+        same = p.argmax(axis=1) == task.p.argmax(axis=1)
+        low, high = wilson(int(same.sum()), n) or (0.0, 1.0)
+        reason = f"{same.mean():.1%} of {n} held-out answers are the same"
+        is_kept = bool(same.mean() >= least_agreement)
+        if k >= _LEAST_COMPARED:
+            is_kept = binomial_cdf(n_better, n_better + n_worse, 0.5) > SIGNIFICANT
+            reason += f", {gain}{'' if is_kept else ', more than chance explains'}"
+        elif not is_kept:
+            reason += f", {least_agreement:.0%} are wanted"
+        told |= {"agreement": float(same.mean()), "agreement_ci": (low, high), "reason": reason}
+    return LearntPrompt(**told, kept=is_kept), head if is_kept else None
+
+
+def _curve(task: Task, candidate: Candidate, penalty: float, p: FloatArray) -> dict[int, float]:
+    """Held-out accuracy by rows learnt from, of which p (n, n_labels) are the answers of heads of all."""
+    n, curve = len(task.index), {}
+    for every in _CURVE:
+        n_learnt = len(range(0, n - n // N_FOLDS, every))
+        if n_learnt >= 2 * p.shape[1]:
+            part, _ = candidate.fit(task.target, task.fold, [penalty], every)
+            curve[n_learnt] = float(_right(part.log_p, task.truth.accepted).mean())
+    return curve | {n - n // N_FOLDS: float(_right(p, task.truth.accepted).mean())}
 
 
 def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:

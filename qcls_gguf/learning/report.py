@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from ..config.prompt import LikelyMistake
 from ..config.words import counted, listed, shown
-from ..evaluation.evaluate import FittedRecord, PromptStatistics
+from ..evaluation.evaluate import DataRecord, PromptStatistics
 from ..evaluation.report import confusion_table, likely_faults
 from ..report.document import TEXT, Document, Paragraph, Table, facts, percent
 from ..report.record import Record
+from ..score.result import ModelInfo
 
 _AS_GOOD = 0.02
 _WORTH_POINTS = 1.0
@@ -23,14 +25,22 @@ class LearntPrompt(Record):
     n_rows: int = Field(description="labelled for the prompt")
     n_compared: int = Field(description="of these rows, those that the prompt's own text was asked, too")
     zero_shot: PromptStatistics | None = Field(description="of their answers, as configured; null without rows")
-    learnt: PromptStatistics | None = Field(description="by heads fitted without a row's fold; null where none was")
-    words: float | None = Field(description="accuracy of a linear model of words, fitted likewise, without the model")
-    curve: dict[int, float] = Field(description="accuracy of such heads by rows learnt from: a quarter, half, all")
-    p: float | None = Field(description="of the sign test of rows that only one of both has right")
-    kept: bool = Field(description="whether the prompt has a head in the file")
-    depth: int | None = Field(description="the layers that the head of all rows needs")
-    text: str | None = Field(description="the text that it reads instead of the prompt's own")
-    reads_labels: bool = Field(description="whether the head stands beside the labels' texts")
+    learnt: PromptStatistics | None = Field(
+        default=None, description="by heads fitted without a row's fold; null where none was"
+    )
+    words: float | None = Field(default=None, description="accuracy of a linear model of words, fitted likewise")
+    curve: dict[int, float] = Field(
+        default={}, description="accuracy of such heads by rows learnt from: a quarter, half, all"
+    )
+    p: float | None = Field(default=None, description="of the sign test of rows that only one of both has right")
+    agreement: float | None = Field(
+        default=None, description="from queries without labels: the share of held-out answers that stay the same"
+    )
+    agreement_ci: tuple[float, float] | None = Field(default=None, description="its Wilson 95 % interval")
+    kept: bool = Field(default=False, description="whether the prompt has a head in the file")
+    depth: int | None = Field(default=None, description="the layers that the head of all rows needs")
+    text: str | None = Field(default=None, description="the text that it reads instead of the prompt's own")
+    reads_labels: bool = Field(default=False, description="whether the head stands beside the labels' texts")
     unlearnt: tuple[str, ...] = Field(description="labels without rows, which keep the scores of their texts")
     reason: str = Field(description="why the prompt has a head, or none")
 
@@ -42,9 +52,14 @@ class RequestCost(Record):
     layers: int = Field(description="of the model that are computed")
 
 
-class LearnRecord(FittedRecord):
-    """Heads learnt from labelled queries."""
+class LearnRecord(Record):
+    """Heads learnt from labelled queries, or from the answers to queries."""
 
+    data: DataRecord | None = Field(description="the labelled queries; null without any")
+    n_queries: int = Field(description="unlabelled queries that were read, each once")
+    n_left_out: int = Field(description="lines with no query, with one that is too long, or one that came before")
+    model: ModelInfo
+    warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
     n_layer: int = Field(description="of the model")
     depths: tuple[int, ...] = Field(description="that were tried")
     text: str = Field(description="the common one that was chosen for heads")
@@ -61,15 +76,20 @@ def learn_document(record: LearnRecord) -> Document:
         before, after = prompt.zero_shot, prompt.learnt
         losses = [before and before.log_loss, after and after.log_loss, before and before.ece, after and after.ece]
         accuracies = [before and _accuracy(before), after and _accuracy(after)]
-        rows.append([name, prompt.n_rows, *accuracies, prompt.words, *losses, prompt.depth])
+        agreed = f"{percent(prompt.agreement)} {_interval(prompt.agreement_ci)}" if prompt.agreement_ci else None
+        rows.append([name, prompt.n_rows, agreed, *accuracies, prompt.words, *losses, prompt.depth])
         where = " of the prompt's own text" if prompt.kept and prompt.text is None else ""
         verdicts[name] = f"{'a head' if prompt.kept else 'no head'}{where}: {prompt.reason}"
         if prompt.unlearnt:
             verdicts[name] += f"; without rows, by their texts: {listed(list(map(shown, prompt.unlearnt)), 'label')}"
     columns = {
-        "prompt": TEXT, "rows": "d", "as it is": ">", "learnt": ">", "words alone": ".1%", "log-loss": ".3f",
-        "learnt log-loss": ".3f", "ECE": ".3f", "learnt ECE": ".3f", f"layers of {record.n_layer}": "d",
+        "prompt": TEXT, "rows": "d", "same answers": ">", "as it is": ">", "learnt": ">", "words alone": ".1%",
+        "log-loss": ".3f", "learnt log-loss": ".3f", "ECE": ".3f", "learnt ECE": ".3f",
+        f"layers of {record.n_layer}": "d",
     }  # fmt: skip
+    shown_columns = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    headings = {list(columns)[place]: list(columns.values())[place] for place in shown_columns}
+    table = Table(columns=headings, rows=[[row[place] for place in shown_columns] for row in rows])
     curve = Table(
         title="Learning curve",
         columns={"prompt": TEXT, "rows learnt from": TEXT, "accuracy": TEXT, "more rows": TEXT},
@@ -89,7 +109,7 @@ def learn_document(record: LearnRecord) -> Document:
     return Document(
         title="Heads",
         parts=[
-            Table(columns=columns, rows=rows),
+            table,
             facts({**verdicts, "common text": shown(record.text), "a request": _cost(record)}),
             curve,
             confused,
@@ -114,5 +134,9 @@ def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
 
 
 def _accuracy(measured: PromptStatistics) -> str:
-    low, high = measured.accuracy_ci or (0.0, 1.0)
-    return f"{percent(measured.accuracy)} ({100 * low:.0f}–{100 * high:.0f})"
+    return f"{percent(measured.accuracy)} {_interval(measured.accuracy_ci)}"
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    low, high = interval or (0.0, 1.0)
+    return f"({100 * low:.0f}–{100 * high:.0f})"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from commands import change, invoked
 from conftest import MakeModel, WriteConfig
 from gguf_parts import with_nan_embedding
@@ -176,6 +177,71 @@ def test_states_that_are_not_finite_are_refused(
     code, record, said = run("--data", data, "--config", write_config(damaged, PROMPTS, **EXACT), "--out", out)
     assert (code, record, out.exists()) == (1, None, False)
     assert "not finite" in said
+
+
+@pytest.fixture
+def log(data: Path, tmp_path: Path) -> Path:
+    """The queries of the rows without their labels, one of them twice."""
+    path = tmp_path / "log.txt"
+    with data.open() as file:
+        queries = [row["query"] for row in csv.DictReader(file)]
+    path.write_text("\n".join([*queries, queries[0], ""]))
+    return path
+
+
+def test_a_log_without_labels_teaches_the_prompts_answers(config: Path, log: Path, tmp_path: Path) -> None:
+    """What is stated of held-out answers holds for the file's, which need one text for all prompts."""
+    out, queries = tmp_path / "heads.npz", log.read_text().split("\n")[:N]
+    code, record, said = run("--queries", log, "--config", config, "--out", out, "--least-agreement", 0.5)
+    assert (code, record["n_queries"], record["n_left_out"], record["data"]) == (0, N, 1, None), said
+    assert record["before"]["layers"] == 5
+    assert record["after"]["tokens"] <= record["before"]["tokens"]
+    with Classifier.from_config(config) as texts:
+        before = [texts.classify(query).labels for query in queries]
+    kept = [name for name, prompt in record["prompts"].items() if prompt["kept"]]
+    assert kept
+    for name in kept:
+        assert record["prompts"][name]["text"] == record["text"]
+        assert record["prompts"][name]["agreement"] >= 0.5
+    change(config, heads=str(out))
+    with Classifier.from_config(config) as classifier:
+        after = [classifier.classify(query) for query in queries]
+        assert classifier.engine.layout.last_layer in (0, record["after"]["layers"])
+    for name in kept:
+        same = np.mean([was[name] == now.labels[name] for was, now in zip(before, after, strict=True)])
+        assert same >= record["prompts"][name]["agreement"] - 0.05
+
+
+def test_labelled_rows_decide_beside_a_log(config: Path, data: Path, log: Path, tmp_path: Path) -> None:
+    arguments = ("--config", config, "--out", tmp_path / "heads.npz", "--prompt", "color", "--least-agreement", 1)
+    code, record, _ = run("--queries", log, "--data", data, *arguments)
+    color = record["prompts"]["color"]
+    assert (record["n_queries"], record["data"]["n_rows"], color["n_compared"]) == (0, N, N)
+    assert color["kept"] == (code == 0)
+    assert f"points on {N} held-out rows" in color["reason"]
+    assert color["p"] is None
+
+
+def test_another_configuration_teaches(config: Path, log: Path, tmp_path: Path) -> None:
+    """By prompt and label, in whatever order it has them."""
+    tree = yaml.safe_load(config.read_text())
+    for prompt in tree["prompts"]:
+        prompt["labels"] = prompt["labels"][::-1]
+    tree["prompts"] = tree["prompts"][::-1]
+    teacher = tmp_path / "teacher.yaml"
+    teacher.write_text(yaml.safe_dump(tree))
+    arguments = ("--queries", log, "--config", config, "--prompt", "color", "--least-agreement", 0)
+    heads = []
+    for number, more in enumerate([[], ["--teacher", teacher]]):
+        code, _, said = run(*arguments, *more, "--out", tmp_path / f"{number}.npz")
+        assert code == 0, said
+        heads.append(np.load(tmp_path / f"{number}.npz")["weight0"])
+    np.testing.assert_allclose(heads[1], heads[0], atol=0.05 * np.abs(heads[0]).max())
+    tree["prompts"][1]["labels"] = ["red", "none"]
+    teacher.write_text(yaml.safe_dump(tree))
+    code, record, said = run(*arguments, "--teacher", teacher, "--out", tmp_path / "2.npz")
+    assert (code, record) == (2, None)
+    assert "has no prompt color with the same labels" in said
 
 
 WITHOUT = """
