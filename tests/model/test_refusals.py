@@ -44,7 +44,7 @@ REFUSED = (
     ("learn -c mission --data rows.jsonl --out h --common-text 'no slot'", 2, "needs exactly one {query}"),
     ("learn -c mission --out h", 2, "give --queries FILE"),
     ("learn -c mission --data rows.jsonl --out h --teacher fashion-8", 2, "--teacher answers --queries"),
-    ("learn -c mission --queries rows.jsonl --out h", 2, "are needed"),
+    ("learn -c mission --queries one.txt --out h", 2, "are needed"),
     ("init --out x", 2, "give --labels NAME=LABEL,… or --data FILE"),
     ("init --out x --labels a=b,c --data rows.csv", 2, "--labels and --data are both given"),
     ("init --out x --from mission", 2, "--from was removed: copy the configuration"),
