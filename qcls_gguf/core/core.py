@@ -119,7 +119,10 @@ class Core:
         self.config = config
         self._runtime = runtime = config.runtime
         self._most_bytes = runtime.max_query_tokens * _BYTES_A_TOKEN
-        self._composes = runtime.normalise_queries and not engine.model.composes
+        composed, decomposed = (
+            engine.model.tokenize(text, parse_special=False).tolist() for text in ("\xe9", "e\u0301")
+        )
+        self._composes = runtime.normalise_queries and composed != decomposed  # unless the tokenizer itself does
         self._tokenize = engine.model.native.tokenize
         self._turn_cost: TurnCost | None = None
         self._handles: list[PromptHandle] = []

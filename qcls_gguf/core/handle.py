@@ -54,6 +54,8 @@ class PromptHandle(Closing):
         """
         engine, tokens = core.engine, compiled.label_tokens.tolist()
         self.compiled = compiled
+        self.prompts: Sequence[Prompt] = compiled.prompts
+        """The compiled prompts."""
         self.held = held
         self.is_open = True
         """False once a set that came at run time was closed; of a Classifier its executor tells."""
@@ -142,11 +144,6 @@ class PromptHandle(Closing):
         n_fixed, per_token = self._fed
         n_tokens = estimated_tokens(len(query.encode("utf-8", "replace")))
         return n_fixed + int(per_token * min(n_tokens, self.core.config.runtime.max_query_tokens))
-
-    @property
-    def prompts(self) -> Sequence[Prompt]:
-        """The compiled prompts."""
-        return self.compiled.prompts
 
     @property
     def adjustments(self) -> Sequence[Adjustment]:

@@ -138,7 +138,8 @@ def start(prepared: Prepared, make: MakeHandle[H]) -> H:
                 raise
             # The engine has already computed the prefixes in use again.
             prefix_file.warn(f"its cells give no scores ({e})")
-            prefix_file.discard()
+            with suppress(OSError):
+                prefix_file.path.unlink()
             _warm_up(handle)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")

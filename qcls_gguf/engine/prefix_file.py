@@ -91,11 +91,6 @@ class PrefixFile:
             for old in sorted(self.folder.iterdir(), key=lambda file: file.lstat().st_mtime)[:-N_KEPT]:
                 old.unlink(missing_ok=True)
 
-    def discard(self) -> None:
-        """Remove the file, because its cells could not be used."""
-        with suppress(OSError):
-            self.path.unlink()
-
     def _digest(self, state: bytes) -> bytes:
         return hashlib.sha256(self.path.name.encode() + state).digest()
 

@@ -60,20 +60,10 @@ class Vocabulary(Closing):
         usual = facts.token_eos if facts.token_eos >= 0 else facts.token_eot
         self.label_end = named if isinstance(named, int) and 0 <= named < facts.n_vocab else usual
         """The file's own end-of-turn token, else its end-of-sequence token, -1 where it has neither."""
-
-    @cached_property
-    def composes(self) -> bool:
-        """Whether the tokenizer itself brings text into Unicode's form NFC."""
-        composed, decomposed = (self.tokenize(text, parse_special=False).tolist() for text in ("\xe9", "e\u0301"))
-        return bool(composed == decomposed)
-
-    @property
-    def n_ctx_short(self) -> int | None:
+        length = file.header.scalars.get(f"{file.header.arch}.rope.scaling.original_context_length")
+        has_two = "rope_factors_long.weight" in file.header.tensors
+        self.n_ctx_short = length if has_two and isinstance(length, int) else None
         """The original context length of a model with two sets of RoPE factors, such as Phi-3."""
-        if "rope_factors_long.weight" not in self.header.tensors:
-            return None
-        length = self.header.scalars.get(f"{self.header.arch}.rope.scaling.original_context_length")
-        return int(length) if isinstance(length, int) else None
 
     def close(self) -> None:
         """Free what is loaded, and the contexts that still use it first; may be called again."""

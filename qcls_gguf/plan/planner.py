@@ -106,10 +106,13 @@ class Templates:
         """The template for distinct fragments with these numbers of varying tokens; None if such a query takes several
         decodes, or not the fast path.
         """
-        try:
+        if lengths in self._made:
             return self._made[lengths]
-        except KeyError:
-            made = self._make(lengths)
+        made = None
+        if (decodes := self._plan(lengths)) is not None and len(decodes) == 1:
+            token = decodes[0].token
+            node: IntArray = np.flatnonzero(token >= self._n_vocab)
+            made = Template(decodes[0], node, (token[node] - self._n_vocab).astype(np.intp))
         n_bytes = _OBJECTS_BYTES + (made.n_bytes if made else 0)
         self._n_bytes += n_bytes  # of two threads that make one at the same time, one may go uncounted
         if self._n_bytes > _MOST_BYTES:
@@ -137,14 +140,6 @@ class Templates:
     def _lengths(self, n_tokens: int) -> tuple[int, ...]:
         n_empty = self._set.fragments.values()
         return tuple(n + n_tokens - len(stable) for n, stable in zip(n_empty, self._stable, strict=True))
-
-    def _make(self, lengths: tuple[int, ...]) -> Template | None:
-        decodes = self._plan(lengths)
-        if decodes is None or len(decodes) > 1:
-            return None
-        token = decodes[0].token
-        node: IntArray = np.flatnonzero(token >= self._n_vocab)
-        return Template(decodes[0], node, (token[node] - self._n_vocab).astype(np.intp))
 
     def _plan(self, lengths: tuple[int, ...]) -> tuple[DecodeInput, ...] | None:
         """The decodes of a query; None unless every prompt takes its fast path."""
