@@ -239,17 +239,27 @@ struct q5_k : k_type<5> {
     static constexpr const char * name = "q5_K";
 };
 
-// A block of 256 has the low 4 bits of the codes, their high 2 bits, a small scale for each 16 values, and d.
-struct q6_k {
-    static constexpr const char * name = "q6_K";
+// Blocks of 256 values have a half, at byte place_of_half, and n_small small scales; no minima.
+template <int bits, int small, int bytes_of_block, int place_of_half> struct block_of_256 {
     static constexpr int block_values = 256;
-    static constexpr int block_bytes = 128 + 64 + 16 + 2;
-    static constexpr int n_bits = 6;
+    static constexpr int block_bytes = bytes_of_block;
+    static constexpr int n_bits = bits;
     static constexpr bool has_minima = false;
-    static constexpr int n_scales = 2;
+    static constexpr int n_scales = small / 8;
     static constexpr int n_halves = 1;
-    static constexpr int n_small = 16;
-    static const uint8_t * halves(const uint8_t * block) { return block + 208; }
+    static constexpr int n_small = small;
+    static const uint8_t * halves(const uint8_t * block) { return block + place_of_half; }
+    static QCLS_INLINE void unpack_scales(const uint8_t * scales, int part, step & to) {
+        const int8_t * of_part = (const int8_t *) scales + (2 + n_scales * part) * n_lanes;
+        for (int i = 0; i < n_scales; ++i) {
+            to.scale[i] = product(halves_at(scales), converted(widened(of_part + i * n_lanes)));
+        }
+    }
+};
+
+// A block of 256 has the low 4 bits of the codes, their high 2 bits, a small scale for each 16 values, and d.
+struct q6_k : block_of_256<6, 16, 128 + 64 + 16 + 2, 208> {
+    static constexpr const char * name = "q6_K";
     static void small_scales(const uint8_t * block, uint8_t * out) { memcpy(out, block + 192, 16); }
     static void codes(const uint8_t * block, int part, uint8_t * out) {
         const uint8_t * low = block + part / 4 * 64 + part % 2 * 32;
@@ -264,25 +274,11 @@ struct q6_k {
         add_to_all((uint8_t) (zero - 32), to.quads);
         unpack_scales(scales, part, to);
     }
-    static QCLS_INLINE void unpack_scales(const uint8_t * scales, int part, step & to) {
-        const floats d = halves_at(scales);
-        const int8_t * small = (const int8_t *) scales + 2 * n_lanes + 2 * part * n_lanes;
-        to.scale[0] = product(d, converted(widened(small)));
-        to.scale[1] = product(d, converted(widened(small + n_lanes)));
-    }
 };
 
 // A block of 256 has d, the high 2 bits of 8 small scales, their low 4 bits, and codes of 4 bits for iq4_nl's table.
-struct iq4_xs {
+struct iq4_xs : block_of_256<4, 8, 2 + 2 + 4 + 128, 0> {
     static constexpr const char * name = "iq4_xs";
-    static constexpr int block_values = 256;
-    static constexpr int block_bytes = 2 + 2 + 4 + 128;
-    static constexpr int n_bits = 4;
-    static constexpr bool has_minima = false;
-    static constexpr int n_scales = 1;
-    static constexpr int n_halves = 1;
-    static constexpr int n_small = 8;
-    static const uint8_t * halves(const uint8_t * block) { return block; }
     static void small_scales(const uint8_t * block, uint8_t * out) {
         uint16_t high;
         memcpy(&high, block + 2, sizeof(high));
@@ -300,22 +296,13 @@ struct iq4_xs {
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
         unpack_nibbles(values, to.quads);
         look_up(iq4_nl::table, to.quads);
-        const int8_t * small = (const int8_t *) scales + 2 * n_lanes + part * n_lanes;
-        to.scale[0] = product(halves_at(scales), converted(widened(small)));
+        unpack_scales(scales, part, to);
     }
 };
 
 // A block of 256 has the high bits of the codes, their low 2 bits, 16 small scales of 6 bits, and d.
-struct q3_k {
+struct q3_k : block_of_256<3, 16, 32 + 64 + 12 + 2, 108> {
     static constexpr const char * name = "q3_K";
-    static constexpr int block_values = 256;
-    static constexpr int block_bytes = 32 + 64 + 12 + 2;
-    static constexpr int n_bits = 3;
-    static constexpr bool has_minima = false;
-    static constexpr int n_scales = 2;
-    static constexpr int n_halves = 1;
-    static constexpr int n_small = 16;
-    static const uint8_t * halves(const uint8_t * block) { return block + 108; }
     static void small_scales(const uint8_t * block, uint8_t * out) {
         const uint8_t * packed = block + 96;
         for (int i = 0; i < 16; ++i) {
@@ -335,23 +322,15 @@ struct q3_k {
         add_two_bits<0>(values, to.quads);
         add_bit<2>(values + 8 * n_lanes, to.quads);
         add_to_all((uint8_t) (zero - 4), to.quads);
-        q6_k::unpack_scales(scales, part, to);
+        unpack_scales(scales, part, to);
     }
 };
 
 // A block of 256 has d, the low 8 bits and the high bits of numbers of the grid, each for 4 odd values up to 15, then
 // the values' signs and 8 small scales of 4 bits. A code in the layout is a value's number in the table.
-struct iq3_s {
+struct iq3_s : block_of_256<4, 8, 2 + 64 + 8 + 32 + 4, 0> {
     static constexpr const char * name = "iq3_s";
     static constexpr sixteen table = with_zero({1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15});
-    static constexpr int block_values = 256;
-    static constexpr int block_bytes = 2 + 64 + 8 + 32 + 4;
-    static constexpr int n_bits = 4;
-    static constexpr bool has_minima = false;
-    static constexpr int n_scales = 1;
-    static constexpr int n_halves = 1;
-    static constexpr int n_small = 8;
-    static const uint8_t * halves(const uint8_t * block) { return block; }
     static void small_scales(const uint8_t * block, uint8_t * out) {
         for (int i = 0; i < 8; ++i) {
             out[i] = 1 + 2 * (block[106 + i / 2] >> i % 2 * 4 & 15);
@@ -368,8 +347,7 @@ struct iq3_s {
     static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
         unpack_nibbles(values, to.quads);
         look_up(table, to.quads);
-        const int8_t * small = (const int8_t *) scales + 2 * n_lanes + part * n_lanes;
-        to.scale[0] = product(halves_at(scales), converted(widened(small)));
+        unpack_scales(scales, part, to);
     }
 };
 
