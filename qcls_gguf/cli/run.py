@@ -17,18 +17,7 @@ from ..data.rows import Reading, Row, check_queries, read_queries
 from ..errors import ConfigError, QclsError
 from ..report.files import check_outputs
 from . import options as o
-from .terminal import (
-    EXIT_OTHER,
-    classifier_opener,
-    load_bar,
-    long_work,
-    needs,
-    print_step,
-    print_warning,
-    say,
-    show,
-    shown,
-)
+from . import terminal as t
 
 if TYPE_CHECKING:
     from ..classifier import Classifier
@@ -95,7 +84,7 @@ def run(
 
     is_one = len(query or ()) == 1 and queries is None and not interactive
     with (
-        classifier_opener(offline, quiet) as opener,
+        t.classifier_opener(offline, quiet) as opener,
         opener.open(settings, audit=audit, only_configured=True) as classifier,
     ):
         names = [prompt.name for prompt in classifier.prompts]
@@ -109,8 +98,8 @@ def run(
             writer.close()
         if queries is not None and not quiet:
             others = "".join(f", {n:,} {what}" for what, n in counts.items() if n and what != "labelled")
-            say(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s")
-    return EXIT_OTHER if counts["failed"] else None
+            t.say(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s")
+    return t.EXIT_OTHER if counts["failed"] else None
 
 
 def _ask() -> Iterator[Row]:
@@ -144,7 +133,7 @@ def _answer(classifier: Classifier, line: Row, writer: AnswerWriter) -> str:
         result = classifier.classify(line.text)
     except QclsError as e:
         place = "" if line.number is None or line.error else f"line {line.number}: "  # an error of the input says it
-        say(f"qcls-gguf: {place}'{printable(line.text[:60])}': {shown(e)}")
+        t.say(f"qcls-gguf: {place}'{printable(line.text[:60])}': {t.shown(e)}")
         writer.write(line, str(e))
         return "failed"
     writer.write(line, result)
@@ -194,7 +183,7 @@ def label(
     qcls-gguf label logs --out labelled-2 --part 2/4 --config qwen3-8b-t4
     qcls-gguf label queries.parquet --out look.csv --limit 1000 --html look.html
     """
-    needs("label", "pyarrow", "label")
+    t.needs("label", "pyarrow", "label")
     from ..labelling.records import labelling_document  # see app.py for why here
     from ..labelling.run import LabelSettings, label_files
 
@@ -208,11 +197,11 @@ def label(
         prefix=prefix, overwrite=overwrite, limit=limit, part=(int(k), int(n)), cache=cache, batch=batch,
         shard_rows=shard_rows,
     )  # fmt: skip
-    with long_work(offline, quiet) as opener:
-        on_note = (lambda _: None) if quiet else lambda text: say(printable(text))
+    with t.long_work(offline, quiet) as opener:
+        on_note = (lambda _: None) if quiet else lambda text: t.say(printable(text))
         record = label_files(settings, opener, on_note=on_note)
-    show(record, labelling_document(record), format, html)
-    return EXIT_OTHER if record.n_rows and not record.n_labelled else None
+    t.show(record, labelling_document(record), format, html)
+    return t.EXIT_OTHER if record.n_rows and not record.n_labelled else None
 
 
 def serve(
@@ -247,7 +236,7 @@ def serve(
     qcls-gguf serve --config my.yaml
     curl localhost:8080/v1/classify -H 'content-type: application/json' -d '{"query": "red dress for girls"}'
     """
-    needs("serve", "uvloop", "serve")
+    t.needs("serve", "uvloop", "serve")
     # imported by its own command only, which keeps the start of the others short
     from ..service.lifecycle import Lifecycle, ServiceSettings, check_keys
     from ..service.server import serve as serve_requests
@@ -276,7 +265,7 @@ def serve(
         return first.pop() if first else settings()
 
     if not (service.is_local or service.api_keys) and not quiet:
-        print_warning(f"anybody who can reach {host} may send requests: limit that with --api-key")
-    on_step = None if quiet else print_step
-    lifecycle = Lifecycle(configure, service, offline=offline, on_step=on_step, on_load=load_bar(quiet))
-    serve_requests(lifecycle, lambda address: say(f"serving at {address}"))
+        t.print_warning(f"anybody who can reach {host} may send requests: limit that with --api-key")
+    on_step = None if quiet else t.print_step
+    lifecycle = Lifecycle(configure, service, offline=offline, on_step=on_step, on_load=t.load_bar(quiet))
+    serve_requests(lifecycle, lambda address: t.say(f"serving at {address}"))

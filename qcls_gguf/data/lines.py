@@ -21,6 +21,7 @@ _OTHERS = {
     b"PK\x03\x04": "is a spreadsheet or packed: save it as .csv, or unpack it", b"BZh": "is packed: unpack it",
     b"\xfd7zXZ": "is packed: unpack it", b"ARROW1": "is a file of Arrow: save it as Parquet, .csv or .jsonl",
     b"\x04\x22\x4d\x18": "is packed: unpack it", b"\xff\x06\x00\x00sNaPpY": "is packed: unpack it",
+    b"FEA1": "is a file of Arrow: save it as Parquet, .csv or .jsonl", b"7z\xbc\xaf": "is packed: unpack it",
     b"\x1f\x9d": "is packed: unpack it", b"\xd0\xcf\x11\xe0": "is a spreadsheet or document: save it as .csv",
     **{
         mark: f"is {what}, not text or a table: save it as .csv or .jsonl"

@@ -33,11 +33,6 @@ FORMATS: Mapping[str, Format] = {
 """by the endings of names; what another name or `.txt` stands for is found in the content"""
 PACKED = (".gz", ".zst")
 """what may follow these endings"""
-_REFUSED = {
-    **dict.fromkeys((".arrow", ".feather"), "is a file of Arrow: save it as Parquet, .csv or .jsonl"),
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "is a spreadsheet: save it as .csv"),
-    **dict.fromkeys((".bz2", ".xz", ".zip", ".7z"), "is packed: unpack it"),
-}
 _ONE_DOCUMENT = "is one JSON document: write an object a line, in a file named .jsonl"
 _DELIMITERS = (",", ";", "\t", "|", "^")
 # A field of Python's csv may have 131,072 characters, unless the process says otherwise.
@@ -104,11 +99,6 @@ def bare_name(path: Path) -> Path:
 def format_of(path: Path) -> Format | None:
     """The format that the ending of a name stands for; None where only the content says it."""
     return FORMATS.get(bare_name(path).suffix.lower())
-
-
-def why_refused(path: Path) -> str | None:
-    """Why a file cannot be read, by the ending of its name; None if it may be."""
-    return _REFUSED.get(path.suffix.lower())
 
 
 def listed_columns(names: Sequence[str]) -> str:
@@ -466,9 +456,8 @@ def open_rows(
     ConfigError for what cannot be read, also where this turns out later.
     """
     with readable(place), prefixed(place):
-        is_missing = source != "-" and not Path(source).exists()
-        if what := "no such file" if is_missing else why_refused(Path(source)):
-            raise ConfigError(what)
+        if source != "-" and not Path(source).exists():
+            raise ConfigError("no such file")
         with ExitStack() as stack:
             file = sys.stdin.buffer if source == "-" else stack.enter_context(open(source, "rb"))
             rows = Rows(file, source, reading, others, **needs)

@@ -11,7 +11,6 @@ from ..config.fitted import Head
 from ..config.prompt import SLOT, LikelyMistake
 from ..config.schema import MAX_SEQ, chosen_prompts
 from ..config.scoring import Scoring
-from ..native.device import instruction_sets
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
@@ -123,7 +122,6 @@ class Inspection(Record):
 
     config: str | None = Field(description="the configuration's file")
     model: ModelInfo
-    instruction_sets: tuple[str, ...] = Field(description="that the code for the CPU was compiled for, such as AVX2")
     startup_ms: dict[str, float] = Field(description="by step of the start-up")
     context: ContextSizes
     request: Request
@@ -182,7 +180,6 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     return Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
-        instruction_sets=instruction_sets(),
         startup_ms=classifier.startup_ms,
         context=ContextSizes(
             n_ctx=context.n_ctx,

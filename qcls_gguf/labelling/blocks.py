@@ -222,14 +222,8 @@ def _cell(value: object) -> str:
 @contextmanager
 def output_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name when it is complete and on the disk. Raises QclsError if it cannot be written."""
-    with written(path), whole_file(path, mode=0o666, on_disk=True) as file:
-        yield file
-
-
-@contextmanager
-def written(path: Path) -> Iterator[None]:
-    """Raises QclsError in place of OSError for a file that is written inside."""
     try:
-        yield
+        with whole_file(path, mode=0o666, on_disk=True) as file:
+            yield file
     except OSError as e:
         raise QclsError(f"{path}: {UNWRITTEN.format(e.strerror or e)}") from None

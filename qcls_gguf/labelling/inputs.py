@@ -19,7 +19,7 @@ from pydantic import Field
 
 from ..config.words import shown
 from ..data.lines import is_text, shown_bytes
-from ..data.rows import FORMATS, Format, Reading, Row, bare_name, check_once, listed_columns, open_rows, why_refused
+from ..data.rows import FORMATS, Format, Reading, Row, bare_name, check_once, listed_columns, open_rows
 from ..errors import ConfigError, readable
 from ..report.record import Record
 
@@ -79,8 +79,6 @@ def find_inputs(given: Sequence[str]) -> list[Path]:
     found: dict[str, Path] = {}
     for name in given:
         for path in _files_of(name):
-            if what := why_refused(path):
-                raise ConfigError(f"{path}: {what}")
             if not path.is_file():
                 raise ConfigError(f"{path}: is no plain file: inputs are read more than once")
             found.setdefault(os.path.realpath(path), path)

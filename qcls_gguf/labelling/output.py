@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, JsonValue
 
 from ..config.words import counted
-from ..data.rows import FORMATS, PACKED, Format, format_of, why_refused
+from ..data.rows import FORMATS, PACKED, Format, format_of
 from ..errors import ConfigError, QclsError
 from ..report.files import LOCK, locked
 from ..report.record import Record, json_text
@@ -66,7 +66,7 @@ class OutputFolder:
         self.out, self._part = out, part
         self.joined = out if out.suffix.lower() in ENDINGS.values() and not out.is_dir() else None
         """the file into which the shards are joined at the end"""
-        is_no_folder = out.suffix.lower() in (*FORMATS, *PACKED, ".json") or why_refused(out)
+        is_no_folder = out.suffix.lower() in (*FORMATS, *PACKED, ".json", ".xlsx", ".xls", ".ods", ".feather")
         if self.joined is None and is_no_folder and not out.is_dir():
             raise ConfigError(
                 f"`out` {out}: cannot be {out.suffix}: name a file that ends in {_KNOWN_ENDINGS}, or a folder"
@@ -182,13 +182,9 @@ class OutputFolder:
                 path.unlink(missing_ok=True)
         with output_file(self.folder / _DONE) as file:
             file.writelines(f"{json_text(counts.to_dict())}\n".encode() for counts in self.done.values())
-        self._write(
-            Manifest(
-                settings=dict(settings),
-                provenance=dict(provenance),
-                inputs=tuple(inputs),
-            )
-        )
+        manifest = Manifest(settings=dict(settings), provenance=dict(provenance), inputs=tuple(inputs))
+        with output_file(self.folder / _MANIFEST) as file:
+            file.write(f"{json_text(manifest.to_dict(), indent=1)}\n".encode())
         return missing
 
     def kept_path(self, output: str) -> Path:
@@ -227,11 +223,6 @@ class OutputFolder:
             raise QclsError(f"{self.folder}: could not be overwritten: {e.strerror}") from None
         self.manifest = None
         self.done.clear()
-
-    def _write(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        with output_file(self.folder / _MANIFEST) as file:
-            file.write(f"{json_text(manifest.to_dict(), indent=1)}\n".encode())
 
 
 def _short(value: JsonValue) -> str:

@@ -71,9 +71,6 @@ class LabellingRecord(RowCounts):
     n_shards: int = Field(description="of all inputs")
     n_shards_before: int = Field(description="of these, the number that earlier runs had done")
     speed: RunSpeed
-    peak_memory_bytes: int | None = Field(
-        description="the most that the process held; null where the system does not tell"
-    )
     model: ModelInfo
     environment: Environment
     warnings: tuple[str, ...] = Field(default=(), description="what is likely a mistake in the prompts")
@@ -177,6 +174,4 @@ def _facts(record: LabellingRecord) -> dict[str, str]:
             f"{measured(speed.queries_per_s)} queries/s: {speed.n_computed:,} distinct ones computed, {speed.batch} a "
             "decode"
         )
-    if record.peak_memory_bytes:
-        found["memory"] = f"{record.peak_memory_bytes / _MIB:,.0f} MiB at most"
     return found

@@ -23,7 +23,7 @@ from ..data.rows import PLAIN, QUERY, Format, Reading, bare_name
 from ..engine.capacity import MOST_TOGETHER
 from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
-from ..report.environment import environment, peak_rss_bytes
+from ..report.environment import environment
 from .answers import Answer, AnswerCache, AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller
 from .blocks import DIGITS, Block, read_block, write_block
@@ -109,13 +109,7 @@ def label_files(
         if settings.overwrite:
             output.forget()
         output.check(run_settings)
-        provenance: RunSettings = {
-            "out": str(settings.out),
-            "config": str(settings.config.path or "given"),
-            "prompts": [prompt.name for prompt in columns.prompts],
-            "model": Path(model.path).name,
-            **{name: getattr(model, name) for name in ("quantization", "device", "backend")},
-        }
+        provenance: RunSettings = {"config": str(settings.config.path or "given"), "model": Path(model.path).name}
         missing = output.begin(run_settings, provenance, inputs)
         tasks = output.tasks(inputs)
         n_before = len(tasks) - len(missing)
@@ -140,7 +134,6 @@ def label_files(
             n_shards=len(tasks),
             n_shards_before=n_before,
             speed=speed,
-            peak_memory_bytes=peak_rss_bytes(),
             model=model,
             environment=environment(classifier.config),
             warnings=tuple(map(str, opener.warnings)),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
-import sys
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -136,9 +134,3 @@ def rss_bytes() -> int:
     import psutil
 
     return int(psutil.Process().memory_info().rss)
-
-
-def peak_rss_bytes() -> int:
-    """The most that the process ever held."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -64,7 +64,6 @@ def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: 
         ("missing.txt", "no such file"),
         ("", "cannot be read: Is a directory"),
         ("a.json", "is one JSON document: write an object a line, in a file named .jsonl"),
-        ("a.XLSX", "is a spreadsheet: save it as .csv"),
     ],
 )
 def test_what_has_no_rows_is_refused_before_and_while_reading(name: str, words: str, tmp_path: Path) -> None:
@@ -337,6 +336,8 @@ def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp
         (b"query\n", Reading(format="text", query="query"), "`query_column` is for tables, and `input_format` is text"),
         (b"query\n", Reading(format="parquet"), "is no sound Parquet file"),
         (b"PK\x03\x04", Reading(), "is a spreadsheet or packed"),
+        (b"7z\xbc\xaf\x27\x1c", Reading(), "is packed"),
+        (b"FEA1\x00\x00", Reading(), "is a file of Arrow"),
         (b"SQLite format 3\0", Reading(), "is a database, not text or a table"),
         (
             b"query,id\nred,1\r\nblue,2\rgreen,3\n",
