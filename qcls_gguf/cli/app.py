@@ -17,8 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from ..config.words import instead_of
 from ..errors import ConfigError
 from ..version import __version__
-from .init import init
-from .inspect import inspect_config, models, schema
+from .configuring import init, inspect_config, models, schema
 from .labelled import calibrate, evaluate, learn
 from .measured import bench, compare
 from .run import label, run, serve

@@ -185,10 +185,7 @@ class Rows:
         self._rows = self._of_table() if self.format in ("csv", "tsv") else self._of_lines()
 
     def __iter__(self) -> Iterator[Row]:
-        return self
-
-    def __next__(self) -> Row:
-        return next(self._rows)
+        return self._rows
 
     def continued(self, file: BinaryIO, offset: int, line: int) -> None:
         """Go on with a later part of the same content.

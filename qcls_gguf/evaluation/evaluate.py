@@ -31,7 +31,6 @@ from .passes import Truth, answer_rows, probabilities_of, read_rows, truth_of
 
 LEVEL = 0.05
 """With this probability at most statements that are all true are said to fail."""
-_N_CONFUSIONS = 10
 
 
 class DataRecord(Record):
@@ -94,21 +93,12 @@ class LabelStatistics(Record):
     n_predicted: int = Field(description="rows whose answer it is")
 
 
-class Confusion(Record):
-    """Rows of one label that got another."""
-
-    label: str = Field(description="the true label: the first accepted one")
-    answer: str = Field(description="the answer, which is not accepted")
-    n: int = Field(description="number of rows")
-
-
 class PromptStatistics(Statistics):
     """The statistics of one prompt."""
 
     prompt: str = Field(description="its name")
     n_abstained: int = Field(description="rows that the fallback answers")
     labels: dict[str, LabelStatistics] = Field(description="by label, in the order of the configuration")
-    confusions: tuple[Confusion, ...] = Field(description="the most frequent ones, most frequent first")
     confusion_matrix: tuple[tuple[int, ...], ...] = Field(description="rows by true label and answer, as in `labels`")
 
 
@@ -225,7 +215,6 @@ def prompt_statistics(
         prompt=truth.prompt.name,
         n_abstained=sum(answers[row].abstained for row in index) if answers else 0,
         labels={label: _label(matrix, place) for place, label in enumerate(labels)},
-        confusions=confusions(labels, matrix),
         confusion_matrix=tuple(map(tuple, matrix.tolist())),
     ), outcomes
 
@@ -271,13 +260,6 @@ def _label(matrix: npt.NDArray[np.int64], place: int) -> LabelStatistics:
         support=support,
         n_predicted=n_predicted,
     )
-
-
-def confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> tuple[Confusion, ...]:
-    """The most frequent confusions, most frequent first; matrix: (n_labels, n_labels) counts by label and answer."""
-    wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*np.nonzero(matrix), strict=True) if i != j]
-    wrong.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
-    return tuple(Confusion(label=labels[i], answer=labels[j], n=n) for n, i, j in wrong[:_N_CONFUSIONS])
 
 
 def check_statements(

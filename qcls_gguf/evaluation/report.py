@@ -122,12 +122,15 @@ def _labels(prompts: Mapping[str, PromptStatistics]) -> Table:
 
 def confusion_table(heading: str, prompts: Mapping[str, PromptStatistics]) -> Table:
     """The most frequent confusions of all prompts."""
-    found = [(confusion, name) for name, prompt in prompts.items() for confusion in prompt.confusions]
-    found.sort(key=lambda pair: -pair[0].n)
-    return Table(
-        columns={heading: TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
-        rows=[[name, confusion.label, confusion.answer, confusion.n] for confusion, name in found[:_N_CONFUSIONS]],
-    )
+    found = [
+        (name, label, answer, n)
+        for name, prompt in prompts.items()
+        for label, row in zip(prompt.labels, prompt.confusion_matrix, strict=True)
+        for answer, n in zip(prompt.labels, row, strict=True)
+        if n and label != answer
+    ]
+    columns = {heading: TEXT, "label": TEXT, "answer": TEXT, "rows": "d"}
+    return Table(columns=columns, rows=sorted(found, key=lambda row: -row[3])[:_N_CONFUSIONS])
 
 
 def _notes(evaluation: EvaluationRecord) -> Iterator[str]:

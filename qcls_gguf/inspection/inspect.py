@@ -9,7 +9,7 @@ from pydantic import Field
 from ..classifier import Classifier
 from ..config.fitted import Head
 from ..config.prompt import SLOT, LikelyMistake
-from ..config.schema import MAX_SEQ, chosen_prompts
+from ..config.schema import chosen_prompts
 from ..config.scoring import Scoring
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..report.record import Record, left_out_if_none
@@ -106,7 +106,6 @@ class ContextSizes(Record):
     cache_bytes: int = Field(description="memory of the KV cache on all devices, with all states of recurrent layers")
     state_bytes: int = Field(description="what recurrent layers keep of a sequence with a state, used or not; 0: none")
     compute_bytes: int = Field(description="compute buffers for the largest decode, on all devices")
-    graphs_bytes: int = Field(description="compute buffers of the graphs that the start-up built; other queries add")
     why_no_visible_cells: str | None = Field(description="why a token's attention reads every used cell; or null")
     n_holders: int = Field(description="distinct prefixes, which have a sequence of their own")
     n_leaves: int = Field(description="sequences of all label tries, for one query")
@@ -114,7 +113,6 @@ class ContextSizes(Record):
     n_seq_needed: int = Field(description="n_holders + n_leaves * max_batch")
     n_seq_max: int = Field(description="sequences that the context has")
     n_state_seqs: int = Field(description="of them those that keep states of recurrent layers; 0 where there are none")
-    n_seq_limit: int = Field(description="the largest number that llama.cpp supports")
 
 
 class Inspection(Record):
@@ -189,7 +187,6 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             cache_bytes=memory.cache_bytes,
             state_bytes=tokenizer.facts.state_bytes,
             compute_bytes=memory.compute_bytes,
-            graphs_bytes=memory.shapes_bytes,
             why_no_visible_cells=context.why_no_visible_cells,
             n_holders=n_holders,
             n_leaves=n_leaves,
@@ -197,7 +194,6 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             n_seq_needed=n_holders + n_leaves * max_batch,
             n_seq_max=context.n_seq_max,
             n_state_seqs=context.n_state_seqs if tokenizer.has_states else 0,
-            n_seq_limit=MAX_SEQ,
         ),
         request=request,
         costs=_costs(request, inspected),

@@ -53,7 +53,7 @@ def _facts(inspection: Inspection) -> dict[str, str]:
         f"{context.n_outputs_max} rows a decode",
         "attention": "to the cells that a token may see" if why is None else f"to every used cell: {why}",
         "sequences": f"{context.n_seq_needed}: prefixes {context.n_holders} + leaves {context.n_leaves} × max_batch "
-        f"{context.max_batch}; {context.n_seq_max} opened, at most {context.n_seq_limit}",
+        f"{context.max_batch}; {context.n_seq_max} opened",
         "empty query": f"{counted(request.n_tokens, 'token')} in {counted(request.n_decodes, 'decode')}, "
         f"{request.n_tokens_unshared} if prompts shared none; {request.n_tokens_cached} cached, "
         f"{request.n_positions} positions",
@@ -61,8 +61,7 @@ def _facts(inspection: Inspection) -> dict[str, str]:
         "6 tokens": f"{now.n_tokens} fed" + (f"; about {cheaper}" if cheaper else ""),
         "longest query": longest,
         "memory": f"{_mib(context.cache_bytes)} MiB KV cache{of_states}; compute buffers: "
-        f"{_mib(context.compute_bytes)} MiB for the largest decode, {_mib(context.graphs_bytes)} for graphs of the "
-        "start-up",
+        f"{_mib(context.compute_bytes)} MiB for the largest decode",
     }
 
 

@@ -53,18 +53,13 @@ class BatchLabeller:
         if refused:
             yield refused
 
-    def ordered(self, queries: Sequence[str]) -> list[int]:
-        """The order in which queries go into decodes.
-
-        Queries that begin alike stand together, because a decode computes their common tokens once; one by one, those
-        of one length, because their decodes have one shape.
-        """
-        by_length = self._size == 1
-        return sorted(range(len(queries)), key=lambda at: (len(queries[at]), "") if by_length else (0, queries[at]))
-
     def _batches(self, queries: Sequence[str], refused: list[tuple[int, Result | str]]) -> Iterator[Batch]:
         batch: Batch = []
-        for place in self.ordered(queries):
+        # Queries that begin alike stand together, because a decode computes their common tokens once; one by one, those
+        # of one length, because their decodes have one shape.
+        by_length = self._size == 1
+        key = (lambda at: (len(queries[at]), "")) if by_length else (lambda at: (0, queries[at]))
+        for place in sorted(range(len(queries)), key=key):
             try:
                 batch.append((place, self._handle.tokenize(queries[place])))
             except PlanError as e:

@@ -57,9 +57,6 @@ class RunSpeed(Record):
     seconds: float = Field(description="from the first shard's beginning to the last one's end")
     n_rows: int = Field(description="rows that were labelled")
     n_computed: int = Field(description="distinct queries that were computed for them")
-    queries_per_s: float | None = Field(
-        description="distinct queries that were computed in a second; null where none was"
-    )
     batch: int = Field(description="queries of a decode")
 
 
@@ -125,14 +122,6 @@ def total_counts(shards: Sequence[RowCounts]) -> RowCounts:
     )
 
 
-def duration(seconds: float) -> str:
-    """A duration in words."""
-    minutes, hours = seconds / 60, seconds / 3600
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h" if hours < 100 else f"{hours / 24:.1f} days"
-
-
 def labelling_document(record: LabellingRecord) -> Document:
     """The rows, the prompts' labels, the speed, and the first rows without labels."""
     n_more = record.n_null + record.n_bad - len(record.bad)
@@ -168,10 +157,7 @@ def _facts(record: LabellingRecord) -> dict[str, str]:
         "output": f"{record.out}: {record.n_bytes / _MIB:,.1f} MiB",
     }
     if speed.n_rows:
-        found["this run"] = f"{speed.n_rows:,} rows in {duration(speed.seconds)}"
-    if speed.queries_per_s is not None:
-        found["speed"] = (
-            f"{measured(speed.queries_per_s)} queries/s: {speed.n_computed:,} distinct ones computed, {speed.batch} a "
-            "decode"
-        )
+        rate = f"{measured(speed.n_computed / speed.seconds)} queries/s, {speed.batch} a decode"
+        computed = f"{speed.n_computed:,} distinct queries computed, {rate}"
+        found["this run"] = f"{speed.n_rows:,} rows in {speed.seconds:,.0f} s: {computed}"
     return found

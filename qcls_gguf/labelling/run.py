@@ -98,8 +98,7 @@ def label_files(
         inputs = _planned(settings, output, paths, on_note)
         most = settings.batch or MOST_TOGETHER
         classifier = stack.enter_context(opener.open(settings.config, max_batch=most, only_configured=True))
-        prompts = classifier.compiled.settings
-        columns = AnswerColumns(prompts=prompts, prefix=settings.prefix, scores=settings.scores)
+        columns = AnswerColumns(prompts=classifier.compiled.settings, prefix=settings.prefix, scores=settings.scores)
         _check_columns(columns.schema().names, inputs)
         rows = settings.run_settings([Path(input_.path) for input_ in inputs], is_joined=output.joined is not None)
         run_settings, model = {**rows, **_model_settings(classifier)}, classifier.model
@@ -163,11 +162,8 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
         tried = chain([stem], (f"{stem}~{number}" for number in count(2)))
         name = names.setdefault(str(path), next(name for name in tried if name not in names.values()))
         inputs.append(now.model_copy(update={"name": name}))
-    if (
-        output.joined
-        and len({(input_.columns, *input_.partition) for input_ in inputs}) > 1
-        and settings.format != "jsonl"
-    ):
+    kinds = {(input_.columns, *input_.partition) for input_ in inputs}
+    if output.joined and len(kinds) > 1 and settings.format != "jsonl":
         raise ConfigError(
             f"`out` {output.joined}: the inputs have different columns, {inputs[0].path} and others: name a folder, "
             "which gets a file for every one"
@@ -239,12 +235,10 @@ class _Run:
                 self.writing = pool.submit(self._write, task, block, answers, began)
         if self.writing:
             self.writing.result()
-        seconds = perf_counter() - start
         return RunSpeed(
-            seconds=seconds,
+            seconds=perf_counter() - start,
             n_rows=self.n_left,
             n_computed=self.n_computed,
-            queries_per_s=self.n_computed / seconds if self.n_computed else None,
             batch=self.batch,
         )
 

@@ -55,7 +55,7 @@ def test_the_record_of_the_embedded_model(data: Path, scoring: str) -> None:
     assert found["accuracy_ci"][0] < found["accuracy"] < found["accuracy_ci"][1]
     assert found["accuracy"] > 0.8 > found["majority"]
     for prompt in record["prompts"].values():
-        assert prompt.keys() >= STATISTICS | {"labels", "confusions", "n_abstained"}
+        assert prompt.keys() >= STATISTICS | {"labels", "confusion_matrix", "n_abstained"}
 
 
 def test_what_is_likely_wrong_is_told(write_config: WriteConfig, tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data
     assert color["curve"]["72"] == color["learnt"]["accuracy"]
     for each in (color, shade):
         n_wrong = round((1 - each["learnt"]["accuracy"]) * N)
-        assert sum(confusion["n"] for confusion in each["learnt"]["confusions"]) == n_wrong
-        assert all(confusion["label"] != confusion["answer"] for confusion in each["learnt"]["confusions"])
+        matrix = np.array(each["learnt"]["confusion_matrix"])
+        assert matrix.sum() - matrix.trace() == n_wrong
 
     change(config, heads=str(out))
     with Classifier.from_config(config) as classifier, data.open() as file:

@@ -11,7 +11,6 @@ from qcls_gguf.compare.method import Answer, WorkloadPrompt
 from qcls_gguf.compare.run import method_record
 from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.evaluate import (
-    Confusion,
     LabelStatistics,
     Outcomes,
     PromptStatistics,
@@ -20,7 +19,7 @@ from qcls_gguf.evaluation.evaluate import (
     prompt_statistics,
 )
 from qcls_gguf.evaluation.passes import Truth, truth_of
-from qcls_gguf.evaluation.report import likely_faults
+from qcls_gguf.evaluation.report import confusion_table, likely_faults
 from qcls_gguf.score.result import LabelScore, PromptResult
 from qcls_gguf.statistics import wilson
 
@@ -79,7 +78,7 @@ def test_the_whole_table() -> None:
 def test_labels_and_confusions() -> None:
     found, _ = scored()
     assert found.confusion_matrix == ((1, 1, 0), (2, 0, 0), (0, 0, 1))
-    assert found.confusions == (Confusion(label="b", answer="a", n=2), Confusion(label="a", answer="b", n=1))
+    assert confusion_table("p", {"p": found}).rows == [("p", "b", "a", 2), ("p", "a", "b", 1)]
     assert found.labels == {
         "a": LabelStatistics(precision=1 / 3, recall=1 / 2, support=2, n_predicted=3),
         "b": LabelStatistics(precision=0, recall=0, support=2, n_predicted=1),
@@ -104,7 +103,7 @@ def test_wilson_against_published_intervals(n_right: int, n: int, low: float, hi
 
 def test_without_rows_there_is_nothing_but_counts() -> None:
     found, _ = scored([], [])
-    assert (found.n_rows, found.confusions) == (0, ())
+    assert (found.n_rows, found.confusion_matrix) == (0, ((0, 0, 0),) * 3)
     for name in ("accuracy", "accuracy_ci", "balanced_accuracy", "majority", "macro_f1", "log_loss", "ece"):
         assert getattr(found, name) is None, name
     json.loads(found.to_json())
