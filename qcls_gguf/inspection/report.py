@@ -48,6 +48,7 @@ def _facts(inspection: Inspection) -> dict[str, str]:
     cheaper = ", ".join(f"{cost.n_tokens} ({cost.share:.0%}) {cost.what}" for cost in others)
     return {
         "model": f"{Path(model.path).name}, {model.description}, {model.device}",
+        **({"kernels": kernels} if (kernels := stock_text(model.stock_types)) else {}),
         "start-up": f"{sum(startup.values()):.0f} ms: " + ", ".join(f"{name} {ms:.0f}" for name, ms in startup.items()),
         "context": f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
         f"{context.n_outputs_max} rows a decode",
