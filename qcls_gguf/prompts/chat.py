@@ -31,7 +31,7 @@ MARK = re.compile(
 """The forms of control tokens in published models."""
 _CLOSES = re.compile(r"^(?:[<\[◁][|｜]?/)|(?<![a-z])(?:end|stop|suffix|close)(?![a-z])|^<[^|].*\|>$", re.IGNORECASE)
 _ANSWERER = re.compile("assistant|model|bot|response|answer", re.IGNORECASE)
-_BEGINS_USERS = re.compile(r"\s*(?:<[^<>]*user|<[^<>]*>\s*user\b|\[INST)")
+_BEGINS_USERS = re.compile(r"\s*(?:<[^<>]*user|<(?![^<>]*(?:/|end|eo[st]))[^<>]*>\s*user\b|\[INST)")
 _ABOUT_THOUGHT = re.compile("think|thought|reason|reflect|cot(?![a-z])|scratch", re.IGNORECASE)
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from chat_templates import CHATML, GEMMA, LLAMA3, NEMOTRON, QWEN3, THINKS_ALWAYS
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from random_vocab import BOS, IM_END
 
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig
-from qcls_gguf.prompts.chat import Chat, chat_of, render_prompts
+from qcls_gguf.prompts.chat import MARK, Chat, chat_of, render_prompts
 
 
 @dataclass
@@ -375,3 +377,58 @@ def test_wrong_variables_are_refused(variables: Any, message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         ModelConfig(chat_variables=variables)
     assert str(refusal.value).startswith(message)
+
+
+FAMILIES = {
+    "<|im_start|>{role}\n": "<|im_end|>\n",
+    "<|im_start|>{role}<|im_sep|>": "<|im_end|>",
+    "<|im_{role}|>{role}<|im_middle|>": "<|im_end|>",
+    "<|start_header_id|>{role}<|end_header_id|>\n\n": "<|eot_id|>",
+    "<|header_start|>{role}<|header_end|>\n\n": "<|eot|>",
+    "<|start_of_role|>{role}<|end_of_role|>": "<|end_of_text|>\n",
+    "<|start|>{role}<|message|>": "<|end|>",
+    "<|{role}|>\n": "<|end|>\n",
+    "<|{role}|>": "</s>\n",
+    "[|{role}|]": "[|endofturn|]\n",
+    "<|{role}_start|>": "<|turn_end|>",
+    "<seed:bos>{role}\n": "<seed:eos>",
+    "<start_of_turn>{role}\n": "<end_of_turn>\n",
+    "<|turn>{role}\n": "<turn|>\n",
+    "<|START_OF_TURN_TOKEN|><|{role}_TOKEN|>": "<|END_OF_TURN_TOKEN|>",
+    "<extra_id_0>{role}\n": "<extra_id_1>\n",
+    "<｜hy_{role}｜>": "<｜hy_end▁of▁turn｜>",
+    "<role>{role}</role>": "<|role_end|>",
+    "<SPECIAL_10>{role}\n": "<SPECIAL_12>\n",
+    "[{role}_BEGIN]": "[TURN_END]",
+    "<|{role}|>\n\n": "",
+    "### {role}:\n": "\n\n",
+    "{role}: ": "</s>",
+}
+"""how published models of twenty families begin and end a turn; an empty end has no token"""
+
+
+ROLES = [("system", "user", "assistant"), ("SYSTEM", "USER", "CHATBOT"), ("S", "U", "model")]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_turns_of_any_family_are_rendered_and_end(drawn: st.DataObject) -> None:
+    """Whatever stands between a template's turns, and however it takes texts, ends answers and opens a thought."""
+    begin, end = drawn.draw(st.sampled_from(sorted(FAMILIES.items())))
+    names = drawn.draw(st.sampled_from(ROLES))
+    first = drawn.draw(st.sampled_from(["", BOS, "{{ bos_token }}"]))
+    content = drawn.draw(st.sampled_from(["{{ m.content }}", "{{ m['content'] | trim }}", PARTS]))
+    is_always = drawn.draw(st.booleans())  # else an answer has no end where it is the last turn
+    opened, closed = drawn.draw(st.sampled_from([("", ""), *THOUGHTS]))
+    roles = "{% set role = " + str(dict(zip(ROLES[0], names, strict=True))) + "[m.role] %}"
+    ended = "{{ " + repr(end) + (" }}" if is_always else " if not loop.last or m.role != 'assistant' }}")
+    answer = begin.replace("{role}", names[2])
+    template = first + "{% for m in messages %}" + roles + begin.replace("{role}", "{{ role }}") + content + ended
+    template += "{% endfor %}{% if add_generation_prompt %}{{ " + repr(answer + opened) + " }}{% endif %}"
+    marks = dict.fromkeys([BOS, *MARK.findall(answer + end + opened + closed)])
+    (rendered,) = render_prompts([PROMPT], File(template, tuple(marks), label_end=0), ModelConfig()).prompts
+    turns = [
+        begin.replace("{role}", name) + text + end for name, text in zip(names, PROMPT.turns.values(), strict=False)
+    ]
+    assert rendered.template == (BOS if first else "") + "".join(turns) + answer + closed + "{name}:"
+    assert rendered.label_end == (end.strip() or None)
