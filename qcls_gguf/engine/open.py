@@ -47,14 +47,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     computing = threads(runtime)
     settings, n_leaf_seqs = _settings(model, runtime, prompts, computing.n)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
-        check_memory(
-            model.header,
-            model.path,
-            settings["n_ctx"],
-            runtime.kv_type,
-            measure=lambda: context_memory(model.file, ON_CPU, settings),
-            n_state_bytes=model.facts.state_bytes * settings["n_state_seqs"],
-        )
+        check_memory(model, settings, runtime.kv_type, lambda: context_memory(model.file, ON_CPU, settings))
     why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
     context = _open_context(model, runtime, settings)
     ledger.step(

@@ -15,8 +15,9 @@ from pathlib import Path
 from ..config.schema import KvType, RuntimeConfig
 from ..config.words import counted
 from ..errors import ModelError
+from ..model import Vocabulary
 from ..model.header import GgufHeader
-from ..native import ContextMemory
+from ..native import ContextMemory, ContextSettings
 from ..system.control_groups import available_bytes, cpu_quota
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
@@ -91,28 +92,22 @@ def cache_bytes(header: GgufHeader, n_ctx: int, kv_type: KvType) -> int:
 
 
 def check_memory(
-    header: GgufHeader,
-    path: object,
-    n_ctx: int,
-    kv_type: KvType,
-    *,
-    measure: Callable[[], ContextMemory],
-    n_state_bytes: int = 0,
+    model: Vocabulary, settings: ContextSettings, kv_type: KvType, measure: Callable[[], ContextMemory]
 ) -> None:
     """Raise ModelError for a cache that does not fit in main memory.
 
-    measure: called if an upper bound does not fit, for what the cache really takes; n_state_bytes: bytes of all states
-    of recurrent layers.
+    measure: called if an upper bound does not fit, for what the cache really takes.
     """
-    n_most = cache_bytes(header, n_ctx, kv_type) + n_state_bytes
+    n_ctx, n_state_bytes = settings["n_ctx"], model.facts.state_bytes * settings["n_state_seqs"]
+    n_most = cache_bytes(model.header, n_ctx, kv_type) + n_state_bytes
     if n_most < _ASKED_FROM_BYTES:
         return
     n_free = available_bytes()
     if n_most > n_free and (n_bytes := measure().cache_bytes) > n_free:
         raise ModelError(
-            f"{path}: a cache of {n_ctx:,} cells, with {_gib(n_state_bytes)} of states, takes {_gib(n_bytes)}, and "
-            f"{_gib(n_free)} of memory are free: lower runtime.n_ctx, question_cells, max_query_tokens or max_batch, "
-            "or take a smaller kv_type"
+            f"{model.path}: a cache of {n_ctx:,} cells, with {_gib(n_state_bytes)} of states, takes {_gib(n_bytes)}, "
+            f"and {_gib(n_free)} of memory are free: lower runtime.n_ctx, question_cells, max_query_tokens or "
+            "max_batch, or take a smaller kv_type"
         )
 
 

@@ -80,7 +80,7 @@ class ContextSettings(ContextLimits):
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(ContextMemory):
     """Counts of a context since it was opened, and its memory."""
 
     n_graphs_reused: int
@@ -91,10 +91,6 @@ class Counters:
     """their compute buffers, on all devices"""
     n_cuda_graphs: int
     """CUDA graphs launched by this process; -1 in a build without CUDA"""
-    cache_bytes: int
-    """the KV cache, with the states of all sequences, on all devices"""
-    compute_bytes: int
-    """the compute buffers for the largest decode, on all devices"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ class LabelTrie:
     scorings read every node, which also suffices for the other two. The last token of a label is never fed.
     """
 
-    scoring: Scoring
-    fed: tuple[tuple[int, int], ...]
+    scoring: Scoring = TREE
+    fed: tuple[tuple[int, int], ...] = ()
     """(parent node, token) of fed nodes 1, 2, …; a parent comes before its children"""
     read: tuple[int, ...]
     """the nodes whose hidden state is read, ascending"""
@@ -40,7 +40,7 @@ class LabelTrie:
     """by node, then in order of first use"""
     label_edges: tuple[tuple[int, ...], ...]
     """for every label the edges that its score reads"""
-    is_exact: bool
+    is_exact: bool = False
     """whether every node is read, as exact scores need it; the edges of a label are then all its tokens"""
 
     @property
@@ -80,14 +80,7 @@ def end_of_prompt(n_labels: int, token: int) -> LabelTrie:
 
     token: any of the vocabulary; every label has its edge, whose log-probability is 0.
     """
-    return LabelTrie(
-        scoring=TREE,
-        fed=(),
-        read=(0,),
-        edges=(Edge(node=0, token=token),),
-        label_edges=((0,),) * n_labels,
-        is_exact=False,
-    )
+    return LabelTrie(read=(0,), edges=(Edge(node=0, token=token),), label_edges=((0,),) * n_labels)
 
 
 def build_trie(
@@ -187,11 +180,9 @@ class Pointer:
         first = ends[0]
         read = tuple(index - first for index in (*ends, len(closing) - 1))
         trie = LabelTrie(
-            scoring=TREE,
             fed=tuple(enumerate(closing[first + 1 :])),
             read=read,
             edges=tuple(Edge(node=node, token=self.end) for node in read),
             label_edges=tuple((label,) for label in range(n_labels)),
-            is_exact=False,
         )
         return list(closing[: first + 1]), trie
