@@ -228,9 +228,8 @@ def serve(
 ) -> None:  # fmt: skip
     """Answer requests over HTTP: this project's own, and those of OpenAI's, TypeSafe's and Hugging Face's clients.
 
-    The service listens at once; /ready answers 200 when the model is loaded. SIGTERM and SIGINT finish the requests
-    that have arrived and end the service; SIGHUP reads the configuration again. Needs the extra `serve`. Exit codes are
-    those of run.
+    The service listens at once; /ready answers 200 when the model is loaded. SIGTERM, SIGINT and SIGHUP finish the
+    requests that have arrived and end the service. Needs the extra `serve`. Exit codes are those of run.
 
     \b
     qcls-gguf serve --config my.yaml

@@ -1,4 +1,4 @@
-"""All routes: those of the dialects, and those for operators (health, metrics, reload); their OpenAPI description."""
+"""All routes: those of the dialects, and those for operators (health, metrics); their OpenAPI description."""
 
 from __future__ import annotations
 
@@ -184,16 +184,6 @@ async def _models(exchange: Exchange) -> Response:
     return _json({"id": name, **head})
 
 
-async def _reload(exchange: Exchange) -> Response:
-    if not exchange.lifecycle.settings.api_keys:
-        what = "only a client with an API key may reload, and this service has none: give it one, or send SIGHUP"
-        raise RefusedError(403, "key", what)
-    backend = await exchange.lifecycle.reload()
-    return _json({
-        "status": "reloaded", "prompts": list(backend.prompts), "model": backend.classifier.model.path,
-    })  # fmt: skip
-
-
 async def _file(exchange: Exchange) -> Response:
     name = "docs.html" if exchange.route == "/docs" else "page.html"
     return Response((Path(__file__).parent / name).read_bytes(), headers=_PAGE)
@@ -239,7 +229,6 @@ _ROUTES: dict[str, tuple[str, str, Callable[[Exchange], Awaitable[Response]]]] =
     "/metrics": ("GET", "Counts for Prometheus", _counts),
     "/v1/models": ("GET", "The configured prompts, as models", _models),
     _MODEL_PATH: ("GET", "A prompt, as a model", _models),
-    "/admin/reload": ("POST", "Read the configuration anew", _reload),
     "/": ("GET", "", _file),
     "/docs": ("GET", "", _file),
     "/openapi.json": ("GET", "", _description),

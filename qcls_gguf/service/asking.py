@@ -27,14 +27,14 @@ async def answer(asked: Inquiry, exchange: Exchange) -> object:
     backend, most = exchange.backend, exchange.limits.queries
     if isinstance(asked, Texts):
         check_size(len(asked.texts), most, "texts", asked.param, _SPLIT)
-        with exchange.lifecycle.admitted(backend, len(asked.texts)):
+        with exchange.lifecycle.admitted(len(asked.texts)):
             return asked.answer(await _labelled(asked, exchange), exchange.usage)
     questions: list[TextQuestion] = []
     for n, question in enumerate(asked.questions, 1):
         check_size(n, most, "questions", "questions", _SPLIT)
         check_size(question.question.n_bytes, _MOST_QUESTION_BYTES, "bytes", question.param, "shorten it")
         questions.append(question)
-    with exchange.lifecycle.admitted(backend, len(questions)):
+    with exchange.lifecycle.admitted(len(questions)):
         answers = await backend.answers(questions, exchange.results, lambda: exchange.seconds_left, exchange.usage)
         for question, distribution in zip(questions, answers, strict=True):
             if distribution is None and not asked.is_partial:

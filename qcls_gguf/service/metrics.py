@@ -73,7 +73,6 @@ class Metrics(Collector):
             (_GAUGE, "ready", "1 while requests are answered.", lifecycle.state == "ready"),
             (_GAUGE, "admitted_requests", "Requests in the service.", lifecycle.n_requests),
             (_GAUGE, "admitted_queries", "Queries and questions of these requests.", lifecycle.n_queries),
-            (_COUNTER, "reloads", "Configurations that replaced another.", lifecycle.n_reloads),
         ]
         if backend:
             engine, sets = backend.classifier.engine, backend.sets

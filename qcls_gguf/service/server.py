@@ -31,7 +31,7 @@ _MOST_HEAD_BYTES = 65_536
 
 
 def serve(lifecycle: Lifecycle, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, and read the configuration anew on SIGHUP.
+    """Serve until SIGTERM, SIGINT or SIGHUP.
 
     on_ready(address) is called when requests are answered. While the model loads `/ready` says so. Raises ConfigError
     for an address that cannot be used, and QclsError where the start fails.
@@ -72,9 +72,8 @@ async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callab
             server.should_exit = server.force_exit = True
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop, number)
-    loop.add_signal_handler(signal.SIGHUP, lifecycle.start_reload)
     loading = asyncio.create_task(lifecycle.load())
     loading.add_done_callback(lambda task: stopping.set() if task.cancelled() or task.exception() else on_ready())
     draining = asyncio.create_task(_drain(lifecycle, server, stopping))

@@ -196,7 +196,7 @@ def test_a_context_that_leaves_too_little_is_refused(config: Config, leave: Call
 
 
 def test_what_answers_goes_on_where_another_is_refused(config: Config, leave: Callable[[int], None]) -> None:
-    """On the same model, and on another one, as where a service reloads and the configuration has changed."""
+    """On the same model, and on another one, as where a program opens another configuration."""
     leave(100)
     config = config.changed(runtime=config.runtime.changed(n_gpu_layers="all"))
     with Model.open(config.model, config.runtime) as model, Model.open(config.model, config.runtime) as other:

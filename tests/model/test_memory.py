@@ -73,21 +73,21 @@ def resident_mib():
 """
 needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about what glibc keeps")
 
-RELOADS = """
+OPENINGS = """
 import threading
 from qcls_gguf import Classifier, load_config
 
 config = load_config("mission")
 config = config.changed(runtime=config.runtime.changed(n_gpu_layers=0))
 
-def reload():
+def open_one():
     with Classifier.from_config(config) as classifier:
         classifier.classify("red")
 
-reload()
+open_one()
 before = resident_mib()
 for _ in range(8):
-    thread = threading.Thread(target=reload)
+    thread = threading.Thread(target=open_one)
     thread.start()
     thread.join()
 print(resident_mib() - before)
@@ -96,8 +96,8 @@ print(resident_mib() - before)
 
 @needs_glibc
 def test_classifiers_of_many_threads_leave_no_memory(run_python: RunPython) -> None:
-    """As in a service that reloads. Measured: 1 to 2 MiB more, and 34 to 47 where glibc may keep what is freed."""
-    done = run_python(RESIDENT + RELOADS)
+    """Measured: 1 to 2 MiB more, and 34 to 47 where glibc may keep what is freed."""
+    done = run_python(RESIDENT + OPENINGS)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 20
 

@@ -1,4 +1,4 @@
-"""Starting, stopping, reloading, failing, being full, being left: under load, with real signals."""
+"""Starting, stopping, failing, being full, being left: under load, with real signals."""
 
 import asyncio
 import json
@@ -6,81 +6,32 @@ import signal
 import socket
 import struct
 import subprocess
-import threading
 import time
 from functools import partial
-from pathlib import Path
-from typing import Any
 from unittest.mock import AsyncMock
 
 import httpx
 import pytest
 import waiting
-import yaml
-from served import BIN, ROOT, Server, answers, raw, received, threads
+from served import BIN, ROOT, Server, answers, raw, received
 from typer.testing import CliRunner
 
 from qcls_gguf import DecodeError, load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.config.schema import Config
 from qcls_gguf.service.app import App
 from qcls_gguf.service.lifecycle import Lifecycle, ServiceSettings
-from qcls_gguf.service.refusal import RefusedError
 
-LABELS = ["dress", "jeans", "none"]
 until = partial(waiting.until, most_s=30)
 
 
-def write(path: Path, *names: str) -> Path:
-    """A configuration with a prompt for each name."""
-    template = "<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
-    prompts = [{"name": name, "prompt_template": template, "labels": LABELS} for name in names]
-    path.write_text(yaml.safe_dump({"prompts": prompts}))
-    return path
-
-
-def test_a_reload_drops_no_request_and_a_refused_one_changes_nothing(tmp_path: Path) -> None:
-    config = write(tmp_path / "config.yaml", "one")
-    statuses: list[int] = []
-    over = threading.Event()
-    with Server("--api-key", "k", config=config) as server:
-        server.http.headers["x-api-key"] = "k"
-
-        def models() -> list[str]:
-            return [each["id"] for each in server.http.get("/v1/models").json()["data"]]
-
-        def ask() -> None:
-            with httpx.Client(base_url=server.address, timeout=60, headers={"x-api-key": "k"}) as client:
-                while not over.is_set():
-                    statuses.append(client.post("/v1/classify", json={"query": "red dress"}).status_code)
-
-        with threads(threading.Thread(target=ask), threading.Thread(target=ask)):
-            write(config, "one", "two")
-            server.process.send_signal(signal.SIGHUP)
-            until(lambda: models() == ["default", "default/one", "default/two"])
-            write(config, "three")
-            answer = server.http.post("/admin/reload").json()
-            assert (answer["status"], answer["prompts"]) == ("reloaded", ["three"])
-            config.write_text("prompts: [")
-            refused = server.http.post("/admin/reload")
-            assert refused.status_code == 422
-            assert "the old configuration stays in use" in refused.json()["error"]["message"]
-            config.write_text("prompts: []")
-            server.process.send_signal(signal.SIGHUP)
-            until(lambda: sum("reload refused" in line for line in server.lines) == 2)
-            assert models() == ["default", "default/three"]
-            over.set()
-        assert server.metric("qcls_reloads_total") == 2
-    assert set(statuses) == {200}
-
-
-def test_who_has_come_is_answered_before_the_end() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_has_come_is_answered_before_the_end(number: signal.Signals) -> None:
     with Server() as server:
         body = json.dumps({"queries": ["red dress"] * 60}).encode()
         with server.connect() as connection:
             connection.sendall(raw(body))
             until(lambda: server.metric("qcls_admitted_requests") == 1)
-            server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(number)
             until(lambda: _ready_status(server) != 200)
             data = b""
             while part := connection.recv(1 << 20):
@@ -152,70 +103,6 @@ def test_a_client_that_leaves_while_more_of_its_requests_wait() -> None:
         assert server.metric("qcls_clients_gone_total") == 2
         assert server.classify(query="red dress").status_code == 200
     assert not [line for line in server.lines if "failed" in line or "Traceback" in line]
-
-
-def test_a_reload_while_a_body_arrives() -> None:
-    questions = [{"type": "predicate", "instructions": "Is it?"}]
-    body = json.dumps({"model": "m", "input": "x", "questions": questions}).encode()
-    data = raw(body, "x-api-key: k", path="/v1/decisions")
-    with Server("--api-key", "k") as server, server.connect() as connection:
-        server.http.headers["x-api-key"] = "k"
-        connection.sendall(data[:-5])
-        until(lambda: server.metric("qcls_requests_in_flight") == 2)  # the other one asks for the metrics
-        assert server.http.post("/admin/reload").status_code == 200
-        assert server.metric("qcls_reloads_total") == 1
-        time.sleep(0.2)  # in which the old classifier is closed
-        connection.sendall(data[-5:])
-        assert received(connection).startswith(b"HTTP/1.1 200")
-
-
-def test_the_end_waits_for_a_reload_whose_caller_has_gone() -> None:
-    """Its thread still uses the model: only after that is anything closed."""
-    began, may_go_on = threading.Event(), threading.Event()
-
-    async def leave() -> None:
-        lifecycle = Lifecycle(lambda: load_config(ROOT / "configs/mission.yaml"), ServiceSettings())
-        await lifecycle.load()
-        old, build = lifecycle.backend, lifecycle._open
-
-        def open_slowly(config: Config) -> Any:
-            began.set()
-            may_go_on.wait(30)
-            return build(config)
-
-        lifecycle._open = open_slowly  # type: ignore[method-assign]
-        reloading = asyncio.create_task(lifecycle.reload())
-        await asyncio.to_thread(began.wait, 30)
-        with pytest.raises(RefusedError, match="a reload is running"):
-            await lifecycle.reload()
-        reloading.cancel()
-        closing = asyncio.create_task(lifecycle.close())
-        await asyncio.wait([reloading, closing], timeout=0.3)
-        assert (reloading.cancelled(), closing.done()) == (True, False)
-        assert len(old.model.tokenize("red", parse_special=False)) > 0
-        may_go_on.set()
-        await closing
-        assert lifecycle.loaded is None
-
-    asyncio.run(leave())
-
-
-def test_a_reload_keeps_the_open_model_unless_it_has_to_be_opened_otherwise() -> None:
-    usual = load_config(ROOT / "configs/mission.yaml")
-    other = usual.changed(runtime=usual.runtime.changed(cpu_activations="fast"))
-    configs = iter([usual, usual, other, other])
-
-    async def models() -> list[Any]:
-        lifecycle = Lifecycle(lambda: next(configs), ServiceSettings())
-        await lifecycle.load()
-        found = [lifecycle.backend.model]
-        for _ in range(3):
-            found.append((await lifecycle.reload()).model)
-        await lifecycle.close()
-        return found
-
-    first, again, reopened, last = asyncio.run(models())
-    assert first is again is not reopened is last
 
 
 def test_a_late_request_is_not_computed() -> None:

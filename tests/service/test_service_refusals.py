@@ -73,7 +73,6 @@ def test_paths_and_methods_that_are_wrong(server: Server) -> None:
         assert server.http.post(path, json={"query": "a"}).status_code == 404, path
     error = server.http.post("/v1/embeddings", json={"input": "a"}).json()["error"]
     assert "no path generates or embeds text" in error["message"]
-    assert server.http.post("/admin/reload").status_code == 403  # nobody has a key
 
 
 def test_of_a_list_what_had_not_begun_by_the_deadline_is_late_and_the_rest_is_answered(server: Server) -> None:
@@ -111,7 +110,6 @@ def test_without_a_key_nothing_is_answered(locked: Server, headers: dict[str, st
         ("POST", "/health%00"),
         ("GET", "/metrics"),
         ("GET", "/v1/models"),
-        ("POST", "/admin/reload"),
         ("BREW", "/v1/classify"),
     ):
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())

@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -86,9 +85,9 @@ def test_more_requests_than_are_admitted_are_told_when_half_of_the_queries_will_
     for n_queries, retry_ms in ((10, 80), (1, 20), (10**9, 60_000)):  # neither at once nor hours later
         with ExitStack() as stack:
             for _ in range(2):
-                stack.enter_context(lifecycle.admitted(Mock(n_requests=0), n_queries))
+                stack.enter_context(lifecycle.admitted(n_queries))
             with pytest.raises(RefusedError, match=r"^2 requests are in the service") as raised:
-                stack.enter_context(lifecycle.admitted(Mock(), 1))
+                stack.enter_context(lifecycle.admitted(1))
         assert (raised.value.status, raised.value.reason) == (503, "requests")
         assert raised.value.headers["retry-after-ms"] == str(retry_ms)
     assert (lifecycle.n_requests, lifecycle.n_queries) == (0, 0)
