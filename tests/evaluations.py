@@ -7,12 +7,11 @@ from commands import ROOT
 from oracle import PromptSpec
 
 from qcls_gguf import load_config
-from qcls_gguf.config.scoring import SCORINGS, Scoring
+from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.evaluation.evaluate import evaluate
 from qcls_gguf.opening import ClassifierOpener
 
 HELD_OUT = ROOT / "models" / "tiny" / "heldout.jsonl"
-MODES: list[Scoring] = list(SCORINGS)
 TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "<b>$x$</b>")}
 

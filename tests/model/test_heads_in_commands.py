@@ -1,4 +1,7 @@
-"""Every command and wire with heads on lower layers: the classifier's own answers, or a reason why not."""
+"""Every command and wire with heads on lower layers: the classifier's own answers, or a reason why not.
+
+`calibrate --queries`: biases from queries without labels, and the answers of the next run.
+"""
 
 import csv
 import json
@@ -15,8 +18,10 @@ from commands import change, printed, refused, tiny_rows, write_rows
 from evaluations import evaluated
 from oracle_prompts import random_head
 
-from qcls_gguf import Classifier, Config, load_config
+from qcls_gguf import Classifier, Config, ConfigError, load_config
 from qcls_gguf.config.fitted import heads_content
+from qcls_gguf.learning.batch_prior import BatchPriorRecord, fit_batch_prior
+from qcls_gguf.opening import ClassifierOpener
 
 QUERIES = [row["query"] for row in tiny_rows("heldout")[:8]]
 FORM = (
@@ -162,3 +167,53 @@ def test_a_head_is_not_calibrated_again(headed: Headed) -> None:
     rows = write_rows(headed.folder / "few.jsonl", [{"query": "a", "labels": {"category": "none"}}])
     for words in (["--data", rows], ["--queries", headed.folder / "queries.txt"]):
         assert "has a head, which learn has calibrated" in refused("calibrate", "-c", headed.config, *words)
+
+
+UNLABELLED = [f"{word} {i}" for i in range(15) for word in ("red dress", "blue jeans", "coat", "girls shirt")]
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Path:
+    """Sixty queries, one that is too long, and a blank line."""
+    path = tmp_path / "queries.txt"
+    path.write_text("\n".join([*UNLABELLED, "", "long " * 500]), encoding="utf-8")
+    return path
+
+
+def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -> None:
+    out = tmp_path / "prior.yaml"
+    record = json.loads(
+        printed("calibrate", "--config", "mission", "--queries", queries, "--out", out, "--strength", 0.8, "-f", "json")
+    )
+    assert BatchPriorRecord.model_validate(record).to_dict() == record
+    assert (record["n_queries"], record["n_left_out"]) == (60, 1)
+    config = load_config("mission")
+    with Classifier.from_config(config) as classifier:
+        before = classifier.classify_batch(UNLABELLED)
+    with Classifier.from_config(config.changed(calibration=out)) as classifier:
+        after = classifier.classify_batch(UNLABELLED)
+    for number, prompt in enumerate(config.prompts):
+        p, q = (
+            np.array([[score.probability for score in result.results[number].scores] for result in results])
+            for results in (before, after)
+        )
+        fit = record["prompts"][prompt.name]
+        bias = np.array([fit["bias"][label] for label in prompt.labels])
+        np.testing.assert_allclose(bias, 0.8 * (np.log(p.mean(0)).mean() - np.log(p.mean(0))), atol=2e-3)
+        expected = p * np.exp(bias)
+        np.testing.assert_allclose(q, expected / expected.sum(axis=1, keepdims=True), atol=1e-4)
+        assert q.mean(axis=0).std() < p.mean(axis=0).std(), "labels are more alike on the whole"
+        for shares, results in ((fit["before"], before), (fit["after"], after)):
+            answered = [result.results[number].label for result in results]
+            assert shares == {label: answered.count(label) / 60 for label in prompt.labels}
+
+
+def test_strength_zero_changes_nothing_and_few_queries_are_refused(queries: Path) -> None:
+    config = load_config("mission")
+    with ClassifierOpener() as opener:
+        record, text = fit_batch_prior(config, str(queries), opener, names=("audience",), strength=0)
+        queries.write_text("\n".join(UNLABELLED[:49]))
+        with pytest.raises(ConfigError, match="has 49 queries, a prior needs 50"):
+            fit_batch_prior(config, str(queries), opener)
+    assert set(record.prompts["audience"].bias.values()) == {0}
+    assert list(yaml.safe_load(text)["prompts"]) == ["audience"]

@@ -19,10 +19,6 @@ MESSAGES: Any = [
 NESTED = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(60)} | {"60": {"const": 1}}
 COLOURS = ["red", "light blue", "light pink"]
 MANY_KEYS = {f"k{n}": 0 for n in range(50_000)}
-LONG = {
-    "properties": {str(n): {"$ref": "#/$defs/a"} for n in range(3000)},
-    "$defs": {"a": {"const": 1, "description": "a" * 30_000}},
-}
 
 
 class Size(BaseModel):
@@ -172,19 +168,11 @@ def schema(of: object) -> dict[str, Any]:
         ({}, 400, "writes no text: give response_format"),
         ({"response_format": {"type": "json_object"}}, 400, "writes no text"),
         ({"response_format": {"type": "json_object", "schema": {}}}, 422, "response_format.schema: unknown field"),
-        (
-            schema({"type": "object", "properties": {"why": {"type": "string"}}}),
-            400,
-            r"schema\.why: .* no.* closed list",
-        ),
         (schema({"type": "object", "properties": {}}), 400, "without fields"),
         (schema({"enum": []}), 400, "no.* closed list"),
-        (schema({"enum": [["a"], "b"]}), 400, "no.* closed list"),
-        (schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), 400, "without end"),
         (schema({"$ref": "#/a", "a": {"$ref": "#/a", **MANY_KEYS}}), 400, "without end"),
         (schema({"$ref": "#/$defs/0", "$defs": NESTED}), 400, "without end"),
         (schema({"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}), 400, "more than 16 objects"),
-        (schema(LONG), 413, "questions: 401 questions, at most 400"),
         ({"guided_choice": ["a" * 200_000] * 3}, 413, "guided_choice: 200,"),
         (schema({"enum": ["a", True, "true"]}), 422, "given twice"),
         (schema({"enum": ["1", 1]}), 422, "given twice"),
@@ -194,7 +182,6 @@ def schema(of: object) -> dict[str, Any]:
             "query has 50000",
         ),
         ({"guided_choice": ["a", "b"], "messages": [MESSAGES[1] | {"role": "system"}] * 900}, 422, "their question do"),
-        (schema(None), 400, "no.* closed list"),
         ({"guided_choice": ["a", 3]}, 200, ""),
         ({"guided_choice": ["a"], "structured_outputs": {"choice": ["a"]}}, 200, ""),
         ({"guided_choice": ["a"], "structured_outputs": {"choice": ["b"]}}, 400, "asks for another answer"),
@@ -205,7 +192,6 @@ def schema(of: object) -> dict[str, Any]:
         ),
         ({"structured_outputs": {"json": "{"}}, 400, "structured_outputs.json is not valid JSON"),
         ({"structured_outputs": {"json": {"enum": ["a"], "minLength": 1}, "regex": None}}, 400, "the key 'minLength'"),
-        ({"guided_json": '{"type": "string"}'}, 400, "guided_json: .* no.* closed list"),
         ({"guided_regex": "a|b"}, 400, "guided_regex: this service chooses"),
         ({"guided_choice": ["a", "b"], "truncate_prompt_tokens": 9}, 400, "truncate_prompt_tokens: this service"),
         ({"guided_choice": ["a", "b"], "n": 2}, 422, "n: "),

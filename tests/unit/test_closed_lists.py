@@ -139,6 +139,8 @@ COLOUR = {"enum": ["red", "blue"], "description": "of a dress"}
         (STARS | {"minimum": "1"}, "minimum '1' is not a number"),
         (STARS | {"maximum": nan}, "maximum nan is not a number"),
         ({"enum": [1, nan]}, "is not a closed list"),
+        ({"enum": [["a"], "b"]}, "no closed list|not a closed list"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "without end"),
         ({"type": "OBJECT", "properties": {"a": BLUE}}, "type 'OBJECT' is not known"),
         ({"type": "integer", "minimum": 1}, "at most 255 whole numbers by `minimum` and `maximum`"),
         ({"enum": [1, 2], "minimum": 3}, "which no value fits"),
