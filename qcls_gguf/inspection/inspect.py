@@ -27,19 +27,12 @@ class Token(Record):
     text: str = Field(description="bytes that are no whole character are shown as escapes")
 
 
-class LabelTokens(Record):
-    """A label as the model would write it."""
-
-    label: str = Field(description="its text")
-    tokens: tuple[Token, ...] = Field(description="with its end-of-label token, if another label begins with it")
-    n_fed: int = Field(description="of these, from the first on, those that a request feeds to tell labels apart")
-
-
 class LabelNode(Record):
     """A token that labels have in common, up to there."""
 
     text: str = Field(description="its text; empty before the first")
-    label: str | None = Field(description="the label that ends with it")
+    label: str | None = Field(description="the label that ends with it; of one that begins another with its end token")
+    fed: bool = Field(description="whether a request feeds it, to tell labels apart")
     children: tuple[LabelNode, ...] = Field(description="the tokens that may follow")
 
 
@@ -71,7 +64,7 @@ class PromptInspection(Record):
     n_tokens_labels: int = Field(description="tokens that a request feeds to tell labels of several tokens apart")
     n_positions: int = Field(description="hidden states that the scores read")
     n_leaves: int = Field(description="sequences that one query needs")
-    labels: tuple[LabelTokens, ...] = Field(description="in the order of the configuration")
+    labels: LabelNode = Field(description="what may follow the last token, as a tree")
 
 
 class Request(Record):
@@ -247,36 +240,32 @@ def _inspected(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokenizer, 
         n_tokens_labels=len(prompt.trie.fed),
         n_positions=len(prompt.trie.read),
         n_leaves=prompt.trie.n_leaves,
-        labels=label_tokens(prompt, tokenizer),
+        labels=label_tree(prompt, tokenizer),
     )
 
 
-def label_tokens(prompt: Prompt, tokenizer: Tokenizer) -> tuple[LabelTokens, ...]:
-    """The tokens of a prompt's labels."""
+def label_tree(prompt: Prompt, tokenizer: Tokenizer) -> LabelNode:
+    """The tokens that may follow a prompt, up to the labels' ends."""
     nodes = {edge: node for node, edge in enumerate(prompt.trie.fed, 1)}
-    found = []
+    ways = []
     for label, tokens, edges in zip(prompt.labels, prompt.label_tokens, prompt.trie.label_edges, strict=True):
         is_beginning = any(len(other) > len(tokens) and other[: len(tokens)] == tokens for other in prompt.label_tokens)
         # such a label ends at a fork, so that its last edge is the one of its end token
-        whole = (*tokens, prompt.trie.edges[edges[-1]].token) if is_beginning else tokens
-        node, n_fed = 0, 0
-        while n_fed < len(whole) and (node := nodes.get((node, whole[n_fed]), 0)):
-            n_fed += 1
-        found.append(LabelTokens(label=label, tokens=_tokens(tokenizer, whole), n_fed=n_fed))
-    return tuple(found)
+        ways.append((label, (*tokens, prompt.trie.edges[edges[-1]].token) if is_beginning else tokens))
 
+    def grow(several: Sequence[tuple[str, tuple[int, ...]]], depth: int, node: int) -> LabelNode:
+        following: dict[int, list[tuple[str, tuple[int, ...]]]] = {}
+        for label, way in several:
+            if len(way) > depth:
+                following.setdefault(way[depth], []).append((label, way))
+        return LabelNode(
+            text=_text(tokenizer, several[0][1][depth - 1]) if depth else "",
+            label=next((label for label, way in several if len(way) == depth), None),
+            fed=node > 0,
+            children=tuple(grow(below, depth + 1, nodes.get((node, token), -1)) for token, below in following.items()),
+        )
 
-def label_tree(labels: Sequence[LabelTokens], depth: int = 0) -> LabelNode:
-    """Labels of which the first tokens, so many, are the same."""
-    following: dict[int, list[LabelTokens]] = {}
-    for label in labels:
-        if len(label.tokens) > depth:
-            following.setdefault(label.tokens[depth].token, []).append(label)
-    return LabelNode(
-        text=labels[0].tokens[depth - 1].text if depth else "",
-        label=next((label.label for label in labels if len(label.tokens) == depth), None),
-        children=tuple(label_tree(several, depth + 1) for several in following.values()),
-    )
+    return grow(ways, 0, 0)
 
 
 def _tokens(tokenizer: Tokenizer, tokens: Sequence[int]) -> tuple[Token, ...]:
@@ -319,5 +308,5 @@ def _shown_prompt(prompt: Prompt, tokenizer: Tokenizer, query: str) -> ShownProm
             )
             for place, token in enumerate(tokens)
         ),
-        labels=label_tree(label_tokens(prompt, tokenizer)),
+        labels=label_tree(prompt, tokenizer),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -12,7 +12,7 @@ from ..config.prompt import LikelyMistake
 from ..config.words import counted, listed, printable, printable_lines, shown
 from ..model.placement import stock_text
 from ..report.document import TEXT, Document, Paragraph, Part, Section, Table, facts, measured, percent
-from .inspect import Inspection, LabelNode, LabelTokens, PromptInspection, ShownPrompt, ShownPrompts, Token
+from .inspect import Inspection, LabelNode, PromptInspection, ShownPrompt, ShownPrompts, Token
 
 _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
 
@@ -88,7 +88,8 @@ def _prompts(inspection: Inspection) -> Table:
 
 
 def _prompt_facts(prompt: PromptInspection) -> dict[str, str]:
-    found = {"added": f"{_sequence(prompt.fragment)} + {_sequence(prompt.suffix)}", "labels": _labels(prompt.labels)}
+    labels = listed(list(_spelt(prompt.labels)), "label")
+    found = {"added": f"{_sequence(prompt.fragment)} + {_sequence(prompt.suffix)}", "labels": labels}
     if head := prompt.head:
         parts = [
             f"after {head.depth} of {head.n_layer} layers",
@@ -101,19 +102,9 @@ def _prompt_facts(prompt: PromptInspection) -> dict[str, str]:
     return found
 
 
-def _labels(labels: Sequence[LabelTokens]) -> str:
-    """The labels' tokens, those that are fed in brackets."""
-    texts = []
-    for label in labels:
-        tokens = [_visible(token.text) for token in label.tokens]
-        fed = [f"[{' '.join(tokens[: label.n_fed])}]"] if label.n_fed else []
-        texts.append(" ".join([*fed, *tokens[label.n_fed :]]))
-    return listed(texts, "label")
-
-
 def _spelt(node: LabelNode) -> Iterator[str]:
-    """The tokens of the labels below a node."""
-    text = _visible(node.text)
+    """The tokens of the labels below a node, those that are fed in brackets."""
+    text = f"[{_visible(node.text)}]" if node.fed else _visible(node.text)
     yield from [text] * (node.label is not None)
     yield from (f"{text} {rest}".strip() for child in node.children for rest in _spelt(child))
 

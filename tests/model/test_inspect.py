@@ -15,7 +15,6 @@ from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, P
 from qcls_gguf.inspection.inspect import (
     Inspection,
     LabelNode,
-    LabelTokens,
     ShownPrompts,
     inspect_classifier,
     show_prompts,
@@ -36,16 +35,12 @@ PROMPTS = [
 ]
 
 
-def spelt(node: LabelNode, before: str = "") -> Iterator[tuple[str, str]]:
-    """The labels of a tree, and what their tokens spell."""
-    text = before + node.text
-    yield from [(node.label, text)] if node.label is not None else []
-    yield from (pair for child in node.children for pair in spelt(child, text))
-
-
-def of_labels(labels: tuple[LabelTokens, ...]) -> dict[str, tuple[list[str], int]]:
+def of_labels(node: LabelNode, way: tuple[str, ...] = (), n_fed: int = 0) -> dict[str, tuple[list[str], int]]:
     """The texts of the labels' tokens, and how many are fed."""
-    return {label.label: ([token.text for token in label.tokens], label.n_fed) for label in labels}
+    found = {} if node.label is None else {node.label: (list(way), n_fed)}
+    for child in node.children:
+        found |= of_labels(child, (*way, child.text), n_fed + child.fed)
+    return found
 
 
 def test_what_is_shared_what_is_added_and_the_labels_tokens(open_classifier: OpenClassifier) -> None:
@@ -196,7 +191,9 @@ def test_tokens_and_parts_are_what_is_cached_and_fed(classifier: Classifier, que
         assert control == [bos, "<|im_start|>", "<|im_end|>", "<|im_start|>"]  # the query's own stays text
     counts = classifier.classify(query).counts
     assert counts.n_tokens_new <= sum(prompt.n_fed + len(LABELS) for prompt in shown.prompts)
-    assert all(list(spelt(prompt.labels)) == [(label, f" {label}") for label in LABELS] for prompt in shown.prompts)
+    for prompt in shown.prompts:
+        texts = {label: "".join(way) for label, (way, _) in of_labels(prompt.labels).items()}
+        assert texts == {label: f" {label}" for label in LABELS}
 
 
 def drawn(shown: ShownPrompts, *, colour: bool) -> str:
