@@ -19,7 +19,7 @@ from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..data.rows import PLAIN, Reading, read_queries
 from ..errors import ConfigError, PlanError
-from ..evaluation.passes import probabilities_of
+from ..evaluation.evaluate import probabilities_of
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Table
 from ..report.record import Record

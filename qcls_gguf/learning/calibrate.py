@@ -30,8 +30,7 @@ from ..config.scoring import Scoring
 from ..config.words import counted, listed, shown
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError
-from ..evaluation.evaluate import FittedRecord, data_record
-from ..evaluation.passes import Truth, answer_rows, probabilities_of, read_rows, truth_of
+from ..evaluation.evaluate import FittedRecord, Truth, answer_rows, data_record, probabilities_of, read_rows, truth_of
 from ..opening import ClassifierOpener
 from ..report.document import TEXT, Document, Paragraph, Table, percent
 from ..report.record import Record

@@ -20,8 +20,16 @@ from ..core.handle import PromptHandle
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..data.rows import read_queries
 from ..errors import CapacityError, ConfigError, PlanError
-from ..evaluation.evaluate import data_record, prompt_statistics
-from ..evaluation.passes import Truth, probabilities_of, raw_scores, read_rows, truth_of, usable_rows
+from ..evaluation.evaluate import (
+    Truth,
+    data_record,
+    probabilities_of,
+    prompt_statistics,
+    raw_scores,
+    read_rows,
+    truth_of,
+    usable_rows,
+)
 from ..opening import ClassifierOpener, OnProgress
 from ..score.result import PromptResult
 from ..statistics import BoolArray, FloatArray, IntArray, binomial_cdf, wilson

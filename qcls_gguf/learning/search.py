@@ -16,8 +16,7 @@ from ..config.prompt import CONTENT_FREE_QUERIES, nothing_kind
 from ..config.words import counted, shown
 from ..data.labelled import LabelledColumns, LabelledQuery
 from ..drafting.draft import CUES, Draft, draft_text
-from ..evaluation.evaluate import LEVEL, prompt_statistics
-from ..evaluation.passes import Truth, raw_scores, read_rows, truth_of, usable_rows
+from ..evaluation.evaluate import LEVEL, Truth, prompt_statistics, raw_scores, read_rows, truth_of, usable_rows
 from ..evaluation.report import likely_faults
 from ..opening import ClassifierOpener
 from ..report.document import percent

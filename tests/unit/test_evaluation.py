@@ -15,10 +15,11 @@ from qcls_gguf.evaluation.evaluate import (
     Outcomes,
     PromptStatistics,
     ReliabilityBin,
+    Truth,
     joint_statistics,
     prompt_statistics,
+    truth_of,
 )
-from qcls_gguf.evaluation.passes import Truth, truth_of
 from qcls_gguf.evaluation.report import confusion_table, likely_faults
 from qcls_gguf.score.result import LabelScore, PromptResult
 from qcls_gguf.statistics import wilson
