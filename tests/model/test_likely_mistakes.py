@@ -98,6 +98,11 @@ def test_a_likely_mistake_is_told_with_its_place_and_remedy(
     assert kind not in {each.kind for each in found(model, prompt, {"ignore_warnings": [kind]})}
 
 
+def test_a_file_that_names_no_pre_tokeniser_is_told(make_model: MakeModel) -> None:
+    with pytest.warns(UserWarning, match="has no tokenizer.ggml.pre: llama.cpp splits text by its default rules"):
+        Model.open(ModelConfig(path=make_model(pre="")), RUNTIME).close()
+
+
 @pytest.mark.parametrize("vocab", ["bpe", "spm"])
 @pytest.mark.parametrize("end", [" ", "\n", "  ", ":", "=", "x", " \n", "<|im_end|>", "category: ", "类别：", "7"])
 @pytest.mark.parametrize("prefix", ["", " ", "\n"])
