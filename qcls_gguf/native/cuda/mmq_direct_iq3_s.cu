@@ -5,12 +5,15 @@ namespace mmq_direct {
 // Numbers of entries in a grid of four magnitudes, which are odd, and signs.
 template <> struct weight_type<GGML_TYPE_IQ3_S> : plain_type<sizeof(block_iq3_s), 2> {
     // Lanes look different entries up, which memory's cache gives one after another.
+    static constexpr int N_ENTRIES = sizeof(iq3s_grid)/sizeof(int);
+    static_assert(sizeof(iq3s_grid) == table_bytes(GGML_TYPE_IQ3_S), "shapes count other bytes of shared memory");
+
     static __device__ __forceinline__ int * grid() {
-        __shared__ int entries[sizeof(iq3s_grid)/sizeof(int)];
+        __shared__ int entries[N_ENTRIES];
         return entries;
     }
     static __device__ __forceinline__ void prepare() {
-        for (int i = threadIdx.y*32 + threadIdx.x; i < (int) (sizeof(iq3s_grid)/sizeof(int)); i += 32*blockDim.y) {
+        for (int i = threadIdx.y*32 + threadIdx.x; i < N_ENTRIES; i += 32*blockDim.y) {
             grid()[i] = iq3s_grid[i];
         }
     }
