@@ -21,7 +21,6 @@ from . import terminal as t
 
 if TYPE_CHECKING:
     from ..classifier import Classifier
-    from ..config.schema import Config
     from ..report.answers import AnswerWriter
 
 _KEY_VARIABLE = "QCLS_API_KEY"
@@ -254,17 +253,9 @@ def serve(
         queries=queries,
         waiting_requests=waiting_requests,
     )
-
-    def settings() -> Config:
-        return o.configured(ctx.params)
-
-    first = [settings()]  # read already, so that a mistake in it is reported before anything starts
-
-    def configure() -> Config:
-        return first.pop() if first else settings()
-
     if not (service.is_local or service.api_keys) and not quiet:
         t.print_warning(f"anybody who can reach {host} may send requests: limit that with --api-key")
     on_step = None if quiet else t.print_step
-    lifecycle = Lifecycle(configure, service, offline=offline, on_step=on_step, on_load=t.load_bar(quiet))
+    configured = o.configured(ctx.params)
+    lifecycle = Lifecycle(configured, service, offline=offline, on_step=on_step, on_load=t.load_bar(quiet))
     serve_requests(lifecycle, lambda address: t.say(f"serving at {address}"))

@@ -172,9 +172,9 @@ async def _models(exchange: Exchange) -> Response:
     models = {MODEL: f"all prompts by {about}"}
     for name, prompt in backend.prompts.items():
         models[f"{MODEL}/{name}"] = f"one of {len(prompt.labels)} labels by {about}"
-    head = {"object": "model", "created": backend.created, "owned_by": "qcls-gguf"}
+    head = {"object": "model", "created": exchange.lifecycle.created, "owned_by": "qcls-gguf"}
     if exchange.route != _MODEL_PATH:
-        date = datetime.fromtimestamp(backend.created, UTC).date().isoformat()
+        date = datetime.fromtimestamp(exchange.lifecycle.created, UTC).date().isoformat()
         described = [{"name": name, "description": what, "release_date": date} for name, what in models.items()]
         return _json({"object": "list", "data": [{"id": name, **head} for name in models], "models": described})
     name = exchange.scope["path"].removeprefix(_MODELS)

@@ -49,7 +49,7 @@ async def _labelled(asked: Texts, exchange: Exchange) -> list[Result | RefusedEr
     """
     backend, is_list = exchange.backend, asked.is_partial or len(asked.texts) > 1
     # so that not all go before those of other requests; one more than a decode takes waits while that is computed
-    window = asyncio.Semaphore(backend.window + 1)
+    window = asyncio.Semaphore(backend.classifier.config.runtime.max_batch + 1)
 
     async def labelled(index: int, text: str) -> Result | RefusedError:
         query = text if asked.long is None else LongText(text, asked.long)

@@ -14,9 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope
 
 from ..core.core import Item
-from ..questions.asking import Usage
+from ..questions.asking import QuestionAsker, Usage
 from ..score.result import STAGES, Result
-from .lifecycle import Backend, Lifecycle, log
+from .lifecycle import Lifecycle, log
 from .metrics import Metrics
 from .refusal import RefusedError, check_size, json_value
 
@@ -45,7 +45,7 @@ class Exchange(Request):
         super().__init__(scope, read)
         self.began_ns = perf_counter_ns()
         self.lifecycle = lifecycle
-        self.backend: Backend
+        self.backend: QuestionAsker
         """the classifier that answers it; there is one once its body has been read"""
         self.limits = lifecycle.settings
         self.metrics = metrics

@@ -13,12 +13,10 @@ from typing import Literal
 
 from ..classifier import Classifier
 from ..config.schema import Config
-from ..engine.open import open_model
 from ..errors import ConfigError
-from ..model import OpenModels
 from ..questions.asking import QuestionAsker
 from ..system.lifetimes import Ledger, OnStep
-from .refusal import RefusedError, unavailable
+from .refusal import unavailable
 
 log = logging.getLogger("qcls_gguf.service")
 
@@ -37,9 +35,9 @@ class ServiceSettings:
     logs_requests: bool = True
     """whether the log has a line for a request"""
     body_bytes: int = 4 << 20
-    """of a body, or of one line of a stream of lines"""
+    """of a body"""
     queries: int = 400
-    """queries or questions of one request; a stream of lines has any number"""
+    """queries or questions of one request"""
     timeout_ms: int = 10_000
     """after which a request that has not begun is not computed, where it does not say itself"""
     waiting_requests: int = 64
@@ -61,35 +59,18 @@ def check_keys(keys: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-class Backend(QuestionAsker):
-    """A classifier, its open model, and the prompt sets that requests made."""
-
-    def __init__(self, classifier: Classifier) -> None:
-        super().__init__(classifier)
-        self.model = classifier.engine.model
-        self.created = int(time())
-        self.window = classifier.config.runtime.max_batch
-        """how many queries of one request may wait at once"""
-
-    async def close(self) -> None:
-        """Close the classifier and the model, after the last answer."""
-        await self.sets.close()
-        await asyncio.to_thread(self.classifier.close)
-        await asyncio.to_thread(self.model.close)
-
-
 @dataclass(eq=False)
 class Lifecycle:
     """Holds the classifier that answers, and counts who is in the service. For the thread of the event loop."""
 
-    configure: Callable[[], Config]
-    """reads the configuration, and raises ConfigError"""
+    config: Config
     settings: ServiceSettings
     offline: bool = False
     on_step: OnStep | None = None
     on_load: Callable[[float], None] | None = None
-    loaded: Backend | None = field(default=None, init=False)
-    """what was loaded last, whether it answers or not"""
+    created: int = field(default_factory=lambda: int(time()), init=False)
+    loaded: QuestionAsker | None = field(default=None, init=False)
+    """whether it answers or not"""
     state: Literal["loading", "ready", "draining"] = field(default="loading", init=False)
     """whether requests are answered: new ones are not while it drains"""
     n_requests: int = field(default=0, init=False)
@@ -99,14 +80,11 @@ class Lifecycle:
     _query_ms: float = field(default=0.0, init=False)
 
     @property
-    def backend(self) -> Backend:
-        """The backend that answers now. Raises RefusedError (503) while loading and while draining."""
+    def backend(self) -> QuestionAsker:
+        """What answers now. Raises RefusedError (503) while loading and while draining."""
         if self.loaded is None or self.state != "ready":
-            raise self._refusal()
+            raise unavailable(self.state, f"the service is {self.state}")
         return self.loaded
-
-    def _refusal(self) -> RefusedError:
-        return unavailable(self.state, f"the service is {self.state}")
 
     @contextmanager
     def admitted(self, n_queries: int) -> Iterator[None]:
@@ -131,34 +109,25 @@ class Lifecycle:
         self._query_ms += (ms - self._query_ms) * (0.1 if self._query_ms else 1.0)
 
     async def load(self) -> None:
-        """Load the configuration. Raises QclsError, and RefusedError if told to stop meanwhile."""
+        """Load the model. Raises QclsError."""
         self.loaded = await asyncio.to_thread(self._open)
         if self.state == "loading":
             self.state = "ready"
 
-    def _open(self) -> Backend:
-        config = self.configure()
+    def _open(self) -> QuestionAsker:
         # what may wait is limited at the door, before anything of a request is computed
-        config = config.changed(runtime=config.runtime.changed(max_waiting=1 << 20))
+        config = self.config.changed(runtime=self.config.runtime.changed(max_waiting=1 << 20))
         with ExitStack() as undo:
-            models = OpenModels(offline=self.offline, on_load=self.on_load)
-            model = open_model(config, models, ledger=Ledger(self._step))
-            undo.callback(model.close)
-            classifier = undo.enter_context(Classifier.from_config(config, model=model, on_step=self._step))
-            ledger = Ledger(self._step)
+            opening = Classifier.from_config(config, offline=self.offline, on_step=self.on_step, on_load=self.on_load)
+            classifier = undo.enter_context(opening)
+            ledger = Ledger(self.on_step)
             cost = classifier.measure_turns()
             ledger.step("measure turns", f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more")
-            backend = Backend(classifier)
+            asker = QuestionAsker(classifier)
             undo.pop_all()
         for mistake in classifier.warnings:
             log.warning("%s", mistake)
-        return backend
-
-    def _step(self, name: str, what: str, ms: float) -> None:
-        if self.on_step and self.state == "loading":
-            self.on_step(name, what, ms)
-        if self.state == "draining":
-            raise self._refusal()
+        return asker
 
     async def close(self) -> None:
         """Close everything, after the last answer."""
@@ -166,5 +135,6 @@ class Lifecycle:
         while self.n_requests:
             await asyncio.sleep(0.01)
         if self.loaded is not None:
-            await self.loaded.close()
+            await self.loaded.sets.close()
+            await asyncio.to_thread(self.loaded.classifier.close)
             self.loaded = None

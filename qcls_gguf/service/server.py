@@ -84,8 +84,7 @@ async def _serve(lifecycle: Lifecycle, listener: socket.socket, on_ready: Callab
         lifecycle.state = "draining"
         for request in list(server.server_state.tasks):  # after a second signal
             request.cancel()
-        with contextlib.suppress(RefusedError):
-            await loading
+        await loading
         await lifecycle.close()
 
 

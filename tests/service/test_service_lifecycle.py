@@ -175,7 +175,7 @@ def test_a_full_disk_for_the_log_ends_nothing() -> None:
 def test_every_failure_is_answered_in_the_words_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         settings = ServiceSettings(logs_requests=False)
-        lifecycle = Lifecycle(lambda: load_config(ROOT / "configs/mission.yaml"), settings)
+        lifecycle = Lifecycle(load_config(ROOT / "configs/mission.yaml"), settings)
         transport = httpx.ASGITransport(App(lifecycle))
         async with httpx.AsyncClient(transport=transport, base_url="http://qcls") as client:
             early = await client.post("/v1/classify", json={"query": "red dress"})

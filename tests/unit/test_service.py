@@ -79,7 +79,7 @@ def test_of_many_mistakes_the_first_ones_are_told() -> None:
 
 
 def test_more_requests_than_are_admitted_are_told_when_half_of_the_queries_will_be_done() -> None:
-    lifecycle = Lifecycle(lambda: load_config("mission"), ServiceSettings(waiting_requests=2))
+    lifecycle = Lifecycle(load_config("mission"), ServiceSettings(waiting_requests=2))
     for ms in (8.0, 8.0):
         lifecycle.note_time(ms)
     for n_queries, retry_ms in ((10, 80), (1, 20), (10**9, 60_000)):  # neither at once nor hours later

@@ -190,7 +190,7 @@ def _answer(
         **{"prompt_tokens": usage.whole, "completion_tokens": 0, "total_tokens": usage.whole},
         "prompt_tokens_details": {"cached_tokens": usage.found},
     }
-    created = exchange.backend.created
+    created = exchange.lifecycle.created
     head = {"id": f"chatcmpl-{exchange.request_id}", "created": created, "model": request.model}
     if not request.stream:
         return head | {"object": "chat.completion", "choices": [end | {"message": message}], "usage": counts}
