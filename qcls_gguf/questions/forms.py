@@ -67,8 +67,9 @@ def compile_question(question: Question, form: PromptConfig, classifier: Classif
         for option in question.options
         if question.kind != "predicate" or option.description
     ]
-    if len(options) > _MOST_LISTED and _are_steps(options):
-        options[2:-1] = ["- …"]
+    numbers = [option for option in options if option != "- null"]
+    if len(numbers) > _MOST_LISTED and _are_steps(numbers):
+        options = [*numbers[:2], "- …", numbers[-1], *["- null"] * (len(options) - len(numbers))]
     lines = "\n".join(options)
     quotes = Quotes(classifier.engine.model, [instructions, lines])
     filled = {INSTRUCTIONS: quotes.quote(instructions), OPTIONS: quotes.quote(lines)}

@@ -92,6 +92,10 @@ def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, s
             )
             for low, high in ((1, 3), (1, 255), (-100, 154), (0, 50))
         ),
+        (
+            {"guided_json": {"type": "integer", "minimum": 1, "maximum": 254, "nullable": True}},
+            [*map(str, range(1, 255)), "null"],
+        ),
         ({"guided_choice": [1, 2], "chat_template_kwargs": {"enable_thinking": False}, "logit_bias": {}}, ["1", "2"]),
         ({"guided_json": json.dumps({"enum": ["a", "b"]})}, ['"a"', '"b"']),
         (
