@@ -8,34 +8,17 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from ..classifier import Classifier
 from ..core.handle import PromptHandle
 from ..errors import BusyError, PlanError
 
 MOST_SETS = 256
-T = TypeVar("T")
 
 
 class SpaceError(BusyError):
     """Another prompt set does not fit beside those in use."""
-
-
-class Tasks(set[asyncio.Task[Any]]):
-    """Tasks that are not awaited at once."""
-
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that is remembered until it ends."""
-        task = asyncio.create_task(work)
-        self.add(task)
-        task.add_done_callback(self.discard)
-        return task
-
-    async def ended(self) -> None:
-        """Wait until all tasks have ended, including tasks that they start."""
-        while self:
-            await asyncio.wait(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +39,8 @@ class SetCache:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._changing = asyncio.Lock()
         """held while a set is made or closed, which other threads do"""
-        self._tasks = Tasks()
+        self._tasks = set[asyncio.Task[None]]()
+        """that make and close sets"""
         self._freed = asyncio.Event()
         """set, and replaced by another, when a set is used no more or closed"""
         self.n_made = self.n_evicted = 0
@@ -81,7 +65,7 @@ class SetCache:
         while (entry := self._entries.get(key)) is None:  # a new set may be evicted before it is used
             freed = self._freed
             try:
-                await asyncio.shield(self._tasks.start(self._make(key, make)))  # which others may wait for, too
+                await asyncio.shield(self._start(self._make(key, make)))  # which others may wait for, too
             except PlanError as e:  # it does not fit
                 if not (freed.is_set() or any(other.n_users for other in self._entries.values())):
                     raise
@@ -99,7 +83,13 @@ class SetCache:
             is_exact = entry.handle.compiled.exact and not self._classifier.compiled.exact
             if entry.n_users == 0 and is_exact:
                 del self._entries[key]
-                self._tasks.start(self._close(entry, self._changing))
+                self._start(self._close(entry, self._changing))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _free(self) -> None:
         self._freed.set()
@@ -137,4 +127,5 @@ class SetCache:
 
     async def close(self) -> None:
         """Wait until no set is being made or closed; the sets end with their classifier."""
-        await self._tasks.ended()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
