@@ -38,7 +38,6 @@ _DIGESTS = "sha256.json"
 """The kept digests, by the files' stamps."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 BLOB = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
-_END_BYTES = 1 << 16
 _KEPT_BYTES = 64 << 20
 """Rows to keep: labels that requests bring may in time have every token, 2.3 GiB of an 8B model's output matrix."""
 
