@@ -24,3 +24,4 @@ SCORINGS: dict[Scoring, str] = {
 """with what a label's score is"""
 EXACT_SCORINGS: tuple[Scoring, ...] = (JOINT, MEAN)
 """those that need the log-sum-exp over the vocabulary at every label token"""
+SCORE_MEANING = "; ".join(f"{name}: {score}" for name, score in SCORINGS.items())
