@@ -81,6 +81,13 @@ def query_digests(queries: Iterable[str]) -> str:
     return b64encode(b"".join(sorted({_digest(query) for query in queries}))).decode()
 
 
+def known_queries(digests: str, queries: Sequence[str]) -> list[bool]:
+    """Which queries are among those of which `query_digests` made the digests."""
+    packed = b64decode(digests)
+    known = {packed[at : at + _DIGEST_BYTES] for at in range(0, len(packed), _DIGEST_BYTES)}
+    return [_digest(query) in known for query in queries]
+
+
 def _digest(query: str) -> bytes:
     return hashlib.sha256(query.encode()).digest()[:_DIGEST_BYTES]
 
@@ -112,12 +119,6 @@ class Calibration(Settings):
     model_sha256: Text
     prompts: Annotated[dict[str, PromptCalibration], Field(min_length=1)]
     stated: StatementSource | None = Field(default=None, description="only if it has statements")
-
-    def known(self, queries: Sequence[str]) -> list[bool]:
-        """Which queries were among the rows that statements stand on."""
-        packed = b64decode(self.stated.queries) if self.stated else b""
-        digests = {packed[at : at + _DIGEST_BYTES] for at in range(0, len(packed), _DIGEST_BYTES)}
-        return [_digest(query) in digests for query in queries]
 
 
 def prompt_hash(prompt: PromptConfig) -> str:
@@ -246,6 +247,8 @@ class Heads:
     n_embd: int
     prompts: Mapping[str, Head]
     """by prompt; prompts without a head are answered by their labels' texts"""
+    queries: str = ""
+    """digests of those that they were learnt from"""
 
     def check_shape(self, n_layer: int, n_embd: int) -> None:
         """Raise ConfigError for a model of another shape, before its sha256 is known."""
@@ -287,6 +290,7 @@ class _About(Settings):
     model_sha256: Text
     n_layer: Count
     n_embd: Count
+    queries: Text = ""
     prompts: dict[str, _Entry]
 
 
@@ -344,15 +348,23 @@ def read_fitted(config: Config) -> tuple[Config, Calibration | None, Heads | Non
 
 
 def heads_content(
-    model_sha256: str, n_layer: int, n_embd: int, heads: Mapping[str, tuple[PromptConfig, Head]]
+    model_sha256: str,
+    n_layer: int,
+    n_embd: int,
+    heads: Mapping[str, tuple[PromptConfig, Head]],
+    queries: Iterable[str] = (),
 ) -> bytes:
-    """The content of a heads file; heads: by prompt, with the prompt's configuration."""
+    """The content of a heads file.
+
+    heads: by prompt, with the prompt's configuration; queries: that they were learnt from.
+    """
     about = {
         "format": 1,
         "package_version": __version__,
         "model_sha256": model_sha256,
         "n_layer": n_layer,
         "n_embd": n_embd,
+        "queries": query_digests(queries),
         "prompts": {
             name: {"hash": head_hash(prompt, head), "labels": prompt.labels}
             | {key: getattr(head, key) for key in _OF_HEAD}
@@ -371,6 +383,11 @@ def heads_content(
 def headed(config: Config) -> frozenset[str]:
     """The names of the prompts that have a head, of whatever text. Raises ConfigError."""
     return frozenset() if config.heads is None else frozenset(_read(config.heads).prompts)
+
+
+def queries_of_heads(config: Config) -> str:
+    """The digests of the queries that a configuration's heads were learnt from. Raises ConfigError."""
+    return "" if config.heads is None else _read(config.heads).queries
 
 
 def layers_needed(config: Config) -> int:
@@ -411,11 +428,12 @@ def _content(path: Path, n_bytes: int, changed_ns: int) -> Heads:
         with np.load(path, allow_pickle=False) as arrays:
             values = json.loads(arrays[_ABOUT].tobytes())
             about = _About.model_validate(values)
+            known_queries(about.queries, ())  # raises for what are no digests
             heads = {
                 name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
                 for index, (name, entry) in enumerate(about.prompts.items())
             }
-        return Heads(**about.model_dump(include={"model_sha256", "n_layer", "n_embd"}), prompts=heads)
+        return Heads(**about.model_dump(include={"model_sha256", "n_layer", "n_embd", "queries"}), prompts=heads)
     except OSError as e:
         raise ConfigError(f"cannot be read: {e.strerror or e}") from None
     except ValidationError as e:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from .. import statistics as stats
 from ..classifier import Classifier
-from ..config.fitted import Calibration, headed, read_calibration
+from ..config.fitted import Calibration, headed, known_queries, queries_of_heads, read_calibration
 from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.words import MAX_LISTED
@@ -30,6 +30,7 @@ from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo, PromptResult
 from ..statistics import BoolArray, FloatArray, IntArray
 from ..statistics.fitting import p_value_of_error
+from ..statistics.logistic import cross_fit, folds, word_statistics
 
 LEVEL = 0.05
 """With this probability at most statements that are all true are said to fail."""
@@ -233,6 +234,10 @@ class EvaluationRecord(Record):
     environment: Environment
     together: Statistics = Field(description="of the rows of all prompts")
     prompts: dict[str, PromptStatistics] = Field(description="by name")
+    words: dict[str, float | None] = Field(
+        description="by prompt, the accuracy of a linear model of words, fitted to other rows; null for fewer than 20"
+    )
+    n_learnt_from: int = Field(description="rows of queries that heads were learnt from, whose figures are too good")
     non_finite: tuple[BadRow, ...] = Field(description="rows that are left out because their scores are not finite")
     check: CheckRecord | None = left_out_if_none(
         "what the calibration states, on these rows; only where that was asked for"
@@ -263,6 +268,7 @@ def evaluate(
             raise ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate` and `target_error`")
         answered = answer_rows(classifier, data, opener, skip_bad=skip_bad)
         rows, model = answered.rows, classifier.model
+        queries = [row.query for row in rows]
         truths = [truth_of(prompt, rows) for prompt in classifier.prompts]
     by_prompt = zip(truths, zip(*answered.answers, strict=True), strict=True)
     found = [prompt_statistics(truth, probabilities_of(answers), answers) for truth, answers in by_prompt]
@@ -274,9 +280,24 @@ def evaluate(
         environment=environment(config),
         together=joint_statistics(found),
         prompts={statistics.prompt: statistics for statistics, _ in found},
+        words={truth.prompt.name: word_accuracy(truth, queries) for truth in truths},
+        n_learnt_from=sum(known_queries(queries_of_heads(config), queries)),
         non_finite=tuple(answered.non_finite),
         check=check_statements(calibration, rows, answered.answers, truths) if check_error and calibration else None,
     )
+
+
+def word_accuracy(truth: Truth, queries: Sequence[str]) -> float | None:
+    """The accuracy of a linear model of words, each row's answer by the fit to others; None where these are too few.
+
+    queries: of all rows.
+    """
+    label, n_labels = truth.first[:_MOST_READ], len(truth.prompt.labels)
+    if len(label) < _LEAST_READ or len(set(label.tolist())) < 2:
+        return None
+    texts = [queries[row] for row in truth.index[:_MOST_READ]]
+    found = cross_fit(word_statistics(texts), np.eye(n_labels)[label], folds(label, texts), [_WORD_PENALTY])
+    return float(truth.accepted[np.arange(len(label)), found.log_p.argmax(axis=1)].mean())
 
 
 class Outcomes(NamedTuple):
@@ -373,7 +394,7 @@ def check_statements(
 
     answers: of the rows; truths: of the prompts, in the answers' order.
     """
-    is_known = calibration.known([row.query for row in rows])
+    is_known = known_queries(calibration.stated.queries if calibration.stated else "", [row.query for row in rows])
     if all(is_known):
         raise ConfigError("`check_error`: the calibration was made with all of these queries: give other rows")
     stated = {name: fit.error.target for name, fit in calibration.prompts.items() if fit.error}

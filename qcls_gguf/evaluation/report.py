@@ -33,6 +33,7 @@ _ONE_SIDED, _LEAST_ROWS = 0.9, 20
 _LEAST_SUPPORT, _LEAST_RECALL = 5, 0.1
 """of a label that is said to be hardly ever found: rows, and share of them that are"""
 _LEAST_POWER = 0.5
+_AS_GOOD = 0.02
 _STATISTICS: dict[str, Format] = {
     "rows": "d", "accuracy (95 %)": ">", "balanced": ".1%", "majority": ".1%", "macro-F1": ".3f", "log-loss": ".3f",
     "ECE": ".3f",
@@ -55,10 +56,14 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
             Section(title="Conditions", parts=[facts(conditions), *told], on_terminal=False),
             *(_check_parts(evaluation.check) if evaluation.check else ()),
             Table(
-                columns={"prompt": TEXT, **_STATISTICS},
-                rows=[[name, *_statistics(found)] for name, found in (together | prompts).items()],
+                columns={"prompt": TEXT, **_STATISTICS, "words": ".1%"},
+                rows=[
+                    [name, *_statistics(found), evaluation.words.get(name)]
+                    for name, found in (together | prompts).items()
+                ],
                 note="Accuracy with its Wilson 95 % interval; balanced: the mean recall of the labels; majority: the "
-                "best single label for all rows; log-loss in nats; ECE over 15 bins.",
+                "best single label for all rows; log-loss in nats; ECE over 15 bins; words: a linear model of "
+                "words, fitted to others of these rows.",
             ),
             _labels(prompts),
             confusion_table("confused", prompts),
@@ -138,6 +143,10 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
     for name, prompt in evaluation.prompts.items():
         for why in likely_faults(prompt):
             yield f"{name}: {why}"
+        for why in word_notes(prompt.accuracy, evaluation.words[name]):
+            yield f"{name}: {why}"
+    if n := evaluation.n_learnt_from:
+        yield f"heads were learnt from the queries of {counted(n, 'row')}: their figures are too good, give others"
     data, lost = evaluation.data, evaluation.non_finite
     if data.n_bad:
         lines = ", ".join(str(row.line) for row in data.bad)
@@ -145,6 +154,13 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
     if lost:
         lines = ", ".join(str(row.line) for row in lost)
         yield f"{counted(len(lost), 'row')} with scores that are not finite, left out: line {lines}"
+
+
+def word_notes(accuracy: float | None, words: float | None) -> Iterator[str]:
+    """That a model of words is about as good, where it is."""
+    if accuracy is not None and words is not None and words >= accuracy - _AS_GOOD:
+        remedy = "you may not need a language model"
+        yield f"a linear model of words, fitted to such rows, is right for {words:.0%}: {remedy}"
 
 
 def likely_faults(prompt: PromptStatistics) -> Iterator[str]:

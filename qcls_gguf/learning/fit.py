@@ -71,12 +71,3 @@ def held_out(fits: Sequence[CrossFit], fold: IntArray) -> FloatArray:
     for rows in (fold == k for k in range(N_FOLDS)):
         log_p[rows] = fits[cheapest([fit.losses[~rows] for fit in fits])].log_p[rows]
     return log_p
-
-
-def folds(label: IntArray, queries: Sequence[str], seed: int = 0) -> IntArray:
-    """(n,) the folds of rows, over which the labels are spread; rows of one query are in one."""
-    mixed = np.random.default_rng(seed).permutation(len(label))
-    fold = np.empty(len(label), np.intp)
-    fold[mixed[np.argsort(label[mixed], kind="stable")]] = np.arange(len(label)) % N_FOLDS
-    first = {query: row for row, query in reversed(list(enumerate(queries)))}
-    return fold[[first[query] for query in queries]]

@@ -29,12 +29,13 @@ from ..evaluation.evaluate import (
     read_rows,
     truth_of,
     usable_rows,
+    word_accuracy,
 )
 from ..opening import ClassifierOpener, OnProgress
 from ..score.result import PromptResult
 from ..statistics import BoolArray, FloatArray, IntArray, binomial_cdf, wilson
-from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, cross_fit, word_statistics
-from .fit import SIGNIFICANT, Candidate, cheapest, folds, held_out
+from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, folds
+from .fit import SIGNIFICANT, Candidate, cheapest, held_out
 from .passes import HalfArray, common_text, common_texts, read_states, states_file, tried_depths, with_heads
 from .report import LearnRecord, LearntPrompt, RequestCost
 
@@ -52,10 +53,9 @@ _LEAST_A_LABEL = 5
 _LEAST_COMPARED = 60
 """rows on which heads are compared with the labels' texts"""
 _OWN_TOKENS = 12_000
-"""which the prompts' own texts feed for such rows; where all rows take no more, heads may read these texts, too"""
+"""where all rows feed no more to the prompts' own texts, heads may read these; else half as many for the comparison"""
 _CURVE = (4, 2)
 """The learning curve has heads of every so many-th row."""
-_WORD_PENALTY, _MOST_WORD_ROWS = 0.1, 2000
 _EVEN = 0.8
 """The rarest label has this share of the rows of the most frequent one, as a rule only in rows that were chosen so."""
 
@@ -124,7 +124,9 @@ def learn(
         n_contradictions=_n_contradictions(rows),
         prompts=learnt.prompts,
     )
-    return record, heads_content(model.sha256, learnt.depths[-1], n_embd, learnt.heads) if learnt.heads else None
+    if not learnt.heads:
+        return record, None
+    return record, heads_content(model.sha256, learnt.depths[-1], n_embd, learnt.heads, learnt.queries)
 
 
 def _taught(
@@ -158,6 +160,8 @@ class LearntHeads(NamedTuple):
     """that were tried"""
     text: str
     """that was chosen for the heads"""
+    queries: list[str]
+    """that they were learnt from"""
     before: RequestCost
     after: RequestCost
 
@@ -217,7 +221,8 @@ def learn_heads(
     order = np.random.default_rng(seed).permutation(len(rows))[:n]
     rows = [rows[place] for place in order]
     queries, tried = [row.query for row in rows], tried_depths(classifier, depths)
-    n_own = min(n, max(_LEAST_COMPARED, int(_OWN_TOKENS / _fed(classifier, queries))))
+    fed = _fed(classifier, queries)
+    n_own = n if n * fed <= _OWN_TOKENS else min(n, max(_LEAST_COMPARED, int(_OWN_TOKENS / 2 / fed)))
     if least_agreement is not None:
         n_own = n if taught is None else 0
     reads_own = n_own == n and least_agreement is None
@@ -272,8 +277,10 @@ def learn_heads(
         if head is not None:
             heads[task.prompt.name] = task.prompt, head
         on_progress("fit", len(learnt), len(tasks))
-    before = RequestCost(tokens=_fed(classifier, queries), layers=tried[-1])
-    return LearntHeads(learnt, heads, tried, text, before, _cost(classifier, queries, heads) if heads else before)
+    before = RequestCost(tokens=fed, layers=tried[-1])
+    return LearntHeads(
+        learnt, heads, tried, text, queries, before, _cost(classifier, queries, heads) if heads else before
+    )
 
 
 def _cost(
@@ -355,10 +362,7 @@ def learn_prompt(
         elif min(counts.values()) > _EVEN * max(counts.values()):
             gain += "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
         told |= {"p": p_value, "reason": gain, "curve": _curve(task, candidates[best], fits[best][0].penalty, p)}
-        few = slice(_MOST_WORD_ROWS)
-        texts = word_statistics([queries[row] for row in task.index[few]])
-        by_words = cross_fit(texts, task.target[few], task.fold[few], [_WORD_PENALTY])
-        told["words"] = float(_right(by_words.log_p, truth.accepted[few]).mean())
+        told["words"] = word_accuracy(truth, queries)
     else:
         same = p.argmax(axis=1) == task.p.argmax(axis=1)
         low, high = wilson(int(same.sum()), n) or (0.0, 1.0)

@@ -9,12 +9,11 @@ from pydantic import Field
 from ..config.prompt import LikelyMistake
 from ..config.words import counted, listed, shown
 from ..evaluation.evaluate import DataRecord, PromptStatistics
-from ..evaluation.report import confusion_table, likely_faults
+from ..evaluation.report import confusion_table, likely_faults, word_notes
 from ..report.document import TEXT, Document, Paragraph, Table, facts, percent
 from ..report.record import Record
 from ..score.result import ModelInfo
 
-_AS_GOOD = 0.02
 _WORTH_POINTS = 1.0
 """More rows are worth it where the second half of them brought so much accuracy."""
 
@@ -99,9 +98,9 @@ def learn_document(record: LearnRecord) -> Document:
     twice = record.n_contradictions
     notes = [f"{name}: {why}" for name, learnt in heads.items() for why in likely_faults(learnt)]
     notes += [
-        f"{name}: a linear model of its words is right for {prompt.words:.0%}: you may not need a language model"
+        f"{name}: {why}"
         for name, prompt in record.prompts.items()
-        if prompt.learnt and (prompt.words or 0) >= (prompt.learnt.accuracy or 0) - _AS_GOOD
+        for why in word_notes(prompt.learnt.accuracy if prompt.learnt else None, prompt.words)
     ]
     notes += [f"{counted(twice, 'query', 'queries')} with different labels in several rows"] if twice else []
     warnings = [Paragraph(note, "warning") for note in notes]

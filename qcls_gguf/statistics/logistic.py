@@ -81,6 +81,15 @@ def cross_fit(
     return CrossFit(log_p, losses, penalty, slopes, bias)
 
 
+def folds(label: IntArray, queries: Sequence[str], seed: int = 0) -> IntArray:
+    """(n,) the folds of rows, over which the labels are spread; rows of one query are in one."""
+    mixed = np.random.default_rng(seed).permutation(len(label))
+    fold = np.empty(len(label), np.intp)
+    fold[mixed[np.argsort(label[mixed], kind="stable")]] = np.arange(len(label)) % N_FOLDS
+    first = {query: row for row, query in reversed(list(enumerate(queries)))}
+    return fold[[first[query] for query in queries]]
+
+
 def _principal(x: Float32Array) -> tuple[Float32Array, Float32Array]:
     """((n, r) coordinates of n rows along their principal axes, (n_features, r) these axes), r at most n.
 

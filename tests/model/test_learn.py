@@ -82,6 +82,13 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data
         answers = [(classifier.classify(row["query"]).results, row) for row in csv.DictReader(file)]
     assert {answer.depth for (answer, _), _ in answers} == {color["depth"]}
     assert {answer.depth for (_, answer), _ in answers} == {None}
+
+    evaluated = json.loads(invoked("eval", "-c", config, "--data", data, "-f", "json").stdout)
+    assert evaluated["n_learnt_from"] == N
+    assert evaluated["words"]["color"] == color["words"] > 0.9
+    shown = invoked("eval", "-c", config, "--data", data).stdout
+    assert f"heads were learnt from the queries of {N} rows" in " ".join(shown.split())
+    assert "color: a linear model of words" in " ".join(shown.split())
     right = sum(answer.label == row["color"] for (answer, _), row in answers)
     assert right / N >= color["learnt"]["accuracy"] - 0.02
 

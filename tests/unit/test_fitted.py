@@ -197,6 +197,7 @@ def set_array(name: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]
         (lambda about, arrays: about.pop("model_sha256"), "model_sha256: is missing"),
         (lambda about, arrays: about.update(prompts=[]), "prompts: expected keys and values, got a list"),
         (lambda about, arrays: arrays.pop("weight0"), "damaged one: KeyError"),
+        (lambda about, arrays: about.update(queries="abc"), "damaged one: Error"),
         (set_array("weight0", HEAD.weight[:, :2]), "shapes"),
         (set_array("weight0", HEAD.weight.astype(np.float64)), "not finite float32"),
         (set_array("bias0", HEAD.bias[:2]), "shapes"),

@@ -7,11 +7,11 @@ import numpy.typing as npt
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from qcls_gguf.learning.fit import Candidate, cheapest, folds, held_out
+from qcls_gguf.learning.fit import Candidate, cheapest, held_out
 from qcls_gguf.score.rows import head_scores, unit_states
 from qcls_gguf.statistics import log_softmax
 from qcls_gguf.statistics import logistic as regressions
-from qcls_gguf.statistics.logistic import N_FOLDS, PENALTIES, cross_fit, logistic, word_statistics
+from qcls_gguf.statistics.logistic import N_FOLDS, PENALTIES, cross_fit, folds, logistic, word_statistics
 
 N_EMBD = 24
 
