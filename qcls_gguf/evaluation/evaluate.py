@@ -135,6 +135,11 @@ def raw_scores(answers: Sequence[PromptResult]) -> FloatArray:
     return np.array([[score.score for score in answer.scores] for answer in answers], np.float64)
 
 
+_LEAST_READ, _MOST_READ = 20, 2000
+"""rows of a model of words"""
+_WORD_PENALTY = 0.1
+
+
 class DataRecord(Record):
     """The labelled queries."""
 
