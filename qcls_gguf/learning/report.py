@@ -14,6 +14,7 @@ from ..report.document import TEXT, Document, Paragraph, Table, facts, percent
 from ..report.record import Record
 from ..score.result import ModelInfo
 
+_N_SHARES = 3
 _WORTH_POINTS = 1.0
 """More rows are worth it where the second half of them brought so much accuracy."""
 
@@ -79,6 +80,8 @@ def learn_document(record: LearnRecord) -> Document:
         rows.append([name, prompt.n_rows, agreed, *accuracies, prompt.words, *losses, prompt.depth])
         where = " of the prompt's own text" if prompt.kept and prompt.text is None else ""
         verdicts[name] = f"{'a head' if prompt.kept else 'no head'}{where}: {prompt.reason}"
+        if after:
+            verdicts[name] += f"; stated for queries of which {_shares(after)}"
         if prompt.unlearnt:
             verdicts[name] += f"; without rows, by their texts: {listed(list(map(shown, prompt.unlearnt)), 'label')}"
     columns = {
@@ -115,6 +118,13 @@ def learn_document(record: LearnRecord) -> Document:
             *warnings,
         ],
     )
+
+
+def _shares(found: PromptStatistics) -> str:
+    """Which shares the labels have in the rows that figures are of, the most frequent ones first."""
+    frequent = sorted(found.labels.items(), key=lambda item: -item[1].support)
+    shares = [f"{label.support / found.n_rows:.0%} are {shown(name, quoted=False)}" for name, label in frequent]
+    return ", ".join([*shares[:_N_SHARES], *(["…"] if len(shares) > _N_SHARES else [])])
 
 
 def _cost(record: LearnRecord) -> str:

@@ -87,6 +87,8 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data
     assert evaluated["n_learnt_from"] == N
     assert evaluated["words"]["color"] == color["words"] > 0.9
     shown = invoked("eval", "-c", config, "--data", data).stdout
+    learnt = invoked("learn", "-c", config, "--data", data, "--out", tmp_path / "again.npz", "--prompt", "color").stdout
+    assert "stated for queries of which 33% are red, 33% are light blue, 33% are none" in " ".join(learnt.split())
     assert f"heads were learnt from the queries of {N} rows" in " ".join(shown.split())
     assert "color: a linear model of words" in " ".join(shown.split())
     right = sum(answer.label == row["color"] for (answer, _), row in answers)
