@@ -18,21 +18,14 @@ _MARKS = (
 )  # fmt: skip
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _OTHERS = {
-    b"PK\x03\x04": "is a spreadsheet or packed: save it as .csv, or unpack it", b"BZh": "is packed: unpack it",
-    b"\xfd7zXZ": "is packed: unpack it", b"ARROW1": "is a file of Arrow: save it as Parquet, .csv or .jsonl",
-    b"\x04\x22\x4d\x18": "is packed: unpack it", b"\xff\x06\x00\x00sNaPpY": "is packed: unpack it",
-    b"FEA1": "is a file of Arrow: save it as Parquet, .csv or .jsonl", b"7z\xbc\xaf": "is packed: unpack it",
-    b"\x1f\x9d": "is packed: unpack it", b"\xd0\xcf\x11\xe0": "is a spreadsheet or document: save it as .csv",
-    **{
-        mark: f"is {what}, not text or a table: save it as .csv or .jsonl"
-        for mark, what in (
-            (b"SQLite format 3", "a database"), (b"%PDF-", "a PDF"), (b"Obj\x01", "Avro"),
-            (b"\x93NUMPY", "an array of numpy"), (b"\x89HDF", "HDF5"), (b"\x80\x04\x95", "a pickle"),
-            (b"<?xml", "XML"), (b"<!DOCTYPE", "a web page"),
-        )
-    },
-}  # fmt: skip
-"""what is no text, by its first bytes"""
+    "is a spreadsheet or packed: save it as .csv, or unpack it": (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"),
+    "is packed: unpack it": (b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"\x04\x22\x4d\x18", b"\xff\x06\0\0sNa", b"\x1f\x9d"),
+    "is a file of Arrow: save it as Parquet, .csv or .jsonl": (b"ARROW1", b"FEA1"),
+    "is neither text nor a table that is read: save it as .csv or .jsonl": (
+        *(b"SQLite format", b"%PDF-", b"Obj\x01", b"\x93NUMPY", b"\x89HDF", b"\x80\x04\x95", b"<?xml", b"<!DOCTYPE"),
+    ),
+}
+"""what is no text, with its first bytes"""
 _LOOKED_AT = 64
 SHIFTS = re.compile(r"\x1b[$(][$()@-J]|~\{(?:[!-w][!-~])+~\}")
 """what ISO-2022 and HZ, whose texts are ASCII, begin another script with"""
@@ -50,7 +43,7 @@ def beginning(file: BinaryIO, n: int = _LOOKED_AT) -> bytes:
 def unpacked(file: BinaryIO) -> BinaryIO:
     """A file, or what it has inside if it is packed with gzip or Zstandard. Raises ConfigError for other packings."""
     first = beginning(file)
-    if what := next((what for mark, what in _OTHERS.items() if first.startswith(mark)), None):
+    if what := next((what for what, marks in _OTHERS.items() if first.startswith(marks)), None):
         raise ConfigError(what)
     if first.startswith(_GZIP):
         import gzip

@@ -97,7 +97,7 @@ def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, s
             [*map(str, range(1, 255)), "null"],
         ),
         ({"guided_choice": [1, 2], "chat_template_kwargs": {"enable_thinking": False}, "logit_bias": {}}, ["1", "2"]),
-        ({"guided_json": json.dumps({"enum": ["a", "b"]})}, ['"a"', '"b"']),
+        *(({key: json.dumps({"enum": ["a", "b"]})}, ['"a"', '"b"']) for key in ("guided_json", "json_schema")),
         (
             {"structured_outputs": {"json": {"enum": ["a", None], "title": "A"}, "disable_fallback": True}},
             ['"a"', "null"],
@@ -196,6 +196,7 @@ def schema(of: object) -> dict[str, Any]:
         ),
         ({"structured_outputs": {"json": "{"}}, 400, "structured_outputs.json is not valid JSON"),
         ({"structured_outputs": {"json": {"enum": ["a"], "minLength": 1}, "regex": None}}, 400, "the key 'minLength'"),
+        ({"guided_choice": ["a", "b"], "regex": "a"}, 400, "regex: this service chooses"),
         ({"guided_regex": "a|b"}, 400, "guided_regex: this service chooses"),
         ({"guided_choice": ["a", "b"], "truncate_prompt_tokens": 9}, 400, "truncate_prompt_tokens: this service"),
         ({"guided_choice": ["a", "b"], "n": 2}, 422, "n: "),

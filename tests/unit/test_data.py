@@ -338,7 +338,7 @@ def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp
         (b"PK\x03\x04", Reading(), "is a spreadsheet or packed"),
         (b"7z\xbc\xaf\x27\x1c", Reading(), "is packed"),
         (b"FEA1\x00\x00", Reading(), "is a file of Arrow"),
-        (b"SQLite format 3\0", Reading(), "is a database, not text or a table"),
+        (b"SQLite format 3\0", Reading(), "is neither text nor a table that is read"),
         (
             b"query,id\nred,1\r\nblue,2\rgreen,3\n",
             Reading(),

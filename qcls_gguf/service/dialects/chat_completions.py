@@ -23,9 +23,12 @@ from ..dialect import Questions, QuestionsRequest
 from ..exchange import Exchange
 from ..refusal import NO_IMAGES, RefusedError, invalid, json_value
 
-_GUIDES = ("guided_choice", "guided_json", "guided_regex", "guided_grammar", "truncate_prompt_tokens")
+_GUIDES = (
+    *("guided_choice", "guided_json", "json_schema", "guided_regex", "guided_grammar", "truncate_prompt_tokens"),
+    *("regex", "ebnf", "grammar"),
+)
 _CHOICES = ("structured_outputs.choice", "guided_choice")
-_SCHEMAS = ("structured_outputs.json", "guided_json", "response_format.json_schema.schema")
+_SCHEMAS = ("structured_outputs.json", "guided_json", "json_schema", "response_format.json_schema.schema")
 _HARMLESS = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
 _UNUSED = ("chat_template", "chat_template_kwargs", "documents", "logit_bias", "continue_final_message")
 _INSTRUCTING = ("system", "developer")
@@ -67,7 +70,7 @@ class Tool(BaseModel):
 
 
 class ChatRequest(QuestionsRequest, extra="allow"):
-    """OpenAI's request; of fields that are not named here guided_choice and guided_json are read, others ignored."""
+    """OpenAI's request; fields that are not named here are ignored, but for those in _GUIDES and _UNUSED."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     model: str = "default"
