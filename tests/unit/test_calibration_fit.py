@@ -15,7 +15,7 @@ from qcls_gguf import PromptConfig
 from qcls_gguf.config.fitted import Calibration, PromptCalibration
 from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjustments_of, log_prior
 from qcls_gguf.statistics import FloatArray, binomial_cdf, log_softmax, upper_bound
-from qcls_gguf.statistics.fitting import cross_validate, error_thresholds, fit, p_value_of_error, rows_needed
+from qcls_gguf.statistics.fitting import Verdict, cross_validate, error_thresholds, fit, p_value_of_error, rows_needed
 from qcls_gguf.statistics.fitting import losses as log_losses
 
 BoolArray = npt.NDArray[np.bool_]
@@ -79,6 +79,10 @@ def test_a_fit_to_scores_that_are_right_already_is_refused() -> None:
         score, labels = drawn(200, 1.0, np.zeros(4), seed=seed)
         accepted.append(cross_validate(score, labels).accepted)
     assert sum(accepted) <= 2
+
+
+def test_a_fit_has_to_help_by_more_than_a_standard_error() -> None:
+    assert [Verdict(2.0, 1.0, 0.8, error, 0.1, 0.1).accepted for error in (0.1, 0.3)] == [True, False]
 
 
 def test_the_held_out_loss_is_that_of_fits_to_the_other_folds() -> None:
