@@ -76,7 +76,7 @@ PLAIN: Sequence[tuple[str, int, str]] = (
     ("eval -c mission --data rows.jsonl", 0, ""),
     ("eval -c mission --data rows.jsonl --html page.html", 2, "pip install 'qcls-gguf[report]'"),
     ("calibrate -c mission --data rows.jsonl --out fit.json", 1, "no fit lowers the held-out log-loss"),
-    ("learn -c mission --data rows.jsonl --out heads.gguf", 1, "no head is better than the labels' texts"),
+    ("learn -c mission --data rows.jsonl --out heads.gguf", 1, "no head is better than the prompts"),
     ("bench -c mission --requests 2 --queries rows.jsonl", 0, ""),
     ("compare -c mission --rounds 2 --query dress --method naive", 0, ""),
     ("label -c mission rows.jsonl --out out.jsonl", 2, "pip install 'qcls-gguf[label]'"),

@@ -62,7 +62,11 @@ class PromptHandle(Closing):
         self.core = core
         self._sources = sources
         holders = [prefix.holder for prefix in held]
-        self.templates = Templates(compiled, holders, engine.capacity, engine.model.facts.n_vocab)
+        capacity = engine.capacity
+        if sources is not None:  # more sequences are for questions alone
+            n_leaves = sum(prompt.trie.n_leaves for prompt in compiled.prompts)
+            capacity = replace(capacity, n_seqs=min(capacity.n_seqs, core.config.runtime.max_batch * n_leaves))
+        self.templates = Templates(compiled, holders, capacity, engine.model.facts.n_vocab)
         steps = engine.context.output_steps
         bias = engine.model.output_rows.biases(tokens) if steps.has_bias else None
         self.scorer = Scorer(

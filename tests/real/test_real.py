@@ -138,7 +138,8 @@ def test_reviews_are_labelled_far_above_chance(reviews: Task) -> None:
 
     The answer `positive` is right for 57.0 %.
     """
-    prompts = [prompt_of(reviews, each).changed(name=each, prior="content_free") for each in WORDINGS]
+    own = {"answer_cue": f"{reviews.ask}:", "prior": "content_free"}
+    prompts = [prompt_of(reviews, wording).changed(name=wording, **own) for wording in WORDINGS]
     rows = reviews.rows[:200]
     with Classifier.from_config(config_of(prompts)) as classifier:
         results = [classifier.classify(text) for text, _ in rows]
