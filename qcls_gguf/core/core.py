@@ -416,10 +416,15 @@ def _token_ends(data: bytes, tokenizer: Tokenizer) -> list[int]:
 
 
 def _counts(n_queries: int, plan: Plan) -> Counts:
+    n_tokens = n_cached = n_positions = 0
+    for decode in plan:
+        n_tokens += len(decode.token)
+        n_cached += decode.n_cached
+        n_positions += decode.n_rows
     return Counts(
         n_queries=n_queries,
         n_decodes=len(plan),
-        n_tokens_new=sum([len(decode.token) for decode in plan]),
-        n_tokens_cached=sum([decode.n_cached for decode in plan]),
-        n_positions=sum([decode.n_rows for decode in plan]),
+        n_tokens_new=n_tokens,
+        n_tokens_cached=n_cached,
+        n_positions=n_positions,
     )
