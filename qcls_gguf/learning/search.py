@@ -16,13 +16,14 @@ from ..config.prompt import CONTENT_FREE_QUERIES, nothing_kind
 from ..config.words import counted, shown
 from ..data.labelled import LabelledColumns, LabelledQuery
 from ..drafting.draft import CUES, Draft, draft_text
-from ..evaluation.evaluate import LEVEL, Truth, prompt_statistics, raw_scores, read_rows, truth_of, usable_rows
+from ..evaluation.evaluate import Truth, prompt_statistics, raw_scores, read_rows, truth_of, usable_rows
 from ..evaluation.report import likely_faults
 from ..opening import ClassifierOpener
 from ..report.document import percent
 from ..score.adjustment import log_prior
 from ..score.result import PromptResult
 from ..statistics import BoolArray, FloatArray, binomial_cdf, softmax, wilson
+from .fit import SIGNIFICANT, cheapest
 
 _MOST_S = 240.0
 _ROUNDS = (12, 40)
@@ -63,7 +64,7 @@ class _Cells(NamedTuple):
         answers = ((self.scores - prior)[chosen].argmax(axis=1) for prior in (0.0, self.prior))
         given, was, now = (np.bincount(a, minlength=len(self.prior)) for a in (self.truth.first[chosen], *answers))
         is_lost = (now < given / 100) & (given / 100 <= was)
-        return not is_lost.any() and binomial_cdf(n_worse, n_better + n_worse, 0.5) <= LEVEL
+        return not is_lost.any() and binomial_cdf(n_worse, n_better + n_worse, 0.5) <= SIGNIFICANT
 
 
 @dataclass(slots=True)
@@ -183,14 +184,7 @@ def _wordings(draft: Draft) -> list[_Wording]:
 
 def _best(wordings: Sequence[_Wording], chosen: BoolArray) -> _Wording:
     """The one with the fewest changes that is within a standard error of the best, on the chosen rows."""
-    right = [wording.right(chosen) for wording in wordings]
-    best = max(right, key=np.mean)
-    n = len(best)
-    return next(
-        wording
-        for wording, of_wording in zip(wordings, right, strict=True)
-        if np.mean(best - of_wording) <= np.std(best - of_wording) / n**0.5
-    )
+    return wordings[cheapest([1 - wording.right(chosen) for wording in wordings])]
 
 
 def _chosen(wordings: list[_Wording], n_before: int, n_tried: int) -> tuple[Draft, tuple[str, ...]]:
