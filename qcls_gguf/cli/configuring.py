@@ -37,10 +37,10 @@ def init(
     """Write a commented configuration from labels or labelled queries.
 
     Without --model and --hf-repo it names the largest Qwen3 that fits the free memory of the GPU, or without a GPU a
-    small one. All prompts get one
-    common text, so that a request for several of them computes little more than for one. Columns of --data with few
-    values are taken as labels, and rare labels are reported. Labels such as none, other, unknown and neutral, also in
-    Chinese, Spanish, German and French, get a sentence that says when they are right; Chinese rows get Chinese texts.
+    small one. All prompts get one common text, so that a request for several of them computes little more than for one.
+    Columns of --data with few values are taken as labels, and rare labels are reported. Labels such as none, other,
+    unknown and neutral, also in Chinese, Spanish, German and French, get a sentence that says when they are right;
+    Chinese rows get Chinese texts.
 
     With --data and a model on this machine (--model) wordings are tried on up to 200 rows, for four minutes at most:
     cues, orders of labels, sentences for labels such as none, texts common or of the prompts' own, `prior:

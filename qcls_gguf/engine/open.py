@@ -159,7 +159,7 @@ def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSetting
     """Open a context, unless it would leave too little of a GPU's memory for its decodes.
 
     That is checked if layers were placed for a context, perhaps of another configuration, and if other contexts are
-    open: a process such as a service that reloads must not end because of it. Raises ModelError.
+    open: a process that opens another must not end because of it. Raises ModelError.
     """
     n_others, placed = n_contexts_on_gpus(), model.placement
     try:

@@ -242,6 +242,6 @@ def _release_pages(path: Path) -> None:
     maps = Path("/proc/self/maps")
     name, dont_need = os.path.realpath(path), 4  # MADV_DONTNEED
     for line in maps.read_text().splitlines() if maps.exists() else ():
-        if line.endswith(name):
+        if line.split(maxsplit=5)[5:] == [name]:
             start, end = (int(address, 16) for address in line.partition(" ")[0].split("-"))
             ctypes.CDLL(None).madvise(c_void_p(start), ctypes.c_size_t(end - start), dont_need)
