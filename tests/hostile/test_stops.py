@@ -10,6 +10,8 @@ import pytest
 from commands import COMMAND, write_rows
 from hostile_rows import Row, cases, sizes
 
+import qcls_gguf
+
 LABEL = ["run", "--quiet", "--query", "red dress", "--threads", "1"]
 LINES = {signal.SIGINT: "qcls-gguf: interrupted\n", signal.SIGTERM: "qcls-gguf: terminated\n"}
 _RUNS = {"help": ["--help"], "version": ["--version"], "run": LABEL}
@@ -38,12 +40,12 @@ def _judge(row: Row, case: str, number: signal.Signals, code: int, error: str) -
         row.kinds["one line"] += 1
     elif (code, error) == (-number, ""):
         row.kinds["before the interpreter was up, silently"] += 1
-    # without a line of Python, it came before the first one or after the last
+    # without a line of the package, it came before its first one or after its last: in the script that pip writes, too,
     # or in site's own imports, one of which finds an editable installation: its file has this project's name
     elif (
         (code, error) == (1, "KeyboardInterrupt\n")
         or "Failed to import the site module" in error
-        or ("Traceback" in error and "qcls" not in error)
+        or ("Traceback" in error and str(Path(qcls_gguf.__file__).parent) not in error)
     ):
         row.kinds["while the interpreter itself started"] += 1
     else:
