@@ -1,7 +1,5 @@
 """The public API, in one file: a classifier is the handle of a configuration's prompts, with its engine and model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Self

@@ -1,7 +1,5 @@
 """How the tools open classifiers: through one opener that shares models; some with a single prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, Unpack

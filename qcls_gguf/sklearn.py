@@ -7,8 +7,6 @@ when the last estimator that used it is gone, except the one that was used last:
 such as that of the next fold of a cross-validation.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import weakref
@@ -66,7 +64,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _fitted: tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None = None
     """the classes of y, and their places among the prompt's labels"""
     _head: Head | None = None
-    _headed: tuple[_SharedClassifier, Classifier] | None = None
+    _headed: "tuple[_SharedClassifier, Classifier] | None" = None
 
     def __init__(
         self,
@@ -224,12 +222,12 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "the order that numpy.unique(y) has, or give y as labels"
         )
 
-    def _opened(self) -> _SharedClassifier:
+    def _opened(self) -> "_SharedClassifier":
         """The open classifier, which the estimator keeps from then on."""
         self._shared = self._held() or _share(self._key)
         return self._shared
 
-    def _held(self) -> _SharedClassifier | None:
+    def _held(self) -> "_SharedClassifier | None":
         """The open classifier that the estimator keeps, if it still fits its parameters and process."""
         shared: _SharedClassifier | None = getattr(self, "_shared", None)
         return shared if shared and shared.is_open and shared.key == self._key else None

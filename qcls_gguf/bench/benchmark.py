@@ -1,7 +1,5 @@
 """A benchmark: requests to one or more classifiers in turns, then the record."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field

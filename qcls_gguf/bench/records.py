@@ -1,7 +1,5 @@
 """The record of a benchmark, what `qcls-gguf bench` prints as JSON, and what is shown of it."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from ..config.schema import RuntimeConfig

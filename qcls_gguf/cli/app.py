@@ -4,8 +4,6 @@ Modules of commands import at their top what parses options, and what works insi
 --version need neither numpy nor a model, and answer in half the time.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`qcls-gguf init`, `inspect`, `models` and `schema`: a configuration is written, and looked at without any query."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +92,7 @@ def init(
         say(line)
 
 
-def _next(out: Path, data: Path | None, found: LabelColumns | None, reading: Reading) -> list[str]:
+def _next(out: Path, data: Path | None, found: "LabelColumns | None", reading: Reading) -> list[str]:
     """The commands that follow."""
     config = shlex.quote(str(out))
     commands = [f"qcls-gguf inspect -c {config}"]

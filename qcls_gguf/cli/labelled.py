@@ -1,7 +1,5 @@
 """`qcls-gguf eval`, `calibrate` and `learn`: labelled queries to figures, calibrations and heads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`qcls-gguf bench` and `compare`: parsing and printing only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

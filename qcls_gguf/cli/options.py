@@ -1,7 +1,5 @@
 """The options that several commands have, declared once: they mean the same everywhere."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Mapping
@@ -87,7 +85,7 @@ Quiet = Annotated[bool, Option("--quiet", help="Show neither the start-up nor th
 _RUNTIME = ("n_gpu_layers", "n_threads", "max_query_tokens", "long_queries")
 
 
-def configured(given: Mapping[str, Any]) -> Config:
+def configured(given: Mapping[str, Any]) -> "Config":
     """The configuration with what the given options of a command override. Raises ConfigError."""
     from ..config.load import load_config  # see app.py for why here
     from ..config.schema import ModelConfig

@@ -1,7 +1,5 @@
 """`qcls-gguf run`, `label` and `serve`: queries to answers that are printed, written to tables, or sent."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator
@@ -121,7 +119,7 @@ def _ask() -> Iterator[Row]:
         yield Row(text)
 
 
-def _answer(classifier: Classifier, line: Row, writer: AnswerWriter) -> str:
+def _answer(classifier: "Classifier", line: Row, writer: "AnswerWriter") -> str:
     """Label and print a query; returns what became of it."""
     if line.number is not None and line.is_blank:
         writer.write(line, None)

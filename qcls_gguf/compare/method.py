@@ -4,8 +4,6 @@ A method is a context manager of a workload: it loads and caches what requests w
 asked, and frees everything in the end. It raises PeerError where it cannot run here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass

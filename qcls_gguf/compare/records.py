@@ -1,7 +1,5 @@
 """The record of a comparison: what `qcls-gguf compare` prints as JSON, and what it shows of it."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from ..config.prompt import LikelyMistake

@@ -1,7 +1,5 @@
 """A comparison: our exact scores as the reference, every method opened and asked, then rounds of timed requests."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ They score the labels' first tokens by the log-probabilities that a server gives
 answer with `"LIST": [{"top_logprobs": [{"bytes": […], "token": "…", "logprob": -0.1}, …]}]`, the likeliest first.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import math
@@ -103,7 +101,7 @@ def _log_probs(answer: Any, list_key: str, pieces: dict[int, bytes]) -> dict[int
 
 
 @contextmanager
-def _checked(url: str) -> Iterator[Connection]:
+def _checked(url: str) -> "Iterator[Connection]":
     """A connection to look at a server before it is used."""
     with closing(Connection(url, _CONNECT_S)) as connection:
         try:

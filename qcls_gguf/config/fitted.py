@@ -4,8 +4,6 @@ A file contains the model's sha256, and every fit a hash of everything else that
 never applied to another prompt or model. Files are checked against a configuration.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

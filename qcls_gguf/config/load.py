@@ -1,7 +1,5 @@
 """A configuration file: read into a Config by the rules of schema.py, its values from a Config, its JSON Schema."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

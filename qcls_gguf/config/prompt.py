@@ -1,7 +1,5 @@
 """One prompt of a configuration: its texts, its labels, how they are scored, and what is likely wrong with it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -207,7 +205,7 @@ class PromptConfig(Settings):
         return resolve_forced(found)
 
     @model_validator(mode="after")
-    def _check(self) -> PromptConfig:
+    def _check(self) -> "PromptConfig":
         for key in () if self.is_chat else TEXT_KEYS[1:]:
             if getattr(self, key) is not None:
                 raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)

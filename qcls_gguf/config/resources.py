@@ -1,7 +1,5 @@
 """The files that come with the package: the embedded model and the configurations."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

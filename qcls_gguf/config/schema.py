@@ -3,8 +3,6 @@
 Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Paths in a file resolve from its folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
@@ -65,7 +63,7 @@ class ModelConfig(Settings):
         return others if name == EMBEDDED else values
 
     @model_validator(mode="after")
-    def _check(self) -> ModelConfig:
+    def _check(self) -> "ModelConfig":
         several = [key for key in ("path", "ollama", "package", "hf_repo") if getattr(self, key) is not None]
         if len(several) > 1:
             raise refusal(
@@ -123,7 +121,7 @@ class RuntimeConfig(Settings):
     place: ClassVar = ("runtime",)
 
     @model_validator(mode="after")
-    def _check(self) -> RuntimeConfig:
+    def _check(self) -> "RuntimeConfig":
         if self.flash_attn is False and self.kv_type in QUANTISED_KV_TYPES:
             remedy = "set flash_attn to auto or true, or kv_type to f16"
             raise refusal(f"{self.kv_type} needs flash attention: {remedy}", "kv_type")

@@ -5,8 +5,6 @@ A new scoring is a name here with its row in SCORINGS (and in EXACT_SCORINGS), t
 descriptions from this table.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 Scoring = Literal["tree", "first_token", "joint", "mean"]

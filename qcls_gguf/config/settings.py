@@ -4,8 +4,6 @@ Values are checked whenever settings are made: by Python code, by `changed`, or 
 lines of "place: what is wrong and what to do".
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Values and names in the words of an error message; the digest of a value."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import reprlib

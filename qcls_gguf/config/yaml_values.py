@@ -5,8 +5,6 @@ numbers in base 60). What the parser meets is counted first, then the nodes that
 the values that PyYAML makes of them are no more.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

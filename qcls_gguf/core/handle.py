@@ -1,7 +1,5 @@
 """The handle of a prompt set on an engine: ask it, close it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -198,7 +196,7 @@ class PromptHandle(Closing):
         states = np.stack([hidden[:, of_depth][ends] for of_depth in columns], axis=2)
         return self.answer_maker.of(hidden, engine.layout, by_item, fast_path), states
 
-    def subset(self, names: Sequence[str]) -> PromptHandle:
+    def subset(self, names: Sequence[str]) -> "PromptHandle":
         """Some prompts as a set of their own with the same calibration, until it is closed. For any thread.
 
         Raises DecodeError if the classifier was closed.

@@ -9,8 +9,6 @@ Jobs are served by their deadlines, then by arrival. A turn takes the first job 
 it, if that saves time by the measured cost of a decode; no job is held back to wait for others.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import threading
@@ -112,7 +110,7 @@ class Job(Generic[R]):
         *,
         plan: Any = None,
         action: Callable[[], R] | None = None,
-        future: Future[R] | None = None,
+        future: "Future[R] | None" = None,
     ) -> None:
         """deadline_s: a job that has not begun after so many seconds is not computed; plan: how to decode the items, in
         a turn without other jobs; action: what to run between two turns, instead of items; future: receives the result
@@ -165,7 +163,7 @@ class Job(Generic[R]):
             with suppress(RuntimeError):  # the loop was closed: nothing awaits it any more
                 self.future.get_loop().call_soon_threadsafe(self._settle, self.future)
 
-    def _settle(self, future: Future[R]) -> None:
+    def _settle(self, future: "Future[R]") -> None:
         """Give the result to whoever awaits it, in the thread of its event loop."""
         if future.done():
             return

@@ -3,8 +3,6 @@
 `prepare` makes a value of a configuration and a model: rendered, compiled, placed. `start` opens it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

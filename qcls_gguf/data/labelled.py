@@ -1,7 +1,5 @@
 """Labelled queries of files. All rows are checked when they are read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

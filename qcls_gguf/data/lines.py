@@ -1,7 +1,5 @@
 """The lines of text files that people save: packed or not, in UTF-8, UTF-16, UTF-32, or an encoding that is named."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import re

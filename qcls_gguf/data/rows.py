@@ -2,8 +2,6 @@
 rows of Parquet. Every command that reads queries or labelled rows reads them here.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """New configurations as commented YAML, from prompts and their labels; which model they name."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

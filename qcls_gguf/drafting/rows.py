@@ -1,7 +1,5 @@
 """Prompts and labels found in labelled rows: which column has the texts, which ones have labels, and how often."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

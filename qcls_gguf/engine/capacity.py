@@ -1,7 +1,5 @@
 """From a runtime configuration to the limits of the context."""
 
-from __future__ import annotations
-
 from ..config.schema import MAX_SEQ, RuntimeConfig
 from ..config.words import counted
 from ..errors import CapacityError, ConfigError

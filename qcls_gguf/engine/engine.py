@@ -11,8 +11,6 @@ sequences have states of their own: a decode empties them, and they share their 
 next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby

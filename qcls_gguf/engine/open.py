@@ -6,8 +6,6 @@ here are those of can_compute in native/cuda/mmq_direct_graph.cu. The output mat
 The C shim checks the conditions for attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple

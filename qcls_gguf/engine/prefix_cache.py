@@ -6,8 +6,6 @@ pinned; the others are evicted when space is needed, the least recently used fir
 `store_prefixes` and the engine move the cells.
 """
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_left
 from collections.abc import Sequence

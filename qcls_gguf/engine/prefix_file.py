@@ -5,8 +5,6 @@ waited for only if there are cells of these prefixes. A file is used only if its
 content has the digest that it begins with.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import platform

@@ -4,8 +4,6 @@ whether the KV cache fits into the free memory, checked before llama.cpp allocat
 Linux grants more memory than exists, and kills the process that then uses it.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

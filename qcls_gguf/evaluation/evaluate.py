@@ -4,8 +4,6 @@ qcls_gguf/statistics has the formulas. A row's true label, in the confusion matr
 is accepted, else the first accepted one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

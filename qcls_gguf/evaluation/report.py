@@ -1,7 +1,5 @@
 """An evaluation as a document: tables, reliability diagrams and confusion matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -197,7 +195,7 @@ def _figures(evaluation: EvaluationRecord) -> Iterator[Figure]:
             yield Figure(f"confusion matrix of {name}", (side + 0.4, side + 0.2), draw)
 
 
-def _draw_reliability(found: Statistics, axes: Axes) -> None:
+def _draw_reliability(found: Statistics, axes: "Axes") -> None:
     bins = [(one.confidence, one.accuracy, one.n) for one in found.reliability if one.n]
     confidence, accuracy, n_rows = zip(*bins, strict=True)
     axes.plot([0, 1], [0, 1], color="#999", linewidth=1, linestyle="--")
@@ -207,7 +205,7 @@ def _draw_reliability(found: Statistics, axes: Axes) -> None:
     axes.set(xlim=limits, ylim=limits, xlabel="probability of the answer", ylabel="accuracy", title="Reliability")
 
 
-def _draw_confusion(name: str, found: PromptStatistics, axes: Axes) -> None:
+def _draw_confusion(name: str, found: PromptStatistics, axes: "Axes") -> None:
     labels, matrix = list(found.labels), np.array(found.confusion_matrix)
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     axes.pcolormesh(share, cmap="Blues", vmin=0, vmax=1, edgecolors="#eee", linewidth=0.5)

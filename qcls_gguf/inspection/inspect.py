@@ -1,7 +1,5 @@
 """What a configuration costs with a model, and what the model reads of a prompt with a query; and their records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pydantic import Field
@@ -33,7 +31,7 @@ class LabelNode(Record):
     text: str = Field(description="its text; empty before the first")
     label: str | None = Field(description="the label that ends with it; of one that begins another with its end token")
     fed: bool = Field(description="whether a request feeds it, to tell labels apart")
-    children: tuple[LabelNode, ...] = Field(description="the tokens that may follow")
+    children: "tuple[LabelNode, ...]" = Field(description="the tokens that may follow")
 
 
 class HeadInspection(Record):

@@ -1,7 +1,5 @@
 """The models that this machine has, as a record and a table, and whether they fit its memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An inspection, and prompts as the model reads them, on a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

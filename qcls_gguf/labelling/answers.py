@@ -5,8 +5,6 @@ output, so that a stopped run resumes from it. A cache finds an answer by the se
 the query byte for byte: this text is what the tokenizer gets, and any other text may become other tokens.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Labels Arrow tables in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Distinct queries to answers, several in a decode: the next decodes are planned while one computes."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 

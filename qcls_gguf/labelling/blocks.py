@@ -1,7 +1,5 @@
 """The rows of a shard: read with their distinct queries and the reasons why rows have none, and written with labels."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The input files, their shards, checks that the files have not changed, and the values of their columns as text."""
 
-from __future__ import annotations
-
 import base64
 import glob
 import json

@@ -1,7 +1,5 @@
 """The output folder of a run: its lock, its manifest, and the shards that are done and left."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

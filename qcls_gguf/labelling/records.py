@@ -1,7 +1,5 @@
 """What a run tells: of a shard when it is done, and of all shards in the end; and what is shown of it."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import chain, islice

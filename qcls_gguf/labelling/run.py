@@ -1,7 +1,5 @@
 """Labels files shard by shard with one classifier: reads the next shard and writes the last one while it decodes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import deque

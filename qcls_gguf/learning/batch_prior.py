@@ -5,8 +5,6 @@ With q the mean over the queries of a prompt's probabilities, the bias of a labe
 equally frequent, which is wrong where they are not: docs/real-models.md says what that costs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 

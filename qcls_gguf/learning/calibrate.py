@@ -3,8 +3,6 @@
 Rows that fit a temperature state nothing: a statement is of rows that fitted nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path

@@ -5,8 +5,6 @@ cheapest is taken whose loss is within one standard error of the least. What is 
 candidate that the other rows choose.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

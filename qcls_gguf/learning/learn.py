@@ -1,7 +1,5 @@
 """From labelled queries to a file of heads, which read one common text for all prompts; kept where they are better."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -193,7 +191,7 @@ class Task:
             penalties[key] = (fits[-1][0].penalty,)
         return fits[::-1]
 
-    def first(self, n: int) -> Task:
+    def first(self, n: int) -> "Task":
         """The same for the first n of all rows."""
         of = self.index < n
         return replace(self, index=self.index[of], target=self.target[of], fold=self.fold[of])

@@ -1,7 +1,5 @@
 """Passes over queries: answers, and states at several depths, in nameless files; the common texts that are read."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import tempfile

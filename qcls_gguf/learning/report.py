@@ -1,7 +1,5 @@
 """What `qcls-gguf learn` found: its record, and the tables that show it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pydantic import Field

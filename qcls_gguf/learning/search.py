@@ -1,7 +1,5 @@
 """Which wording of a new configuration answers labelled rows best: many on a few rows, the best of them on more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product

@@ -3,8 +3,6 @@
 llama.cpp may repack weights when it loads them, so that they can't be read back; the file has them as they are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

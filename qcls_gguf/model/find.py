@@ -4,8 +4,6 @@ Ollama's store: `manifests/HOST/NAMESPACE/NAME/TAG` is a JSON manifest, and its 
 `application/vnd.ollama.image.model` names the file `blobs/sha256-DIGEST`, which is the GGUF file itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

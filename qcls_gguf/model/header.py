@@ -6,8 +6,6 @@ arrays in place. Only what it needs to find its way is checked here: all else th
 finds when the file is tried in a process of its own (trial.py).
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Models of the Hugging Face Hub: choose a file by its quantisation, download it once, find it again offline."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """An open model: weights, tokenizer, header, identity. Many engines and prompt sets share one, which is opened once."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where a model's layers go: on one GPU, on several, on the CPU, or on both."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections import Counter

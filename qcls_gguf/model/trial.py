@@ -6,8 +6,6 @@ an error is raised here. Files that worked are remembered by path, size, times o
 file is read for a known one. The models that come with the package are not tried.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import signal

@@ -4,8 +4,6 @@ on their way to C. src/qcls.h says what they mean.
 `tests/abi/test_structs.py` compares all of it with the header.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p

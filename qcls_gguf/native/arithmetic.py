@@ -1,7 +1,5 @@
 """Arithmetic in C: the types of tensors, as ggml numbers them, with their values as float32; and label tries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from ctypes import byref, c_int64
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """A llama.cpp context: its sequences, and decodes of plans."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A library holds machine code for some architectures, which runs on GPUs of the s
 driver compiles for newer ones: half a minute to two, at the first start, if its cache keeps what comes out.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """The compiled library: where it is, what it was built from, and llama.cpp's log."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import re

@@ -1,7 +1,5 @@
 """A loaded model and its tokenizer."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

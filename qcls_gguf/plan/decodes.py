@@ -6,8 +6,6 @@ a graph that is kept for one decode of a shape serves the next one. Batches of e
 have the last two in common, so a few token counts, the rungs, make few shapes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

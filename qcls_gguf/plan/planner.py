@@ -7,8 +7,6 @@ tokens; the templates of several queries that share no token are put side by sid
 their token tree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 

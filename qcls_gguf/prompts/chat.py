@@ -5,8 +5,6 @@ turn, how an answer begins and ends, whether it leaves a thought open, and wheth
 Then it renders the turns with a placeholder for the query, and the text around the placeholder is the prompt.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The file is not trusted. In the sandbox a template reaches only the values that 
 the texts that it builds are limited, so that it cannot keep a start busy or fill the memory by any usual means.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ first special token after it. Only the fragment is tokenised per request, as pla
 token stays text. Within the fragment the tokens before the slot that no query changes are cached with the opening.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

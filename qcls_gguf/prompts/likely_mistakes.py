@@ -3,8 +3,6 @@
 `likely_mistakes` calls all of them.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A set of compiled prompts that one request answers together: immutable, and identified by its digest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -3,8 +3,6 @@
 The pointer head of a decision model compares such states, and has a trie of another kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Asking a classifier questions that arrive at run time, and its configured prompts otherwise than as configured."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext

@@ -3,8 +3,6 @@
 Every key of a schema is honoured, or says nothing about values (`title`), or is refused by its name.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ and options, and temperatures. Most kinds here answer with a code that the templ
 letter; `kev` compares states by a pointer head. Rules: llama.cpp, tools/server/server-decision.cpp (b11361).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

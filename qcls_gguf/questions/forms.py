@@ -5,8 +5,6 @@ the first character of such spellings by a character that no text has; `QuotingV
 had the original characters, but finds special tokens only in the rest of the text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -90,7 +88,7 @@ def _are_steps(options: Sequence[str]) -> bool:
 
 def compile_quoted(
     prompts: Sequence[PromptConfig],
-    quotes: Quotes,
+    quotes: "Quotes",
     classifier: Classifier,
     *,
     audit: bool,

@@ -1,7 +1,5 @@
 """Questions about a text, and their answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -46,20 +44,20 @@ class Question:
     """whether its exact scores are wanted"""
     name: str = ""
     """what the request calls it, where its prompt shows that"""
-    beside: tuple[Question, ...] = ()
+    beside: "tuple[Question, ...]" = ()
     """all questions of the request, where its prompt shows them"""
 
     @classmethod
     def predicate(
         cls, instructions: str, yes: str | None = None, no: str | None = None, *, audit: bool = False
-    ) -> Question:
+    ) -> "Question":
         """A yes-or-no question. yes, no: the descriptions of these answers."""
         return cls.of("predicate", instructions, (("yes", yes), ("no", no)), audit=audit)
 
     @classmethod
     def of(
         cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]], *, audit: bool = False
-    ) -> Question:
+    ) -> "Question":
         """A question with options or ordered levels: labels with their descriptions."""
         return cls(kind=kind, instructions=instructions, options=tuple([Option(*o) for o in options]), audit=audit)
 

@@ -1,7 +1,5 @@
 """Prompt sets that are made at run time and kept for repeated questions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable

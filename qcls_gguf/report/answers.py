@@ -1,7 +1,5 @@
 """How `qcls-gguf run` prints answers, one after the other as they come."""
 
-from __future__ import annotations
-
 import csv
 import heapq
 import sys

@@ -4,8 +4,6 @@
 figures need matplotlib, of the extra `report`. Both leave out tables without rows, and sections with nothing in them.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import warnings
@@ -101,7 +99,7 @@ class Figure:
     """what it shows, for readers who cannot see it"""
     size: tuple[float, float]
     """width and height in inches"""
-    draw: Callable[[Axes], object]
+    draw: "Callable[[Axes], object]"
     """draws into empty axes of matplotlib"""
 
 
@@ -110,7 +108,7 @@ class Section:
     """Parts below a title."""
 
     title: str
-    parts: Sequence[Part | None]
+    parts: "Sequence[Part | None]"
     """None is left out"""
     on_terminal: bool = True
 

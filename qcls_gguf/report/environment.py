@@ -4,8 +4,6 @@ The GPU's state is read from NVIDIA's driver through NVML, with the package nvid
 psutil are imported where they are asked: other commands start sooner.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Files that work writes in the end: refused before it begins, where they could not be written, and written last."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Mapping

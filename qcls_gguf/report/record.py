@@ -1,7 +1,5 @@
 """What the records of all commands have in common: frozen typed values that are written as JSON."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

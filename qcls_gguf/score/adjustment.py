@@ -7,8 +7,6 @@ With s (n_labels,) a prompt's scores in its scoring (natural logarithms, to whic
   contextual calibration (Zhao et al., 2021, "Calibrate Before Use")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

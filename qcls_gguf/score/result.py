@@ -1,7 +1,5 @@
 """The results of a classification."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import ClassVar, NamedTuple

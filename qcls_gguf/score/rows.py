@@ -3,8 +3,6 @@
 Heads' numpy code is the definition of what they compute.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

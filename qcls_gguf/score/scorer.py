@@ -16,8 +16,6 @@ over the vocabulary, as a context with label tokens returns them; an edge's log-
   of exp(joint) over its labels: the probability that the model gives to all labels together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextvars import Context
 from itertools import accumulate, chain, pairwise
@@ -50,7 +48,7 @@ class LabelScores(NamedTuple):
     """(n_queries, n_labels)"""
     probability: Float32Array
     """(n_queries, n_labels)"""
-    exact: ExactScores | None
+    exact: "ExactScores | None"
 
 
 class ExactScores(NamedTuple):

@@ -1,7 +1,5 @@
 """All routes: those of the dialects, and those for operators (health, metrics); their OpenAPI description."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -3,8 +3,6 @@
 For the thread of the event loop. All functions raise RefusedError, and QclsError for what cannot be computed.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import orjson

@@ -4,8 +4,6 @@ A dialect reads a body and says what it asks: `Texts` or `Questions`. These carr
 answers into the answer's body. It knows no engine and no queue.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

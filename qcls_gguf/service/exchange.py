@@ -1,7 +1,5 @@
 """A request while it is served: its body, its deadline, its counts, headers of its answer, its line of the log."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

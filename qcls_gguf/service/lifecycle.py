@@ -1,7 +1,5 @@
 """The service's settings, and the classifier that it serves: loaded at the start, drained."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging

@@ -1,7 +1,5 @@
 """The metrics of the service, by Prometheus' conventions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import Any

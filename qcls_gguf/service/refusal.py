@@ -1,7 +1,5 @@
 """Refusals of requests: reason and status, and mistakes in a body as pydantic reports them."""
 
-from __future__ import annotations
-
 import codecs
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The process: its socket, its connections, its signals, its start and its end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -4,8 +4,6 @@ Shapes: p (n_rows, n_labels) are probabilities, accepted (n_rows, n_labels) says
 is its most probable label, of equally probable ones the first. Values are finite. Without rows a mean is None.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

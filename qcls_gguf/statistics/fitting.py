@@ -14,8 +14,6 @@ A threshold is stated of rows that are exchangeable with the queries to come, wi
 rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

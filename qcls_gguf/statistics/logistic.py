@@ -3,8 +3,6 @@
 Pure numpy, in float32.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Sequence

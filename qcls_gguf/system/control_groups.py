@@ -4,8 +4,6 @@ Files and their meaning: Linux, Documentation/admin-guide/cgroup-v2.rst, and cgr
 Docker). A group's own limit counts, and those of its parents.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import suppress

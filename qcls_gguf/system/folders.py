@@ -1,7 +1,5 @@
 """The folders for files that are kept between runs, and writing a file so that no reader sees half of it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """How long things live and take: what is closed, threads that start, steps of a start-up."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 The process ends at once: nothing is unwound while threads of llama.cpp work on what that would free.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

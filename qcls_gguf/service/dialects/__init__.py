@@ -1,7 +1,5 @@
 """The APIs that the service speaks: to add one, write its file and give it a row here."""
 
-from __future__ import annotations
-
 from ..dialect import Dialect
 from . import chat_completions, classify, openai_decisions, predict, systemone
 

@@ -5,8 +5,6 @@ values, or, as vLLM's clients write it, in `structured_outputs`, `guided_choice`
 question; all are answered together, and nothing is generated.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """`/v1/classify`, the service's own dialect: what `qcls-gguf run` prints, of a query or several."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from functools import partial
 
@@ -24,7 +22,7 @@ class ClassifyRequest(LongTexts, Strict):
     audit: bool = Field(default=False, description="whether exact scores are added; others compute the LM head, too")
 
     @model_validator(mode="after")
-    def _check(self) -> ClassifyRequest:
+    def _check(self) -> "ClassifyRequest":
         if (self.query is None) == (self.queries is None):
             raise ValueError("give either query or queries")
         return self

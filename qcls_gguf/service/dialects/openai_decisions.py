@@ -1,7 +1,5 @@
 """`/v1/decisions` as OpenAI has it: `{"model", "input", "questions": [{"type", "instructions", …}]}`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator

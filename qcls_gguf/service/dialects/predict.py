@@ -1,7 +1,5 @@
 """`/predict` as text-embeddings-inference and Hugging Face have it: one prompt's labels, or labels of the request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """`/v1/systemone` in TypeSafe's words, `{"state", "questions": {name: question}}`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
