@@ -15,8 +15,6 @@ def evaluate(
     ctx: Context, data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
     encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
-    check_error: Annotated[bool, Option("--check-error",
-        help="Also check what the calibration states; 1 if it fails.")] = False,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
@@ -29,16 +27,12 @@ def evaluate(
     other columns. What is measured is what `run` answers, with heads, prior, temperature and biases: accuracy, the mean
     recall of the labels (balanced), the accuracy of the best single label (majority), and by label how many rows are
     found; warnings name labels that are hardly ever found or never answered, and prompts no better than one label.
-    JSON is one object; `make records` describes its fields. Exit codes: 0; 1 if scores are not finite, a decode failed
-    or a statement does; 2 for usage, configuration and data; 3 for a model that can't be loaded.
-
-    --check-error checks the error rates that the configured calibration states, and exits with 1 if one fails: with all
-    true, in at most 5 % of the runs. Rows of queries that the calibration was made with don't count.
+    JSON is one object; `make records` describes its fields. Exit codes: 0; 1 if scores are not finite or a decode
+    failed; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
     \b
     qcls-gguf eval --data labelled.csv --format json --html report.html
     qcls-gguf eval --data labelled.jsonl --scoring joint
-    qcls-gguf eval --data new.jsonl --check-error
     """
     from ..evaluation.evaluate import evaluate as evaluated  # see app.py for why here
     from ..evaluation.report import evaluation_document
@@ -49,10 +43,9 @@ def evaluate(
     settings = o.configured(ctx.params)
     columns = o.columns(ctx.params)
     with long_work(offline, quiet) as opener:
-        record = evaluated(settings, data, opener, columns=columns, skip_bad=skip_bad, check_error=check_error)
+        record = evaluated(settings, data, opener, columns=columns, skip_bad=skip_bad)
     show(record, evaluation_document(record), format, html)
-    failed = record.check is not None and not all(check.holds for check in record.check.checks)
-    return EXIT_OTHER if record.non_finite or failed else None
+    return EXIT_OTHER if record.non_finite else None
 
 
 def calibrate(
@@ -93,7 +86,7 @@ def calibrate(
     get --fallback. --by-label bounds the error of each answer, all bounds together with that confidence. The rows
     must be others than those that fitted a temperature, biases or heads, and like the queries to come; docs/stated-
     error.md says more. Prompts whose error cannot be stated are named, with the rows that would be needed, and left
-    out of the file. `eval --check-error` checks it later.
+    out of the file. `eval` on other rows shows how many of those that are answered are wrong.
 
     Exit codes: 0; 1 if every fit or any statement was refused, or a decode failed; 2 for usage, configuration and data;
     3 for a model that can't be loaded. JSON is one object; `make records` describes its fields.

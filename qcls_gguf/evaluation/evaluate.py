@@ -15,23 +15,19 @@ from pydantic import Field
 
 from .. import statistics as stats
 from ..classifier import Classifier
-from ..config.fitted import Calibration, headed, known_queries, queries_of_heads, read_calibration
+from ..config.fitted import headed, known_queries, queries_of_heads, read_calibration
 from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.words import MAX_LISTED
 from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
-from ..errors import ConfigError, PlanError, ScoreError
+from ..errors import PlanError, ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..report.environment import Environment, environment
-from ..report.record import Record, left_out_if_none
+from ..report.record import Record
 from ..score.result import ModelInfo, PromptResult
 from ..statistics import BoolArray, FloatArray, IntArray
-from ..statistics.fitting import p_value_of_error
 from ..statistics.logistic import cross_fit, folds, word_statistics
-
-LEVEL = 0.05
-"""With this probability at most statements that are all true are said to fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,28 +199,9 @@ class PromptStatistics(Statistics):
 
     prompt: str = Field(description="its name")
     n_abstained: int = Field(description="rows that the fallback answers")
+    n_wrong: int = Field(description="of the other rows those whose answer is not accepted")
     labels: dict[str, LabelStatistics] = Field(description="by label, in the order of the configuration")
     confusion_matrix: tuple[tuple[int, ...], ...] = Field(description="rows by true label and answer, as in `labels`")
-
-
-class Check(Record):
-    """The stated error of one prompt, on rows that its statement does not stand on."""
-
-    prompt: str = Field(description="the prompt's name")
-    stated: float = Field(description="the share of wrong answers among answered queries at most")
-    n_rows: int = Field(description="rows that are labelled for the prompt")
-    n_counted: int = Field(description="how many of these are answered")
-    n_seen: int = Field(description="how many of these have a wrong answer")
-    p_value: float = Field(description="how likely a share as bad as this is where the statement is true")
-    holds: bool = Field(description="whether that is not too unlikely: at least 0.05 over the number of statements")
-    power: float = Field(description="with which probability so many rows show that the error is twice the stated one")
-
-
-class CheckRecord(Record):
-    """The statements of a calibration file on other rows."""
-
-    n_known: int = Field(description="rows that are left out, as their query was among the calibration's")
-    checks: tuple[Check, ...]
 
 
 class EvaluationRecord(Record):
@@ -240,11 +217,8 @@ class EvaluationRecord(Record):
     words: dict[str, float | None] = Field(
         description="by prompt, the accuracy of a linear model of words, fitted to other rows; null for fewer than 20"
     )
-    n_learnt_from: int = Field(description="rows of queries that heads were learnt from, whose figures are too good")
+    n_known: int = Field(description="rows whose queries heads were learnt from or errors stated by: too good figures")
     non_finite: tuple[BadRow, ...] = Field(description="rows that are left out because their scores are not finite")
-    check: CheckRecord | None = left_out_if_none(
-        "what the calibration states, on these rows; only where that was asked for"
-    )
 
 
 def evaluate(
@@ -254,21 +228,17 @@ def evaluate(
     *,
     columns: LabelledColumns = PLAIN_COLUMNS,
     skip_bad: bool = False,
-    check_error: bool = False,
 ) -> EvaluationRecord:
     """Evaluate, and return the record that `qcls-gguf eval` prints as JSON.
 
-    path: labelled queries, see read_labelled; skip_bad: leave out rows that cannot be used, instead of refusing them;
-    check_error: check what the calibration states.
+    path: labelled queries, see read_labelled; skip_bad: leave out rows that cannot be used, instead of refusing them.
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
     headed(config)  # a file that is missing is told before the model is loaded
     data = read_rows(config, path, columns, skip_bad=skip_bad)
     with opener.open(config) as classifier:
         calibration = read_calibration(classifier.config)
-        if check_error and (calibration is None or calibration.stated is None):
-            what = "the configuration names no calibration that states an error rate"
-            raise ConfigError(f"`check_error`: {what}: make one with `qcls-gguf calibrate` and `target_error`")
+        known = (queries_of_heads(config), calibration.stated.queries if calibration and calibration.stated else "")
         answered = answer_rows(classifier, data, opener, skip_bad=skip_bad)
         rows, model = answered.rows, classifier.model
         queries = [row.query for row in rows]
@@ -284,9 +254,8 @@ def evaluate(
         together=joint_statistics(found),
         prompts={statistics.prompt: statistics for statistics, _ in found},
         words={truth.prompt.name: word_accuracy(truth, queries) for truth in truths},
-        n_learnt_from=sum(known_queries(queries_of_heads(config), queries)),
+        n_known=sum(map(any, zip(*(known_queries(digests, queries) for digests in known), strict=True))),
         non_finite=tuple(answered.non_finite),
-        check=check_statements(calibration, rows, answered.answers, truths) if check_error and calibration else None,
     )
 
 
@@ -331,6 +300,7 @@ def prompt_statistics(
         p_accepted=np.minimum(np.where(accepted, p, 0).sum(axis=1), 1),
         constant=accepted[:, accepted.sum(axis=0).argmax()],
     )
+    abstained = np.array([bool(answers) and answers[row].abstained for row in index], np.bool_)
     matrix = stats.confusion_matrix(np.where(outcomes.right, answer, truth.first), answer, len(labels))
     f1, support = stats.f1_scores(matrix), matrix.sum(axis=1)
     recall = matrix.diagonal()[support > 0] / support[support > 0]
@@ -338,7 +308,8 @@ def prompt_statistics(
     return PromptStatistics(
         **dict(found),
         prompt=truth.prompt.name,
-        n_abstained=sum(answers[row].abstained for row in index) if answers else 0,
+        n_abstained=int(abstained.sum()),
+        n_wrong=int((~outcomes.right & ~abstained).sum()),
         labels={label: _label(matrix, place) for place, label in enumerate(labels)},
         confusion_matrix=tuple(map(tuple, matrix.tolist())),
     ), outcomes
@@ -385,47 +356,3 @@ def _label(matrix: npt.NDArray[np.int64], place: int) -> LabelStatistics:
         support=support,
         n_predicted=n_predicted,
     )
-
-
-def check_statements(
-    calibration: Calibration,
-    rows: Sequence[LabelledQuery],
-    answers: Sequence[Sequence[PromptResult]],
-    truths: Sequence[Truth],
-) -> CheckRecord:
-    """Stated errors on rows whose queries the calibration was not made with. Raises ConfigError without such rows.
-
-    answers: of the rows; truths: of the prompts, in the answers' order.
-    """
-    is_known = known_queries(calibration.stated.queries if calibration.stated else "", [row.query for row in rows])
-    if all(is_known):
-        raise ConfigError("`check_error`: the calibration was made with all of these queries: give other rows")
-    stated = {name: fit.error.target for name, fit in calibration.prompts.items() if fit.error}
-    checks = []
-    for number, truth in enumerate(truths):
-        if (target := stated.get(truth.prompt.name)) is None:
-            continue
-        new = [place for place, row in enumerate(truth.index) if not is_known[row]]
-        counted = [place for place in new if not answers[truth.index[place]][number].abstained]
-        labels = [truth.prompt.labels.index(answers[truth.index[place]][number].label) for place in counted]
-        n_wrong = int((~truth.accepted[counted, labels]).sum())
-        p_value = p_value_of_error(n_wrong, len(counted), target)
-        checks.append(
-            Check(
-                prompt=truth.prompt.name,
-                stated=target,
-                n_rows=len(new),
-                n_counted=len(counted),
-                n_seen=n_wrong,
-                p_value=p_value,
-                holds=p_value >= LEVEL / len(stated),
-                power=_power(len(counted), target),
-            )
-        )
-    return CheckRecord(n_known=sum(is_known), checks=tuple(checks))
-
-
-def _power(n: int, target: float) -> float:
-    """With which probability n answers of an error rate of twice the target are too unlikely under the target."""
-    least = next((k for k in range(n + 1) if p_value_of_error(k, n, target) < LEVEL), None)
-    return 0.0 if least is None else p_value_of_error(least, n, min(2 * target, 1 - 1e-9))

@@ -13,14 +13,13 @@ from ..report.document import (
     Figure,
     Format,
     Paragraph,
-    Part,
     Section,
     Table,
     facts,
     percent,
     provenance,
 )
-from .evaluate import CheckRecord, EvaluationRecord, LabelStatistics, PromptStatistics, Statistics
+from .evaluate import EvaluationRecord, LabelStatistics, PromptStatistics, Statistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +29,6 @@ _N_CONFUSIONS, _N_LABELS = 10, 15
 _ONE_SIDED, _LEAST_ROWS = 0.9, 20
 _LEAST_SUPPORT, _LEAST_RECALL = 5, 0.1
 """of a label that is said to be hardly ever found: rows, and share of them that are"""
-_LEAST_POWER = 0.5
 _AS_GOOD = 0.02
 _STATISTICS: dict[str, Format] = {
     "rows": "d", "accuracy (95 %)": ">", "balanced": ".1%", "majority": ".1%", "macro-F1": ".3f", "log-loss": ".3f",
@@ -52,7 +50,6 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
         title=f"Evaluation of {counted(len(prompts), 'prompt')}",
         parts=[
             Section(title="Conditions", parts=[facts(conditions), *told], on_terminal=False),
-            *(_check_parts(evaluation.check) if evaluation.check else ()),
             Table(
                 columns={"prompt": TEXT, **_STATISTICS, "words": ".1%"},
                 rows=[
@@ -78,29 +75,6 @@ def _statistics(found: Statistics) -> list[object]:
         *(found.n_rows, percent(found.accuracy) + interval, found.balanced_accuracy, found.majority, found.macro_f1),
         *(found.log_loss, found.ece),
     ]
-
-
-def _check_parts(record: CheckRecord) -> Iterator[Part]:
-    """A row for each statement, and what the check cannot see."""
-    yield Table(
-        title="Statements of the calibration on these rows",
-        columns={"prompt": TEXT, "statement": TEXT, "rows": "d", "counted": "d", "seen": ".1%", "p": ".3f", "": TEXT},
-        rows=[
-            [
-                *(check.prompt, f"error at most {check.stated:.3g}", check.n_rows, check.n_counted),
-                check.n_seen / check.n_counted if check.n_counted else None,
-                *(check.p_value, "holds" if check.holds else "FAILS"),
-            ]
-            for check in record.checks
-        ],
-        note="p: how likely a share as bad as this is if the statement is true.",
-    )
-    if record.n_known:
-        yield Paragraph(f"{record.n_known} rows are left out: the calibration was made with their queries", "warning")
-    for check in record.checks:
-        if check.power < _LEAST_POWER:
-            seen = f"{check.n_counted} answered rows would show twice the stated error"
-            yield Paragraph(f"{check.prompt}: {seen} with probability {check.power:.2f}: give more rows", "warning")
 
 
 def _labels(prompts: Mapping[str, PromptStatistics]) -> Table:
@@ -143,8 +117,9 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
             yield f"{name}: {why}"
         for why in word_notes(prompt.accuracy, evaluation.words[name]):
             yield f"{name}: {why}"
-    if n := evaluation.n_learnt_from:
-        yield f"heads were learnt from the queries of {counted(n, 'row')}: their figures are too good, give others"
+    if n := evaluation.n_known:
+        what = "heads were learnt from the queries of, or errors stated by, "
+        yield f"{what}{counted(n, 'row')}: their figures are too good, give others"
     data, lost = evaluation.data, evaluation.non_finite
     if data.n_bad:
         lines = ", ".join(str(row.line) for row in data.bad)
@@ -182,7 +157,8 @@ def likely_faults(prompt: PromptStatistics) -> Iterator[str]:
     if never:
         yield f"never answers {listed(never, 'label')}"
     if prompt.n_abstained:
-        yield f"answers {percent(prompt.n_abstained / prompt.n_rows)} of the rows by its fallback"
+        others = f"of the others {prompt.n_wrong} of {prompt.n_rows - prompt.n_abstained} are wrong"
+        yield f"answers {percent(prompt.n_abstained / prompt.n_rows)} of the rows by its fallback; {others}"
 
 
 def _figures(evaluation: EvaluationRecord) -> Iterator[Figure]:

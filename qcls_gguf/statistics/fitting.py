@@ -171,8 +171,3 @@ def rows_needed(n: int, steps: Sequence[Step], target: float, confidence: float)
             low, high = (low, k) if binomial_cdf(int(error * k), k, target) <= share else (k + 1, high)
         found.append(math.ceil(low / part))
     return min(found, default=None)
-
-
-def p_value_of_error(n_wrong: int, n_answered: int, target: float) -> float:
-    """P(X >= n_wrong), X ~ Bin(n_answered, target): how likely so many errors are if the error is the target."""
-    return 1.0 - binomial_cdf(n_wrong - 1, n_answered, target)

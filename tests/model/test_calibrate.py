@@ -324,18 +324,13 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
 
     new = labelled_rows("heldout", N_STATED)
     both = write_rows(tmp_path / "new.jsonl", [*new, *data[:5]])
-    check = evaluated(config, both, check_error=True)
-    assert check["check"]["n_known"] == 5
-    assert [(each["prompt"], each["n_rows"], each["holds"]) for each in check["check"]["checks"]] == [
-        (name, N_STATED, True) for name in FASHION
-    ]
-    for row in new:
-        row["labels"]["colour"] = "red"
-    eval_ = ("eval", "--config", config, "--check-error", "--quiet", "--data")
-    wrong = invoked(*eval_, write_rows(tmp_path / "wrong.jsonl", new))
-    assert wrong.exit_code == 1, wrong.stderr
-    assert wrong.stdout.count("FAILS") == 1
-    assert "was made with all of these queries: give other rows" in refused(*eval_, tmp_path / "c.jsonl")
+    check = evaluated(config, both)
+    assert check["n_known"] == 5
+    for name, found in check["prompts"].items():
+        error = record.prompts[name].error
+        assert error
+        assert (found["n_abstained"] > 0) == (error.threshold > 0)
+        assert 0 < found["n_wrong"] < error.target * (found["n_rows"] - found["n_abstained"])
 
     changes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"prompt": "colour", "temperature": 2.0}, "prompts.colour: was stated of other answers"),

@@ -45,7 +45,7 @@ def test_the_record_of_the_embedded_model(data: Path, scoring: str) -> None:
     record = json.loads(printed("eval", "--data", data, "--scoring", scoring, "--format", "json"))
     assert list(record) == [
         "data", "config", "model", "warnings", "environment", "together", "prompts", "words",
-        "n_learnt_from", "non_finite",
+        "n_known", "non_finite",
     ]  # fmt: skip
     assert {prompt["scoring"] for prompt in record["config"]["prompts"]} == {scoring}
     assert EvaluationRecord.model_validate(record).to_dict() == record

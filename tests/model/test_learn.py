@@ -84,7 +84,7 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data
     assert {answer.depth for (_, answer), _ in answers} == {None}
 
     evaluated = json.loads(invoked("eval", "-c", config, "--data", data, "-f", "json").stdout)
-    assert evaluated["n_learnt_from"] == N
+    assert evaluated["n_known"] == N
     assert evaluated["words"]["color"] == color["words"] > 0.9
     shown = invoked("eval", "-c", config, "--data", data).stdout
     learnt = invoked("learn", "-c", config, "--data", data, "--out", tmp_path / "again.npz", "--prompt", "color").stdout

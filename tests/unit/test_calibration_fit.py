@@ -15,7 +15,7 @@ from qcls_gguf import PromptConfig
 from qcls_gguf.config.fitted import Calibration, PromptCalibration
 from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjustments_of, log_prior
 from qcls_gguf.statistics import FloatArray, binomial_cdf, log_softmax, upper_bound
-from qcls_gguf.statistics.fitting import Verdict, cross_validate, error_thresholds, fit, p_value_of_error, rows_needed
+from qcls_gguf.statistics.fitting import Verdict, cross_validate, error_thresholds, fit, rows_needed
 from qcls_gguf.statistics.fitting import losses as log_losses
 
 BoolArray = npt.NDArray[np.bool_]
@@ -249,12 +249,3 @@ def test_too_few_rows_are_told_how_many_would_do() -> None:
     many = np.arange(2 * more)
     assert any(step.accepted for step in error_thresholds(1 - many / more / 2, many % 25 == 0, TARGET, 0.95))
     assert rows_needed(300, error_thresholds(1 - rows / 300, rows % 3 == 0, TARGET, 0.95), TARGET, 0.95) is None
-
-
-def test_a_check_fails_true_claims_as_rarely_as_stated_and_finds_false_ones() -> None:
-    random = RANDOM(6)
-    at_target = [p_value_of_error(k, 200, TARGET) < 0.05 for k in random.binomial(200, TARGET, N_REDRAWS)]
-    assert np.mean(at_target) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / N_REDRAWS)
-    twice = [p_value_of_error(k, 200, TARGET) < 0.05 for k in random.binomial(200, 2 * TARGET, N_REDRAWS)]
-    assert np.mean(twice) > 0.8
-    assert p_value_of_error(0, 0, TARGET) == 1

@@ -47,7 +47,7 @@ def scored(
     truth = Truth(
         prompt=PROMPT,
         index=np.arange(n),
-        accepted=np.array([[label in row for label in "abc"] for row in accepted]).reshape(-1, 3),
+        accepted=np.array([[label in row for label in "abc"] for row in accepted], np.bool_).reshape(-1, 3),
         first=np.array(["abc".index(row[0]) for row in accepted], np.intp),
     )
     p = np.array(probability, np.float64).reshape(-1, 3)
@@ -63,7 +63,7 @@ def test_the_whole_table() -> None:
     assert found.log_loss == pytest.approx(-sum(logs) / 5)
     assert found.balanced_accuracy == pytest.approx((1 / 2 + 0 + 1) / 3)
     assert found.majority == pytest.approx(3 / 5), "a for all rows"
-    assert found.n_abstained == 5
+    assert (found.n_abstained, found.n_wrong) == (5, 0)
     # two rows at 0.8, both right; one each at 0.5, 0.4 and 1, all wrong
     assert found.ece == pytest.approx((2 * 0.2 + 0.5 + 0.4 + 1) / 5)
     bins = found.reliability
@@ -73,7 +73,7 @@ def test_the_whole_table() -> None:
     assert bins[12].accuracy == 1
     assert bins[0] == ReliabilityBin(n=0, confidence=None, accuracy=None)
     plain, _ = scored(abstains=False)
-    assert plain == found.model_copy(update={"n_abstained": 0})
+    assert plain == found.model_copy(update={"n_abstained": 0, "n_wrong": 3})
 
 
 def test_labels_and_confusions() -> None:
