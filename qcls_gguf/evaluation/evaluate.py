@@ -300,7 +300,7 @@ def prompt_statistics(
         p_accepted=np.minimum(np.where(accepted, p, 0).sum(axis=1), 1),
         constant=accepted[:, accepted.sum(axis=0).argmax()],
     )
-    abstained = np.array([bool(answers) and answers[row].abstained for row in index], np.bool_)
+    abstained = np.array([answers is not None and answers[row].abstained for row in index], np.bool_)
     matrix = stats.confusion_matrix(np.where(outcomes.right, answer, truth.first), answer, len(labels))
     f1, support = stats.f1_scores(matrix), matrix.sum(axis=1)
     recall = matrix.diagonal()[support > 0] / support[support > 0]

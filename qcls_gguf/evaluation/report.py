@@ -118,8 +118,8 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
         for why in word_notes(prompt.accuracy, evaluation.words[name]):
             yield f"{name}: {why}"
     if n := evaluation.n_known:
-        what = "heads were learnt from the queries of, or errors stated by, "
-        yield f"{what}{counted(n, 'row')}: their figures are too good, give others"
+        what = f"heads were learnt from the queries of {counted(n, 'row')}, or an error was stated by them"
+        yield f"{what}: their figures are too good, give others"
     data, lost = evaluation.data, evaluation.non_finite
     if data.n_bad:
         lines = ", ".join(str(row.line) for row in data.bad)
