@@ -91,10 +91,7 @@ def main() -> None:
     parser.add_argument("weights", type=Path)
     args = parser.parse_args()
     net, encoder = load(args.weights), Encoder()
-    models = {
-        "original": reference(net.state_dict(), net.shape),
-        "q8_0": reference(dequantised(GGUF, net), net.shape),
-    }
+    models = {"original": reference(net.state_dict(), net.shape), "q8_0": reference(dequantised(GGUF, net), net.shape)}
     cases, tokens = [], []
     last: dict[str, list[np.ndarray]] = {name: [] for name in models}
     after: dict[str, list[np.ndarray]] = {name: [] for name in models}

@@ -127,11 +127,7 @@ def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> Benchmar
 
 
 def _started(
-    name: str,
-    config: Config,
-    settings: BenchmarkSettings,
-    opener: ClassifierOpener,
-    stack: ExitStack,
+    name: str, config: Config, settings: BenchmarkSettings, opener: ClassifierOpener, stack: ExitStack
 ) -> tuple[ClassifierRecord, list[Workload]]:
     """A classifier after its first request, closed with the stack, and its workloads. Raises what Classifier raises."""
     free_before = gpu_free_bytes()

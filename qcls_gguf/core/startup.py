@@ -102,13 +102,7 @@ def prepare(
         if isinstance(e, PlanError):
             raise ModelError(f"{opened.path}: {e}") from e
         raise
-    return Prepared(
-        compiled=compiled,
-        sources=config.prompts,
-        model=opened,
-        owns_model=model is None,
-        ledger=ledger,
-    )
+    return Prepared(compiled=compiled, sources=config.prompts, model=opened, owns_model=model is None, ledger=ledger)
 
 
 def start(prepared: Prepared, make: MakeHandle[H]) -> H:

@@ -127,12 +127,7 @@ def _found(
         remarks += _alike(name, ordered)
     ignored = tuple(name for name in others if name not in counts)
     return LabelColumns(
-        n_rows=n_rows,
-        query=query,
-        prompts=tuple(prompts),
-        ignored=ignored,
-        remarks=tuple(remarks),
-        language=language,
+        n_rows=n_rows, query=query, prompts=tuple(prompts), ignored=ignored, remarks=tuple(remarks), language=language
     )
 
 

@@ -61,11 +61,7 @@ class Engine(Closing):
         """
         self.model = model
         self.context = context
-        self.capacity = Capacity(
-            n_seqs=n_leaf_seqs,
-            n_tokens=context.n_batch,
-            n_rows=context.n_outputs_max,
-        )
+        self.capacity = Capacity(n_seqs=n_leaf_seqs, n_tokens=context.n_batch, n_rows=context.n_outputs_max)
         """What one decode holds."""
         # whether leaf sequences still share their prefix after a decode
         self._keeps_shares = not model.has_states or model.facts.walks_trees

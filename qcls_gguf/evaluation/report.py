@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..config.words import counted, listed, shown
-from ..report.document import (
-    TEXT,
-    Document,
-    Figure,
-    Format,
-    Paragraph,
-    Section,
-    Table,
-    facts,
-    percent,
-    provenance,
-)
+from ..report.document import TEXT, Document, Figure, Format, Paragraph, Section, Table, facts, percent, provenance
 from .evaluate import EvaluationRecord, LabelStatistics, PromptStatistics, Statistics
 
 if TYPE_CHECKING:

@@ -234,10 +234,7 @@ class _Run:
         if self.writing:
             self.writing.result()
         return RunSpeed(
-            seconds=perf_counter() - start,
-            n_rows=self.n_left,
-            n_computed=self.n_computed,
-            batch=self.batch,
+            seconds=perf_counter() - start, n_rows=self.n_left, n_computed=self.n_computed, batch=self.batch
         )
 
     def _read(self, task: Task) -> Block:

@@ -128,6 +128,6 @@ def batch_prior_document(record: BatchPriorRecord) -> Document:
                 ],
                 note="If one label is right for most of the queries (80 % or more), leave the prior out: it makes "
                 "frequent labels rarer.",
-            ),
+            )
         ],
     )

@@ -121,9 +121,7 @@ def _struct(name: str, *members: tuple[Any, str]) -> type[Struct]:
 
 Error = _struct("Error", (c_char * 2048, "message"))
 Library = _struct(
-    "Library",
-    (c_char_p, "llama_cpp_commit llama_cpp_python_version source_digest backend"),
-    (c_int32, "max_sequences"),
+    "Library", (c_char_p, "llama_cpp_commit llama_cpp_python_version source_digest backend"), (c_int32, "max_sequences")
 )
 Device = _struct(
     "Device",

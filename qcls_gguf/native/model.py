@@ -129,10 +129,7 @@ class NativeModel(Closing):
         description = re.sub(r"^(\S+) \S+", size, facts.description.decode(errors="replace"))
         description = description.removesuffix(" (guessed)")  # where a file does not say its type
         self.facts = facts.to(
-            ModelFacts,
-            add_bos=bool(facts.add_bos),
-            walks_trees=bool(facts.walks_trees),
-            description=description,
+            ModelFacts, add_bos=bool(facts.add_bos), walks_trees=bool(facts.walks_trees), description=description
         )
 
     @property

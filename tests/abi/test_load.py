@@ -103,10 +103,7 @@ def test_what_llama_cpp_refuses_is_said_with_a_remedy(
 
 def test_a_cache_type_that_does_not_fit_the_heads(make_model: MakeModel) -> None:
     model = NativeModel(make_model("llama", heads=(48, 2, 2), n_layer=1))
-    with (
-        model,
-        pytest.raises(ModelError, match=r"runtime\.kv_type q8_0 .* blocks of 32, .* heads of 48: set"),
-    ):
+    with model, pytest.raises(ModelError, match=r"runtime\.kv_type q8_0 .* blocks of 32, .* heads of 48: set"):
         NativeContext(model, **SIZES, kv_type="q8_0", flash_attn=True)
 
 
@@ -115,14 +112,8 @@ def test_a_cache_type_that_does_not_fit_the_heads(make_model: MakeModel) -> None
     [
         ('/a/b/llama-x.cpp:12: GGML_ASSERT(n > 0 && "m") failed', 'a check of its own fails (n > 0 && "m")'),
         ("ggml.c:7: fatal error", "fatal error"),
-        (
-            "no: llama_model_load: error loading model: odd\nllama_f: failed to load model",
-            "no: odd",
-        ),
-        (
-            "no: llama_model_load: error loading model: odd; llama_f: failed to load model",
-            "no: odd",
-        ),
+        ("no: llama_model_load: error loading model: odd\nllama_f: failed to load model", "no: odd"),
+        ("no: llama_model_load: error loading model: odd; llama_f: failed to load model", "no: odd"),
         ("V cache quantization requires flash_attn", "runtime.kv_type needs flash attention: set runtime.flash_attn"),
         ("quantized V cache was requested, but this requires Flash Attention", "runtime.kv_type needs flash attention"),
         ("all is said: in plain words", "all is said: in plain words"),

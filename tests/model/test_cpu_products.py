@@ -51,11 +51,7 @@ def layouts_of(path: Path, use: str, caplog: pytest.LogCaptureFixture) -> tuple[
     [*(("qwen3", name) for name in TYPES), *(("qwen3moe", name) for name in ("Q8_0", "Q4_1", "Q4_K", "Q6_K"))],
 )
 def test_near_llama_cpp_and_equal_in_every_decode(
-    arch: str,
-    weight_type: str,
-    make_model: MakeModel,
-    open_context: OpenContext,
-    caplog: pytest.LogCaptureFixture,
+    arch: str, weight_type: str, make_model: MakeModel, open_context: OpenContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = make_model(arch, weight_type=weight_type, n_embd=512, n_ff=768 if arch == "qwen3" else 1024)
     stock, switched_off = layouts_of(path, "0", caplog)

@@ -12,13 +12,7 @@ from oracle import COLOR, PromptSpec
 from rich.console import Console
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig
-from qcls_gguf.inspection.inspect import (
-    Inspection,
-    LabelNode,
-    ShownPrompts,
-    inspect_classifier,
-    show_prompts,
-)
+from qcls_gguf.inspection.inspect import Inspection, LabelNode, ShownPrompts, inspect_classifier, show_prompts
 from qcls_gguf.inspection.report import inspection_document, shown_prompts_view
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import stock_text, stock_types

@@ -74,18 +74,9 @@ def test_labels_keep_their_order_and_their_text() -> None:
             "prompts.category.prompt_template: has 2 {query} slots: it needs",
         ),
         (PROMPT + "runtime: {flash_attn: 1}", "runtime.flash_attn: 1 should be true or false, or 'auto'"),
-        (
-            PROMPT + "runtime: {kv_type: q5_1}",
-            "runtime.kv_type: 'q5_1' should be 'f16', 'q8_0', 'bf16'",
-        ),
-        (
-            PROMPT + "scoring: tree\nforce_single_token_labels: true",
-            "force_single_token_labels: true contradicts",
-        ),
-        (
-            with_prompt_line("content_free_queries: [a, a]"),
-            "prompts.category.content_free_queries[1]: query 'a' is",
-        ),
+        (PROMPT + "runtime: {kv_type: q5_1}", "runtime.kv_type: 'q5_1' should be 'f16', 'q8_0', 'bf16'"),
+        (PROMPT + "scoring: tree\nforce_single_token_labels: true", "force_single_token_labels: true contradicts"),
+        (with_prompt_line("content_free_queries: [a, a]"), "prompts.category.content_free_queries[1]: query 'a' is"),
         (with_prompt_line("temperature: 0"), "prompts.category.temperature: 0 should be greater than or equal to 0.01"),
     ],
 )
