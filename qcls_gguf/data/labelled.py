@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -130,8 +129,10 @@ def labels_in(row: Row, rows: Rows, prompts: Collection[str] = ()) -> JsonObject
         raise ConfigError(row.problem)
     if rows.header:
         return {name: value for name, value in zip(rows.header, row.fields, strict=False) if name != rows.query}
-    values: Mapping[str, Any] = json.loads(row.line, object_pairs_hook=_once) if row.line else row.values or {}
+    values = row.values or {}
     labels = values.get("labels")
+    if isinstance(labels, list) and labels and all(isinstance(pair, tuple) for pair in labels):  # a map of Parquet
+        labels = dict(labels)
     if isinstance(labels, dict):
         return labels
     if "labels" in values and "labels" not in prompts:
@@ -178,14 +179,6 @@ def _as_value(value: Any) -> tuple[str, object] | None:
     if isinstance(value, bool):
         return "truth", value
     return ("number", value) if isinstance(value, int | float | Decimal) and math.isfinite(value) else None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
-    """An object of JSON. Raises ConfigError for a key that is given twice."""
-    for key, n in Counter(key for key, _ in pairs).items():
-        if n > 1:
-            raise ConfigError(f"key {shown(key)} is given twice")
-    return dict(pairs)
 
 
 def parts_of(cell: str, labels: Sequence[str]) -> list[str]:

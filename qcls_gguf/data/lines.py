@@ -25,9 +25,8 @@ _OTHERS = {
 }
 """what is no text, with its first bytes"""
 _LOOKED_AT = 64
-SHIFTS = re.compile(r"\x1b[$(][$()@-J]|~\{(?:[!-w][!-~])+~\}")
-"""what ISO-2022 and HZ, whose texts are ASCII, begin another script with"""
-_ASCII = dict.fromkeys(range(128))
+SHIFTS = re.compile(r"\x1b[$(][$()@-J]|~\{(?:[!-w][!-~])+~\}|\+A[OP][AEIMQUYcgkosw048]-")
+"""what ISO-2022 and HZ, whose texts are ASCII, begin another script with; and an accented letter of UTF-7"""
 LONGEST_LINE = 1 << 24
 """bytes of a line that are read, and one more"""
 
@@ -71,8 +70,6 @@ class Lines:
         self.encoding = _named(encoding, first) if encoding else _detected(first[:_LOOKED_AT]) or "utf-8"
         if not _is_wide(self.encoding) and b"\r" in first.rstrip(b"\r") and b"\n" not in first:
             raise ConfigError("its lines end in carriage returns alone: save it with other line ends")
-        self.may_be_utf_7 = encoding is None and first.isascii() and _is_utf_7(first.rpartition(b"\n")[0] or first)
-        """whether text in ASCII looks like that of other scripts"""
         self.offset = offset
         """bytes of the content up to the end of the last line that was given"""
         self.is_cut = False
@@ -165,13 +162,6 @@ def _detected(first: bytes) -> str | None:
         if len(nulls) >= 2 and nulls.count(0) * 2 >= len(nulls) and 0 not in others:
             return encoding
     return None
-
-
-def _is_utf_7(text: bytes) -> bool:
-    try:
-        return any(map(str.isalpha, text.decode("utf-7").translate(_ASCII)))
-    except UnicodeDecodeError:
-        return False
 
 
 def is_text(text: str) -> bool:

@@ -5,7 +5,6 @@ rows of Parquet. Every command that reads queries or labelled rows reads them he
 import csv
 import io
 import json
-import logging
 import sys
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from ..config.words import counted, kind_of, listed, printable, shown
+from ..config.words import JsonObject, counted, kind_of, listed, printable, shown
 from ..errors import ConfigError, prefixed, readable
 from .lines import LONGEST_LINE, REMEDY, SHIFTS, Lines, beginning, is_text, shown_bytes, unpacked
 
@@ -35,7 +34,6 @@ _ONE_DOCUMENT = "is one JSON document: write an object a line, in a file named .
 _DELIMITERS = (",", ";", "\t", "|", "^")
 # A field of Python's csv may have 131,072 characters, unless the process says otherwise.
 csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +133,10 @@ class Rows:
         *,
         is_labelled: bool = False,
         needs_query: bool = True,
-        warns: bool = True,
     ) -> None:
         """name: of the file, whose ending may tell the format. others: columns by which the delimiter of a header is
         known, beside that of the queries. is_labelled: whether rows have labels, so that lines of text are none.
-        needs_query: whether a table must have the column of queries. warns: whether a warning is logged of rows over
-        several lines that look like rows of their own. Raises ConfigError for a file that cannot be read
+        needs_query: whether a table must have the column of queries. Raises ConfigError for a file that cannot be read
         in this way, for a table without a usable header, or without the column.
         """
         self.query = reading.query or QUERY
@@ -151,10 +147,9 @@ class Rows:
         """the number of the line after the last row that was given"""
         self.offset = 0
         """and where that line begins, in bytes of the content"""
-        self._warns = warns
         self._again: deque[tuple[str, int]] = deque()
         """lines that were read and are to be read again, and where they end"""
-        self._name, self._reading, self._others, self._needs_query = name, reading, others, needs_query
+        self._reading, self._others, self._needs_query = reading, others, needs_query
         path = Path(name)
         content = unpacked(file)
         told = reading.format or format_of(path)
@@ -166,8 +161,6 @@ class Rows:
             self._rows = self._of_parquet(content)
             return
         self.lines = Lines(content, reading.encoding)
-        if self.lines.may_be_utf_7 and warns:
-            _log.warning("%s: looks like UTF-7: name its encoding with `encoding`, utf-8 if it is not", name)
         looked_at: list[tuple[str, int]] = []
         for line in self._fed():
             looked_at.append((line, self.offset))
@@ -247,8 +240,10 @@ class Rows:
         if self.lines.is_cut and not self._again:
             return f"has more than {LONGEST_LINE} bytes: give shorter queries, one a line"
         if is_text(line):
-            is_other = self._reading.encoding is None and ("\x1b" in line or "~{" in line) and SHIFTS.search(line)
-            return f"is in ISO-2022 or HZ: {REMEDY.replace('windows-1252', 'iso-2022-jp')}" if is_other else None
+            if self._reading.encoding is None and ("\x1b" in line or "~{" in line or "+A" in line):
+                remedy = f"{REMEDY.replace('windows-1252', 'iso-2022-jp')}; or utf-8, if it is plain text"
+                return f"looks like ISO-2022, HZ or UTF-7: {remedy}" if SHIFTS.search(line) else None
+            return None
         at = next(at for at, character in enumerate(line) if "\ud800" <= character <= "\udfff")
         encoding = "UTF-8" if self.lines.encoding.startswith("utf") else self.lines.encoding
         return f"is not valid {encoding} at byte {len(line[:at].encode(errors='surrogatepass'))}: {REMEDY}"
@@ -338,15 +333,15 @@ class Rows:
             # but for quotes, each of the lines would be a row of its own; texts may have some of the delimiters, too
             counts = [line.count(delimiter) for line, _ in taken if line.strip()]
             looks_so = n_lines > 1 and n_columns - 1 in counts and min(counts) >= n_columns - 1
-            if looks_so and problem is None:
-                runs_on = f"a field in quotes runs on to line {number + n_lines - 1}, over lines that look like rows"
-                remedy = "close its quotes, or double those that are part of it"
+            looks_so = looks_so and problem is None and self._reading.format != self.format
+            if looks_so and fields[0].isdecimal():  # the number of a row, with which lines of a text do not begin
+                firsts = [line.lstrip(' "').partition(delimiter)[0].rstrip(' "') for line, _ in taken if line.strip()]
+                looks_so = all(map(str.isdecimal, firsts))
+            if looks_so:
+                problem = f"a field in quotes runs on to line {number + n_lines - 1}, over lines that look like rows"
+                problem += ": close its quotes, or double those that are part of it"
                 if delimiter in ",;":  # which texts have, too
-                    if self._warns:
-                        _log.warning("%s: line %d: %s: if they are rows, %s", self._name, number, runs_on, remedy)
-                    self._warns = False
-                else:
-                    problem = f"{runs_on}: {remedy}"
+                    raise ConfigError(f"line {number}: {problem}; or give `input_format` csv, if they are one text")
             if problem is not None and (n_lines > 1 or not fields):
                 self._again.extendleft(reversed(taken[1:]))
                 (line, self.offset), n_lines = taken[0], 1
@@ -409,14 +404,27 @@ def text_in(values: Mapping[str, Any], key: str) -> tuple[str, str | None]:
 
 def _object(line: str, number: int, key: str) -> Row:
     """A line of JSON as a row with the object's query."""
+    twice = None
     try:
-        values = json.loads(line)
+        values = json.loads(line, object_pairs_hook=_once)
     except (ValueError, RecursionError) as e:
         return Row(line, f"is not valid JSON: {e}", number, line)
+    except ConfigError as e:
+        values, twice = json.loads(line), str(e)
     if not isinstance(values, dict):
         return Row(line, f"has no text {key!r}: write an object a line", number, line)
     text, problem = text_in(values, key)
+    problem = twice or problem
     return Row(text if problem is None else line, problem, number, line, (), values)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
+    """An object of JSON. Raises ConfigError for a key that is given twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
+        raise ConfigError(f"has the key {shown(twice)} twice: keep one of them")
+    return values
 
 
 _CSV_MISTAKES = {

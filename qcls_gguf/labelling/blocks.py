@@ -133,7 +133,7 @@ def read_block(input_: Input, shard: Shard, reading: Reading, added: Sequence[st
 
 
 def _text_block(input_: Input, shard: Shard, reading: Reading, added: Sequence[str]) -> Block:
-    with open_rows(input_.path, input_.path, reading, at=(shard.offset, shard.line), warns=False) as reader:
+    with open_rows(input_.path, input_.path, reading, at=(shard.offset, shard.line)) as reader:
         rows = list(islice(reader, shard.n_rows))
         n = len(reader.header)
     problems = {place: row.problem for place, row in enumerate(rows) if row.problem}

@@ -86,7 +86,7 @@ def test_text_formats_come_back_in_their_own_format(
     queries = [*QUERIES[:6], "", "nul\x00l", QUERIES[0]]
     if ending == "jsonl":
         lines = [json.dumps({"n": 1.50, "query": query, "deep": {"a": [1, None]}}) for query in queries]
-        path.write_text("\n".join([*lines, "{broken", "[1]"]) + "\n", encoding="utf-8")
+        path.write_text("\n".join([*lines, "{broken", "[1]", '{"query": "a", "query": "b"}']) + "\n", encoding="utf-8")
     elif ending == "txt":
         path.write_text("\r\n".join(queries), encoding="utf-16")
     else:
@@ -100,7 +100,11 @@ def test_text_formats_come_back_in_their_own_format(
     if ending == "jsonl":
         assert '"n": 1.5, ' in (out / "in-00000.jsonl").read_text()
         assert rows[0]["deep"] == {"a": [1, None]}
-        assert [row["error"][:26] for row in rows[-2:]] == ["line 10 is not valid JSON:", "line 11 has no text 'query"]
+        said = "line 10 is not valid JSON: ", "line 11 has no text 'query'", "line 12 has the key 'query' twice"
+        assert all(row["error"].startswith(what) for row, what in zip(rows[-3:], said, strict=True))
+        assert '{"query": "a", "query": "b", "category": null' in "".join(
+            map(Path.read_text, sorted(out.glob("*.jsonl")))
+        )
     elif ending != "txt":
         assert [row["sku"] for row in rows[:9]] == [f"00{n}" for n in range(9)]
         assert rows[-1]["error"].startswith("line 11 is not valid CSV: ")
