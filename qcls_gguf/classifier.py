@@ -12,7 +12,6 @@ from .config.schema import Config, check_config
 from .config.words import shown
 from .core.core import Core, Item
 from .core.handle import PromptHandle, load_prompts
-from .core.queue import TurnCost
 from .core.startup import Prepared, prepare, start
 from .engine.capacity import check_capacity
 from .engine.engine import Engine
@@ -121,10 +120,11 @@ class Classifier(PromptHandle):
         """`classify_pairs` without blocking the event loop; see `aclassify`."""
         return await self.core.ask_async(pairs, deadline_s)
 
-    def measure_turns(self) -> TurnCost:
+    def measure_turns(self) -> float:
         """Measure the fixed cost of a decode; from then on callers share a decode only if that saves time.
 
-        Takes a second at most, during which no request is answered. Raises DecodeError and ScoreError.
+        Returns the number of tokens that take as long. Takes a second at most, during which no request is answered.
+        Raises DecodeError and ScoreError.
         """
         return self.core.measure_turns(self)
 

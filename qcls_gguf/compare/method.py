@@ -235,7 +235,7 @@ def stock(workload: Workload, *, cached: bool = False, together: bool = False) -
                 for node in read[-1]:
                     tree.read(node)
             planned = tree.finish(edges=[node for nodes in read for node in nodes])
-            hidden, rows = engine.decode(planned).hidden, iter(planned.rows)
+            hidden, rows = engine.decode(planned)[0], iter(planned.rows)
             for index, nodes in zip(indices, read, strict=True):
                 yield prompts[index].answer_of_rows([hidden[next(rows)] for _ in nodes], exact=exact)
 

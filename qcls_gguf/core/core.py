@@ -30,7 +30,7 @@ from ..prompts.compiled import Tokenizer
 from ..prompts.prompt_set import read_depths
 from ..score.result import Counts, ModelInfo, PromptResult, Result
 from ..statistics import Float32Array, Int32Array, IntArray
-from .queue import Executor, Job, TurnCost, measured_turn_cost
+from .queue import Executor, Job, measured_fixed_tokens, pays_to_join
 
 if TYPE_CHECKING:
     from .handle import PromptHandle
@@ -124,7 +124,7 @@ class Core:
         )
         self._composes = runtime.normalise_queries and composed != decomposed  # unless the tokenizer itself does
         self._tokenize = engine.model.native.tokenize
-        self._turn_cost: TurnCost | None = None
+        self._fixed_tokens: float | None = None
         self._handles: list[PromptHandle] = []
         self.executor: Executor
         """The thread that computes; it exists from `start` on."""
@@ -254,13 +254,11 @@ class Core:
         """Run an action between two turns and return its result. Raises DecodeError if the classifier was closed."""
         return self.executor.run(partial(action, *args, **kwargs))
 
-    def measure_turns(self, handle: PromptHandle) -> TurnCost:
+    def measure_turns(self, handle: PromptHandle) -> float:
         """Measure the fixed cost of a decode; from then on jobs share one only if that saves time."""
-        most = self._runtime.max_batch
-        self._turn_cost = self.run(
-            measured_turn_cost, lambda queries: self.answer([(handle, q) for q in queries]), most
-        )
-        return self._turn_cost
+        ask, most = (lambda queries: self.answer([(handle, query) for query in queries])), self._runtime.max_batch
+        self._fixed_tokens = self.run(measured_fixed_tokens, ask, most)
+        return self._fixed_tokens
 
     # the executor thread, or the thread that starts
 
@@ -341,9 +339,9 @@ class Core:
             return hidden, plan[0].rows, plan[0].fast_path, batch_us, trim_us
         states, rows, n_rows, batch_us, trim_us = [], [], 0, 0, 0
         for decode in plan:
-            decoded = self.engine.decode(decode)
-            batch_us, trim_us = batch_us + decoded.batch_us, trim_us + decoded.trim_us
-            states.append(decoded.hidden.copy())  # the next decode overwrites it
+            hidden, n_batch_us, n_trim_us = self.engine.decode(decode)
+            batch_us, trim_us = batch_us + n_batch_us, trim_us + n_trim_us
+            states.append(hidden.copy())  # the next decode overwrites it
             rows.append(decode.rows + n_rows)
             n_rows += decode.n_rows
         fast_path = [is_fast for decode in plan for is_fast in decode.fast_path]
@@ -371,12 +369,11 @@ class Core:
             return False
         if sum([len(other.items) for other in jobs]) > self._runtime.max_batch:
             return False
-        if self._turn_cost is None:
+        if self._fixed_tokens is None:
             n_gpu_layers = self.engine.model.n_gpu_layers
             return all(pays_to_share(n_gpu_layers, handle.n_prefixes) for other in jobs for handle, _ in other.items)
-        return self._turn_cost.pays(
-            len(turn), sum([handle.estimated_fed(query) for handle, query in job.items]), n_waiting
-        )
+        n_tokens = sum([handle.estimated_fed(query) for handle, query in job.items])
+        return pays_to_join(self._fixed_tokens, len(turn), n_tokens, n_waiting)
 
     # prompt sets: the executor thread, or the thread that starts
 

@@ -65,13 +65,13 @@ class PromptHandle(Closing):
             n_leaves = sum(prompt.trie.n_leaves for prompt in compiled.prompts)
             capacity = replace(capacity, n_seqs=min(capacity.n_seqs, core.config.runtime.max_batch * n_leaves))
         self.templates = Templates(compiled, holders, capacity, engine.model.facts.n_vocab)
-        steps = engine.context.output_steps
-        bias = engine.model.output_rows.biases(tokens) if steps.has_bias else None
+        scale, cap, has_bias = engine.context.output_steps
+        bias = engine.model.output_rows.biases(tokens) if has_bias else None
         self.scorer = Scorer(
             [prompt.trie for prompt in compiled.prompts],
             engine.model.output_rows.of(tokens),
             exact=compiled.exact,
-            output=Output(scale=steps.scale, cap=steps.cap, bias=bias),
+            output=Output(scale=scale, cap=cap, bias=bias),
             arithmetic=trie_arrays,
             reads_labels=compiled.reads_labels,
         )

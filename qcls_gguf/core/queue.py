@@ -15,11 +15,10 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 from queue import SimpleQueue
 from time import perf_counter, perf_counter_ns
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import BusyError, DeadlineError, DecodeError, PlanError
 from ..score.result import Result
@@ -43,40 +42,36 @@ _MOST_S = 0.5
 """Seconds after which no further round begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnCost:
-    """A decode's time is modelled as a fixed part plus a part per token; only their ratio is needed."""
+def pays_to_join(fixed_tokens: float, n_in_turn: int, n_tokens: int, n_waiting: int) -> bool:
+    """Whether a waiting job should join the turn of n_in_turn others, rather than begin the next turn.
 
-    fixed_tokens: float
-    """the fixed part, as the number of tokens that take as long"""
-
-    @classmethod
-    def through(cls, few: tuple[int, float], many: tuple[int, float]) -> Self:
-        """The line through two decodes, given as (tokens, time)."""
-        n_more, longer = many[0] - few[0], many[1] - few[1]
-        if n_more <= 0 or longer <= 0:  # more tokens in no more time
-            return cls(inf)
-        return cls(max(0.0, few[1] * n_more / longer - few[0]))
-
-    def pays(self, n_in_turn: int, n_tokens: int, n_waiting: int) -> bool:
-        """Whether a waiting job should join the turn of n_in_turn others, rather than begin the next turn.
-
-        If it joins, all others also wait for its n_tokens. In return it and all jobs after it, n_waiting
-        together, save the fixed part of a decode. It joins if that makes the total waiting time shorter.
-        """
-        return n_in_turn * n_tokens <= n_waiting * self.fixed_tokens
+    If it joins, all others also wait for its n_tokens. In return it and all jobs after it, n_waiting together, save the
+    fixed part of a decode. It joins if that makes the total waiting time shorter.
+    """
+    return n_in_turn * n_tokens <= n_waiting * fixed_tokens
 
 
-def measured_turn_cost(ask: Callable[[Sequence[str]], Sequence[Result]], max_batch: int) -> TurnCost:
-    """The fixed cost of a decode, from the shortest decodes of one query and of max_batch queries, run in turns.
+def fixed_tokens(few: tuple[int, float], many: tuple[int, float]) -> float:
+    """The fixed part of a decode's time, as the number of tokens that take as long.
 
-    ask(queries) answers them together. The cost is 0, so that no decode is shared,
-    if max_batch is 1 or short queries are too long for the configuration.
+    few, many: the (tokens, time) of two decodes; every token is taken to add as much.
+    """
+    n_more, longer = many[0] - few[0], many[1] - few[1]
+    if n_more <= 0 or longer <= 0:  # more tokens in no more time
+        return inf
+    return max(0.0, few[1] * n_more / longer - few[0])
+
+
+def measured_fixed_tokens(ask: Callable[[Sequence[str]], Sequence[Result]], max_batch: int) -> float:
+    """`fixed_tokens` of the shortest decodes of one query and of max_batch queries, run in turns.
+
+    ask(queries) answers them together. 0, so that no decode is shared, if max_batch is 1 or short queries are too long
+    for the configuration.
     """
     n_queries = min(max_batch, len(_LETTERS) - _PROBE_WORDS)
     queries = [" ".join(_LETTERS[n : n + _PROBE_WORDS]) for n in range(n_queries)]
     if n_queries < 2:
-        return TurnCost(0.0)
+        return 0.0
     shortest: dict[int, float] = {}
     until = perf_counter() + _MOST_S
     for n_round in range(_N_ROUNDS):
@@ -85,14 +80,14 @@ def measured_turn_cost(ask: Callable[[Sequence[str]], Sequence[Result]], max_bat
             try:
                 n_tokens = ask(asked)[0].counts.n_tokens_new
             except PlanError:  # in some vocabulary these queries have more tokens than are allowed
-                return TurnCost(0.0)
+                return 0.0
             took = perf_counter() - began
             if n_round:  # the first one makes plans and graphs
                 shortest[n_tokens] = min(took, shortest.get(n_tokens, took))
         if n_round and perf_counter() > until:
             break
     least, most = min(shortest), max(shortest)
-    return TurnCost.through((least, shortest[least]), (most, shortest[most]))
+    return fixed_tokens((least, shortest[least]), (most, shortest[most]))
 
 
 class Job(Generic[R]):

@@ -3,7 +3,7 @@
 from ..config.schema import MAX_SEQ, RuntimeConfig
 from ..config.words import counted
 from ..errors import CapacityError, ConfigError
-from ..native import ContextLimits
+from ..native.context import ContextLimits
 from ..plan.decodes import Capacity
 from ..prompts.prompt_set import PromptSet
 

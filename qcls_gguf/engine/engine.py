@@ -14,7 +14,6 @@ next one.
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,17 +27,6 @@ from ..system.lifetimes import Closing
 from .prefix_cache import Prefix, PrefixCache, Tokens, store_prefixes
 
 _NOTHING = Root(-1, 0)
-
-
-class DecodeResult(NamedTuple):
-    """The result of one decode."""
-
-    hidden: Float32Array
-    """(n_outputs, row size), a view that the next decode overwrites"""
-    batch_us: int
-    """microseconds of filling the batch"""
-    trim_us: int
-    """microseconds of trimming the leaf sequences, where the decode waited for it"""
 
 
 class Engine(Closing):
@@ -229,9 +217,11 @@ class Engine(Closing):
         """What the rows hold."""
         self._rows = np.zeros((self.context.n_outputs_max, self.context.row_size), np.float32)
 
-    def decode(self, wanted: DecodeInput) -> DecodeResult:
+    def decode(self, wanted: DecodeInput) -> tuple[Float32Array, int, int]:
         """One llama_decode, whose leaf l is in sequence l and grows from wanted.roots[l], which is cached.
 
+        Returns the rows that are read, (n_rows, row size), a view that the next decode overwrites, and the microseconds
+        of filling the batch, and of trimming the leaf sequences where the decode waited for it.
         Afterwards the leaf sequences are trimmed back to the cells that they share with their prefixes; if a
         DecodeError leaves cells in an unknown state, the next decode first stores the prefixes again. Raises PlanError,
         before anything is decoded, and DecodeError.
@@ -262,7 +252,7 @@ class Engine(Closing):
             self.is_clean = True
             raise
         self.is_clean = True
-        return DecodeResult(rows, batch_us, trim_us)
+        return rows, batch_us, trim_us
 
     def _share(self, leaf: int, root: Root) -> None:
         self._unshare(leaf)

@@ -18,7 +18,7 @@ from ..model import Model, OpenModels, Vocabulary
 from ..model.header import TensorInfo
 from ..model.open import context_memory, find_file, open_vocabulary
 from ..model.placement import ON_CPU, fitted_placement, flash_attention, gpus, is_scarce, used_gpus
-from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
+from ..native.context import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.lifetimes import Ledger

@@ -15,7 +15,7 @@ from ..config.words import counted
 from ..errors import ModelError
 from ..model import Vocabulary
 from ..model.header import GgufHeader
-from ..native import ContextMemory, ContextSettings
+from ..native.context import ContextMemory, ContextSettings
 from ..system.control_groups import available_bytes, cpu_quota
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}

@@ -10,7 +10,8 @@ from typing import Self
 from ..config.schema import Config, ModelConfig, RuntimeConfig
 from ..config.words import shown
 from ..errors import ConfigError, ModelError
-from ..native import ContextMemory, ContextSettings, NativeModel, measure_context
+from ..native import NativeModel
+from ..native.context import ContextMemory, ContextSettings, measure_context
 from ..system.lifetimes import Closing, Ledger
 from .files import Hashing, ModelFile, OutputRows
 from .find import find_model

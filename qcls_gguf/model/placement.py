@@ -1,10 +1,10 @@
 """Where a model's layers go: on one GPU, on several, on the CPU, or on both."""
 
-import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
 from ..config.words import counted
@@ -104,38 +104,22 @@ def placement(
     cache_bytes = (context.cache_bytes if context else 0) / len(layers)
     sizes = [*(layer + cache_bytes for layer in layers), output]
     if runtime.n_gpu_layers == "auto":
-        n = next((n for n in range(len(sizes), 1, -1) if _divided(sizes[-n:], spaces, 0)), 0)
+        n = next((n for n in range(len(sizes), 1, -1) if sum(_filled(sizes[-n:], spaces)) == n), 0)
     else:
         n = len(sizes) if runtime.n_gpu_layers == "all" else min(runtime.n_gpu_layers, len(sizes))
     if n == 0:
         return ON_CPU
-    used = next((spaces[:k] for k in range(1, len(spaces)) if _divided(sizes[-n:], spaces[:k], 0)), spaces)
-    return Placement(_evenly_divided(sizes[-n:], used))
+    *taken, last = _filled(sizes[-n:], spaces)
+    return Placement((*taken, max(last, n - sum(taken))))  # where not all fit, llama.cpp says so
 
 
-def _divided(sizes: Sequence[float], spaces: Sequence[float], spare: float) -> tuple[int, ...] | None:
-    """How many of the sizes the GPUs take, in order, if all keep `spare` free; None if not all sizes fit.
-
-    Each takes as many as it can, so no other division leaves fewer to those after it.
-    """
-    taken = [0] * len(spaces)
-    n, left = 0, spaces[0] - spare
-    for size in sizes:
-        while size > left:
-            n += 1
-            if n == len(spaces):
-                return None
-            left = spaces[n] - spare
-        taken[n] += 1
-        left -= size
-    return tuple(taken)
-
-
-def _evenly_divided(sizes: Sequence[float], spaces: Sequence[int]) -> tuple[int, ...]:
-    """The division which leaves the most on the GPU that has least left; less than nothing where not all fit."""
-    spares = range(min(0, spaces[0] - math.ceil(sum(sizes))), max(spaces) + 1)  # with the least, the first has all
-    n_fitting = bisect_left(spares, True, key=lambda spare: _divided(sizes, spaces, spare) is None)
-    return _divided(sizes, spaces, spares[n_fitting - 1]) or (len(sizes),)
+def _filled(sizes: Sequence[float], spaces: Sequence[int]) -> list[int]:
+    """How many of the sizes the GPUs take, in order. Each takes as many as it can, so no other way needs fewer GPUs."""
+    taken: list[int] = []
+    for space in spaces:
+        if (n := sum(taken)) < len(sizes):
+            taken.append(bisect_right(list(accumulate(sizes[n:])), space))
+    return taken
 
 
 def with_all_wanted(runtime: RuntimeConfig, weights: Sequence[int], gpus: Sequence[Device]) -> Placement:

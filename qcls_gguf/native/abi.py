@@ -253,21 +253,11 @@ def with_remedy(message: str) -> str:
     return f"{message}: {_AGAIN}" if message.startswith("llama.cpp could not load the model:") else message
 
 
-_NEWER = "install a newer qcls-gguf, or choose another file"
 _AGAIN = "fetch or convert the file again, or choose another"
 _KNOWN = (
     (
-        "unknown model architecture: '(.*?)'",
-        "this version's llama.cpp does not know the architecture '{}': name a model of another family, or install a "
-        "newer qcls-gguf",
-    ),
-    (
-        "unknown pre-tokenizer type: '(.*?)'",
-        f"this version's llama.cpp does not know the pre-tokeniser '{{}}' (tokenizer.ggml.pre): {_NEWER}",
-    ),
-    (
-        "unknown tokenizer: '(.*?)'",
-        f"this version's llama.cpp does not know the tokenizer '{{}}' (tokenizer.ggml.model): {_NEWER}",
+        "unknown (?:model )?(architecture|pre-tokenizer|tokenizer)(?: type)?: '(.*?)'",
+        "this version's llama.cpp does not know the {} '{}': install a newer qcls-gguf, or choose another file",
     ),
     (
         r"id_to_token\.size\(\) == token_to_id\.size\(\)",

@@ -91,16 +91,6 @@ class Counters(ContextMemory):
     """CUDA graphs launched by this process; -1 in a build without CUDA"""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputSteps:
-    """How hidden states become logits: with h · w a product with a row of the output matrix, b the token's output.bias
-    where the model adds it, and y = (h · w + b) · scale, the logit is y, or cap · tanh(y / cap)."""
-
-    scale: float
-    cap: float | None
-    has_bias: bool
-
-
 class NativeContext(Closing):
     """A llama.cpp context with a unified KV cache. One thread at a time; `close` is idempotent."""
 
@@ -145,14 +135,18 @@ class NativeContext(Closing):
         return self._row_size
 
     @property
-    def output_steps(self) -> OutputSteps:
-        """What follows the product with the output matrix. Raises PlanError for a context whose rows are logits."""
+    def output_steps(self) -> tuple[float, float | None, bool]:
+        """(scale, cap, whether there is a bias): with h · w a product with a row of the output matrix, b the token's
+        output.bias where the model adds it, and y = (h · w + b) · scale, the logit is y, or cap · tanh(y / cap).
+
+        Raises PlanError for a context whose rows are logits.
+        """
         facts = described(self.handle)
         if not facts.hidden_only:
             raise PlanError("output_steps: rows of this context are logits")
         # with a cap, C's scale includes the 1 / cap inside tanh
         scale = float(np.float32(facts.scale * (facts.cap or 1.0)))
-        return OutputSteps(scale, facts.cap or None, bool(facts.has_bias))
+        return scale, facts.cap or None, bool(facts.has_bias)
 
     def set_label_tokens(self, tokens: Int32Array) -> None:
         """Add to the rows of a hidden-only context the values that exact scorings need.

@@ -46,9 +46,8 @@ class ChatRefusalError(ConfigError):
 class ChatLimitError(ConfigError):
     """A template exceeds a limit."""
 
-
-class _TooMuchError(SecurityError):
-    """The same inside Jinja2."""
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the model's chat template {what}, more than any template may")
 
 
 class _Concatenation(NodeTransformer):
@@ -95,7 +94,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         """Jinja2's hook for operators: texts and lists can only be added, up to a size."""
         if isinstance(left, int | float) and isinstance(right, int | float):
             if operator == "**" and not (abs(left) <= _MAX_TEXT and abs(right) <= _MAX_POWER):
-                raise _TooMuchError("raises a number to a large power")
+                raise ChatLimitError("raises a number to a large power")
         elif operator != "+":
             raise SecurityError(f"the operator {operator} is for numbers only")
         elif hasattr(left, "__len__") and hasattr(right, "__len__"):
@@ -128,12 +127,10 @@ def render_template(template: str, values: Mapping[str, Any]) -> str:
             for part in compiled.generate(values):
                 n_characters += len(part)
                 if n_characters > _MAX_TEXT:
-                    raise _TooMuchError(f"writes more than {_MAX_TEXT} characters")
+                    raise ChatLimitError(f"writes more than {_MAX_TEXT} characters")
                 parts.append(part)
-    except ChatRefusalError:
+    except (ChatRefusalError, ChatLimitError):
         raise
-    except _TooMuchError as e:
-        raise ChatLimitError(f"the model's chat template {e}, more than any template may") from None
     except Exception as e:  # a template fails in all the ways in which Python code fails
         raise ConfigError(f"the model's chat template fails: {type(e).__name__}: {_words(e)}") from None
     return "".join(parts)
@@ -167,7 +164,7 @@ def _bounded_steps() -> Iterator[None]:
         nonlocal n_left
         n_left -= 1
         if n_left < 0:
-            raise _TooMuchError(f"takes more than {_MAX_STEPS} steps")
+            raise ChatLimitError(f"takes more than {_MAX_STEPS} steps")
         return trace
 
     before = sys.gettrace()
@@ -189,7 +186,7 @@ def _raise(message: object = "") -> None:
 def _check_size(size: int) -> None:
     """Refuse a text with too many characters, or a list with too many elements."""
     if size > _MAX_TEXT:
-        raise _TooMuchError(f"builds a text or list of more than {_MAX_TEXT}")
+        raise ChatLimitError(f"builds a text or list of more than {_MAX_TEXT}")
 
 
 def _measured(value: Any) -> Any:
@@ -225,5 +222,5 @@ def _replace(text: str, old: str, new: str, count: int = -1) -> str:
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     """The filter `tojson` of transformers: no HTML escapes, other scripts unchanged."""
     if indent is not None and not 0 <= indent <= _MAX_INDENT:
-        raise _TooMuchError(f"indents by {indent}")
+        raise ChatLimitError(f"indents by {indent}")
     return json.dumps(_measured(value), ensure_ascii=ensure_ascii, indent=indent, **options)

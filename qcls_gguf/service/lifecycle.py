@@ -119,8 +119,7 @@ class Lifecycle:
             opening = Classifier.from_config(config, offline=self.offline, on_step=self.on_step, on_load=self.on_load)
             classifier = undo.enter_context(opening)
             ledger = Ledger(self.on_step)
-            cost = classifier.measure_turns()
-            ledger.step("measure turns", f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more")
+            ledger.step("measure turns", f"a decode costs as much as {classifier.measure_turns():.0f} tokens more")
             asker = QuestionAsker(classifier)
             undo.pop_all()
         for mistake in classifier.warnings:

@@ -13,8 +13,9 @@ from oracle import decode_sequence
 from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf.errors import DecodeError, ModelError
-from qcls_gguf.native import NativeContext, NativeModel, measure_context
+from qcls_gguf.native import NativeContext, NativeModel
 from qcls_gguf.native.abi import SIGNATURES, Error, Status
+from qcls_gguf.native.context import measure_context
 from qcls_gguf.native.library import library
 
 N_CYCLES = 20

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qcls_gguf import Classifier
-from qcls_gguf.engine.engine import DecodeResult, Engine
+from qcls_gguf.engine.engine import Engine
 from qcls_gguf.plan.decodes import DecodeInput, Root, TokenTree
 
 Float32Array = npt.NDArray[np.float32]
@@ -19,7 +19,7 @@ def hidden_states(classifier: Classifier, n_tokens: int, n_other: int = 0, *, pr
     held = classifier.held[prompt]
     root = Root(held.holder, len(held.tokens))
     plan = sequence_plan(classifier.engine, root, n_tokens, n_other)
-    return timed_decode(classifier.engine, plan)[0].hidden.copy()
+    return timed_decode(classifier.engine, plan)[0].copy()
 
 
 def sequence_plan(engine: Engine, root: Root, n_tokens: int, n_other: int = 0) -> DecodeInput:
@@ -39,11 +39,11 @@ def sequence_plan(engine: Engine, root: Root, n_tokens: int, n_other: int = 0) -
     return tree.finish()
 
 
-def timed_decode(engine: Engine, plan: DecodeInput) -> tuple[DecodeResult, float]:
-    """Run a decode; its milliseconds do not include the trimming after it."""
+def timed_decode(engine: Engine, plan: DecodeInput) -> tuple[Float32Array, float]:
+    """The rows of a decode; its milliseconds do not include the trimming after it."""
     begun = perf_counter_ns()
-    decoded = engine.decode(plan)
-    return decoded, (perf_counter_ns() - begun) / 1e6 - decoded.trim_us / 1e3
+    rows, _, trim_us = engine.decode(plan)
+    return rows, (perf_counter_ns() - begun) / 1e6 - trim_us / 1e3
 
 
 def largest_difference(rows: Float32Array, reference: Float32Array) -> float:

@@ -125,8 +125,8 @@ def compare_variants(
         plans = {n: sequence_plan(stock, root, n) for n in tokens}
         sizes = []
         for n, plan in plans.items():
-            alone = timed_decode(stock, plan)[0].hidden.copy()
-            beside_other = timed_decode(stock, sequence_plan(stock, root, n, n_other=_N_OTHER))[0].hidden
+            alone = timed_decode(stock, plan)[0].copy()
+            beside_other = timed_decode(stock, sequence_plan(stock, root, n, n_other=_N_OTHER))[0]
             rounding = largest_difference(beside_other, alone)
             sizes.append(
                 SizeSamples(n_tokens=n, rounding=rounding, variants={name: VariantSamples() for name in engines})
@@ -160,8 +160,9 @@ def _round(engines: Mapping[str, Engine], plan: DecodeInput, size: SizeSamples) 
     for turn in range(_N_DISCARDED + _N_COUNTED):
         for name, engine in engines.items():
             before = engine.context.counters().n_cuda_graphs
-            decoded, ms = timed_decode(engine, plan)
-            rows[name] = decoded.hidden  # a view of a buffer that the next turn overwrites; the last turn's stay
+            rows[name], ms = timed_decode(
+                engine, plan
+            )  # a view of a buffer that the next turn overwrites; the last turn's stay
             if turn >= _N_DISCARDED:
                 times[name].append(ms)
                 size.variants[name].n_cuda_graphs += engine.context.counters().n_cuda_graphs - before

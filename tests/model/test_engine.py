@@ -65,7 +65,7 @@ def branch(engine: Engine, prefix: tuple[int, ...], paths: Sequence[Sequence[int
     for end in ends:
         tree.read(end)
     decode = tree.finish(edges=ends)
-    return engine.decode(decode).hidden[decode.rows].copy()
+    return engine.decode(decode)[0][decode.rows].copy()
 
 
 def long_prefix(n: int, seed: int = 0) -> tuple[int, ...]:

@@ -16,32 +16,32 @@ from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.model import files
 from qcls_gguf.model.files import ModelFile, OutputRows
-from qcls_gguf.native.context import OutputSteps
 from qcls_gguf.score.rows import Output
 
 LARGEST = {"": 5e-5, "gelu": 2e-3}
 """Of scores and probabilities. Measured: 6.7e-6; 6.7e-4 with Gemma 4, whose GELUs ggml looks up in a table of F16."""
 GELU = ("phi2", "gemma2", "gemma3n", "gemma4")
 
-NO_STEPS = OutputSteps(1, None, False)
-STEPS: dict[str, tuple[dict[str, Any], OutputSteps]] = {
+Steps = tuple[float, float | None, bool]
+NO_STEPS: Steps = (1, None, False)
+STEPS: dict[str, tuple[dict[str, Any], Steps]] = {
     "qwen3": ({}, NO_STEPS),
     "llama": ({"tied": True, "vocab": "spm", "add_bos": True}, NO_STEPS),
     "lfm2": ({}, NO_STEPS),  # whose rows come back in the order of the plan, though llama.cpp computes them in another
     "qwen35": ({}, NO_STEPS),
-    "qwen2_bias": ({}, OutputSteps(1, None, True)),
-    "phi2": ({}, OutputSteps(1, None, True)),
-    "granite": ({}, OutputSteps(1 / 1.5, None, False)),
-    "granitehybrid": ({}, OutputSteps(1 / 1.5, None, False)),
-    "minicpm": ({"n_embd": 512}, OutputSteps(1 / 1.5, None, False)),
-    "minicpm_old": ({"n_embd": 512}, OutputSteps(2, None, False)),
-    "minicpm3": ({"n_embd": 512}, OutputSteps(0.5, None, False)),
-    "command-r": ({}, OutputSteps(0.5, None, False)),
-    "cohere2": ({}, OutputSteps(0.5, None, False)),
-    "gemma2": ({}, OutputSteps(1, 3, False)),
-    "gemma3n": ({}, OutputSteps(1, 30, False)),
-    "gemma4": ({}, OutputSteps(1, 3, False)),
-    "grok": ({}, OutputSteps(0.5, 3, False)),
+    "qwen2_bias": ({}, (1, None, True)),
+    "phi2": ({}, (1, None, True)),
+    "granite": ({}, (1 / 1.5, None, False)),
+    "granitehybrid": ({}, (1 / 1.5, None, False)),
+    "minicpm": ({"n_embd": 512}, (1 / 1.5, None, False)),
+    "minicpm_old": ({"n_embd": 512}, (2, None, False)),
+    "minicpm3": ({"n_embd": 512}, (0.5, None, False)),
+    "command-r": ({}, (0.5, None, False)),
+    "cohere2": ({}, (0.5, None, False)),
+    "gemma2": ({}, (1, 3, False)),
+    "gemma3n": ({}, (1, 30, False)),
+    "gemma4": ({}, (1, 3, False)),
+    "grok": ({}, (0.5, 3, False)),
 }
 TEMPLATES = (
     "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:",
@@ -83,9 +83,9 @@ def test_all_scorings_are_those_of_stock_logits(
     path = make_model(name, **options)
     largest = LARGEST["gelu" if name in GELU else ""]
     classifier = open_classifier(path, PROMPTS, max_batch=len(QUERIES), n_batch=400, **EXACT)
-    found = classifier.engine.context.output_steps
-    assert (found.cap, found.has_bias) == (tail.cap, tail.has_bias)
-    assert found.scale == pytest.approx(tail.scale, rel=1e-6)
+    scale, *others = classifier.engine.context.output_steps
+    assert others == [*tail[1:]]
+    assert scale == pytest.approx(tail[0], rel=1e-6)
     results = classifier.classify_batch(QUERIES)
     with Oracle(path, **EXACT) as oracle:
         for query, result in zip(QUERIES, results, strict=True):
@@ -137,12 +137,12 @@ def test_rows_of_the_whole_vocabulary(
     path = make_model(name, head_type=head_type)
     tokens, labels = range(40, 64), np.array([3, 70, 256, 551], np.int32)
     context = open_context(path, **EXACT)
-    vocabulary, found = range(context.model.facts.n_vocab), context.output_steps
+    vocabulary, (scale, cap, has_bias) = range(context.model.facts.n_vocab), context.output_steps
     hidden = decode_sequence(context, tokens)
     both = decode_sequence(open_context(path, **EXACT, label_tokens=labels), tokens)
     logits = decode_sequence(open_context(path, **EXACT, hidden_only=False), tokens).astype(np.float64)
     head = OutputRows(ModelFile.read(path))
-    output = Output(scale=found.scale, cap=found.cap, bias=head.biases(vocabulary) if found.has_bias else None)
+    output = Output(scale=scale, cap=cap, bias=head.biases(vocabulary) if has_bias else None)
     mine = hidden @ output.scaled(np.stack(list(head.of(vocabulary).values()))).T
     if finish := output.finish(vocabulary):
         finish(mine)

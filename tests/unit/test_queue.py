@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from waiting import occupied, until
 
-from qcls_gguf.core.queue import Executor, Job, TurnCost
+from qcls_gguf.core.queue import Executor, Job, fixed_tokens, pays_to_join
 from qcls_gguf.errors import BusyError, DeadlineError, DecodeError, PlanError, QclsError
 
 Answer = Future[list[str]]
@@ -277,20 +277,20 @@ def test_event_loops_get_their_answers_beside_threads(asked: Asked) -> None:
     assert not any(text in turn for turn in asked.turns for text in ("gone", "late"))
 
 
-def waiting(cost: TurnCost, n_calls: int, n_tokens: int, first: int) -> float:
+def waiting(fixed: float, n_calls: int, n_tokens: int, first: int) -> float:
     """The waiting of all calls, in tokens, where the first `first` of them share a decode and the others do not."""
-    first_ends = cost.fixed_tokens + first * n_tokens
-    behind = [first_ends + (n + 1) * (cost.fixed_tokens + n_tokens) for n in range(n_calls - first)]
+    first_ends = fixed + first * n_tokens
+    behind = [first_ends + (n + 1) * (fixed + n_tokens) for n in range(n_calls - first)]
     return first * first_ends + sum(behind)
 
 
 @pytest.mark.parametrize("fixed", [0.0, 3.0, 20.0, 26.0, 60.0, 500.0])  # 26: all wait equally long
 @pytest.mark.parametrize("n_calls", [2, 3, 5, 12])
 def test_a_call_joins_where_all_wait_less_for_it(fixed: float, n_calls: int) -> None:
-    cost, n_tokens = TurnCost(fixed), 26
+    n_tokens = 26
     for in_turn in range(1, n_calls):
-        apart, joined = (waiting(cost, n_calls, n_tokens, n) for n in (in_turn, in_turn + 1))
-        assert cost.pays(in_turn, n_tokens, n_calls - in_turn) == (joined <= apart)
+        apart, joined = (waiting(fixed, n_calls, n_tokens, n) for n in (in_turn, in_turn + 1))
+        assert pays_to_join(fixed, in_turn, n_tokens, n_calls - in_turn) == (joined <= apart)
 
 
 @pytest.mark.parametrize(
@@ -298,4 +298,4 @@ def test_a_call_joins_where_all_wait_less_for_it(fixed: float, n_calls: int) -> 
 )
 def test_the_fixed_part_is_where_the_line_of_two_decodes_begins(many: tuple[int, float], fixed: float) -> None:
     """Of a decode of 10 tokens in 2 ms and another; where more tokens take no longer, sharing always pays."""
-    assert TurnCost.through((10, 2.0), many).fixed_tokens == pytest.approx(fixed)
+    assert fixed_tokens((10, 2.0), many) == pytest.approx(fixed)
