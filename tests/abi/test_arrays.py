@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import OpenContext
 from oracle import Float32Array, decode_sequence
 
@@ -79,17 +80,14 @@ def test_rows_of_another_shape(context: NativeContext) -> None:
     assert not rows.any()
 
 
-@pytest.mark.parametrize(
-    ("name", "index", "values"),
-    [
-        ("token", 0, (-1, 1 << 20, np.iinfo(np.int32).min)),
-        ("pos", 0, (-1,)),
-        ("seq_id", 1, (-1, 8, 1 << 12, np.iinfo(np.int32).max)),
-        ("seq_offset", 0, (-1,)),
-        ("seq_offset", 1, (0, 1 << 30, 64)),
-        ("seq_offset", 2, (1,)),
-        ("seq_offset", 4, (5, -1, 3)),
-    ],
+@cases(
+    ("token", 0, (-1, 1 << 20, np.iinfo(np.int32).min)),
+    ("pos", 0, (-1,)),
+    ("seq_id", 1, (-1, 8, 1 << 12, np.iinfo(np.int32).max)),
+    ("seq_offset", 0, (-1,)),
+    ("seq_offset", 1, (0, 1 << 30, 64)),
+    ("seq_offset", 2, (1,)),
+    ("seq_offset", 4, (5, -1, 3)),
 )
 def test_ids_out_of_range(name: str, index: int, values: tuple[int, ...], context: NativeContext) -> None:
     array = good_plan(context)[name]
@@ -273,10 +271,7 @@ def test_whatever_else_is_asked_waits_for_work_in_flight(call: str, context: Nat
     assert (decode_good(context)[[1, 3]] == before).all()
 
 
-@pytest.mark.parametrize(
-    ("src", "dst", "start"),
-    [(-1, 0, 0), (0, -1, 0), (0, 8, 0), (8, 0, 0), (0, 1, -1), (0, 1 << 32, 0), (0, -(1 << 32), 0)],
-)
+@cases((-1, 0, 0), (0, -1, 0), (0, 8, 0), (8, 0, 0), (0, 1, -1), (0, 1 << 32, 0), (0, -(1 << 32), 0))
 def test_sharing_out_of_range(src: int, dst: int, start: int, context: NativeContext) -> None:
     with pytest.raises(PlanError, match=r"seq_share|32 bits"):
         context.share(src, dst, start, 4)

@@ -12,6 +12,7 @@ from typing import Any
 
 import gguf
 import pytest
+from cases import cases
 from conftest import SIZES, MakeModel, RunPython
 from gguf_parts import finish
 from random_models import write_model
@@ -41,13 +42,10 @@ def test_without_a_gpu_weights_stay_as_the_file_has_them(
         assert model.facts.n_lane_ordered == 0
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"weight_order": 3}, b"weight_order 3: 0, 1 or 2"),
-        ({"n_gpu_layers": 1, "n_gpus": 2, "without_weights": 1}, b"share is NULL"),
-        ({"path": None}, b"path is NULL"),
-    ],
+@cases(
+    ({"weight_order": 3}, b"weight_order 3: 0, 1 or 2"),
+    ({"n_gpu_layers": 1, "n_gpus": 2, "without_weights": 1}, b"share is NULL"),
+    ({"path": None}, b"path is NULL"),
 )
 def test_parameters_out_of_range_are_named(wrong: dict[str, Any], message: bytes, make_model: MakeModel) -> None:
     error, handle = Error(), c_void_p()
@@ -80,13 +78,10 @@ def test_a_message_cannot_move_the_cursor(tmp_path: Path) -> None:
 INSIDE = re.compile(r"GGML_ASSERT|\.cpp:|\b(?:llama|ggml|gguf)_\w+:")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"pre": "fashion-2"}, "does not know the pre-tokenizer 'fashion-2': install a newer"),
-        ({"tokenizer": "fashion"}, "does not know the tokenizer 'fashion': install a newer"),
-        ({"twice": True}, "the vocabulary has the same token twice (tokenizer.ggml.tokens): fetch or convert"),
-    ],
+@cases(
+    ({"pre": "fashion-2"}, "does not know the pre-tokenizer 'fashion-2': install a newer"),
+    ({"tokenizer": "fashion"}, "does not know the tokenizer 'fashion': install a newer"),
+    ({"twice": True}, "the vocabulary has the same token twice (tokenizer.ggml.tokens): fetch or convert"),
 )
 def test_what_llama_cpp_refuses_is_said_with_a_remedy(
     options: dict[str, Any], said: str, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -107,17 +102,14 @@ def test_a_cache_type_that_does_not_fit_the_heads(make_model: MakeModel) -> None
         NativeContext(model, **SIZES, kv_type="q8_0", flash_attn=True)
 
 
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        ('/a/b/llama-x.cpp:12: GGML_ASSERT(n > 0 && "m") failed', 'a check of its own fails (n > 0 && "m")'),
-        ("ggml.c:7: fatal error", "fatal error"),
-        ("no: llama_model_load: error loading model: odd\nllama_f: failed to load model", "no: odd"),
-        ("no: llama_model_load: error loading model: odd; llama_f: failed to load model", "no: odd"),
-        ("V cache quantization requires flash_attn", "runtime.kv_type needs flash attention: set runtime.flash_attn"),
-        ("quantized V cache was requested, but this requires Flash Attention", "runtime.kv_type needs flash attention"),
-        ("all is said: in plain words", "all is said: in plain words"),
-    ],
+@cases(
+    ('/a/b/llama-x.cpp:12: GGML_ASSERT(n > 0 && "m") failed', 'a check of its own fails (n > 0 && "m")'),
+    ("ggml.c:7: fatal error", "fatal error"),
+    ("no: llama_model_load: error loading model: odd\nllama_f: failed to load model", "no: odd"),
+    ("no: llama_model_load: error loading model: odd; llama_f: failed to load model", "no: odd"),
+    ("V cache quantization requires flash_attn", "runtime.kv_type needs flash attention: set runtime.flash_attn"),
+    ("quantized V cache was requested, but this requires Flash Attention", "runtime.kv_type needs flash attention"),
+    ("all is said: in plain words", "all is said: in plain words"),
 )
 def test_words_of_the_inside_are_left_out(message: str, said: str) -> None:
     assert said in with_remedy(message)

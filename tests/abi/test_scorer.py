@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,17 +192,14 @@ def layout(**changed: list[int]) -> dict[str, Any]:
     return {name: np.array(values, np.int32) for name, values in arrays.items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("node_start", [1, 2, 4]),
-        ("node_start", [0, 2, 2]),
-        ("node_start", [0, 3, 1]),
-        ("label_start", [0, 1, 4]),
-        ("label_start", [0, 0, 3]),
-        ("label_edge", [0, 1, 4]),
-        ("label_edge", [0, -1, 3]),
-    ],
+@cases(
+    ("node_start", [1, 2, 4]),
+    ("node_start", [0, 2, 2]),
+    ("node_start", [0, 3, 1]),
+    ("label_start", [0, 1, 4]),
+    ("label_start", [0, 0, 3]),
+    ("label_edge", [0, 1, 4]),
+    ("label_edge", [0, -1, 3]),
 )
 def test_a_layout_that_does_not_fit_is_refused(name: str, values: list[int]) -> None:
     trie_arrays(**layout())

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import SIZES, MakeModel, OpenContext
 from oracle import Float32Array, decode_sequence
 
@@ -32,21 +33,18 @@ def open_with(model: NativeModel, params: abi.Struct) -> tuple[int, str]:
     return status, error.message.decode()
 
 
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ({"flash_attn": 3}, "flash_attn is 3"),
-        ({"kv_type": b"q3_x"}, "kv_type is q3_x"),
-        ({"n_label_tokens": -1, "hidden_only": 1}, "negative length: -1"),
-        ({"n_label_tokens": 1, "hidden_only": 1}, "label tokens is NULL"),
-        ({"n_batch": 7}, "n_batch is 7: it must be between n_seq_max and n_ctx"),
-        ({"n_seq_max": 0}, "n_seq_max is 0"),
-        ({"n_seq_max": 4097, "n_ctx": 8192, "n_batch": 8192}, "n_seq_max is 4097: it must be between 1 and 4096"),
-        ({"n_outputs_max": 7}, "n_outputs_max is 7"),
-        ({"n_ctx": 0}, "n_ctx is 0"),
-        ({"n_threads": 0}, "n_threads is 0"),
-        ({"n_threads": 513}, "n_threads is 513"),
-    ],
+@cases(
+    ({"flash_attn": 3}, "flash_attn is 3"),
+    ({"kv_type": b"q3_x"}, "kv_type is q3_x"),
+    ({"n_label_tokens": -1, "hidden_only": 1}, "negative length: -1"),
+    ({"n_label_tokens": 1, "hidden_only": 1}, "label tokens is NULL"),
+    ({"n_batch": 7}, "n_batch is 7: it must be between n_seq_max and n_ctx"),
+    ({"n_seq_max": 0}, "n_seq_max is 0"),
+    ({"n_seq_max": 4097, "n_ctx": 8192, "n_batch": 8192}, "n_seq_max is 4097: it must be between 1 and 4096"),
+    ({"n_outputs_max": 7}, "n_outputs_max is 7"),
+    ({"n_ctx": 0}, "n_ctx is 0"),
+    ({"n_threads": 0}, "n_threads is 0"),
+    ({"n_threads": 513}, "n_threads is 513"),
 )
 def test_members_out_of_range_are_named(members: dict[str, Any], message: str, model: NativeModel) -> None:
     status, found = open_with(model, abi.ContextParams(**{**SIZES, **members}))
@@ -86,13 +84,10 @@ def plan_of_one(context: NativeContext) -> tuple[abi.Struct, list[np.ndarray[Any
     return abi.Plan(n_tokens=1, n_seq_ids=1, n_rows=1, **pointers), arrays
 
 
-@pytest.mark.parametrize(
-    ("member", "value"),
-    [
-        *((member, value) for member in ("n_tokens", "n_rows") for value in ((1 << 32) + 1, -1)),
-        *(("n_seq_ids", 0), ("n_seq_ids", -1), ("n_trim", 1)),
-        *((member, None) for member in ("token", "pos", "seq_offset", "seq_id", "output")),
-    ],
+@cases(
+    *((member, value) for member in ("n_tokens", "n_rows") for value in ((1 << 32) + 1, -1)),
+    *(("n_seq_ids", 0), ("n_seq_ids", -1), ("n_trim", 1)),
+    *((member, None) for member in ("token", "pos", "seq_offset", "seq_id", "output")),
 )
 def test_plans_that_do_not_fit(member: str, value: int | None, context: NativeContext) -> None:
     plan, arrays = plan_of_one(context)
@@ -221,17 +216,14 @@ def test_a_room_for_rows_of_the_former_size_is_refused(context: NativeContext) -
         context.decode(one, zero, np.arange(2, dtype=np.int32), zero, np.ones(1, np.bool_), rows)
 
 
-@pytest.mark.parametrize(
-    ("refused", "message"),
-    [
-        (label_tokens(3, -1), "label token -1"),
-        (label_tokens(1 << 20), "label token 1048576"),
-        (label_tokens(3, np.iinfo(np.int32).max), "label token 2147483647"),
-        (np.zeros(1 << 16, np.int32), "number of label tokens is 65536"),
-        (np.array([3], np.int64), "int32"),
-        (label_tokens(3, 4, 5, 6)[::2], "contiguous"),
-        (label_tokens(3)[None], "1 dimensions"),
-    ],
+@cases(
+    (label_tokens(3, -1), "label token -1"),
+    (label_tokens(1 << 20), "label token 1048576"),
+    (label_tokens(3, np.iinfo(np.int32).max), "label token 2147483647"),
+    (np.zeros(1 << 16, np.int32), "number of label tokens is 65536"),
+    (np.array([3], np.int64), "int32"),
+    (label_tokens(3, 4, 5, 6)[::2], "contiguous"),
+    (label_tokens(3)[None], "1 dimensions"),
 )
 def test_refused_tokens_leave_the_context_as_it_was(refused: Any, message: str, context: NativeContext) -> None:
     for before in (NONE, label_tokens(3, 9)):

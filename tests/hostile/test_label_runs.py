@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import cases
 from commands import run, tiny_rows, write_rows
 from hostile_rows import Row
 from labelled_tables import CLOSE, CONFIG, label_command, outputs, query_log
@@ -187,12 +188,9 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_BYTES, _MOST_BYTES))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "init --out",
-        *(pytest.param(name, id=f"{name}, too", marks=pytest.mark.hostile) for name in COMMANDS),  # seconds each
-    ],
+@cases(
+    "init --out",
+    *(pytest.param(name, id=f"{name}, too", marks=pytest.mark.hostile) for name in COMMANDS),  # seconds each
 )
 def test_a_command_whose_file_does_not_fit(name: str, row: Row, tmp_path: Path) -> None:
     row.name, row.n = f"full disk: {name}", 1

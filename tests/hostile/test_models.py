@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import MakeModel, WriteConfig
 from gguf_parts import put_together, take_apart
 from hostile_rows import ODD, Row, mutated, sizes
@@ -174,13 +175,10 @@ def test_old_files_go(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == N_KEPT
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], "the file is damaged"),
-        ("no cells", "the saved cells do not fit this context"),
-        ("", "there are no saved cells"),
-    ],
+@cases(
+    (lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], "the file is damaged"),
+    ("no cells", "the saved cells do not fit this context"),
+    ("", "there are no saved cells"),
 )
 def test_damaged_cells_are_named_and_computed_anew(
     change: Callable[[bytes], bytes] | str, message: str, prefix_files: Path, start: Answers

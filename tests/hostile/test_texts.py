@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cases import cases
 from commands import run
 from hostile_rows import ODD, Row, mutated, sizes
 from waiting import occupied
@@ -210,19 +211,16 @@ def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier
     assert min(row.kinds["answered"], row.kinds["refused"]) > row.n // 10
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ("红" * 1_000_000, "the query has 1000000 characters, more than 2048 bytes, 32 for each of"),
-        ("红" * 700, "the query has 2100 bytes, more than 2048 bytes, 32 for each of"),
-        (" " * 2049, "the query has 2049 characters, more than"),
-        (b"red", "a query is text, not bytes: b'red'"),
-        (None, "the query is missing: None is no text"),
-        (float("nan"), "the query is missing: nan is no text"),
-        (["red"], "a query is text, not list"),
-        ("\udc80", "character 0 of the query is not valid Unicode"),
-        ("red \ud800", "character 4 of the query is not valid Unicode"),
-    ],
+@cases(
+    ("红" * 1_000_000, "the query has 1000000 characters, more than 2048 bytes, 32 for each of"),
+    ("红" * 700, "the query has 2100 bytes, more than 2048 bytes, 32 for each of"),
+    (" " * 2049, "the query has 2049 characters, more than"),
+    (b"red", "a query is text, not bytes: b'red'"),
+    (None, "the query is missing: None is no text"),
+    (float("nan"), "the query is missing: nan is no text"),
+    (["red"], "a query is text, not list"),
+    ("\udc80", "character 0 of the query is not valid Unicode"),
+    ("red \ud800", "character 4 of the query is not valid Unicode"),
 )
 def test_what_is_no_query_is_refused_before_it_waits_for_its_turn(
     query: Any, message: str, classifier: Classifier

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from cases import cases
 from commands import ROOT, invoked, printed, refused, tiny_rows, write_rows
 from conftest import WriteConfig
 from evaluations import TEMPLATE, evaluated
@@ -165,13 +166,10 @@ def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
     assert not (tmp_path / "fits.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"names": ("colours",)}, "`prompt` colours: is no prompt of the configuration, did you mean colour?"),
-        ({"n_folds": 7}, "rows.jsonl: prompt audience: has 60 labelled rows, 7 folds need 70: label more"),
-        ({"temperature": 2}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
-    ],
+@cases(
+    ({"names": ("colours",)}, "`prompt` colours: is no prompt of the configuration, did you mean colour?"),
+    ({"n_folds": 7}, "rows.jsonl: prompt audience: has 60 labelled rows, 7 folds need 70: label more"),
+    ({"temperature": 2}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
 )
 def test_refusals_come_before_the_model_is_loaded(
     change: dict[str, Any], words: str, data: Path, fashion: Path

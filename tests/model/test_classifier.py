@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 import pytest
+from cases import cases
 from commands import ROOT, tiny_rows
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
@@ -39,9 +40,10 @@ def classifier(open_classifier: OpenClassifier) -> Classifier:
     return open_classifier("qwen3", PROMPTS)
 
 
-@pytest.mark.parametrize(
-    ("prompts", "options", "is_shared"),
-    [(SHARED, {}, True), (SHARED, {"max_batch": 1}, False), (PROMPTS, {}, False)],
+@cases(
+    (SHARED, {}, True),
+    (SHARED, {"max_batch": 1}, False),
+    (PROMPTS, {}, False),
     ids=["shared", "one at a time", "prefixes of their own"],
 )
 def test_threads_that_wait_share_a_decode_where_that_pays(

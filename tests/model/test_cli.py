@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from commands import COMMAND
 from conftest import MakeModel
 
@@ -50,10 +51,7 @@ def test_a_table_shows_winners_and_stages_and_escapes_what_could_move_the_cursor
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize(
-    ("query", "mode", "answer"),
-    [("jeans", 0, "jeans\tnone\n"), ("孕妇牛仔裤", 1, "jeans\tpregnant\n"), ("孕妇牛仔裤", 0, "")],
-)
+@cases(("jeans", 0, "jeans\tnone\n"), ("孕妇牛仔裤", 1, "jeans\tpregnant\n"), ("孕妇牛仔裤", 0, ""))
 def test_arguments_are_utf_8_or_refused(query: str, mode: int, answer: str) -> None:
     """The C locale without what Python makes of it stands for others than UTF-8, which a system may lack."""
     plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": f"{mode}", "PYTHONCOERCECLOCALE": "0"}
@@ -136,11 +134,10 @@ def test_closed_streams_end_nothing(arguments: str) -> None:
     assert len(objects(done.stdout)) == ("--query" in arguments)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [*(f"run --quiet --query x --format {name}" for name in ("table", "jsonl", "json")), "models", "schema",
-     "--help", "--version"],
-)  # fmt: skip
+@cases(
+    *(f"run --quiet --query x --format {name}" for name in ("table", "jsonl", "json")),
+    *("models", "schema", "--help", "--version"),
+)
 @pytest.mark.parametrize(("to", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
 def test_a_lost_output_is_one_line_and_a_failure(words: str, to: str, why: str) -> None:
     command = f"{COMMAND} {words} {to}"

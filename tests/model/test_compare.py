@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
+from cases import cases
 from commands import printed
 from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
@@ -245,14 +246,11 @@ def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeM
     assert "its weights are the same file, by sha256" in method["note"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "fault", "reason"),
-    [
-        ("ollama", {"version": "0.11.4"}, "Ollama 0.11.4 has no log-probabilities: they need 0.12.11 or newer"),
-        ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
-        ("ollama", {"model_name": "other:latest"}, "`ollama_model` tiny: the server has other:latest"),
-        ("llama-server", {}, "no usable server: GET http://127.0.0.1"),
-    ],
+@cases(
+    ("ollama", {"version": "0.11.4"}, "Ollama 0.11.4 has no log-probabilities: they need 0.12.11 or newer"),
+    ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
+    ("ollama", {"model_name": "other:latest"}, "`ollama_model` tiny: the server has other:latest"),
+    ("llama-server", {}, "no usable server: GET http://127.0.0.1"),
 )
 def test_an_ollama_that_cannot_be_compared_is_absent(
     kind: Any, fault: dict[str, str], reason: str, make_model: MakeModel, compare_here: Compare
@@ -269,18 +267,15 @@ def test_an_address_of_a_server_has_a_scheme_a_host_and_a_port_that_can_be(url: 
         Connection(url, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ({"status": 500, "body": b'{"error": {"message": "loading"}}'}, "HTTP 500: .*loading"),
-        ({"body": b"<html>"}, "the answer is not JSON"),
-        ({"body": b"[" * 100_000}, "the answer is not JSON"),
-        ({"body": b"9" * 4301}, "the answer is not JSON"),
-        ({"body": b"\xff\xfe\x00"}, "the answer is not JSON"),
-        ({"body": b"{}"}, "answer has no (completion_probabilities|logprobs)"),
-        ({"body": b'{"logprobs": [{}], "completion_probabilities": [{}]}'}, "with top_logprobs"),
-        ({"delay_s": 0.4}, "no answer within 0.2 s"),
-    ],
+@cases(
+    ({"status": 500, "body": b'{"error": {"message": "loading"}}'}, "HTTP 500: .*loading"),
+    ({"body": b"<html>"}, "the answer is not JSON"),
+    ({"body": b"[" * 100_000}, "the answer is not JSON"),
+    ({"body": b"9" * 4301}, "the answer is not JSON"),
+    ({"body": b"\xff\xfe\x00"}, "the answer is not JSON"),
+    ({"body": b"{}"}, "answer has no (completion_probabilities|logprobs)"),
+    ({"body": b'{"logprobs": [{}], "completion_probabilities": [{}]}'}, "with top_logprobs"),
+    ({"delay_s": 0.4}, "no answer within 0.2 s"),
 )
 def test_a_server_that_fails_is_listed(
     fault: dict[str, Any], message: str, server: PeerServer, compare_here: Compare, monkeypatch: pytest.MonkeyPatch

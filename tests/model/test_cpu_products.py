@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import MakeModel, OpenContext
 from oracle import Float32Array, decode_sequence, random_tokens
 
@@ -46,10 +47,7 @@ def layouts_of(path: Path, use: str, caplog: pytest.LogCaptureFixture) -> tuple[
         return NativeModel(path), "CPU_QCLS model buffer" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("arch", "weight_type"),
-    [*(("qwen3", name) for name in TYPES), *(("qwen3moe", name) for name in ("Q8_0", "Q4_1", "Q4_K", "Q6_K"))],
-)
+@cases(*(("qwen3", name) for name in TYPES), *(("qwen3moe", name) for name in ("Q8_0", "Q4_1", "Q4_K", "Q6_K")))
 def test_near_llama_cpp_and_equal_in_every_decode(
     arch: str, weight_type: str, make_model: MakeModel, open_context: OpenContext, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from conftest import MakeModel, RunPython, WriteConfig
 from oracle import PromptSpec
 
@@ -59,20 +60,17 @@ def most_taken(classifier: Classifier) -> ContextMemory:
     return ContextMemory(cache_bytes=taken.cache_bytes, compute_bytes=max(taken.compute_bytes, n_opening))
 
 
-@pytest.mark.parametrize(
-    ("name", "prompts", "runtime"),
-    [
-        ("qwen3", [COLOUR, KIND], {}),
-        ("qwen3", MANY, {}),
-        ("qwen3", JOINT, {"max_query_tokens": 400, "max_batch": 9}),
-        ("qwen3", [COLOUR, EXACT], {}),
-        ("qwen3", [COLOUR, KIND], {"kv_type": "f32", "flash_attn": True}),
-        ("qwen3", [COLOUR, KIND], {"kv_type": "q4_0", "max_query_tokens": 300}),
-        ("gemma3", [COLOUR, KIND], {}),
-        ("qwen35", MANY, {"max_batch": 1}),
-        ("falcon-h1", [COLOUR, KIND], {"max_batch": 16}),
-        ("kimi-linear", [COLOUR, KIND], {}),
-    ],
+@cases(
+    ("qwen3", [COLOUR, KIND], {}),
+    ("qwen3", MANY, {}),
+    ("qwen3", JOINT, {"max_query_tokens": 400, "max_batch": 9}),
+    ("qwen3", [COLOUR, EXACT], {}),
+    ("qwen3", [COLOUR, KIND], {"kv_type": "f32", "flash_attn": True}),
+    ("qwen3", [COLOUR, KIND], {"kv_type": "q4_0", "max_query_tokens": 300}),
+    ("gemma3", [COLOUR, KIND], {}),
+    ("qwen35", MANY, {"max_batch": 1}),
+    ("falcon-h1", [COLOUR, KIND], {"max_batch": 16}),
+    ("kimi-linear", [COLOUR, KIND], {}),
 )
 def test_what_is_measured_is_what_a_context_takes(
     name: str, prompts: list[PromptSpec], runtime: dict[str, Any], make_model: MakeModel, write_config: WriteConfig

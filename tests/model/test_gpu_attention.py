@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import MakeModel, OpenClassifier, OpenContext, RunPython, WriteConfig, sees_cuda_gpu
 from oracle import (
     BRANCHING,
@@ -44,18 +45,15 @@ def test_random_decodes_and_evictions(
         assert_alike(found, wanted)
 
 
-@pytest.mark.parametrize(
-    ("name", "model_options", "options", "why"),
-    [
-        ("qwen3", {"heads": (40, 5, 5)}, {}, "the GPU has no such attention for heads of this size"),
-        ("qwen3", {"heads": (256, 2, 1)}, {}, "the GPU has no such attention for heads of this size"),
-        ("qwen3", {}, {"kv_type": "f32"}, "the cache is not F16, which it must be on a GPU"),
-        ("qwen3", {}, {"kv_type": "q8_0"}, "the cache is neither F16 nor F32"),
-        ("qwen3", {}, {"flash_attn": True}, "another kind of attention was asked for"),
-        ("qwen3", {}, {"flash_attn": False}, "another kind of attention was asked for"),
-        ("gemma3", {}, {}, "the model has sliding windows, which such attention on a GPU does not know"),
-        ("falcon-h1", {}, {}, "the model has recurrent layers, and is on a GPU"),
-    ],
+@cases(
+    ("qwen3", {"heads": (40, 5, 5)}, {}, "the GPU has no such attention for heads of this size"),
+    ("qwen3", {"heads": (256, 2, 1)}, {}, "the GPU has no such attention for heads of this size"),
+    ("qwen3", {}, {"kv_type": "f32"}, "the cache is not F16, which it must be on a GPU"),
+    ("qwen3", {}, {"kv_type": "q8_0"}, "the cache is neither F16 nor F32"),
+    ("qwen3", {}, {"flash_attn": True}, "another kind of attention was asked for"),
+    ("qwen3", {}, {"flash_attn": False}, "another kind of attention was asked for"),
+    ("gemma3", {}, {}, "the model has sliding windows, which such attention on a GPU does not know"),
+    ("falcon-h1", {}, {}, "the model has recurrent layers, and is on a GPU"),
     ids=str,
 )
 def test_what_cannot_have_it_says_why(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
 from oracle import Oracle, PromptSpec, decode_sequence, softmax
 from oracle_prompts import EXACT
@@ -126,10 +127,7 @@ def test_an_audit_answers_as_the_fast_scoring_does_and_adds_the_exact_ones(write
                 assert 0 < after.audit.label_mass <= 1
 
 
-@pytest.mark.parametrize(
-    ("name", "head_type"),
-    [("qwen3", "Q8_0"), ("qwen3", "Q4_K"), *((name, kind) for name in ("phi2", "grok") for kind in ("F32", "Q6_K"))],
-)
+@cases(("qwen3", "Q8_0"), ("qwen3", "Q4_K"), *((name, kind) for name in ("phi2", "grok") for kind in ("F32", "Q6_K")))
 def test_rows_of_the_whole_vocabulary(
     name: str, head_type: str, make_model: MakeModel, open_context: OpenContext
 ) -> None:

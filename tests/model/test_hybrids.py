@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig, sees_cuda_gpu
 from oracle import Oracle, PromptSpec, decode_sequence
 from oracle_prompts import EXACT, QUERIES, compared, make_template, numbered_prompts, random_prompts
@@ -31,10 +32,7 @@ def scores_of(classifier: Classifier, query: str) -> list[list[float]]:
     return [[score.score for score in answer.scores] for answer in classifier.classify(query).results]
 
 
-@pytest.mark.parametrize(
-    ("name", "style"),
-    [*((name, style) for name in HYBRIDS for style in STYLES), ("lfm2_window", "mixed"), ("qwen35moe", "mixed")],
-)
+@cases(*((name, style) for name in HYBRIDS for style in STYLES), ("lfm2_window", "mixed"), ("qwen35moe", "mixed"))
 def test_random_prompts(name: str, style: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """Labels of several tokens among them, alone and several queries at once."""
     rng = np.random.default_rng([len(name), list(STYLES).index(style)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from chat_templates import CHATS
 from commands import invoked
 from conftest import MakeModel
@@ -82,11 +83,13 @@ def test_several_prompts_share_all_but_their_last_words(chat_model: Path, tmp_pa
     assert longer - fed == single, "a query is fed once for both prompts"
 
 
-@pytest.mark.parametrize(
-    ("change", "labels"),
-    [({}, LABELS), ({"cue": "Answer:"}, LABELS), ({"has_rules": False}, LABELS[::-1]),
-     ({"with_prior": ("color",)}, LABELS), ({"with_prior": ("color",)}, ("blue", "none", "red"))],
-)  # fmt: skip
+@cases(
+    ({}, LABELS),
+    ({"cue": "Answer:"}, LABELS),
+    ({"has_rules": False}, LABELS[::-1]),
+    ({"with_prior": ("color",)}, LABELS),
+    ({"with_prior": ("color",)}, ("blue", "none", "red")),
+)
 def test_rows_choose_the_wording_that_answers_them(
     change: dict[str, Any], labels: tuple[str, ...], chat_model: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from cases import cases
 from commands import change, invoked
 from conftest import MakeModel, WriteConfig
 from gguf_parts import with_nan_embedding
@@ -110,12 +111,9 @@ def test_a_file_is_written_whole_and_not_over_another(config: Path, data: Path, 
     assert out.read_bytes().startswith(b"PK")
 
 
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
-        ([("a dress", "red")] * 30, "all 30 labelled rows have one label, 'red'"),
-        ([(f"a {n}", LABELS[n % 3]) for n in range(19)], "19 labelled rows for 3 labels: 100 to 300 are usual"),
-    ],
+@cases(
+    ([("a dress", "red")] * 30, "all 30 labelled rows have one label, 'red'"),
+    ([(f"a {n}", LABELS[n % 3]) for n in range(19)], "19 labelled rows for 3 labels: 100 to 300 are usual"),
 )
 def test_why_nothing_can_be_learnt(rows: list[tuple[str, str]], reason: str, config: Path, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "rows.csv", [{"query": query, "color": label} for query, label in rows])

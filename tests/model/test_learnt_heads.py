@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from cases import cases
 from commands import change
 from conftest import MakeModel, WriteConfig
 from gguf import GGUFReader
@@ -85,15 +86,12 @@ def opened(make_model: MakeModel, tmp_path: Path, write_config: WriteConfig) -> 
     return Opened(make_model(n_layer=N_LAYER), tmp_path, write_config)
 
 
-@pytest.mark.parametrize(
-    ("names", "headed", "depths", "end"),
-    [
-        (["shape", "color", "item", "user"], ["shape", "color", "item", "user"], (1, 2, 3), 0),
-        (["shape", "color", "item", "user"], ["shape"], (2,), 0),
-        (["user", "item", "color", "shape"], ["color", "user"], (1,), 0),
-        (["shape", "color", "item"], ["shape", "color", "item"], (1, 2), 3),
-        (["color"], ["color"], (), 1),
-    ],
+@cases(
+    (["shape", "color", "item", "user"], ["shape", "color", "item", "user"], (1, 2, 3), 0),
+    (["shape", "color", "item", "user"], ["shape"], (2,), 0),
+    (["user", "item", "color", "shape"], ["color", "user"], (1,), 0),
+    (["shape", "color", "item"], ["shape", "color", "item"], (1, 2), 3),
+    (["color"], ["color"], (), 1),
 )
 def test_answers_are_the_mirrors(
     names: list[str], headed: list[str], depths: tuple[int, ...], end: int, opened: Opened
@@ -151,14 +149,11 @@ def test_layers_that_nothing_can_ask_for_are_not_loaded(
             assert loaded.classify(QUERIES[0]).results[0].depth == 1
 
 
-@pytest.mark.parametrize(
-    ("names", "headed", "runtime", "audit"),
-    [
-        (["shape"], ["shape"], {}, False),
-        (["shape"], ["shape"], {"question_prefixes": 0}, True),
-        (["shape", "color"], ["shape"], {"question_prefixes": 0}, False),
-        (["shape", "user"], ["shape", "user"], {"question_prefixes": 0}, False),
-    ],
+@cases(
+    (["shape"], ["shape"], {}, False),
+    (["shape"], ["shape"], {"question_prefixes": 0}, True),
+    (["shape", "color"], ["shape"], {"question_prefixes": 0}, False),
+    (["shape", "user"], ["shape", "user"], {"question_prefixes": 0}, False),
 )
 def test_all_layers_are_loaded_where_something_can_ask_for_them(
     names: list[str], headed: list[str], runtime: dict[str, int], audit: bool, opened: Opened

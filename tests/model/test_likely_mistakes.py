@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from cases import cases
 from chat_templates import CHATML, CHATS
 from commands import invoked, printed, write_rows
 from conftest import MakeModel
@@ -62,29 +63,26 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
 """the settings that mistakes are in, by kind; all others are in the text"""
 
 
-@pytest.mark.parametrize(
-    ("prompt", "kind", "what"),
-    [
-        (text("<|im_start|>user", "<|imstart|>user"), "control_token", "<|imstart|> is no token"),
-        (text("<|im_start|>user", "<|start_header_id|>user"), "control_token", "<|start_header_id|> is no token"),
-        (text("<|im_start|>user", "◁user▷user"), "control_token", "◁user▷ is no token"),
-        (text("{query}", "{query} {text}"), "literal_slot", "has {text}, which is no slot and stays as it is: slots"),
-        (text("{query}", "{{query}}"), "literal_slot", "has {{query}}, whose outer braces stay around the query"),
-        (text("color:", "color: "), "space", "begins with a space, and the text ends in one: end the text"),
-        # one line break is the block scalar's
-        (text("color:", "\n"), "space", "begins with a space, and the text ends a line: give label_prefix"),
-        ({"prompt_template": GOOD, "label_prefix": ""}, "space", "is empty, so that 'red' follows ':' directly: give"),
-        (labels("red", "bl\u200bue"), "label_ends", "'bl\\u200bue' has U+200B, which is not seen, in its tokens"),
-        (labels("red", "blue "), "label_ends", "'blue ' has white space at its ends, a part of its tokens"),
-        (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {ALIKE}"),
-        (text("one of", "une\u0301 of"), "decomposed", DECOMPOSED),
-        (text("[{labels}]", "[r-ish]"), "labels_not_named", "names none of the 3 labels, so the model cannot know"),
-        (
-            {"prompt_template": GOOD, "labels": {"red": "like a rose", "blue": None}},
-            "descriptions",
-            "are described, and the text does not say so: write {labels_described} in place of {labels}",
-        ),
-    ],
+@cases(
+    (text("<|im_start|>user", "<|imstart|>user"), "control_token", "<|imstart|> is no token"),
+    (text("<|im_start|>user", "<|start_header_id|>user"), "control_token", "<|start_header_id|> is no token"),
+    (text("<|im_start|>user", "◁user▷user"), "control_token", "◁user▷ is no token"),
+    (text("{query}", "{query} {text}"), "literal_slot", "has {text}, which is no slot and stays as it is: slots"),
+    (text("{query}", "{{query}}"), "literal_slot", "has {{query}}, whose outer braces stay around the query"),
+    (text("color:", "color: "), "space", "begins with a space, and the text ends in one: end the text"),
+    # one line break is the block scalar's
+    (text("color:", "\n"), "space", "begins with a space, and the text ends a line: give label_prefix"),
+    ({"prompt_template": GOOD, "label_prefix": ""}, "space", "is empty, so that 'red' follows ':' directly: give"),
+    (labels("red", "bl\u200bue"), "label_ends", "'bl\\u200bue' has U+200B, which is not seen, in its tokens"),
+    (labels("red", "blue "), "label_ends", "'blue ' has white space at its ends, a part of its tokens"),
+    (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {ALIKE}"),
+    (text("one of", "une\u0301 of"), "decomposed", DECOMPOSED),
+    (text("[{labels}]", "[r-ish]"), "labels_not_named", "names none of the 3 labels, so the model cannot know"),
+    (
+        {"prompt_template": GOOD, "labels": {"red": "like a rose", "blue": None}},
+        "descriptions",
+        "are described, and the text does not say so: write {labels_described} in place of {labels}",
+    ),
 )
 def test_a_likely_mistake_is_told_with_its_place_and_remedy(
     prompt: dict[str, Any], kind: str, what: str, model: Model
@@ -118,16 +116,13 @@ def test_what_a_warning_of_spaces_advises_is_accepted(vocab: str, end: str, pref
                 assert "space" not in {other.kind for other in found(model, {**prompt, "label_prefix": advice[1]})}
 
 
-@pytest.mark.parametrize(
-    ("change", "mark"),
-    [
-        ({"user": "q: {query}"}, "[/INST]"),
-        ({"system": "One of [{labels}].", "user": "{query}"}, "<|start_of_role|>"),
-        ({"user": "{query}"}, "<turn|>"),
-        ({"user": "{query}"}, "[|system|]"),
-        ({"user": "{query}"}, "◁user▷"),
-        ({"user": "{query}"}, "<bot>"),
-    ],
+@cases(
+    ({"user": "q: {query}"}, "[/INST]"),
+    ({"system": "One of [{labels}].", "user": "{query}"}, "<|start_of_role|>"),
+    ({"user": "{query}"}, "<turn|>"),
+    ({"user": "{query}"}, "[|system|]"),
+    ({"user": "{query}"}, "◁user▷"),
+    ({"user": "{query}"}, "<bot>"),
 )
 def test_marks_of_the_chat_template_that_are_no_tokens_are_named(
     change: dict[str, str], mark: str, model: Model

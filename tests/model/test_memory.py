@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import MakeModel, OpenClassifier, OpenContext, RunPython, WriteConfig
 from oracle import BRANCHING, PromptSpec, random_decodes
 from oracle_prompts import probabilities
@@ -178,18 +179,15 @@ def measured(model: Model, config: Config) -> ContextMemory:
         return context_memory(model.file, vocabulary.placement, context_settings(config, vocabulary))
 
 
-@pytest.mark.parametrize(
-    ("name", "given_layers", "rooms", "n_layers", "n_gpus"),
-    [
-        ("qwen3", "auto", (0.45, 0.75), 13, 2),
-        ("qwen3", "auto", (0.25, 0.45), None, 2),
-        ("qwen3", "auto", (-9, 1.5), 13, 2),
-        ("qwen3", "all", (0.8, 0.4), 13, 2),
-        ("qwen3", 9, (0.2, 0.7), 9, 2),
-        ("qwen3", 5, (0.7, 0.7), 5, 1),
-        ("qwen35", "auto", (0.45, 0.8), 13, 2),
-        ("qwen35", "auto", (0.25, 0.35), None, 2),
-    ],
+@cases(
+    ("qwen3", "auto", (0.45, 0.75), 13, 2),
+    ("qwen3", "auto", (0.25, 0.45), None, 2),
+    ("qwen3", "auto", (-9, 1.5), 13, 2),
+    ("qwen3", "all", (0.8, 0.4), 13, 2),
+    ("qwen3", 9, (0.2, 0.7), 9, 2),
+    ("qwen3", 5, (0.7, 0.7), 5, 1),
+    ("qwen35", "auto", (0.45, 0.8), 13, 2),
+    ("qwen35", "auto", (0.25, 0.35), None, 2),
 )
 def test_each_gpu_takes_no_more_than_it_has_free(
     name: str,

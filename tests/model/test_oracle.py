@@ -8,6 +8,7 @@ from unicodedata import normalize
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import MakeModel, OpenClassifier
 from oracle import Oracle, PromptSpec
 from oracle_prompts import (
@@ -109,9 +110,10 @@ def plain_scores(results: Sequence[Result]) -> list[list[list[float]]]:
     return [[[score.score for score in answer.scores] for answer in result.results] for result in results]
 
 
-@pytest.mark.parametrize(
-    ("runtime", "n_decodes"),
-    [({"max_batch": 5, "n_batch": 400}, 1), ({"max_batch": 2, "n_batch": 400}, 3), ({"max_batch": 1}, 5)],
+@cases(
+    ({"max_batch": 5, "n_batch": 400}, 1),
+    ({"max_batch": 2, "n_batch": 400}, 3),
+    ({"max_batch": 1}, 5),
     ids=["one", "few sequences", "fewer sequences"],
 )
 def test_a_batch_takes_as_many_decodes_as_its_limits_ask_for(
@@ -189,13 +191,10 @@ def test_the_longest_query_allowed(open_classifier: OpenClassifier) -> None:
         classifier.classify(" red" * 21)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"label_end": end} for end in (None, "<|im_end|>", "<|endoftext|>")),
-        *({"label_prefix": prefix} for prefix in ("", " ", "\n", ' "')),
-        {"labels": LABELS},
-    ],
+@cases(
+    *({"label_end": end} for end in (None, "<|im_end|>", "<|endoftext|>")),
+    *({"label_prefix": prefix} for prefix in ("", " ", "\n", ' "')),
+    {"labels": LABELS},
     ids=lambda change: repr(change)[:30],
 )
 def test_labels_of_any_kind(change: dict[str, Any], open_classifier: OpenClassifier) -> None:

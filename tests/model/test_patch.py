@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import MakeModel, OpenContext
 from gguf import GGUFReader
 from oracle import Float32Array, decode_sequence, random_tokens
@@ -84,9 +85,10 @@ def test_nothing_is_written_behind_the_flagged_rows(context: NativeContext) -> N
 
 
 @pytest.mark.parametrize("sizes", [(17, 23), (1, 38, 1), (1,) * 40], ids=["two", "single ends", "one by one"])
-@pytest.mark.parametrize(
-    ("options", "largest"),
-    [({"flash_attn": False, "kv_type": "f32"}, 1e-5), ({"flash_attn": False}, 0.002), ({}, 0.006)],
+@cases(
+    ({"flash_attn": False, "kv_type": "f32"}, 1e-5),
+    ({"flash_attn": False}, 0.002),
+    ({}, 0.006),
     ids=["F32 cache", "F16 cache", "flash attention"],
 )
 def test_rows_hardly_depend_on_the_batch_split(

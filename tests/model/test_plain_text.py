@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from cases import cases
 from chat_templates import CHATML, CHATS
 from conftest import MakeModel, WriteConfig
 from hypothesis import given, settings
@@ -177,11 +178,7 @@ def tokens(classifier: Classifier, query: str) -> list[list[int]]:
     return [[*each.opening, *each.fragment_tokens(model, query), *each.closing] for each in classifier.prompts]
 
 
-@pytest.mark.parametrize(
-    ("name", "vocab"),
-    # in Qwen3's own file <think> and </think> are user-defined; the first Mistral, Gemma and Phi are SentencePiece
-    [*((name, "bpe") for name in CHATS), ("qwen3", "bpe-marks"), ("mistral", "spm"), ("gemma", "spm"), ("phi", "spm")],
-)
+@cases(*((name, "bpe") for name in CHATS), ("qwen3", "bpe-marks"), ("mistral", "spm"), ("gemma", "spm"), ("phi", "spm"))
 def test_the_tokens_are_those_of_what_the_template_writes(name: str, vocab: str, make_model: MakeModel) -> None:
     chat = CHATS[name]
     path = make_model(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cases import cases
 from conftest import MakeModel
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -142,18 +143,15 @@ def test_ordinary_queries_take_the_fast_path(tokens: Tokens, template: str) -> N
         assert check_request(tokens, prompt, query) or (template, query) == (TEMPLATES["slot last"], "")
 
 
-@pytest.mark.parametrize(
-    ("template", "query", "merged"),
-    [
-        ("the sea{query}\nlabel:", "son", b" season"),
-        ("the sea{query}\nlabel:", "sons", b" season"),
-        ("<|im_start|>what lig{query}<|im_end|>\nlabel:", "ht", b" light"),
-        ("what wo{query}", "ol", b" wool"),
-        ("a lab{query}\nlabel:", "el", b" label"),
-    ],
+@cases(
+    ("the sea{query}\nlabel:", "son", b" season"),
+    ("the sea{query}\nlabel:", "sons", b" season"),
+    ("<|im_start|>what lig{query}<|im_end|>\nlabel:", "ht", b" light"),
+    ("what wo{query}", "ol", b" wool"),
+    ("a lab{query}\nlabel:", "el", b" label"),
 )
 def test_a_query_that_merges_with_the_cached_text_takes_the_slow_path(
-    tokens: Tokens, template: str, query: str, merged: bytes
+    template: str, query: str, merged: bytes, tokens: Tokens
 ) -> None:
     prompt = tokens.compile(template)
     assert check_request(tokens, prompt, "red dress")
@@ -225,17 +223,14 @@ def test_long_lists_of_labels_are_tokenised_a_few_times_whatever_their_number(to
         assert n_characters(labels) < 1.2 * n_characters(labels[:100])  # characters for each label
 
 
-@pytest.mark.parametrize(
-    ("template", "label", "last"),
-    [
-        ("{query}\nlabel: dr", "ess", " dr"),
-        ("<|im_start|>{query}<|im_end|>\nlabel: dr", "ess", " dr"),
-        ("{query}\na lab", "el", " lab"),
-        ("{query}\nsea sea", "son", " sea"),
-    ],
+@cases(
+    ("{query}\nlabel: dr", "ess", " dr"),
+    ("<|im_start|>{query}<|im_end|>\nlabel: dr", "ess", " dr"),
+    ("{query}\na lab", "el", " lab"),
+    ("{query}\nsea sea", "son", " sea"),
 )
 def test_a_label_that_merges_with_the_prompts_last_token_is_refused(
-    tokens: Tokens, template: str, label: str, last: str
+    template: str, label: str, last: str, tokens: Tokens
 ) -> None:
     message = f"category.*label '{label}' with its prefix '' merges with the prompt's last token '{last}'"
     with pytest.raises(ConfigError, match=message):

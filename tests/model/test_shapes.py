@@ -8,6 +8,7 @@ import re
 import numpy as np
 import oracle
 import pytest
+from cases import cases
 from conftest import OpenClassifier, OpenContext, RunPython
 from oracle import Float32Array, Node, PromptSpec, decode_sequence
 from random_models import ARCHS
@@ -183,15 +184,12 @@ def test_no_more_sequences_than_the_limit(model: NativeModel, open_context: Open
         open_context(model, n_seq_max=n + 1, **sizes)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        ([(1, 0, [1]), (2, 1, [1])], "must remain consecutive|inconsistent sequence positions"),
-        ([(1, 3, [1]), (2, 5, [1])], "not continuous"),
-        ([(1, 3, [1]), (2, 4, [1]), (3, 3, [1])], "decreasing"),
-        ([(1, 4, [1, 2]), (2, 5, [1])], "diverged|inconsistent"),
-        ([(1, 3, [1, 3]), (2, 4, [1])], "divereged|inconsistent"),
-    ],
+@cases(
+    ([(1, 0, [1]), (2, 1, [1])], "must remain consecutive|inconsistent sequence positions"),
+    ([(1, 3, [1]), (2, 5, [1])], "not continuous"),
+    ([(1, 3, [1]), (2, 4, [1]), (3, 3, [1])], "decreasing"),
+    ([(1, 4, [1, 2]), (2, 5, [1])], "diverged|inconsistent"),
+    ([(1, 3, [1, 3]), (2, 4, [1])], "divereged|inconsistent"),
     ids=["overlap", "gap", "decreasing", "unequal", "one empty"],
 )
 def test_what_is_no_tree_is_refused(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from commands import tiny_rows
 from hypothesis import event, given
 from hypothesis.strategies import DataObject, booleans, data, lists, sampled_from
@@ -102,15 +103,12 @@ def test_after_a_fit_answers_are_among_the_classes_of_y() -> None:
     assert estimator.fit(["a"]).classes_.tolist() == sorted(LABELS)
 
 
-@pytest.mark.parametrize(
-    ("y", "reason"),
-    [
-        (["dress", "sari"], "y: 'sari': no label of the prompt, which has dress, jeans, .*: map y to these"),
-        ([0, 1], "y has integers from 0 to 1, and they stand for 10 labels, 0 to 9"),
-        ([0.5, 1.5], "Unknown label type: continuous"),
-        ([True, False], "y: False, True: no label of the prompt"),
-        (["dress", None], "y has values that cannot be compared"),
-    ],
+@cases(
+    (["dress", "sari"], "y: 'sari': no label of the prompt, which has dress, jeans, .*: map y to these"),
+    ([0, 1], "y has integers from 0 to 1, and they stand for 10 labels, 0 to 9"),
+    ([0.5, 1.5], "Unknown label type: continuous"),
+    ([True, False], "y: False, True: no label of the prompt"),
+    (["dress", None], "y has values that cannot be compared"),
 )
 def test_classes_that_are_no_labels_are_refused(y: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cases import cases
 from commands import refused
 from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
 from gguf_parts import File, filled, put_together, take_apart, with_nan_embedding
@@ -104,18 +105,15 @@ def test_an_architecture_from_the_future(model_file: Path) -> None:
         tried(model_file)
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        ("kill -ABRT $$", r"llama\.cpp ends the process on it \(signal 6\): it said nothing"),
-        (
-            "echo '/a/b.cpp:7: GGML_ASSERT(\033[2J) failed' >&2; kill -SEGV $$",
-            r"\(signal 11\): a check of its own fails \(\\x1b\[2J\); the",
-        ),
-        ("kill -KILL $$", r"killed, as the system does where memory is lacking: the model has 0\.00 GiB"),
-        ("sleep 60", r"did not load it and decode within 0 s"),
-        ("echo wrong shape; exit 3", "wrong shape$"),
-    ],
+@cases(
+    ("kill -ABRT $$", r"llama\.cpp ends the process on it \(signal 6\): it said nothing"),
+    (
+        "echo '/a/b.cpp:7: GGML_ASSERT(\033[2J) failed' >&2; kill -SEGV $$",
+        r"\(signal 11\): a check of its own fails \(\\x1b\[2J\); the",
+    ),
+    ("kill -KILL $$", r"killed, as the system does where memory is lacking: the model has 0\.00 GiB"),
+    ("sleep 60", r"did not load it and decode within 0 s"),
+    ("echo wrong shape; exit 3", "wrong shape$"),
 )
 def test_how_a_trial_may_end(
     program: str, said: str, model_file: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -153,14 +151,11 @@ PROMPTS = [COLOR]
 WEIGHTS = ("output_norm.weight", "blk.1.attn_v.weight", "token_embd.weight", "output.weight")
 
 
-@pytest.mark.parametrize(
-    ("weight_type", "name", "value"),
-    [
-        *(("F32", name, value) for name in WEIGHTS for value in (math.nan, math.inf)),
-        # the scales of a whole matrix, so that all activations that the next one quantises are NaN; a Q6_K product on a
-        # CPU takes such activations for zeros
-        *((weight_type, "blk.1.attn_v.weight", 255) for weight_type in ("Q4_K", "Q8_0")),
-    ],
+@cases(
+    *(("F32", name, value) for name in WEIGHTS for value in (math.nan, math.inf)),
+    # the scales of a whole matrix, so that all activations that the next one quantises are NaN; a Q6_K product on a
+    # CPU takes such activations for zeros
+    *((weight_type, "blk.1.attn_v.weight", 255) for weight_type in ("Q4_K", "Q8_0")),
 )
 def test_weights_and_scales_that_are_not_finite(
     weight_type: str, name: str, value: float, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path

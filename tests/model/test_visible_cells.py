@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import cases
 from conftest import MakeModel, OpenClassifier, OpenContext
 from oracle import (
     BRANCHING,
@@ -95,14 +96,11 @@ def test_a_model_that_cannot_have_it_falls_back(name: str, why: str, open_contex
     assert_falls_back(name, open_context, why, **PLAIN)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"flash_attn": False, "kv_type": "bf16"}, OTHER_CACHE),
-        ({"flash_attn": True}, ANOTHER),
-        ({"flash_attn": None}, ANOTHER),
-        ({"flash_attn": None, "kv_type": "q8_0"}, OTHER_CACHE),
-    ],
+@cases(
+    ({"flash_attn": False, "kv_type": "bf16"}, OTHER_CACHE),
+    ({"flash_attn": True}, ANOTHER),
+    ({"flash_attn": None}, ANOTHER),
+    ({"flash_attn": None, "kv_type": "q8_0"}, OTHER_CACHE),
     ids=str,
 )
 def test_a_context_that_is_asked_for_something_else(

@@ -14,6 +14,7 @@ import jinja2
 import numpy as np
 import pytest
 import yaml
+from cases import cases
 from chat_templates import STATE_FIRST, TEMPLATES
 from conftest import MakeModel
 from gguf import GGUFReader
@@ -217,14 +218,11 @@ def config(path: Path) -> Config:
     )
 
 
-@pytest.mark.parametrize(
-    ("keys", "template", "what"),
-    [
-        ({"decision.type": "clef"}, STATE_FIRST, "decision model of kind 'clef', which has a head of its own"),
-        ({"decision.type": "kev"}, STATE_FIRST, "cls.output.weight has the shape None"),
-        ({"decision.type": "lev"}, None, "without its template `systemone`"),
-        ({"decision.type": "lev", "decision.temperature.choice": 0.0}, STATE_FIRST, "choice is 0.0"),
-    ],
+@cases(
+    ({"decision.type": "clef"}, STATE_FIRST, "decision model of kind 'clef', which has a head of its own"),
+    ({"decision.type": "kev"}, STATE_FIRST, "cls.output.weight has the shape None"),
+    ({"decision.type": "lev"}, None, "without its template `systemone`"),
+    ({"decision.type": "lev", "decision.temperature.choice": 0.0}, STATE_FIRST, "choice is 0.0"),
 )
 def test_a_file_that_cannot_be_asked_is_refused(
     keys: dict[str, Any], template: str | None, what: str, make_model: MakeModel

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import openai
 import pytest
+from cases import cases
 from pydantic import BaseModel, Field, create_model
 from served import Server
 
@@ -80,35 +81,26 @@ def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, s
     assert again.choices[0].message.content in COLOURS
 
 
-@pytest.mark.parametrize(
-    ("body", "values"),
-    [
-        ({"structured_outputs": {"choice": [1, True, 2.5], "regex": None}}, ["1", "true", "2.5"]),
-        ({"guided_choice": [1, 2]}, ["1", "2"]),
-        *(
-            (
-                {"guided_json": {"type": "integer", "minimum": low, "maximum": high}},
-                list(map(str, range(low, high + 1))),
-            )
-            for low, high in ((1, 3), (1, 255), (-100, 154), (0, 50))
-        ),
-        (
-            {"guided_json": {"type": "integer", "minimum": 1, "maximum": 254, "nullable": True}},
-            [*map(str, range(1, 255)), "null"],
-        ),
-        ({"guided_choice": [1, 2], "chat_template_kwargs": {"enable_thinking": False}, "logit_bias": {}}, ["1", "2"]),
-        *(({key: json.dumps({"enum": ["a", "b"]})}, ['"a"', '"b"']) for key in ("guided_json", "json_schema")),
-        (
-            {"structured_outputs": {"json": {"enum": ["a", None], "title": "A"}, "disable_fallback": True}},
-            ['"a"', "null"],
-        ),
-        (
-            {"structured_outputs": {"json": {"properties": {"a": {"oneOf": [{"const": 1, "description": "few"}]}}}}},
-            ['{"a": 1}'],
-        ),
-    ],
+@cases(
+    ({"structured_outputs": {"choice": [1, True, 2.5], "regex": None}}, ["1", "true", "2.5"]),
+    ({"guided_choice": [1, 2]}, ["1", "2"]),
+    *(
+        ({"guided_json": {"type": "integer", "minimum": low, "maximum": high}}, list(map(str, range(low, high + 1))))
+        for low, high in ((1, 3), (1, 255), (-100, 154), (0, 50))
+    ),
+    (
+        {"guided_json": {"type": "integer", "minimum": 1, "maximum": 254, "nullable": True}},
+        [*map(str, range(1, 255)), "null"],
+    ),
+    ({"guided_choice": [1, 2], "chat_template_kwargs": {"enable_thinking": False}, "logit_bias": {}}, ["1", "2"]),
+    *(({key: json.dumps({"enum": ["a", "b"]})}, ['"a"', '"b"']) for key in ("guided_json", "json_schema")),
+    ({"structured_outputs": {"json": {"enum": ["a", None], "title": "A"}, "disable_fallback": True}}, ['"a"', "null"]),
+    (
+        {"structured_outputs": {"json": {"properties": {"a": {"oneOf": [{"const": 1, "description": "few"}]}}}}},
+        ['{"a": 1}'],
+    ),
 )
-def test_lists_in_the_words_of_vllms_clients(client: openai.OpenAI, body: dict[str, Any], values: list[str]) -> None:
+def test_lists_in_the_words_of_vllms_clients(body: dict[str, Any], values: list[str], client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="any", messages=MESSAGES, extra_body=body)
     assert answer.choices[0].message.content in values
 
@@ -166,63 +158,56 @@ def schema(of: object) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": of}}}
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "message"),
-    [
-        ({}, 400, "writes no text: give response_format"),
-        ({"response_format": {"type": "json_object"}}, 400, "writes no text"),
-        ({"response_format": {"type": "json_object", "schema": {}}}, 422, "response_format.schema: unknown field"),
-        (schema({"type": "object", "properties": {}}), 400, "without fields"),
-        (schema({"enum": []}), 400, "no.* closed list"),
-        (schema({"$ref": "#/a", "a": {"$ref": "#/a", **MANY_KEYS}}), 400, "without end"),
-        (schema({"$ref": "#/$defs/0", "$defs": NESTED}), 400, "without end"),
-        (schema({"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}), 400, "more than 16 objects"),
-        ({"guided_choice": ["a" * 200_000] * 3}, 413, "guided_choice: 200,"),
-        (schema({"enum": ["a", True, "true"]}), 422, "given twice"),
-        (schema({"enum": ["1", 1]}), 422, "given twice"),
-        (
-            {"guided_choice": ["a", "b"], "messages": [{"role": "user", "content": "a" * 50_000}]},
-            422,
-            "query has 50000",
-        ),
-        ({"guided_choice": ["a", "b"], "messages": [MESSAGES[1] | {"role": "system"}] * 900}, 422, "their question do"),
-        ({"guided_choice": ["a", 3]}, 200, ""),
-        ({"guided_choice": ["a"], "structured_outputs": {"choice": ["a"]}}, 200, ""),
-        ({"guided_choice": ["a"], "structured_outputs": {"choice": ["b"]}}, 400, "asks for another answer"),
-        (
-            {"guided_choice": ["a"], "structured_outputs": {"regex": "a"}},
-            400,
-            "structured_outputs.regex: this service chooses",
-        ),
-        ({"structured_outputs": {"json": "{"}}, 400, "structured_outputs.json is not valid JSON"),
-        ({"structured_outputs": {"json": {"enum": ["a"], "minLength": 1}, "regex": None}}, 400, "the key 'minLength'"),
-        ({"guided_choice": ["a", "b"], "regex": "a"}, 400, "regex: this service chooses"),
-        ({"guided_regex": "a|b"}, 400, "guided_regex: this service chooses"),
-        ({"guided_choice": ["a", "b"], "truncate_prompt_tokens": 9}, 400, "truncate_prompt_tokens: this service"),
-        ({"guided_choice": ["a", "b"], "n": 2}, 422, "n: "),
-        *(
-            ({"guided_choice": ["a", "b"], name: value}, 422, f"{name}: .* is not used")
-            for name, value in (
-                ("chat_template", "{{ messages }}"),
-                ("chat_template_kwargs", {"enable_thinking": True}),
-                ("documents", [{"text": "a"}]),
-                ("logit_bias", {"5": 9}),
-                ("continue_final_message", True),
-            )
-        ),
-        ({"guided_choice": ["a", "b"], "messages": []}, 422, "messages"),
-        ({"guided_choice": ["a"] * 20_000}, 200, ""),
-        (
-            {"guided_choice": ["a", "b"], "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            *(422, r"messages\[0\]: images"),
-        ),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}, 400, "closed list"),
-        ({"tools": [{"function": {"name": "f"}}] * 2, "tool_choice": "required"}, 400, "2 of the tools"),
-        ({"tools": [{"function": {"name": "f"}}], "tool_choice": {"type": "function"}}, 422, "tool_choice"),
-    ],
+@cases(
+    ({}, 400, "writes no text: give response_format"),
+    ({"response_format": {"type": "json_object"}}, 400, "writes no text"),
+    ({"response_format": {"type": "json_object", "schema": {}}}, 422, "response_format.schema: unknown field"),
+    (schema({"type": "object", "properties": {}}), 400, "without fields"),
+    (schema({"enum": []}), 400, "no.* closed list"),
+    (schema({"$ref": "#/a", "a": {"$ref": "#/a", **MANY_KEYS}}), 400, "without end"),
+    (schema({"$ref": "#/$defs/0", "$defs": NESTED}), 400, "without end"),
+    (schema({"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}), 400, "more than 16 objects"),
+    ({"guided_choice": ["a" * 200_000] * 3}, 413, "guided_choice: 200,"),
+    (schema({"enum": ["a", True, "true"]}), 422, "given twice"),
+    (schema({"enum": ["1", 1]}), 422, "given twice"),
+    ({"guided_choice": ["a", "b"], "messages": [{"role": "user", "content": "a" * 50_000}]}, 422, "query has 50000"),
+    ({"guided_choice": ["a", "b"], "messages": [MESSAGES[1] | {"role": "system"}] * 900}, 422, "their question do"),
+    ({"guided_choice": ["a", 3]}, 200, ""),
+    ({"guided_choice": ["a"], "structured_outputs": {"choice": ["a"]}}, 200, ""),
+    ({"guided_choice": ["a"], "structured_outputs": {"choice": ["b"]}}, 400, "asks for another answer"),
+    (
+        {"guided_choice": ["a"], "structured_outputs": {"regex": "a"}},
+        400,
+        "structured_outputs.regex: this service chooses",
+    ),
+    ({"structured_outputs": {"json": "{"}}, 400, "structured_outputs.json is not valid JSON"),
+    ({"structured_outputs": {"json": {"enum": ["a"], "minLength": 1}, "regex": None}}, 400, "the key 'minLength'"),
+    ({"guided_choice": ["a", "b"], "regex": "a"}, 400, "regex: this service chooses"),
+    ({"guided_regex": "a|b"}, 400, "guided_regex: this service chooses"),
+    ({"guided_choice": ["a", "b"], "truncate_prompt_tokens": 9}, 400, "truncate_prompt_tokens: this service"),
+    ({"guided_choice": ["a", "b"], "n": 2}, 422, "n: "),
+    *(
+        ({"guided_choice": ["a", "b"], name: value}, 422, f"{name}: .* is not used")
+        for name, value in (
+            ("chat_template", "{{ messages }}"),
+            ("chat_template_kwargs", {"enable_thinking": True}),
+            ("documents", [{"text": "a"}]),
+            ("logit_bias", {"5": 9}),
+            ("continue_final_message", True),
+        )
+    ),
+    ({"guided_choice": ["a", "b"], "messages": []}, 422, "messages"),
+    ({"guided_choice": ["a"] * 20_000}, 200, ""),
+    (
+        {"guided_choice": ["a", "b"], "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        *(422, r"messages\[0\]: images"),
+    ),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}, 400, "closed list"),
+    ({"tools": [{"function": {"name": "f"}}] * 2, "tool_choice": "required"}, 400, "2 of the tools"),
+    ({"tools": [{"function": {"name": "f"}}], "tool_choice": {"type": "function"}}, 422, "tool_choice"),
 )
 def test_what_would_have_to_be_written_is_refused(
-    scoring: Server, body: dict[str, Any], status: int, message: str
+    body: dict[str, Any], status: int, message: str, scoring: Server
 ) -> None:
     answer = scoring.http.post("/v1/chat/completions", json={"model": "any", "messages": MESSAGES} | body)
     assert answer.status_code == status, answer.text

@@ -13,6 +13,7 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 import waiting
+from cases import cases
 from served import BIN, ROOT, Server, answers, raw, received
 from typer.testing import CliRunner
 
@@ -129,21 +130,18 @@ def test_a_killed_service_starts_again_at_the_same_port() -> None:
     assert not [line for line in again.lines if "/v1/classify" in line or "load model" in line]
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "says"),
-    [
-        (["--host", "no.such.host.invalid"], 2, "--port 8080 of --host no.such.host.invalid: cannot listen there"),
-        (
-            ["--port", "{port}"],
-            2,
-            "Address already in use: something is there already; name another --port, 0 for a free one",
-        ),
-        (["--api-key", "a b"], 2, "printable ASCII"),
-        (["--uds", "/nowhere/socket"], 2, "--uds was removed: "),
-        (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
-    ],
+@cases(
+    (["--host", "no.such.host.invalid"], 2, "--port 8080 of --host no.such.host.invalid: cannot listen there"),
+    (
+        ["--port", "{port}"],
+        2,
+        "Address already in use: something is there already; name another --port, 0 for a free one",
+    ),
+    (["--api-key", "a b"], 2, "printable ASCII"),
+    (["--uds", "/nowhere/socket"], 2, "--uds was removed: "),
+    (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
 )
-def test_what_ends_a_start(server: Server, options: list[str], code: int, says: str) -> None:
+def test_what_ends_a_start(options: list[str], code: int, says: str, server: Server) -> None:
     words = [option.replace("{port}", str(server.port)) for option in options]
     done = CliRunner().invoke(app, ["serve", "--config", "mission", "--quiet", *words])
     assert (done.exit_code, says in done.stderr) == (code, True), done.stderr

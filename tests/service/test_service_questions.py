@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 import typesafe_sdk
+from cases import cases
 from served import JSON, ROOT, Server, with_runtime
 
 from qcls_gguf import Classifier, PromptConfig
@@ -168,22 +169,19 @@ def test_what_does_not_fit_is_told_with_the_setting_to_raise(server: Server) -> 
     assert (status, bool(re.match(what, answer["error"]["message"]))) == (422, True), answer
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("decisions", {"model": "m", "input": IMAGE, "questions": [choice()]}, "input[0].content[0].type"),
-        ("decisions", {"model": "m", "input": "x", "questions": [choice(values=("a", " "))]}, "questions[0]"),
-        ("decisions", {"model": "m", "input": "x", "questions": [choice(), {"type": "box"}]}, "questions[1].type"),
-        ("decisions", {"model": "m", "input": "word " * 400, "questions": [choice()]}, "input"),
-        ("decisions", {"model": "m", "input": "x", "questions": [choice("long " * 5000)]}, "questions[0]"),
-        ("systemone", {"state": "x", "questions": {"q": {"type": "noul"}}}, "q"),
-        ("systemone", {"state": "x", "questions": {"q": {"type": "box", "instructions": "?"}}}, "type"),
-        ("systemone", {"state": "x", "images": ["data:image/png;base64,"], "questions": {"q": NOUL}}, "images"),
-        ("systemone", {"state": PICTURE, "questions": {"q": NOUL}}, "state"),
-        ("systemone", {"state": {"messages": PICTURE}, "questions": {"q": NOUL}}, "state"),
-    ],
+@cases(
+    ("decisions", {"model": "m", "input": IMAGE, "questions": [choice()]}, "input[0].content[0].type"),
+    ("decisions", {"model": "m", "input": "x", "questions": [choice(values=("a", " "))]}, "questions[0]"),
+    ("decisions", {"model": "m", "input": "x", "questions": [choice(), {"type": "box"}]}, "questions[1].type"),
+    ("decisions", {"model": "m", "input": "word " * 400, "questions": [choice()]}, "input"),
+    ("decisions", {"model": "m", "input": "x", "questions": [choice("long " * 5000)]}, "questions[0]"),
+    ("systemone", {"state": "x", "questions": {"q": {"type": "noul"}}}, "q"),
+    ("systemone", {"state": "x", "questions": {"q": {"type": "box", "instructions": "?"}}}, "type"),
+    ("systemone", {"state": "x", "images": ["data:image/png;base64,"], "questions": {"q": NOUL}}, "images"),
+    ("systemone", {"state": PICTURE, "questions": {"q": NOUL}}, "state"),
+    ("systemone", {"state": {"messages": PICTURE}, "questions": {"q": NOUL}}, "state"),
 )
-def test_what_cannot_be_asked(server: Server, path: str, body: object, param: str) -> None:
+def test_what_cannot_be_asked(path: str, body: object, param: str, server: Server) -> None:
     status, answer = ask(server, body, f"/v1/{path}")
     assert status == 422, answer
     if path == "decisions":

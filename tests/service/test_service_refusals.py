@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from cases import cases
 from served import JSON, Server, answers, exchange, raw, received
 
 QUERY = json.dumps({"query": "red dress"}).encode()
@@ -19,22 +20,19 @@ def _answers_afterwards(server: Server) -> Iterator[None]:
     assert server.classify(query="red dress").json()["results"][0]["label"] == "dress"
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "param"),
-    [
-        (b"", 400, None),
-        (b'{"query": "\xff"}', 400, None),
-        (b'{"query": "\\ud800"}', 400, None),
-        (b"[" * 100_000, 400, None),
-        (b'{"query": "a", "queries": ["b"]}', 422, "the body"),
-        (b'{"queries": ["a", {}]}', 422, "queries[1]"),
-        (b'{"query": "a", "prompts": ["nobody"]}', 404, "prompts[0]"),
-        (b'{"query": "%s"}' % (b"word " * 2000), 422, "query"),
-        (b'{"queries": [%s]}' % b",".join([b'"a"'] * 401), 413, "queries"),
-        (b'{"query": "%s"}' % (b"x" * (4 << 20)), 413, "body"),
-    ],
+@cases(
+    (b"", 400, None),
+    (b'{"query": "\xff"}', 400, None),
+    (b'{"query": "\\ud800"}', 400, None),
+    (b"[" * 100_000, 400, None),
+    (b'{"query": "a", "queries": ["b"]}', 422, "the body"),
+    (b'{"queries": ["a", {}]}', 422, "queries[1]"),
+    (b'{"query": "a", "prompts": ["nobody"]}', 404, "prompts[0]"),
+    (b'{"query": "%s"}' % (b"word " * 2000), 422, "query"),
+    (b'{"queries": [%s]}' % b",".join([b'"a"'] * 401), 413, "queries"),
+    (b'{"query": "%s"}' % (b"x" * (4 << 20)), 413, "body"),
 )
-def test_bodies_that_are_wrong(server: Server, body: bytes, status: int, param: str | None) -> None:
+def test_bodies_that_are_wrong(body: bytes, status: int, param: str | None, server: Server) -> None:
     response = server.http.post("/v1/classify", content=body, headers=JSON)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (status, param), error
@@ -48,21 +46,18 @@ def test_a_byte_order_mark_is_named(server: Server, encoding: str) -> None:
     assert answer.json()["error"]["message"].endswith("it begins with a byte order mark: send UTF-8 without one")
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"content-type": "text/plain"}, 415),
-        ({"content-type": "multipart/form-data; boundary=x"}, 415),
-        ({"content-type": "application/json; charset=utf-8"}, 200),
-        ({"content-type": "application/json", "content-encoding": "gzip"}, 415),
-        ({"content-type": "application/x-ndjson"}, 415),
-        ({"content-type": "application/json", "content-encoding": "identity"}, 200),
-        ({"content-type": "application/json", "x-request-timeout-ms": "0"}, 400),
-        ({"content-type": "application/json", "x-request-timeout-ms": "soon"}, 400),
-        ({"content-type": "application/json", "x-request-timeout-ms": "00000060009999999"}, 400),
-    ],
+@cases(
+    ({"content-type": "text/plain"}, 415),
+    ({"content-type": "multipart/form-data; boundary=x"}, 415),
+    ({"content-type": "application/json; charset=utf-8"}, 200),
+    ({"content-type": "application/json", "content-encoding": "gzip"}, 415),
+    ({"content-type": "application/x-ndjson"}, 415),
+    ({"content-type": "application/json", "content-encoding": "identity"}, 200),
+    ({"content-type": "application/json", "x-request-timeout-ms": "0"}, 400),
+    ({"content-type": "application/json", "x-request-timeout-ms": "soon"}, 400),
+    ({"content-type": "application/json", "x-request-timeout-ms": "00000060009999999"}, 400),
 )
-def test_headers_that_are_wrong(server: Server, headers: dict[str, str], status: int) -> None:
+def test_headers_that_are_wrong(headers: dict[str, str], status: int, server: Server) -> None:
     assert server.http.post("/v1/classify", content=QUERY, headers=headers).status_code == status
 
 
@@ -90,18 +85,15 @@ def test_of_a_list_what_had_not_begun_by_the_deadline_is_late_and_the_rest_is_an
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"authorization": "Bearer firs"},
-        {"authorization": "Bearer First"},
-        {"authorization": "Basic first"},
-        {"x-api-key": "first\tsecond"},
-        {"x-forwarded-for": "127.0.0.1"},
-    ],
+@cases(
+    {},
+    {"authorization": "Bearer firs"},
+    {"authorization": "Bearer First"},
+    {"authorization": "Basic first"},
+    {"x-api-key": "first\tsecond"},
+    {"x-forwarded-for": "127.0.0.1"},
 )
-def test_without_a_key_nothing_is_answered(locked: Server, headers: dict[str, str]) -> None:
+def test_without_a_key_nothing_is_answered(headers: dict[str, str], locked: Server) -> None:
     for method, path in (
         ("POST", "/v1/classify"),
         ("OPTIONS", "/v1/classify"),
@@ -165,21 +157,18 @@ def test_a_client_that_closes_gets_the_answer_to_a_body_that_is_refused(server: 
             assert [status for status, _ in answers(received(connection))] == [413 if kind in JSON.values() else 415]
 
 
-@pytest.mark.parametrize(
-    ("data", "status", "ends"),
-    [
-        (raw(QUERY, "content-type: text/plain"), 415, False),
-        (raw(b"x" * 5_000_000), 413, False),
-        (raw(QUERY, "content-type: text/plain", "expect: 100-continue"), 415, True),
-        (raw(QUERY).replace(b"host: x\r\n", b""), 400, True),
-        (raw(QUERY, "host: y"), 400, True),
-        (raw(QUERY, "connection: close"), 200, True),
-        (raw(QUERY).replace(b"HTTP/1.1", b"HTTP/1.0"), 200, True),
-        (raw(b"[]"), 422, False),
-        (raw(QUERY), 200, False),
-    ],
+@cases(
+    (raw(QUERY, "content-type: text/plain"), 415, False),
+    (raw(b"x" * 5_000_000), 413, False),
+    (raw(QUERY, "content-type: text/plain", "expect: 100-continue"), 415, True),
+    (raw(QUERY).replace(b"host: x\r\n", b""), 400, True),
+    (raw(QUERY, "host: y"), 400, True),
+    (raw(QUERY, "connection: close"), 200, True),
+    (raw(QUERY).replace(b"HTTP/1.1", b"HTTP/1.0"), 200, True),
+    (raw(b"[]"), 422, False),
+    (raw(QUERY), 200, False),
 )
-def test_a_connection_ends_where_its_answer_says_so(server: Server, data: bytes, status: int, ends: bool) -> None:
+def test_a_connection_ends_where_its_answer_says_so(data: bytes, status: int, ends: bool, server: Server) -> None:
     with server.connect() as connection:
         connection.sendall(data)  # all of it, before the answer is read
         answer = received(connection)
@@ -226,34 +215,28 @@ def test_trailers_are_not_kept_without_end(server: Server) -> None:
             send()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\0\0\0\0",
-        b"GET\r\n\r\n",
-        b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
-        b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
-        b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 100_000,
-    ],
+@cases(
+    b"\0\0\0\0",
+    b"GET\r\n\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 100_000,
 )
-def test_what_is_no_http_is_refused(server: Server, data: bytes) -> None:
+def test_what_is_no_http_is_refused(data: bytes, server: Server) -> None:
     for status, body in answers(exchange(server, data, half_close=True)):
         assert (status, json.loads(body)["error"]["code"]) == (400, "malformed")
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b"GET /health HTTP/1.1\r\n\r\n", "a request of HTTP/1.1 has one header `host`"),
-        (b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n", "this service is no proxy"),
-        (b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: a\r\n\r\ngarbage\r\n", "Invalid method"),
-    ],
+@cases(
+    (b"GET /health HTTP/1.1\r\n\r\n", "a request of HTTP/1.1 has one header `host`"),
+    (b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n", "this service is no proxy"),
+    (b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: a\r\n\r\ngarbage\r\n", "Invalid method"),
 )
-def test_why_it_is_no_http_is_told(server: Server, data: bytes, says: str) -> None:
+def test_why_it_is_no_http_is_told(data: bytes, says: str, server: Server) -> None:
     with server.connect() as connection:
         connection.sendall(data)
         *_, (status, body) = answers(received(connection, 3))

@@ -12,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 import typesafe_sdk
+from cases import cases
 from oracle import PromptSpec
 from oracle_prompts import random_head, write_heads
 from records_page import RunRecord
@@ -102,17 +103,14 @@ def test_the_client_of_hugging_face(server: Server) -> None:
     assert [each.label for each in labels] == ["dark red", "light blue"]
 
 
-@pytest.mark.parametrize(
-    ("inputs", "status", "says"),
-    [
-        (["a", "b"], 422, "pair"),
-        ([["a", "b"]], 422, r"inputs\[0\]"),
-        ([], 400, "empty"),
-        ([["a"], ["word " * 2000]], 422, r"inputs\[1\]"),
-        ({"source": "a"}, 422, "inputs"),
-    ],
+@cases(
+    (["a", "b"], 422, "pair"),
+    ([["a", "b"]], 422, r"inputs\[0\]"),
+    ([], 400, "empty"),
+    ([["a"], ["word " * 2000]], 422, r"inputs\[1\]"),
+    ({"source": "a"}, 422, "inputs"),
 )
-def test_predict_refuses_in_teis_words(server: Server, inputs: object, status: int, says: str) -> None:
+def test_predict_refuses_in_teis_words(inputs: object, status: int, says: str, server: Server) -> None:
     response = predict(server, inputs)
     assert response.status_code == status
     assert set(response.json()) == {"error", "error_type"}
@@ -158,21 +156,15 @@ QUESTION = {"type": "choice", "instructions": "Which?", "choices": [{"value": "r
 CHAT = {"messages": [{"role": "user", "content": LONG}], "guided_choice": ["red", "blue"]}
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/classify", {"query": LONG}),
-        ("/predict?prompt=category", {"inputs": LONG}),
-        ("/predict", {"inputs": LONG, "parameters": {"candidate_labels": ["red", "blue"]}}),
-        ("/v1/decisions", {"model": "m", "input": LONG, "questions": [QUESTION]}),
-        (
-            "/v1/systemone",
-            {"state": LONG, "questions": {"q": {"type": "choice", "criteria": {"red": None, "b": None}}}},
-        ),
-        ("/v1/chat/completions", CHAT),
-    ],
+@cases(
+    ("/v1/classify", {"query": LONG}),
+    ("/predict?prompt=category", {"inputs": LONG}),
+    ("/predict", {"inputs": LONG, "parameters": {"candidate_labels": ["red", "blue"]}}),
+    ("/v1/decisions", {"model": "m", "input": LONG, "questions": [QUESTION]}),
+    ("/v1/systemone", {"state": LONG, "questions": {"q": {"type": "choice", "criteria": {"red": None, "b": None}}}}),
+    ("/v1/chat/completions", CHAT),
 )
-def test_a_request_says_what_is_done_with_a_text_that_is_too_long(server: Server, path: str, body: Any) -> None:
+def test_a_request_says_what_is_done_with_a_text_that_is_too_long(path: str, body: Any, server: Server) -> None:
     for more, status in (
         ({}, 422),
         ({"truncate": False}, 422),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 from made_prompts import made_prompt
@@ -106,16 +107,13 @@ STABLE = prompt_of(n_head=20, n_stable=1, n_tail=5)
 FORKS = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(99))]
 
 
-@pytest.mark.parametrize(
-    ("prompts", "settings", "limit", "least", "message"),
-    [
-        (FORKS, {}, "n_seq_max", 101, "and the prefixes 2, more than runtime.n_seq_max (100 of at most 4096): raise"),
-        (TWO, {"max_query_tokens": 8}, "n_batch", 43, "runtime.n_batch: 42 is less than the 43 that"),
-        ([MANY], {}, "n_batch", 164, "runtime.n_batch: 163 is less than the 164 that"),
-        ([MANY], {"question_prefixes": 200}, "n_batch", 256, "runtime.n_batch: 255 is less than the 256 that"),
-        ([STABLE], {"max_query_tokens": 8}, "n_ctx", 55, "(21) and a batch (34) need: raise it"),
-        (TWO[:1], {"n_batch": 1024}, "n_ctx", 1044, "runtime.n_ctx: 1043 is less than the 1044 cells"),
-    ],
+@cases(
+    (FORKS, {}, "n_seq_max", 101, "and the prefixes 2, more than runtime.n_seq_max (100 of at most 4096): raise"),
+    (TWO, {"max_query_tokens": 8}, "n_batch", 43, "runtime.n_batch: 42 is less than the 43 that"),
+    ([MANY], {}, "n_batch", 164, "runtime.n_batch: 163 is less than the 164 that"),
+    ([MANY], {"question_prefixes": 200}, "n_batch", 256, "runtime.n_batch: 255 is less than the 256 that"),
+    ([STABLE], {"max_query_tokens": 8}, "n_ctx", 55, "(21) and a batch (34) need: raise it"),
+    (TWO[:1], {"n_batch": 1024}, "n_ctx", 1044, "runtime.n_ctx: 1043 is less than the 1044 cells"),
 )
 def test_one_less_than_is_needed_is_refused(
     prompts: list[Prompt], settings: dict[str, int], limit: str, least: int, message: str
@@ -242,10 +240,7 @@ def test_questions_get_room_beside_the_prompts() -> None:
     assert limits(RuntimeConfig(n_batch=1024), prompts, 0, 1500).n_ctx == 1500
 
 
-@pytest.mark.parametrize(
-    ("settings", "state_bytes", "n_leaf_seqs"),
-    [({}, 0, 24), ({}, GIB, 16), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8)],
-)
+@cases(({}, 0, 24), ({}, GIB, 16), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8))
 def test_a_decision_model_answers_eight_questions_in_one_decode(
     settings: dict[str, Any], state_bytes: int, n_leaf_seqs: int
 ) -> None:
@@ -272,13 +267,10 @@ def test_questions_take_no_sequence_from_the_prompts() -> None:
         assert (found.n_seq_max, found.n_leaf_seqs) == (settings["n_seq_max"], n_leaf_seqs)
 
 
-@pytest.mark.parametrize(
-    ("capacity", "message"),
-    [
-        (Capacity(n_seqs=39, n_tokens=99, n_rows=99), "needs 40 label branches in one decode, and this engine .* 39"),
-        (Capacity(n_seqs=40, n_tokens=60, n_rows=99), "needs 61 tokens in one decode, .* runtime.n_batch"),
-        (Capacity(n_seqs=40, n_tokens=61, n_rows=40), "needs 41 hidden states in one decode, .* 40"),
-    ],
+@cases(
+    (Capacity(n_seqs=39, n_tokens=99, n_rows=99), "needs 40 label branches in one decode, and this engine .* 39"),
+    (Capacity(n_seqs=40, n_tokens=60, n_rows=99), "needs 61 tokens in one decode, .* runtime.n_batch"),
+    (Capacity(n_seqs=40, n_tokens=61, n_rows=40), "needs 41 hidden states in one decode, .* 40"),
 )
 def test_prompts_that_an_open_engine_cannot_hold_are_refused(capacity: Capacity, message: str) -> None:
     prompts = set_of([prompt_of(n_head=20, labels=forks(40))], [0])

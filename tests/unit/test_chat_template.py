@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cases import cases
 from chat_templates import CHATML, GEMMA, LLAMA3, NEMOTRON, QWEN3, THINKS_ALWAYS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -138,35 +139,25 @@ def chat(template: str, **marks: Any) -> Chat:
     return chat_of(File(template, **marks), ModelConfig())
 
 
-@pytest.mark.parametrize(
-    ("template", "fault"),
-    [
-        ("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", "writes no beginning of the assistant's"),
-        (
-            "{% for m in messages if m.role != 'assistant' %}<|{{ m.role }}|>{{ m.content }}{% endfor %}",
-            "writes no beginning of the assistant's answer (add_generation_prompt): write the whole text as prompt_",
-        ),
-        (loop() + "{{ messages[0].content }}", "writes the system text 2 times: write the whole text as prompt_"),
-        (
-            "{% for m in messages[::-1] %}{{ m.role }}:{{ m.content }}\n{% endfor %}>",
-            "the system text after the user's",
-        ),
-    ],
+@cases(
+    ("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", "writes no beginning of the assistant's"),
+    (
+        "{% for m in messages if m.role != 'assistant' %}<|{{ m.role }}|>{{ m.content }}{% endfor %}",
+        "writes no beginning of the assistant's answer (add_generation_prompt): write the whole text as prompt_",
+    ),
+    (loop() + "{{ messages[0].content }}", "writes the system text 2 times: write the whole text as prompt_"),
+    ("{% for m in messages[::-1] %}{{ m.role }}:{{ m.content }}\n{% endfor %}>", "the system text after the user's"),
 )
 def test_what_nothing_can_mend_is_told(template: str, fault: str) -> None:
     assert any(fault in told for told in chat(template).faults)
     assert chat(CHATML).faults == chat(CHATML.partition("{%- if add_gen")[0] + "<|im_start|>assistant\n").faults == ()
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        loop().replace("in messages %}", "in messages if m.role != 'system' %}"),
-        "<|im_start|>system\nYou label.<|im_end|>\n"
-        + loop().replace("in messages %}", "in messages[1:] or messages %}"),
-        loop("{{ 'Be kind.' if m.role == 'system' else m.content }}"),
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + loop(),
-    ],
+@cases(
+    loop().replace("in messages %}", "in messages if m.role != 'system' %}"),
+    "<|im_start|>system\nYou label.<|im_end|>\n" + loop().replace("in messages %}", "in messages[1:] or messages %}"),
+    loop("{{ 'Be kind.' if m.role == 'system' else m.content }}"),
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + loop(),
 )
 def test_a_system_text_that_has_no_turn_begins_the_users(template: str) -> None:
     assert "user\nOne of [{labels}].\n\nquery: {query} end<|im_end|>\n<|im_start|>assistant\n{name}:" in text(template)
@@ -228,20 +219,17 @@ def test_an_answer_begins_as_in_a_conversation_where_the_prompt_stops_short() ->
         assert text(loop(content, begin="<|im_start|>assistant\n" + begin)) == wanted
 
 
-@pytest.mark.parametrize(
-    ("template", "end", "kept"),
-    [
-        (CHATML, IM_END, BOS),
-        (loop(end="<|eot|>"), "<|eot|>", IM_END),
-        (loop(end="{{ eos_token }}"), IM_END, BOS),
-        (loop(end=" {{ eos_token }}"), IM_END, BOS),
-        (loop(end="{{ '<|eot|>' if not loop.last }}"), "<|eot|>", IM_END),
-        (loop(end="{% if not loop.last or add_generation_prompt %}<|eot|>{% endif %}"), "<|eot|>", IM_END),
-        ("{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}<|assistant|>", None, BOS),
-        (loop(end=""), None, BOS),
-        (loop(end="<|gone|>"), None, BOS),
-        ("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", None, BOS),
-    ],
+@cases(
+    (CHATML, IM_END, BOS),
+    (loop(end="<|eot|>"), "<|eot|>", IM_END),
+    (loop(end="{{ eos_token }}"), IM_END, BOS),
+    (loop(end=" {{ eos_token }}"), IM_END, BOS),
+    (loop(end="{{ '<|eot|>' if not loop.last }}"), "<|eot|>", IM_END),
+    (loop(end="{% if not loop.last or add_generation_prompt %}<|eot|>{% endif %}"), "<|eot|>", IM_END),
+    ("{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}<|assistant|>", None, BOS),
+    (loop(end=""), None, BOS),
+    (loop(end="<|gone|>"), None, BOS),
+    ("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", None, BOS),
 )
 def test_labels_end_as_answers_do(template: str, end: str | None, kept: str) -> None:
     """Not with what the file names, if the template writes another token; kept: what the file names."""
@@ -262,51 +250,45 @@ def test_what_a_prompts_own_text_spells_is_no_code() -> None:
 _EACH = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
 
 
-@pytest.mark.parametrize(
-    ("template", "why"),
-    [
-        (None, "the model's file has none: write the whole text as prompt_template, or give one as model."),
-        ("{{ messages[-1].content | replace(' ', '') }}", "changes or drops the query"),
-        ("{{ messages[-1].content }}{{ messages[-1].content }}", "writes the query 2 times"),
-        ("{{ messages[-1].content | length }}{{ messages[-1].content }}", "other words around another query"),
-        (_EACH + "{{ m.content | replace('query:', 'Q') }}{% endfor %}", "changes or drops the user text"),
-        (_EACH + "{{ m.content | replace('of', 'Q') }}{% endfor %}", "changes or drops the system text"),
-        ("{{ raise_exception('no, thanks') }}", "refuses system and user: no, thanks: write the whole text"),
-        ("a\n{% if %}", "is wrong in line 2: "),
-        ("{{ messages | nothing }}", "is wrong in line 1: No filter named 'nothing'"),
-        ("{{ ''.__class__.__mro__ }}", "fails: SecurityError: access to attribute '__class__'"),
-        ("{{ messages.append(1) }}", "fails: SecurityError: "),
-        ("{{ open('/etc/hostname') }}", "fails: UndefinedError: 'open' is undefined"),
-    ],
-)  # fmt: skip
+@cases(
+    (None, "the model's file has none: write the whole text as prompt_template, or give one as model."),
+    ("{{ messages[-1].content | replace(' ', '') }}", "changes or drops the query"),
+    ("{{ messages[-1].content }}{{ messages[-1].content }}", "writes the query 2 times"),
+    ("{{ messages[-1].content | length }}{{ messages[-1].content }}", "other words around another query"),
+    (_EACH + "{{ m.content | replace('query:', 'Q') }}{% endfor %}", "changes or drops the user text"),
+    (_EACH + "{{ m.content | replace('of', 'Q') }}{% endfor %}", "changes or drops the system text"),
+    ("{{ raise_exception('no, thanks') }}", "refuses system and user: no, thanks: write the whole text"),
+    ("a\n{% if %}", "is wrong in line 2: "),
+    ("{{ messages | nothing }}", "is wrong in line 1: No filter named 'nothing'"),
+    ("{{ ''.__class__.__mro__ }}", "fails: SecurityError: access to attribute '__class__'"),
+    ("{{ messages.append(1) }}", "fails: SecurityError: "),
+    ("{{ open('/etc/hostname') }}", "fails: UndefinedError: 'open' is undefined"),
+)
 def test_a_template_that_cannot_be_used_is_refused(template: str | None, why: str) -> None:
     assert why in refused(template)
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "{% for i in range(9999) %}{{ messages[0].content * 1 }}{% endfor %}",
-        "{{ 'a' * 1000000000 }}",
-        "{{ 9 ** 9 ** 9 }}",
-        "{{ '%1000000000d' % 1 }}",
-        "{{ '{:>1000000000}'.format(1) }}",
-        "{{ 'a'.ljust(1000000000) }}",
-        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-        "{% set ns = namespace(s='aaaa') %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
-        "{% set ns = namespace(s='aa') %}{% for i in range(9) %}{% set ns.s = ns.s.replace('a', ns.s) %}{% endfor %}",
-        "{% set ns = namespace(s='aa') %}{% for i in range(9) %}{% set ns.s = ns.s | replace('a', ns.s) %}{% endfor %}",
-        "{% set ns = namespace(s=[]) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
-        "{% set ns = namespace(s=[]) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}"
-        "{{ ns.s | tojson }}",
-        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
-        "{{ range(100000) | list | tojson(indent=1000000) }}",
-        "(" * 9 + "{{ " + "(" * 5000 + ")" * 5000 + " }}",
-        "x" * (1 << 19),
-    ],
-)  # fmt: skip
+@cases(
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for i in range(9999) %}{{ messages[0].content * 1 }}{% endfor %}",
+    "{{ 'a' * 1000000000 }}",
+    "{{ 9 ** 9 ** 9 }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '{:>1000000000}'.format(1) }}",
+    "{{ 'a'.ljust(1000000000) }}",
+    "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "{% set ns = namespace(s='aaaa') %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
+    "{% set ns = namespace(s='aa') %}{% for i in range(9) %}{% set ns.s = ns.s.replace('a', ns.s) %}{% endfor %}",
+    "{% set ns = namespace(s='aa') %}{% for i in range(9) %}{% set ns.s = ns.s | replace('a', ns.s) %}{% endfor %}",
+    "{% set ns = namespace(s=[]) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+    "{% set ns = namespace(s=[]) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}"
+    "{{ ns.s | tojson }}",
+    "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    "{{ range(100000) | list | tojson(indent=1000000) }}",
+    "(" * 9 + "{{ " + "(" * 5000 + ")" * 5000 + " }}",
+    "x" * (1 << 19),
+)
 def test_a_template_cannot_run_or_grow_without_end(template: str) -> None:
     """Most of them would take minutes or gigabytes."""
     refused(template + "{{ messages[-1].content }}")
@@ -320,37 +302,31 @@ def test_a_marked_answer_and_loop_controls_are_known() -> None:
     assert text(template) == "system: One of [{labels}].\nuser: query: {query} end\nassistant: {name}:"
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("['a', 1] | join('-')", "a-1"),
-        ("'a' ~ 1 ~ none", "a1None"),
-        ("'a' + 'b'", "ab"),
-        ("7 % 4 * 2 ** 3", "24"),
-        ("'a-b-c'.replace('-', '+', 1)", "a+b-c"),
-        ("'a-b' | replace('-', '+')", "a+b"),
-        ("{'a': ['é<']} | tojson", '{"a": ["é<"]}'),
-        ("{'a': 1} | tojson(indent=2)", '{\n  "a": 1\n}'),
-        ("messages[::-1][0].role", "user"),
-        ("none | string if tools is none else 'tools'", "None"),
-    ],
+@cases(
+    ("['a', 1] | join('-')", "a-1"),
+    ("'a' ~ 1 ~ none", "a1None"),
+    ("'a' + 'b'", "ab"),
+    ("7 % 4 * 2 ** 3", "24"),
+    ("'a-b-c'.replace('-', '+', 1)", "a+b-c"),
+    ("'a-b' | replace('-', '+')", "a+b"),
+    ("{'a': ['é<']} | tojson", '{"a": ["é<"]}'),
+    ("{'a': 1} | tojson(indent=2)", '{\n  "a": 1\n}'),
+    ("messages[::-1][0].role", "user"),
+    ("none | string if tools is none else 'tools'", "None"),
 )
 def test_what_templates_ask_for_is_as_in_python(expression: str, value: str) -> None:
     template = "{% for m in messages[:1] %}{{ " + expression + " }}{% endfor %}"
     assert text(template + CHATML).startswith(value + "<|im_start|>")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"prompt_template": "{query}"}, "system: is given beside prompt_template, which is the whole text"),
-        ({"user": "no slot"}, "user: system and user have 0 {query} slots: a prompt needs exactly one"),
-        ({"answer_cue": "{query}"}, "answer_cue: has a {query} slot: write the query into user"),
-        (
-            {"user": "{query}", "system": None, "answer_cue": "{labels} {labels}"},
-            "user: answer_cue and user have 2 {labels} slots: a prompt may have one",
-        ),
-    ],
+@cases(
+    ({"prompt_template": "{query}"}, "system: is given beside prompt_template, which is the whole text"),
+    ({"user": "no slot"}, "user: system and user have 0 {query} slots: a prompt needs exactly one"),
+    ({"answer_cue": "{query}"}, "answer_cue: has a {query} slot: write the query into user"),
+    (
+        {"user": "{query}", "system": None, "answer_cue": "{labels} {labels}"},
+        "user: answer_cue and user have 2 {labels} slots: a prompt may have one",
+    ),
 )
 def test_texts_that_make_no_prompt_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
@@ -364,14 +340,11 @@ def test_a_name_that_spells_a_slot_is_refused_where_it_is_shown() -> None:
         PromptConfig(name="{query}", prompt_template="{name}: {query}", labels=("x", "y"))
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"a b": 1}, "model.chat_variables.a b: is no name for a variable: use letters, digits and _"),
-        ({"messages": 1}, "model.chat_variables.messages: is no name for a variable"),
-        ({"a": [1]}, "model.chat_variables.a: [1] is a list: give a text, a number, true or false"),
-        ([1], "model.chat_variables: expected names and values, got a list"),
-    ],
+@cases(
+    ({"a b": 1}, "model.chat_variables.a b: is no name for a variable: use letters, digits and _"),
+    ({"messages": 1}, "model.chat_variables.messages: is no name for a variable"),
+    ({"a": [1]}, "model.chat_variables.a: [1] is a list: give a text, a number, true or false"),
+    ([1], "model.chat_variables: expected names and values, got a list"),
 )
 def test_wrong_variables_are_refused(variables: Any, message: str) -> None:
     with pytest.raises(ConfigError) as refusal:

@@ -5,6 +5,7 @@ from math import nan
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -117,46 +118,43 @@ RED, BLUE = {"const": "red", "description": "like a tomato"}, {"const": "blue"}
 COLOUR = {"enum": ["red", "blue"], "description": "of a dress"}
 
 
-@pytest.mark.parametrize(
-    ("schema", "values"),
-    [
-        ({"$ref": "#/$defs/a~1b%20c~0", "$defs": {"a/b c~": {"const": 1}}}, (1,)),
-        ({"$ref": "#/anyOf/1", "anyOf": [{"const": 3}, {"enum": [1, 2]}]}, (1, 2)),
-        ({"type": ["boolean", "null"]}, (True, False, None)),
-        ({"type": "string", "enum": ["a"], "nullable": True}, ("a", None)),
-        ({"allOf": [{"$ref": "#/$defs/a"}], "nullable": True, "$defs": {"a": {"const": "a"}}}, ("a", None)),
-        (STARS, (1, 2, 3)),
-        ({"allOf": [{"type": "integer", "format": "int32"}, {"minimum": 1, "maximum": 2}]}, (1, 2)),
-        (STARS | {"exclusiveMinimum": 1, "exclusiveMaximum": 3.5, "multipleOf": 1.0}, (2, 3)),
-        (STARS | {"minimum": -4.5, "multipleOf": 2}, (-4, -2, 0, 2)),
-        ({"type": ["integer", "null"], "exclusiveMinimum": 0, "exclusiveMaximum": 256}, (*range(1, 256), None)),
-        ({"type": "number", "minimum": 0, "maximum": 3, "multipleOf": 1}, "is not a closed list"),
-        (STARS | {"multipleOf": 0.5}, "multipleOf 0.5 is not a number"),
-        (STARS | {"multipleOf": 0}, "multipleOf 0 is not a number"),
-        (STARS | {"exclusiveMinimum": True}, "exclusiveMinimum True is not a number"),
-        (STARS | {"maximum": 256}, "more than 255 values"),
-        (STARS | {"minimum": -(2**63), "maximum": 2**63 - 1}, "more than 255 values"),
-        (STARS | {"minimum": "1"}, "minimum '1' is not a number"),
-        (STARS | {"maximum": nan}, "maximum nan is not a number"),
-        ({"enum": [1, nan]}, "is not a closed list"),
-        ({"enum": [["a"], "b"]}, "no closed list|not a closed list"),
-        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "without end"),
-        ({"type": "OBJECT", "properties": {"a": BLUE}}, "type 'OBJECT' is not known"),
-        ({"type": "integer", "minimum": 1}, "at most 255 whole numbers by `minimum` and `maximum`"),
-        ({"enum": [1, 2], "minimum": 3}, "which no value fits"),
-        ({"type": "strin"}, "type 'strin' is not known"),
-        ({"type": {}}, "type {} is not known"),
-        ({"type": ["string", "null"]}, "string"),
-        ({"$ref": "#/anyOf/2", "anyOf": [{"const": 1}]}, "None is not"),
-        ({"$ref": "#/anyOf/x", "anyOf": [{"const": 1}]}, "None is not"),
-        ({"$ref": "other.json#/a", "$defs": {"a": {"const": 1}}}, "None is not"),
-        ({"$ref": "#a", "const": 1}, "None is not"),
-        (ENDLESS, "without end"),
-        ({"anyOf": [{"properties": {"a": BLUE}}, {"type": "null"}]}, "an object that may be something else"),
-        ({"properties": {"a": BLUE}, "type": ["object", "null"]}, "an object that may be something else"),
-        ({"properties": {"a": BLUE}, "required": ["b"]}, "an object that requires 'b'"),
-        ({"type": "array", "items": BLUE}, "the key 'items' of a schema is not supported"),
-    ],
+@cases(
+    ({"$ref": "#/$defs/a~1b%20c~0", "$defs": {"a/b c~": {"const": 1}}}, (1,)),
+    ({"$ref": "#/anyOf/1", "anyOf": [{"const": 3}, {"enum": [1, 2]}]}, (1, 2)),
+    ({"type": ["boolean", "null"]}, (True, False, None)),
+    ({"type": "string", "enum": ["a"], "nullable": True}, ("a", None)),
+    ({"allOf": [{"$ref": "#/$defs/a"}], "nullable": True, "$defs": {"a": {"const": "a"}}}, ("a", None)),
+    (STARS, (1, 2, 3)),
+    ({"allOf": [{"type": "integer", "format": "int32"}, {"minimum": 1, "maximum": 2}]}, (1, 2)),
+    (STARS | {"exclusiveMinimum": 1, "exclusiveMaximum": 3.5, "multipleOf": 1.0}, (2, 3)),
+    (STARS | {"minimum": -4.5, "multipleOf": 2}, (-4, -2, 0, 2)),
+    ({"type": ["integer", "null"], "exclusiveMinimum": 0, "exclusiveMaximum": 256}, (*range(1, 256), None)),
+    ({"type": "number", "minimum": 0, "maximum": 3, "multipleOf": 1}, "is not a closed list"),
+    (STARS | {"multipleOf": 0.5}, "multipleOf 0.5 is not a number"),
+    (STARS | {"multipleOf": 0}, "multipleOf 0 is not a number"),
+    (STARS | {"exclusiveMinimum": True}, "exclusiveMinimum True is not a number"),
+    (STARS | {"maximum": 256}, "more than 255 values"),
+    (STARS | {"minimum": -(2**63), "maximum": 2**63 - 1}, "more than 255 values"),
+    (STARS | {"minimum": "1"}, "minimum '1' is not a number"),
+    (STARS | {"maximum": nan}, "maximum nan is not a number"),
+    ({"enum": [1, nan]}, "is not a closed list"),
+    ({"enum": [["a"], "b"]}, "no closed list|not a closed list"),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "without end"),
+    ({"type": "OBJECT", "properties": {"a": BLUE}}, "type 'OBJECT' is not known"),
+    ({"type": "integer", "minimum": 1}, "at most 255 whole numbers by `minimum` and `maximum`"),
+    ({"enum": [1, 2], "minimum": 3}, "which no value fits"),
+    ({"type": "strin"}, "type 'strin' is not known"),
+    ({"type": {}}, "type {} is not known"),
+    ({"type": ["string", "null"]}, "string"),
+    ({"$ref": "#/anyOf/2", "anyOf": [{"const": 1}]}, "None is not"),
+    ({"$ref": "#/anyOf/x", "anyOf": [{"const": 1}]}, "None is not"),
+    ({"$ref": "other.json#/a", "$defs": {"a": {"const": 1}}}, "None is not"),
+    ({"$ref": "#a", "const": 1}, "None is not"),
+    (ENDLESS, "without end"),
+    ({"anyOf": [{"properties": {"a": BLUE}}, {"type": "null"}]}, "an object that may be something else"),
+    ({"properties": {"a": BLUE}, "type": ["object", "null"]}, "an object that may be something else"),
+    ({"properties": {"a": BLUE}, "required": ["b"]}, "an object that requires 'b'"),
+    ({"type": "array", "items": BLUE}, "the key 'items' of a schema is not supported"),
 )
 def test_what_a_schema_allows(schema: Any, values: tuple[Any, ...] | str) -> None:
     if isinstance(values, tuple):
@@ -167,22 +165,15 @@ def test_what_a_schema_allows(schema: Any, values: tuple[Any, ...] | str) -> Non
         closed_lists(schema, "schema")
 
 
-@pytest.mark.parametrize(
-    ("schema", "description", "of_values"),
-    [
-        ({"oneOf": [RED, BLUE], "description": "of a dress"}, "of a dress", ("like a tomato", "")),
-        (
-            {"anyOf": [{"allOf": [RED]}, BLUE, {"type": "null", "description": "none"}]},
-            "",
-            ("like a tomato", "", "none"),
-        ),
-        ({"anyOf": [COLOUR, {"const": "pink"}]}, "", ("of a dress", "of a dress", "")),
-        ({"anyOf": [COLOUR, {"type": "null"}]}, "of a dress", ("", "", "")),  # as pydantic writes an optional Enum
-        ({"enum": ["red", "blue"], "oneOf": [BLUE, RED]}, "", ("like a tomato", "")),
-        ({"anyOf": [RED, RED | {"description": "warm"}]}, "", ("like a tomato; warm",)),
-        ({"oneOf": [RED | {"title": "Red"}, {"const": "b", "title": "B"}, BLUE]}, "", ("like a tomato", "B", "")),
-        ({"oneOf": [{"enum": ["a"], "title": "A"}, {"const": "b", "title": "b"}]}, "", ("", "")),
-    ],
+@cases(
+    ({"oneOf": [RED, BLUE], "description": "of a dress"}, "of a dress", ("like a tomato", "")),
+    ({"anyOf": [{"allOf": [RED]}, BLUE, {"type": "null", "description": "none"}]}, "", ("like a tomato", "", "none")),
+    ({"anyOf": [COLOUR, {"const": "pink"}]}, "", ("of a dress", "of a dress", "")),
+    ({"anyOf": [COLOUR, {"type": "null"}]}, "of a dress", ("", "", "")),  # as pydantic writes an optional Enum
+    ({"enum": ["red", "blue"], "oneOf": [BLUE, RED]}, "", ("like a tomato", "")),
+    ({"anyOf": [RED, RED | {"description": "warm"}]}, "", ("like a tomato; warm",)),
+    ({"oneOf": [RED | {"title": "Red"}, {"const": "b", "title": "B"}, BLUE]}, "", ("like a tomato", "B", "")),
+    ({"oneOf": [{"enum": ["a"], "title": "A"}, {"const": "b", "title": "b"}]}, "", ("", "")),
 )
 def test_what_is_said_of_values_is_read(schema: Any, description: str, of_values: tuple[str, ...]) -> None:
     assert read(schema)[1:] == (description, of_values)

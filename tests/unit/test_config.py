@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from cases import cases
 from config_texts import MISSION, PROMPT, parse, refused, with_labels, with_prompt_line
 
 from qcls_gguf.config.prompt import PromptConfig
@@ -31,14 +32,11 @@ def test_the_mission_loads_word_for_word() -> None:
     assert (config.model, config.runtime, config.path) == (ModelConfig(), RuntimeConfig(), None)
 
 
-@pytest.mark.parametrize(
-    ("scalar", "template"),
-    [
-        ("|\n      a {query}\n      b:\n", "a {query}\nb:"),
-        ("|-\n      a {query}\n      b:\n", "a {query}\nb:"),
-        ("|+\n      a {query}\n      b:\n\n", "a {query}\nb:\n"),
-        ('"a {query} b: "\n', "a {query} b: "),
-    ],
+@cases(
+    ("|\n      a {query}\n      b:\n", "a {query}\nb:"),
+    ("|-\n      a {query}\n      b:\n", "a {query}\nb:"),
+    ("|+\n      a {query}\n      b:\n\n", "a {query}\nb:\n"),
+    ('"a {query} b: "\n', "a {query} b: "),
     ids=["clip", "strip", "keep", "quoted"],
 )
 def test_one_line_break_at_the_end_of_a_template_is_dropped(scalar: str, template: str) -> None:
@@ -51,34 +49,28 @@ def test_labels_keep_their_order_and_their_text() -> None:
     assert labels == ("yes", "no", "1", " tee ", "null", "红色", "2024-01-01")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (PROMPT + "promts: []\n", "promts: unknown key, did you mean prompts?"),
-        (with_prompt_line("label_prefx: a"), "prompts.category.label_prefx: unknown key, did you mean label_prefix?"),
-        (PROMPT + "\xa0scoring: tree\n", r"'\xa0scoring': unknown key, it has a no-break space (U+00A0): write plain"),
-        ("", "the configuration: expected keys and values, got nothing"),
-        ("prompts: []\n", "prompts: [] should have at least 1 item, not 0"),
-        ("prompts: {name: a}\n", "prompts: expected a list, got a mapping: begin each item with -"),
-        (PROMPT + "model: a.gguf\n", "model: expected keys and values, got text: write it below, after path: or"),
-        (PROMPT + PROMPT, "not valid YAML: line 5: key 'prompts' is given twice"),
-        (with_prompt_line("label_prefix: null"), "prompts.category.label_prefix: is nothing, which YAML makes of null"),
-        (with_prompt_line("scoring: [tree]"), "prompts.category.scoring: ['tree'] should be 'tree', 'first_token', "),
-        (PROMPT + "model: {path: a.gguf, hf_repo: user/repo}", "model: path and hf_repo are both given: keep one"),
-        (PROMPT + "model: {quantization: Q8_0}", "model.quantization: was removed: write them into hf_repo"),
-        ("prompts: [{prompt_template: '{query}', labels: [x, y]}]", "prompts[0].name: is missing"),
-        ("prompts: [{name: a, prompt_template: null, labels: [x, y]}]", "prompts.a.prompt_template: is missing"),
-        ("prompts: [{name: a, prompt_template: '{query}'}]", "prompts.a.labels: is missing"),
-        (
-            PROMPT.replace("{query}", "{query} {query}"),
-            "prompts.category.prompt_template: has 2 {query} slots: it needs",
-        ),
-        (PROMPT + "runtime: {flash_attn: 1}", "runtime.flash_attn: 1 should be true or false, or 'auto'"),
-        (PROMPT + "runtime: {kv_type: q5_1}", "runtime.kv_type: 'q5_1' should be 'f16', 'q8_0', 'bf16'"),
-        (PROMPT + "scoring: tree\nforce_single_token_labels: true", "force_single_token_labels: true contradicts"),
-        (with_prompt_line("content_free_queries: [a, a]"), "prompts.category.content_free_queries[1]: query 'a' is"),
-        (with_prompt_line("temperature: 0"), "prompts.category.temperature: 0 should be greater than or equal to 0.01"),
-    ],
+@cases(
+    (PROMPT + "promts: []\n", "promts: unknown key, did you mean prompts?"),
+    (with_prompt_line("label_prefx: a"), "prompts.category.label_prefx: unknown key, did you mean label_prefix?"),
+    (PROMPT + "\xa0scoring: tree\n", r"'\xa0scoring': unknown key, it has a no-break space (U+00A0): write plain"),
+    ("", "the configuration: expected keys and values, got nothing"),
+    ("prompts: []\n", "prompts: [] should have at least 1 item, not 0"),
+    ("prompts: {name: a}\n", "prompts: expected a list, got a mapping: begin each item with -"),
+    (PROMPT + "model: a.gguf\n", "model: expected keys and values, got text: write it below, after path: or"),
+    (PROMPT + PROMPT, "not valid YAML: line 5: key 'prompts' is given twice"),
+    (with_prompt_line("label_prefix: null"), "prompts.category.label_prefix: is nothing, which YAML makes of null"),
+    (with_prompt_line("scoring: [tree]"), "prompts.category.scoring: ['tree'] should be 'tree', 'first_token', "),
+    (PROMPT + "model: {path: a.gguf, hf_repo: user/repo}", "model: path and hf_repo are both given: keep one"),
+    (PROMPT + "model: {quantization: Q8_0}", "model.quantization: was removed: write them into hf_repo"),
+    ("prompts: [{prompt_template: '{query}', labels: [x, y]}]", "prompts[0].name: is missing"),
+    ("prompts: [{name: a, prompt_template: null, labels: [x, y]}]", "prompts.a.prompt_template: is missing"),
+    ("prompts: [{name: a, prompt_template: '{query}'}]", "prompts.a.labels: is missing"),
+    (PROMPT.replace("{query}", "{query} {query}"), "prompts.category.prompt_template: has 2 {query} slots: it needs"),
+    (PROMPT + "runtime: {flash_attn: 1}", "runtime.flash_attn: 1 should be true or false, or 'auto'"),
+    (PROMPT + "runtime: {kv_type: q5_1}", "runtime.kv_type: 'q5_1' should be 'f16', 'q8_0', 'bf16'"),
+    (PROMPT + "scoring: tree\nforce_single_token_labels: true", "force_single_token_labels: true contradicts"),
+    (with_prompt_line("content_free_queries: [a, a]"), "prompts.category.content_free_queries[1]: query 'a' is"),
+    (with_prompt_line("temperature: 0"), "prompts.category.temperature: 0 should be greater than or equal to 0.01"),
 )
 def test_what_is_wrong_is_refused_at_its_place(text: str, message: str) -> None:
     refused(text, message)
@@ -91,18 +83,15 @@ def test_half_a_surrogate_pair_is_refused(key: str) -> None:
         PromptConfig(**values)
 
 
-@pytest.mark.parametrize(
-    ("top", "own", "scoring"),
-    [
-        ("", "", "tree"),
-        ("scoring: first_token", "", "first_token"),
-        ("force_single_token_labels: true", "", "first_token"),
-        ("", "force_single_token_labels: true", "first_token"),
-        ("force_single_token_labels: true", "scoring: tree", "tree"),
-        ("force_single_token_labels: true", "force_single_token_labels: false", "tree"),
-        ("scoring: first_token", "force_single_token_labels: false", "tree"),
-        ("scoring: tree", "force_single_token_labels: true", "first_token"),
-    ],
+@cases(
+    ("", "", "tree"),
+    ("scoring: first_token", "", "first_token"),
+    ("force_single_token_labels: true", "", "first_token"),
+    ("", "force_single_token_labels: true", "first_token"),
+    ("force_single_token_labels: true", "scoring: tree", "tree"),
+    ("force_single_token_labels: true", "force_single_token_labels: false", "tree"),
+    ("scoring: first_token", "force_single_token_labels: false", "tree"),
+    ("scoring: tree", "force_single_token_labels: true", "first_token"),
 )
 def test_a_prompts_scoring_goes_before_the_common_one(top: str, own: str, scoring: str) -> None:
     assert parse(with_prompt_line(own) + top).prompts[0].scoring == scoring
@@ -114,17 +103,14 @@ def test_a_prompts_label_end_goes_before_the_common_one() -> None:
     refused(PROMPT + "label_end: 1\n", "label_end: 1 is a number, not text")
 
 
-@pytest.mark.parametrize(
-    ("key", "low", "high", "words"),
-    [
-        ("n_gpu_layers", 0, (1 << 24) - 1, ["auto", "all"]),
-        ("n_threads", 1, (1 << 24) - 1, ["auto"]),
-        ("max_query_tokens", 1, (1 << 24) - 1, []),
-        ("max_waiting", 0, (1 << 24) - 1, []),
-        ("question_cells", 0, (1 << 24) - 1, ["auto"]),
-        ("n_seq_max", 1, 4096, ["auto"]),  # as llama.cpp's patched limit is
-        ("question_prefixes", 0, 4095, ["auto"]),
-    ],
+@cases(
+    ("n_gpu_layers", 0, (1 << 24) - 1, ["auto", "all"]),
+    ("n_threads", 1, (1 << 24) - 1, ["auto"]),
+    ("max_query_tokens", 1, (1 << 24) - 1, []),
+    ("max_waiting", 0, (1 << 24) - 1, []),
+    ("question_cells", 0, (1 << 24) - 1, ["auto"]),
+    ("n_seq_max", 1, 4096, ["auto"]),  # as llama.cpp's patched limit is
+    ("question_prefixes", 0, 4095, ["auto"]),
 )
 def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, high: int, words: list[str]) -> None:
     for value in (low, low + 1, high, *words):
@@ -137,44 +123,41 @@ def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, high: int, w
         refused(text, f"runtime.{key}: {value!r} should be a whole number{choices}")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "remedy", "right"),
-    [
-        ("labels: [dress, true]", "write it in quotes", "labels: [dress, 'true']"),
-        ("labels: [dress, 3]", "write it in quotes", "labels: [dress, '3']"),
-        ("labels: [dress, null]", "the word null in quotes", "labels: [dress, 'null']"),
-        ("labels: [dress, a: b]", "a text with a colon in quotes", "labels: [dress, 'a: b']"),
-        ("labels: [dress, @b]", "text that begins with @ or ` in quotes", "labels: [dress, '@b']"),
-        ("labels: [dress, !b ]", "text that begins with ! in quotes", "labels: [dress, '!b']"),
-        ("labels: [dress, *b ]", "text that begins with * in quotes", "labels: [dress, '*b']"),
-        ("labels:\n    - #b\n    - tee", "that begins with # or &", "labels:\n    - '#b'\n    - tee"),
-        ("labels:\n    - [b]\n    - tee", "in quotes if it begins with [", "labels:\n    - '[b]'\n    - tee"),
-        ("labels: dress", "write [one, two]", "labels: [dress, tee]"),
-        ("labels: [dress, tee, dress]", "given twice", "labels: [dress, tee]"),
-        ("labels: {dress: 1, tee: }", "or leave the place empty", "labels: {dress: , tee: }"),
-        ("labels: {<<: 1, tee: }", "write the text << in quotes", "labels: {'<<': , tee: }"),
-        ("labels:\n    - >\n    - tee", "one that begins with > or | in quotes", "labels:\n    - '>'\n    - tee"),
-        ("labels:\n      >: a", "a text that begins with > or | in quotes", "labels:\n      '>': a\n      tee: b"),
-        ("min_confidence: 0.5", "give both or neither", "min_confidence: 0.5\n    fallback: unsure"),
-        ("fallback: unsure", "give both or neither", ""),
-        ("scoring: joint\n    force_single_token_labels: true", "remove one of the two", "scoring: joint"),
-        ("system: a", "keep one of the two", ""),
-        ("label_end: ''", "or remove it", ""),
-        ("label_descriptions: [a]", "give one, or null, for each", "label_descriptions: [a, null]"),
-        ("label_orders: 2", "write the best one", ""),
-        ("prompt_template: a", "it needs exactly one", "prompt_template: a {query}"),
-        ("prompt_template: '{text}'", "did you mean {query} by {text}?", "prompt_template: '{query}'"),
-        ("prompt_template: '{query} {describe}'", "give it, or remove the slot", "describe: what it is"),
-        ("calibration: 3", "write it in quotes", "calibration: '3'"),
-        ("runtime: {flash_attn: false, kv_type: q4_0}", "kv_type to f16", "runtime: {flash_attn: false, kv_type: f16}"),
-        ("runtime: {kv_type: q8_0, flash_attn: false}", "flash_attn to auto or true", "runtime: {kv_type: q8_0}"),
-        ("model: a.gguf", "write it below, after path:", "model: {path: a.gguf}"),
-        ("model: {path: a, ollama: b}", "keep one of them", "model: {ollama: b}"),
-        ("model: {chat_variables: {a-b: 1}}", "use letters, digits and _", "model: {chat_variables: {a_b: 1}}"),
-        ("ignore_warnings: all", "write [one, two]", "ignore_warnings: [all]"),
-        ("ignore_warning: [all]", "did you mean ignore_warnings?", "ignore_warnings: [all]"),
-    ],
-)  # fmt: skip
+@cases(
+    ("labels: [dress, true]", "write it in quotes", "labels: [dress, 'true']"),
+    ("labels: [dress, 3]", "write it in quotes", "labels: [dress, '3']"),
+    ("labels: [dress, null]", "the word null in quotes", "labels: [dress, 'null']"),
+    ("labels: [dress, a: b]", "a text with a colon in quotes", "labels: [dress, 'a: b']"),
+    ("labels: [dress, @b]", "text that begins with @ or ` in quotes", "labels: [dress, '@b']"),
+    ("labels: [dress, !b ]", "text that begins with ! in quotes", "labels: [dress, '!b']"),
+    ("labels: [dress, *b ]", "text that begins with * in quotes", "labels: [dress, '*b']"),
+    ("labels:\n    - #b\n    - tee", "that begins with # or &", "labels:\n    - '#b'\n    - tee"),
+    ("labels:\n    - [b]\n    - tee", "in quotes if it begins with [", "labels:\n    - '[b]'\n    - tee"),
+    ("labels: dress", "write [one, two]", "labels: [dress, tee]"),
+    ("labels: [dress, tee, dress]", "given twice", "labels: [dress, tee]"),
+    ("labels: {dress: 1, tee: }", "or leave the place empty", "labels: {dress: , tee: }"),
+    ("labels: {<<: 1, tee: }", "write the text << in quotes", "labels: {'<<': , tee: }"),
+    ("labels:\n    - >\n    - tee", "one that begins with > or | in quotes", "labels:\n    - '>'\n    - tee"),
+    ("labels:\n      >: a", "a text that begins with > or | in quotes", "labels:\n      '>': a\n      tee: b"),
+    ("min_confidence: 0.5", "give both or neither", "min_confidence: 0.5\n    fallback: unsure"),
+    ("fallback: unsure", "give both or neither", ""),
+    ("scoring: joint\n    force_single_token_labels: true", "remove one of the two", "scoring: joint"),
+    ("system: a", "keep one of the two", ""),
+    ("label_end: ''", "or remove it", ""),
+    ("label_descriptions: [a]", "give one, or null, for each", "label_descriptions: [a, null]"),
+    ("label_orders: 2", "write the best one", ""),
+    ("prompt_template: a", "it needs exactly one", "prompt_template: a {query}"),
+    ("prompt_template: '{text}'", "did you mean {query} by {text}?", "prompt_template: '{query}'"),
+    ("prompt_template: '{query} {describe}'", "give it, or remove the slot", "describe: what it is"),
+    ("calibration: 3", "write it in quotes", "calibration: '3'"),
+    ("runtime: {flash_attn: false, kv_type: q4_0}", "kv_type to f16", "runtime: {flash_attn: false, kv_type: f16}"),
+    ("runtime: {kv_type: q8_0, flash_attn: false}", "flash_attn to auto or true", "runtime: {kv_type: q8_0}"),
+    ("model: a.gguf", "write it below, after path:", "model: {path: a.gguf}"),
+    ("model: {path: a, ollama: b}", "keep one of them", "model: {ollama: b}"),
+    ("model: {chat_variables: {a-b: 1}}", "use letters, digits and _", "model: {chat_variables: {a_b: 1}}"),
+    ("ignore_warnings: all", "write [one, two]", "ignore_warnings: [all]"),
+    ("ignore_warning: [all]", "did you mean ignore_warnings?", "ignore_warnings: [all]"),
+)
 def test_a_remedy_that_is_followed_is_accepted(wrong: str, remedy: str, right: str) -> None:
     def text(lines: str) -> str:
         key = lines.partition(":")[0]

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,13 +37,10 @@ def texts(folder: Path, data: bytes) -> list[tuple[str, int | None]]:
     return [(line.text, line.number) for line in read(folder, data)]
 
 
-@pytest.mark.parametrize(
-    ("data", "found"),
-    [
-        (b"one\ntwo \r\n\n  \n\xe4\xb8\x89", [("one", 1), ("two ", 2), ("三", 5)]),
-        (b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n", [("one", 1), ("\ufefftwo", 2)]),
-        ("a\u2028b\x0bc\x00d\n".encode(), [("a\u2028b\x0bc\x00d", 1)]),
-    ],
+@cases(
+    (b"one\ntwo \r\n\n  \n\xe4\xb8\x89", [("one", 1), ("two ", 2), ("三", 5)]),
+    (b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n", [("one", 1), ("\ufefftwo", 2)]),
+    ("a\u2028b\x0bc\x00d\n".encode(), [("a\u2028b\x0bc\x00d", 1)]),
 )
 def test_lines_without_their_breaks_and_no_blank_ones(
     data: bytes, found: list[tuple[str, int]], tmp_path: Path
@@ -57,13 +55,10 @@ def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: 
     assert "line 2 is not valid UTF-8 at byte 2" in (bad.error or "")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("missing.txt", "no such file"),
-        ("", "cannot be read: Is a directory"),
-        ("a.json", "is one JSON document: write an object a line, in a file named .jsonl"),
-    ],
+@cases(
+    ("missing.txt", "no such file"),
+    ("", "cannot be read: Is a directory"),
+    ("a.json", "is one JSON document: write an object a line, in a file named .jsonl"),
 )
 def test_what_has_no_rows_is_refused_before_and_while_reading(name: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -98,20 +93,17 @@ def test_a_space_after_every_delimiter_is_no_part_of_a_field(delimiter: str, tmp
     assert all_queries(str(path)) == [" red"]
 
 
-@pytest.mark.parametrize(
-    ("header", "words"),
-    [
-        ("sku,title", "has no column 'query': the columns are 'sku', 'title'; name the one"),
-        ("", "has no header"),
-        ("query,,", "column '' is given twice: name each column, or remove those that are empty"),
-        ('query,"size; in\nmm"', "the first line, which names all columns, .*: a quoted field has no end"),
-        (
-            "query,\udcb1\udce0",
-            "the header is not valid UTF-8 at byte 6: save it as UTF-8, or name its encoding with `encoding`",
-        ),
-        ("sep=;\nquery;title", "the first line, sep=, is a note for spreadsheets and no header: remove it"),
-        ("query,x\ra,b\rc,d", "a carriage return stands within a field: .* save the file with other line ends"),
-    ],
+@cases(
+    ("sku,title", "has no column 'query': the columns are 'sku', 'title'; name the one"),
+    ("", "has no header"),
+    ("query,,", "column '' is given twice: name each column, or remove those that are empty"),
+    ('query,"size; in\nmm"', "the first line, which names all columns, .*: a quoted field has no end"),
+    (
+        "query,\udcb1\udce0",
+        "the header is not valid UTF-8 at byte 6: save it as UTF-8, or name its encoding with `encoding`",
+    ),
+    ("sep=;\nquery;title", "the first line, sep=, is a note for spreadsheets and no header: remove it"),
+    ("query,x\ra,b\rc,d", "a carriage return stands within a field: .* save the file with other line ends"),
 )
 def test_a_table_without_its_columns_is_refused(header: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -145,22 +137,19 @@ def test_json_lines(tmp_path: Path) -> None:
     assert len(found.sha256) == 64
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (b"{", "is not valid JSON: Expecting property name"),
-        (b'{"query": "\\ud800", "labels": {"user": "boy"}}', "query: is not valid UTF-8"),
-        (b'{"query": "x"}', "has no 'labels': write them"),
-        (b'{"query": "x", "labels": "boy"}', "labels: 'boy' is not an object"),
-        (b'{"query": "x", "labels": {"usr": "boy"}}', "'usr' is no prompt, did you mean user?"),
-        (b'{"query": "x", "labels": {"user": "boys"}}', "'boys' is no label of this prompt, did you mean boy?"),
-        (b'{"query": "x", "labels": {"user": []}}', "labels.user: is an empty list"),
-        (b'{"query": "x", "labels": {"user": "boy", "user": "girl"}}', "has the key 'user' twice: keep one of them"),
-        (b"x,boy|", "'' is no label of this prompt"),
-        (b"x,", "has no label of any prompt"),
-    ],
+@cases(
+    (b"{", "is not valid JSON: Expecting property name"),
+    (b'{"query": "\\ud800", "labels": {"user": "boy"}}', "query: is not valid UTF-8"),
+    (b'{"query": "x"}', "has no 'labels': write them"),
+    (b'{"query": "x", "labels": "boy"}', "labels: 'boy' is not an object"),
+    (b'{"query": "x", "labels": {"usr": "boy"}}', "'usr' is no prompt, did you mean user?"),
+    (b'{"query": "x", "labels": {"user": "boys"}}', "'boys' is no label of this prompt, did you mean boy?"),
+    (b'{"query": "x", "labels": {"user": []}}', "labels.user: is an empty list"),
+    (b'{"query": "x", "labels": {"user": "boy", "user": "girl"}}', "has the key 'user' twice: keep one of them"),
+    (b"x,boy|", "'' is no label of this prompt"),
+    (b"x,", "has no label of any prompt"),
 )
-def test_bad_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, reason: str) -> None:
+def test_bad_rows_have_a_place_and_a_reason(line: bytes, reason: str, tmp_path: Path) -> None:
     is_json = line[:1] in b'{"'
     good = b'{"query": "x", "labels": {"user": "boy"}}' if is_json else b"x,boy"
     header = [] if is_json else [b"query,user"]
@@ -171,14 +160,10 @@ def test_bad_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, reason:
     assert reason in found.bad[0].reason
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("rows.jsonl", "\n \n", "has no rows"),
-        ("rows.csv", "query,usr\nx,boy\n", "'usr' is no prompt, did you mean user?"),
-    ],
+@cases(
+    ("rows.jsonl", "\n \n", "has no rows"), ("rows.csv", "query,usr\nx,boy\n", "'usr' is no prompt, did you mean user?")
 )
-def test_files_that_cannot_be_used(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_files_that_cannot_be_used(name: str, text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
         labelled(tmp_path, text, name)
 
@@ -198,14 +183,11 @@ def test_other_columns_stand_beside_queries_and_labels(
         read_labelled(path, LABELS, LabelledColumns(query="title", ignored=("sku",)))
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("rows.csv", "query,category,user,sku\nx,dress,no such label,7\n"),
-        ("rows.jsonl", '{"query": "x", "labels": {"category": "dress", "user": "no such label", "sku": "7"}}'),
-    ],
+@cases(
+    ("rows.csv", "query,category,user,sku\nx,dress,no such label,7\n"),
+    ("rows.jsonl", '{"query": "x", "labels": {"category": "dress", "user": "no such label", "sku": "7"}}'),
 )
-def test_columns_of_labels_may_be_named(tmp_path: Path, name: str, text: str) -> None:
+def test_columns_of_labels_may_be_named(name: str, text: str, tmp_path: Path) -> None:
     (path := tmp_path / name).write_text(text)
     for columns in (LabelledColumns(labels=("category",)), LabelledColumns(ignored=("user", "sku"))):
         assert dict(read_labelled(path, LABELS, columns).rows[0].labels) == {"category": ("dress",)}
@@ -335,29 +317,22 @@ def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp
         all_queries(str(tmp_path / "lines.txt"), Reading(query="title"))
 
 
-@pytest.mark.parametrize(
-    ("content", "reading", "words"),
-    [
-        (b"id~query\n", Reading(), "or what stands between the fields with `delimiter`"),
-        (b"id,query\n", Reading(delimiter="||"), "`delimiter` '||': give one character, or tab"),
-        (b"query\n", Reading(encoding="klingon"), "`encoding` klingon: is no known encoding: name one such as utf-8"),
-        (b"query\n", Reading(encoding="cp037"), "`encoding` cp037: is no known encoding"),
-        (b"\xef\xbb\xbfquery\n", Reading(encoding="latin-1"), "begins with the mark of UTF-8: leave `encoding` out"),
-        (b"query\rred dress\r", Reading(), "its lines end in carriage returns alone"),
-        (gzip.compress(b"query\n" * 99, mtime=0)[:-9], Reading(), "is packed with gzip and cannot be unpacked"),
-        (b"query\n", Reading(format="text", query="query"), "`query_column` is for tables, and `input_format` is text"),
-        (b"query\n", Reading(format="parquet"), "is no sound Parquet file"),
-        (b"PK\x03\x04", Reading(), "is a spreadsheet or packed"),
-        (b"7z\xbc\xaf\x27\x1c", Reading(), "is packed"),
-        (b"FEA1\x00\x00", Reading(), "is a file of Arrow"),
-        (b"SQLite format 3\0", Reading(), "is neither text nor a table that is read"),
-        (
-            b"query,id\nred,1\r\nblue,2\rgreen,3\n",
-            Reading(),
-            "line 3 is not valid CSV: a carriage return stands within",
-        ),
-        *(("query\n赤い服\n红色\n".encode(name), Reading(), "looks like ISO-2022") for name in ("iso2022_jp_2", "hz")),
-    ],
+@cases(
+    (b"id~query\n", Reading(), "or what stands between the fields with `delimiter`"),
+    (b"id,query\n", Reading(delimiter="||"), "`delimiter` '||': give one character, or tab"),
+    (b"query\n", Reading(encoding="klingon"), "`encoding` klingon: is no known encoding: name one such as utf-8"),
+    (b"query\n", Reading(encoding="cp037"), "`encoding` cp037: is no known encoding"),
+    (b"\xef\xbb\xbfquery\n", Reading(encoding="latin-1"), "begins with the mark of UTF-8: leave `encoding` out"),
+    (b"query\rred dress\r", Reading(), "its lines end in carriage returns alone"),
+    (gzip.compress(b"query\n" * 99, mtime=0)[:-9], Reading(), "is packed with gzip and cannot be unpacked"),
+    (b"query\n", Reading(format="text", query="query"), "`query_column` is for tables, and `input_format` is text"),
+    (b"query\n", Reading(format="parquet"), "is no sound Parquet file"),
+    (b"PK\x03\x04", Reading(), "is a spreadsheet or packed"),
+    (b"7z\xbc\xaf\x27\x1c", Reading(), "is packed"),
+    (b"FEA1\x00\x00", Reading(), "is a file of Arrow"),
+    (b"SQLite format 3\0", Reading(), "is neither text nor a table that is read"),
+    (b"query,id\nred,1\r\nblue,2\rgreen,3\n", Reading(), "line 3 is not valid CSV: a carriage return stands within"),
+    *(("query\n赤い服\n红色\n".encode(name), Reading(), "looks like ISO-2022") for name in ("iso2022_jp_2", "hz")),
 )
 def test_what_must_not_be_guessed_is_named(content: bytes, reading: Reading, words: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(content)

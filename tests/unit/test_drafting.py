@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import cases
 
 from qcls_gguf import Config, ConfigError, load_config
 from qcls_gguf.data.labelled import LabelledColumns
@@ -61,19 +62,16 @@ def test_a_model_without_a_chat_template_gets_the_whole_text(tmp_path: Path) -> 
     assert config.model.path == ROOT / "models" / "fashion-tiny-Q8_0.gguf"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        *(([option], "is not NAME=LABEL,LABEL") for option in ("category", "=a,b", "  =a,b")),
-        (["category=a"], r"prompts\.category\.labels: .* should have at least 2 items, not 1"),
-        *(
-            ([f"size=S,{label}"], r"stands in quotes, as in 'size=S,\"M, L\"'")
-            for label in ("'M, L'", "M\\, L", "“M, L”", '"M, L', '"M" x, L')
-        ),
-        (["category=a,a"], "'a' is given twice"),
-        (["category=a,{query}"], "^no configuration can be made of that: .*slot"),
-        (["x=a,b", "x=a,b"], "'x' is given twice"),
-    ],
+@cases(
+    *(([option], "is not NAME=LABEL,LABEL") for option in ("category", "=a,b", "  =a,b")),
+    (["category=a"], r"prompts\.category\.labels: .* should have at least 2 items, not 1"),
+    *(
+        ([f"size=S,{label}"], r"stands in quotes, as in 'size=S,\"M, L\"'")
+        for label in ("'M, L'", "M\\, L", "“M, L”", '"M, L', '"M" x, L')
+    ),
+    (["category=a,a"], "'a' is given twice"),
+    (["category=a,{query}"], "^no configuration can be made of that: .*slot"),
+    (["x=a,b", "x=a,b"], "'x' is given twice"),
 )
 def test_what_no_configuration_can_have_is_refused(options: list[str], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -121,13 +119,10 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("cells", "labels"),
-    [
-        (["Home | Garden", "Toys"], ["Home | Garden", "Toys"]),
-        (["a|b", "b"], ["a", "b"]),
-        (["a|b", "b| c"], ["a", "b", "c"]),
-    ],
+@cases(
+    (["Home | Garden", "Toys"], ["Home | Garden", "Toys"]),
+    (["a|b", "b"], ["a", "b"]),
+    (["a|b", "b| c"], ["a", "b", "c"]),
 )
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_bar_divides_labels_that_stand_elsewhere(
@@ -165,14 +160,11 @@ def test_labels_may_be_numbers_and_truth_values(form: str, values: list[object],
     assert (prompt.name, sorted(prompt.labels)) == ("stars", sorted(right))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "has no header"),
-        ("query,x\n", "has no rows"),
-        ('query,x\n"a,1\nb,2\n', "line 2 is not valid CSV: .*close its quotes"),
-        ("query,x\na,1\nb,2\n", "has no column of labels"),
-    ],
+@cases(
+    ("", "has no header"),
+    ("query,x\n", "has no rows"),
+    ('query,x\n"a,1\nb,2\n', "line 2 is not valid CSV: .*close its quotes"),
+    ("query,x\na,1\nb,2\n", "has no column of labels"),
 )
 def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
@@ -181,11 +173,10 @@ def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) 
         find_labels(path)
 
 
-@pytest.mark.parametrize(
-    ("free_gb", "on_gpu", "wanted"),
-    [(80, True, 0), (15, True, 0), (9, True, 1), (4, True, 2), (3, True, 3), (2, True, 4), (0.1, True, 4),
-     (64, False, 3), (2, False, 4)],
-)  # fmt: skip
+@cases(
+    *((80, True, 0), (15, True, 0), (9, True, 1), (4, True, 2), (3, True, 3), (2, True, 4), (0.1, True, 4)),
+    *((64, False, 3), (2, False, 4)),
+)
 def test_the_largest_model_that_fits_is_chosen(free_gb: float, on_gpu: bool, wanted: int) -> None:
     """1 GiB of the free memory is not for the model."""
     assert choose(int(free_gb * GB) - (1 << 30), on_gpu=on_gpu) == LARGEST_FIRST[wanted]
@@ -220,15 +211,12 @@ def test_a_model_below_the_configuration_is_named_from_there(tmp_path: Path) -> 
         assert find_model(config.model, offline=True) == Path(path)
 
 
-@pytest.mark.parametrize(
-    ("label", "sentence"),
-    [
-        *((label, "if none is mentioned") for label in ("none", "None", "N/A", "<none>", "not applicable", "ninguna")),
-        *((label, "only if no other label fits") for label in ("other", "Others", "misc", "sonstige", "autre", "其他")),
-        *((label, "if the text does not tell") for label in ("unknown", "unclear", "unbekannt", "desconocido")),
-        *((label, "if the text takes no side") for label in ("neutral", "Neutre", "neutro")),
-        *((label, "") for label in ("no", "dress", "another", "nonesuch", "unknown author")),
-    ],
+@cases(
+    *((label, "if none is mentioned") for label in ("none", "None", "N/A", "<none>", "not applicable", "ninguna")),
+    *((label, "only if no other label fits") for label in ("other", "Others", "misc", "sonstige", "autre", "其他")),
+    *((label, "if the text does not tell") for label in ("unknown", "unclear", "unbekannt", "desconocido")),
+    *((label, "if the text takes no side") for label in ("neutral", "Neutre", "neutro")),
+    *((label, "") for label in ("no", "dress", "another", "nonesuch", "unknown author")),
 )
 def test_labels_that_say_nothing_get_their_sentence(label: str, sentence: str, tmp_path: Path) -> None:
     (prompt,) = loaded(draft_text(draft(f"topic=dress2,{label},jeans2"), tmp_path), tmp_path).prompts
@@ -238,15 +226,12 @@ def test_labels_that_say_nothing_get_their_sentence(label: str, sentence: str, t
     assert prompt.prior == "none"
 
 
-@pytest.mark.parametrize(
-    ("texts", "language"),
-    [
-        (["红色连衣裙", "nike 女跑鞋", "dress"], "zh"),
-        (["red dress", "jeans", "红色连衣裙"], "en"),
-        (["赤いドレス", "青いジーンズ"], "en"),
-        (["vestido rojo", "rotes Kleid", "платье"], "en"),
-        (["123", "!!"], "en"),
-    ],
+@cases(
+    (["红色连衣裙", "nike 女跑鞋", "dress"], "zh"),
+    (["red dress", "jeans", "红色连衣裙"], "en"),
+    (["赤いドレス", "青いジーンズ"], "en"),
+    (["vestido rojo", "rotes Kleid", "платье"], "en"),
+    (["123", "!!"], "en"),
 )
 def test_rows_are_asked_about_in_their_language(texts: list[str], language: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import cases
 from made_prompts import made_prompt
 
 from qcls_gguf.compare.method import Answer, WorkloadPrompt
@@ -92,11 +93,7 @@ def test_labels_and_confusions() -> None:
     assert scored([[0.4, 0.4, 0.2]], ["b"])[0].accuracy == 0, "of equally probable labels the first is the answer"
 
 
-@pytest.mark.parametrize(
-    ("n_right", "n", "low", "high"),
-    # R. G. Newcombe, Two-sided confidence intervals for the single proportion, 1998, table I, method 3
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
-)
+@cases((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718))
 def test_wilson_against_published_intervals(n_right: int, n: int, low: float, high: float) -> None:
     assert wilson(n_right, n) == pytest.approx((low, high), abs=5e-5)
     assert wilson(n - n_right, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
@@ -129,19 +126,12 @@ def test_rows_count_for_the_prompts_that_they_are_labelled_for() -> None:
     assert (truth.index.tolist(), truth.accepted.tolist(), truth.first.tolist()) == ([1], [[True, False, True]], [2])
 
 
-@pytest.mark.parametrize(
-    ("answers", "labels", "words"),
-    [
-        (
-            "a" * 30,
-            "a" * 20 + "b" * 10,
-            ["no better than one label for all rows (66.7% are right)", "never answers 'b'"],
-        ),
-        ("a" * 28 + "bb", "a" * 18 + "b" * 12, ["answers 'a' for 93% of the rows"]),
-        ("a" * 18 + "c" + "b" * 11, "a" * 18 + "c" * 10 + "bb", ["hardly ever finds"]),
-        ("a" * 16 + "b" * 14, "a" * 15 + "b" * 15, []),
-        ("a" * 19, "b" * 19, []),  # too few rows to say so
-    ],
+@cases(
+    ("a" * 30, "a" * 20 + "b" * 10, ["no better than one label for all rows (66.7% are right)", "never answers 'b'"]),
+    ("a" * 28 + "bb", "a" * 18 + "b" * 12, ["answers 'a' for 93% of the rows"]),
+    ("a" * 18 + "c" + "b" * 11, "a" * 18 + "c" * 10 + "bb", ["hardly ever finds"]),
+    ("a" * 16 + "b" * 14, "a" * 15 + "b" * 15, []),
+    ("a" * 19, "b" * 19, []),  # too few rows to say so
 )
 def test_what_is_likely_wrong_with_answers(answers: str, labels: str, words: list[str]) -> None:
     found, _ = scored(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from cases import cases
 from config_texts import FOLDER, parse
 
 from qcls_gguf import ConfigError
@@ -59,18 +60,15 @@ def test_a_prompts_settings_go_before_the_common_ones() -> None:
     assert parse(top + PROMPT).calibration == FOLDER / "c.yaml"
 
 
-@pytest.mark.parametrize(
-    ("change", "same"),
-    [
-        ({"prompt_template": "{query}"}, False),
-        ({"label_prefix": ""}, False),
-        ({"label_end": "."}, False),
-        ({"labels": ("dress", "other")}, False),
-        ({"scoring": "joint"}, False),
-        ({"prior": "content_free", "content_free_queries": ("",)}, False),
-        ({"content_free_queries": ("",)}, True),  # no prior is computed from them
-        ({"temperature": 2.0}, True),
-    ],
+@cases(
+    ({"prompt_template": "{query}"}, False),
+    ({"label_prefix": ""}, False),
+    ({"label_end": "."}, False),
+    ({"labels": ("dress", "other")}, False),
+    ({"scoring": "joint"}, False),
+    ({"prior": "content_free", "content_free_queries": ("",)}, False),
+    ({"content_free_queries": ("",)}, True),  # no prior is computed from them
+    ({"temperature": 2.0}, True),
 )
 def test_the_hash_of_a_prompt_is_of_what_its_scores_depend_on(change: dict[str, Any], same: bool) -> None:
     prompt = parse(PROMPT).prompts[0]
@@ -107,17 +105,14 @@ def test_what_is_written_is_read(config: Config) -> None:
     assert read_calibration(config.changed(calibration=None)) is None
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("nothing", "expected keys and values, got nothing"),
-        ("another prompt", "prompts.categorie: is no prompt of the configuration, which has category, audience"),
-        ({"temperature": float("inf")}, "prompts.category.temperature: inf should be less than or equal to 100"),
-        ({"prompt_hash": "cd" * 32}, "prompts.category: was fitted to the prompt of hash cdcdcdcdcdcd…, it is "),
-        ({"bias": {"dress": 1, "no": 2}}, "prompts.category: its bias has other labels than the prompt: run"),
-    ],
+@cases(
+    ("nothing", "expected keys and values, got nothing"),
+    ("another prompt", "prompts.categorie: is no prompt of the configuration, which has category, audience"),
+    ({"temperature": float("inf")}, "prompts.category.temperature: inf should be less than or equal to 100"),
+    ({"prompt_hash": "cd" * 32}, "prompts.category: was fitted to the prompt of hash cdcdcdcdcdcd…, it is "),
+    ({"bias": {"dress": 1, "no": 2}}, "prompts.category: its bias has other labels than the prompt: run"),
 )
-def test_a_wrong_calibration_is_refused(config: Config, change: str | dict[str, Any], message: str) -> None:
+def test_a_wrong_calibration_is_refused(change: str | dict[str, Any], message: str, config: Config) -> None:
     known, text = entry(config.prompts[0]), ""
     if change != "nothing":
         name = "categorie" if isinstance(change, str) else "category"
@@ -142,9 +137,7 @@ def test_a_fit_and_a_temperature_of_ones_own_are_a_contradiction(config: Config)
 N_EMBD, N_LAYER = 6, 4
 HEADED = PromptConfig(name="color", prompt_template="{query} color:", labels=("red", "blue", "none"))
 RNG = np.random.default_rng(0)
-HEAD = Head(
-    depth=3, weight=RNG.normal(size=(N_EMBD, 3)).astype(np.float32), bias=np.arange(3, dtype=np.float32)
-)  # fmt: skip
+HEAD = Head(depth=3, weight=RNG.normal(size=(N_EMBD, 3)).astype(np.float32), bias=np.arange(3, dtype=np.float32))
 
 
 def written_heads(folder: Path, head: Head = HEAD, prompt: PromptConfig = HEADED) -> Config:
@@ -166,9 +159,10 @@ def changed(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], Non
     return config
 
 
-@pytest.mark.parametrize(
-    "head",
-    [HEAD, replace(HEAD, depth=N_LAYER, scale=0.5), replace(HEAD, depth=1, text="Text: {query}")],
+@cases(
+    HEAD,
+    replace(HEAD, depth=N_LAYER, scale=0.5),
+    replace(HEAD, depth=1, text="Text: {query}"),
     ids=["own", "beside", "common"],
 )
 def test_round_trip(head: Head, tmp_path: Path) -> None:
@@ -190,26 +184,23 @@ def set_array(name: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]
     return lambda about, arrays: arrays.update({name: value})
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda about, arrays: about.update(format=2), "format: 2 should be 1: run `qcls-gguf learn` again"),
-        (lambda about, arrays: about.pop("model_sha256"), "model_sha256: is missing"),
-        (lambda about, arrays: about.update(prompts=[]), "prompts: expected keys and values, got a list"),
-        (lambda about, arrays: arrays.pop("weight0"), "damaged one: KeyError"),
-        (lambda about, arrays: about.update(queries="abc"), "damaged one: Error"),
-        (set_array("weight0", HEAD.weight[:, :2]), "shapes"),
-        (set_array("weight0", HEAD.weight.astype(np.float64)), "not finite float32"),
-        (set_array("bias0", HEAD.bias[:2]), "shapes"),
-        (set_array("weight0", HEAD.weight * np.float32(np.nan)), "not finite"),
-        (set_entry("depth", 0), "color.depth: 0 should be"),
-        (set_entry("depth", N_LAYER + 1), "depth 5"),
-        (set_entry("depth", True), "color.depth: True should be"),
-        (set_entry("scale", 0.5), "depth 3"),
-        (set_entry("text", "no slot"), "without one slot"),
-        (set_entry("text", "{query}"), "another text"),
-        (set_entry("hash", "ab"), "other labels, or another text"),
-    ],
+@cases(
+    (lambda about, arrays: about.update(format=2), "format: 2 should be 1: run `qcls-gguf learn` again"),
+    (lambda about, arrays: about.pop("model_sha256"), "model_sha256: is missing"),
+    (lambda about, arrays: about.update(prompts=[]), "prompts: expected keys and values, got a list"),
+    (lambda about, arrays: arrays.pop("weight0"), "damaged one: KeyError"),
+    (lambda about, arrays: about.update(queries="abc"), "damaged one: Error"),
+    (set_array("weight0", HEAD.weight[:, :2]), "shapes"),
+    (set_array("weight0", HEAD.weight.astype(np.float64)), "not finite float32"),
+    (set_array("bias0", HEAD.bias[:2]), "shapes"),
+    (set_array("weight0", HEAD.weight * np.float32(np.nan)), "not finite"),
+    (set_entry("depth", 0), "color.depth: 0 should be"),
+    (set_entry("depth", N_LAYER + 1), "depth 5"),
+    (set_entry("depth", True), "color.depth: True should be"),
+    (set_entry("scale", 0.5), "depth 3"),
+    (set_entry("text", "no slot"), "without one slot"),
+    (set_entry("text", "{query}"), "another text"),
+    (set_entry("hash", "ab"), "other labels, or another text"),
 )
 def test_damaged_files_are_refused(change: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message) as e:

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from cases import cases
 from gguf_parts import finish
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -139,24 +140,21 @@ def test_damaged_bytes_never_do_worse_than_an_error(model: bytes, tmp_path: Path
     assert peak_bytes < 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (header_bytes(n_tensors=1 << 60), "the counts announces 1,152,921,504,606,846,976, and the limit is 131,072"),
-        (one_key("IIQ", 9, 8, 1 << 40), "announces 1,099,511,627,776, and the limit"),
-        (one_key("IIQ", 9, 6, 1 << 62), "the metadata value of 'k' lies beyond the file's end"),
-        (one_key("IIQQ", 9, 8, 2, 1 << 63), "beyond the file's end"),
-        (one_key("IIQ", 9, 9, 1), "array of the unknown type 9"),
-        (one_key("I", 99), "unknown type 99"),
-        (one_key("II", 4, 0, key=b"general.alignment"), "0, not a power of two"),
-        (one_tensor("I", 5), "announces 5, and the limit is 4"),
-        (one_tensor("IQIQ", 1, 32, 4, 0), "tensor 't' has the unknown type 4"),
-        (one_tensor("IQIQ", 1, 32, 0, 9 << 30), r"ends at 9,663,.*, the file at 8,589,934,592: fetch the file again"),
-        (one_tensor("I4QIQ", 4, *[1 << 63] * 4, 0, 0), "the file at 8,589,934,592"),
-    ],
+@cases(
+    (header_bytes(n_tensors=1 << 60), "the counts announces 1,152,921,504,606,846,976, and the limit is 131,072"),
+    (one_key("IIQ", 9, 8, 1 << 40), "announces 1,099,511,627,776, and the limit"),
+    (one_key("IIQ", 9, 6, 1 << 62), "the metadata value of 'k' lies beyond the file's end"),
+    (one_key("IIQQ", 9, 8, 2, 1 << 63), "beyond the file's end"),
+    (one_key("IIQ", 9, 9, 1), "array of the unknown type 9"),
+    (one_key("I", 99), "unknown type 99"),
+    (one_key("II", 4, 0, key=b"general.alignment"), "0, not a power of two"),
+    (one_tensor("I", 5), "announces 5, and the limit is 4"),
+    (one_tensor("IQIQ", 1, 32, 4, 0), "tensor 't' has the unknown type 4"),
+    (one_tensor("IQIQ", 1, 32, 0, 9 << 30), r"ends at 9,663,.*, the file at 8,589,934,592: fetch the file again"),
+    (one_tensor("I4QIQ", 4, *[1 << 63] * 4, 0, 0), "the file at 8,589,934,592"),
     ids=range(11),
 )
-def test_corrupted_headers_in_front_of_gigabytes(tmp_path: Path, content: bytes, words: str) -> None:
+def test_corrupted_headers_in_front_of_gigabytes(content: bytes, words: str, tmp_path: Path) -> None:
     path = write_sparse(tmp_path / "sparse.gguf", content)
     began = time.perf_counter()
     with pytest.raises(ModelError, match=words):
@@ -164,19 +162,16 @@ def test_corrupted_headers_in_front_of_gigabytes(tmp_path: Path, content: bytes,
     assert time.perf_counter() - began < 1
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "is empty"),
-        (b"GG", "begins with 'GG'"),
-        (b"\xef\xbb\xbf\n<!DOCTYPE html><title>404</title>", "<!DOCTYPE html>"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "https://git-lfs.*git lfs pull"),
-        (struct.pack("<Q", 40) + b'{"__metadata__":{}}', "__metadata__"),
-        (b"\x7fELF\x02\x01\x01\x00\x00", r"ELF.*: choose a \.gguf file"),
-        (header_bytes(version=1), "GGUF version 1, not 2 or 3"),
-    ],
+@cases(
+    (b"", "is empty"),
+    (b"GG", "begins with 'GG'"),
+    (b"\xef\xbb\xbf\n<!DOCTYPE html><title>404</title>", "<!DOCTYPE html>"),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "https://git-lfs.*git lfs pull"),
+    (struct.pack("<Q", 40) + b'{"__metadata__":{}}', "__metadata__"),
+    (b"\x7fELF\x02\x01\x01\x00\x00", r"ELF.*: choose a \.gguf file"),
+    (header_bytes(version=1), "GGUF version 1, not 2 or 3"),
 )
-def test_files_of_another_kind(tmp_path: Path, content: bytes, words: str) -> None:
+def test_files_of_another_kind(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=words):

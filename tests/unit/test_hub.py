@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hub_server import HubRepo, HubServer
 
 from qcls_gguf.model.hub import Variant, list_variants, matching
@@ -218,16 +219,13 @@ def test_a_quantisation_that_is_not_there(hub: HubServer, fetcher: Fetcher) -> N
     assert fetcher.path("user/two:b-Q4_0.gguf").read_bytes() == b"b"
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("Tiny-GGUF", "user/repo[@revision][:quantization]: take these from"),
-        ("https://huggingface.co/user/repo/tree/main", "the address of its page"),
-        ("user/repo/more", "the address of its page"),
-        ("models/tiny.gguf", "given as the model's `path`"),
-    ],
+@cases(
+    ("Tiny-GGUF", "user/repo[@revision][:quantization]: take these from"),
+    ("https://huggingface.co/user/repo/tree/main", "the address of its page"),
+    ("user/repo/more", "the address of its page"),
+    ("models/tiny.gguf", "given as the model's `path`"),
 )
-def test_malformed_requests(fetcher: Fetcher, hub: HubServer, spec: str, words: str) -> None:
+def test_malformed_requests(spec: str, words: str, fetcher: Fetcher, hub: HubServer) -> None:
     assert words in fetcher.error("ConfigError", spec)
     assert hub.requests == []
 
@@ -259,18 +257,15 @@ def test_parts_are_grouped_and_companions_left_out() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        ("Q4_K_M", "Qwen3-8B-Q4_K_M.gguf"),
-        ("Q4_K_XL", "Qwen3-8B-UD-Q4_K_XL.gguf"),
-        ("Q8_0", "Q8_0/model-00001-of-00002.gguf"),
-        ("IQ4_XS", "model.IQ4_XS.gguf"),
-        ("4bit", "odd-4bit.gguf"),
-        ("odd-4bit.gguf", "odd-4bit.gguf"),
-        ("Q8_0/model-00002-of-00002.gguf", "Q8_0/model-00001-of-00002.gguf"),
-        ("Q4_K", None),
-    ],
+@cases(
+    ("Q4_K_M", "Qwen3-8B-Q4_K_M.gguf"),
+    ("Q4_K_XL", "Qwen3-8B-UD-Q4_K_XL.gguf"),
+    ("Q8_0", "Q8_0/model-00001-of-00002.gguf"),
+    ("IQ4_XS", "model.IQ4_XS.gguf"),
+    ("4bit", "odd-4bit.gguf"),
+    ("odd-4bit.gguf", "odd-4bit.gguf"),
+    ("Q8_0/model-00002-of-00002.gguf", "Q8_0/model-00001-of-00002.gguf"),
+    ("Q4_K", None),
 )
 def test_a_quantisation_is_matched_as_a_whole_word(wanted: str, found: str | None) -> None:
     names = """

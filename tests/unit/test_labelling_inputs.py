@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import cases
 
 from qcls_gguf.data.lines import REMEDY
 from qcls_gguf.data.rows import Reading
@@ -49,13 +50,10 @@ def test_inputs_are_files_patterns_and_folders_each_once(tmp_path: Path) -> None
     assert [path.name for path in find_inputs([str(tmp_path / "**/*.jsonl")])] == ["c.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("*.parquet", "no such file"),
-        ("empty", "the folder has no file that ends in .parquet, .csv"),
-        ("pipe", "is no plain file"),
-    ],
+@cases(
+    ("*.parquet", "no such file"),
+    ("empty", "the folder has no file that ends in .parquet, .csv"),
+    ("pipe", "is no plain file"),
 )
 def test_what_is_no_input_is_refused(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()

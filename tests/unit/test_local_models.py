@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import ModelConfig
@@ -50,17 +51,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "models"
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "shown"),
-    [
-        ("qwen3", "registry.ollama.ai/library/qwen3/latest", "qwen3:latest"),
-        ("qwen3:8b", "registry.ollama.ai/library/qwen3/8b", "qwen3:8b"),
-        ("me/qwen3", "registry.ollama.ai/me/qwen3/latest", "me/qwen3:latest"),
-        ("hf.co/user/Repo-GGUF:Q4_K_M", "hf.co/user/Repo-GGUF/Q4_K_M", "hf.co/user/Repo-GGUF:Q4_K_M"),
-        ("host:5000/a/b:c", "host:5000/a/b/c", "host:5000/a/b:c"),
-    ],
+@cases(
+    ("qwen3", "registry.ollama.ai/library/qwen3/latest", "qwen3:latest"),
+    ("qwen3:8b", "registry.ollama.ai/library/qwen3/8b", "qwen3:8b"),
+    ("me/qwen3", "registry.ollama.ai/me/qwen3/latest", "me/qwen3:latest"),
+    ("hf.co/user/Repo-GGUF:Q4_K_M", "hf.co/user/Repo-GGUF/Q4_K_M", "hf.co/user/Repo-GGUF:Q4_K_M"),
+    ("host:5000/a/b:c", "host:5000/a/b/c", "host:5000/a/b:c"),
 )
-def test_a_name_leads_to_its_manifest(store: Path, text: str, path: str, shown: str) -> None:
+def test_a_name_leads_to_its_manifest(text: str, path: str, shown: str, store: Path) -> None:
     assert (manifest_of(text), shown_name(path)) == (path, shown)
     blob = add_model(store, b"weights", path, PARAMS)
     assert find_ollama_model(text) == blob
@@ -82,18 +80,15 @@ def test_a_missing_model_lists_what_there_is(store: Path) -> None:
         find_ollama_model("nosuch")
 
 
-@pytest.mark.parametrize(
-    ("others", "changes", "message"),
-    [
-        (["application/vnd.ollama.image.adapter"], {}, "1 layers with weights and 1 adapters"),
-        ([MODEL], {}, "has 2 layers with weights"),
-        ([], {"mediaType": PARAMS}, "has 0 layers with weights"),
-        ([], {"digest": "sha256:../../etc"}, "is no manifest of a model"),
-        *(([text], {}, "is no manifest of a model") for text in ("", "[", '{"layers": [1]}', "[" * 100_000, "\xff")),
-    ],
+@cases(
+    (["application/vnd.ollama.image.adapter"], {}, "1 layers with weights and 1 adapters"),
+    ([MODEL], {}, "has 2 layers with weights"),
+    ([], {"mediaType": PARAMS}, "has 0 layers with weights"),
+    ([], {"digest": "sha256:../../etc"}, "is no manifest of a model"),
+    *(([text], {}, "is no manifest of a model") for text in ("", "[", '{"layers": [1]}', "[" * 100_000, "\xff")),
 )
 def test_a_model_that_is_not_one_whole_file_is_refused(
-    store: Path, others: list[str], changes: dict[str, Any], message: str
+    others: list[str], changes: dict[str, Any], message: str, store: Path
 ) -> None:
     """others: further layers, or what the manifest holds instead."""
     is_damaged = not changes and not others[0].startswith("application/")
@@ -184,11 +179,8 @@ def test_of_several_models_one_has_to_be_named(site: Path) -> None:
         find_packaged_model("two-models/c.gguf")
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [("absent", "no such package is installed: `pip install absent`"), ("", "no such"), ("words", "no GGUF file")],
-)
-def test_a_package_without_a_model_is_refused(site: Path, text: str, what: str) -> None:
+@cases(("absent", "no such package is installed: `pip install absent`"), ("", "no such"), ("words", "no GGUF file"))
+def test_a_package_without_a_model_is_refused(text: str, what: str, site: Path) -> None:
     install(site, "words")
     with pytest.raises(ModelError, match=what):
         find_packaged_model(text)

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from cases import cases
 from gguf_parts import finish
 
 from qcls_gguf.errors import ModelError
@@ -113,16 +114,13 @@ def test_a_file_that_grows_while_it_is_hashed(large: Path, cache: Path) -> None:
     assert not cache.exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("missing.gguf", "no such file; check the path. A repository"),
-        ("folder", "is a directory: give"),
-        ("pipe", "is no regular file"),
-        ("null\0byte", "cannot be read"),
-    ],
+@cases(
+    ("missing.gguf", "no such file; check the path. A repository"),
+    ("folder", "is a directory: give"),
+    ("pipe", "is no regular file"),
+    ("null\0byte", "cannot be read"),
 )
-def test_paths_that_are_no_files(tmp_path: Path, name: str, said: str) -> None:
+def test_paths_that_are_no_files(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ModelError, match=said):
@@ -162,18 +160,15 @@ def test_split_models(tmp_path: Path) -> None:
         sha256_of(file.parts)
 
 
-@pytest.mark.parametrize(
-    ("names", "given", "why"),
-    [
-        (("m-00001-of-00002", "m-00002-of-00002"), 1, r"is part 2 of 2 of a split model: give its first, m-00001-of-"),
-        (("m-00001-of-00002", None), 0, r"is part 1 of 2 of a split model, which lacks m-00002-of-00002\.gguf: fetch"),
-        (("m-00001-of-00002", "n-00002-of-00002"), 0, r"lacks m-00002-of-00002\.gguf: fetch all parts into the same"),
-        (("m", "m-00002-of-00002"), 0, "m.gguf is part 1 of 2 of a split model, and its name does not say so: name"),
-        (("first", "second"), 1, "second.gguf is part 2 of 2 of a split model, and its name does not say so: name"),
-        (("m-00001-of-00003", "m-00002-of-00003"), 0, "is part 1 of 2 of a split model, and its name does not say so"),
-        (("m-00002-of-00002", "m-00001-of-00002"), 1, "is part 2 of 2 of a split model, and its name does not say so"),
-        (("m-00001-of-00002", "twice"), 0, "m-00002-of-00002.gguf is not part 2 of .*: fetch all parts of one model"),
-    ],
+@cases(
+    (("m-00001-of-00002", "m-00002-of-00002"), 1, r"is part 2 of 2 of a split model: give its first, m-00001-of-"),
+    (("m-00001-of-00002", None), 0, r"is part 1 of 2 of a split model, which lacks m-00002-of-00002\.gguf: fetch"),
+    (("m-00001-of-00002", "n-00002-of-00002"), 0, r"lacks m-00002-of-00002\.gguf: fetch all parts into the same"),
+    (("m", "m-00002-of-00002"), 0, "m.gguf is part 1 of 2 of a split model, and its name does not say so: name"),
+    (("first", "second"), 1, "second.gguf is part 2 of 2 of a split model, and its name does not say so: name"),
+    (("m-00001-of-00003", "m-00002-of-00003"), 0, "is part 1 of 2 of a split model, and its name does not say so"),
+    (("m-00002-of-00002", "m-00001-of-00002"), 1, "is part 2 of 2 of a split model, and its name does not say so"),
+    (("m-00001-of-00002", "twice"), 0, "m-00002-of-00002.gguf is not part 2 of .*: fetch all parts of one model"),
 )
 def test_parts_that_are_missing_or_renamed(names: tuple[str, str | None], given: int, why: str, tmp_path: Path) -> None:
     (folder := tmp_path / "moved").mkdir()

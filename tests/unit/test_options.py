@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from cases import cases
 from commands import printed, refused
 
 from qcls_gguf.cli import terminal
@@ -101,17 +102,14 @@ def test_what_scripts_are_written_with_stays(text: str) -> None:
     assert printable(text) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("re\u200dd", r"re\u200dd"),
-        ("\u200cred", r"\u200cred"),
-        ("👩\u200d\u200d", r"👩‍\u200d"),
-        ("red\u200b\ufeff", r"red\u200b\ufeff"),
-        ("\u202ered\u2066", r"\u202ered\u2066"),
-        ("a\tb\nc\x1b[2J\0", r"a\tb\nc\x1b[2J\x00"),
-        ("\udcff", r"\udcff"),
-    ],
+@cases(
+    ("re\u200dd", r"re\u200dd"),
+    ("\u200cred", r"\u200cred"),
+    ("👩\u200d\u200d", r"👩‍\u200d"),
+    ("red\u200b\ufeff", r"red\u200b\ufeff"),
+    ("\u202ered\u2066", r"\u202ered\u2066"),
+    ("a\tb\nc\x1b[2J\0", r"a\tb\nc\x1b[2J\x00"),
+    ("\udcff", r"\udcff"),
 )
 def test_what_is_invisible_or_moves_the_cursor_is_an_escape(text: str, shown: str) -> None:
     assert printable(text) == shown

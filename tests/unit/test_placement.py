@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,9 +83,8 @@ def test_layers_that_fit_nowhere_are_divided_all_the_same() -> None:
     assert placed == Placement((10, 11))
 
 
-@pytest.mark.parametrize(
-    ("parts", "more", "n_layers", "asked"),
-    [(2.01, 0.0, 3, [3]), (1.99, 0.0, 2, [3, 2]), (1.99, 0.5, 2, [3, 2]), (1.99, 1.01, 0, [3, 2]), (0.99, 0.0, 0, [3])],
+@cases(
+    (2.01, 0.0, 3, [3]), (1.99, 0.0, 2, [3, 2]), (1.99, 0.5, 2, [3, 2]), (1.99, 1.01, 0, [3, 2]), (0.99, 0.0, 0, [3])
 )
 def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_layers: int, asked: list[int]) -> None:
     """Two layers and a head on one GPU; the cache takes as much as the layers, the buffers more if not all fit."""
@@ -136,28 +136,22 @@ def test_models_of_the_usual_files_are_taken() -> None:
     assert check_tensors(model()) is None
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        (tensor("blk.0.attn_q.weight", Q5_K, 4096, 4096), "'blk.0.attn_q.weight' is Q5_K"),
-        (tensor("blk.0.attn_v.weight", Q6_K, 4352, 1024), r"shape \(4352, 1024\).* multiple of 512"),
-        (tensor("blk.0.ffn_up.weight", Q8_0, 4096, 12_280), "the second a multiple of 32"),
-        (tensor("blk.0.ffn_up.weight", Q8_0, 4096, 28_672), "at most 26112"),
-        (tensor("blk.0.ffn_up.weight", Q8_0, 4096, 12_288, 8), r"\(4096, 12288, 8\)"),  # of several experts
-    ],
+@cases(
+    (tensor("blk.0.attn_q.weight", Q5_K, 4096, 4096), "'blk.0.attn_q.weight' is Q5_K"),
+    (tensor("blk.0.attn_v.weight", Q6_K, 4352, 1024), r"shape \(4352, 1024\).* multiple of 512"),
+    (tensor("blk.0.ffn_up.weight", Q8_0, 4096, 12_280), "the second a multiple of 32"),
+    (tensor("blk.0.ffn_up.weight", Q8_0, 4096, 28_672), "at most 26112"),
+    (tensor("blk.0.ffn_up.weight", Q8_0, 4096, 12_288, 8), r"\(4096, 12288, 8\)"),  # of several experts
 )
 def test_other_matrices_are_named(changed: TensorInfo, says: str) -> None:
     with pytest.raises(ConfigError, match=f"^runtime.batch_invariant: tensor .*{says}.*without it, max_batch 1"):
         check_tensors(model(changed))
 
 
-@pytest.mark.parametrize(
-    ("changed", "without", "says"),
-    [
-        (tensor("output.weight", F16, 4096, 151_936), "", "'output.weight' is F16"),
-        (tensor("output.weight", Q6_K, 4096, 151_937), "", "the second a multiple of 32"),
-        (tensor("blk.0.attn_q.weight", Q4_K, 4096, 4096), "output.weight", "'token_embd.weight' is F16"),  # a tied head
-    ],
+@cases(
+    (tensor("output.weight", F16, 4096, 151_936), "", "'output.weight' is F16"),
+    (tensor("output.weight", Q6_K, 4096, 151_937), "", "the second a multiple of 32"),
+    (tensor("blk.0.attn_q.weight", Q4_K, 4096, 4096), "output.weight", "'token_embd.weight' is F16"),  # a tied head
 )
 def test_another_head_costs_the_exact_scores_alone(changed: TensorInfo, without: str, says: str) -> None:
     why = check_tensors(model(changed, without=without))

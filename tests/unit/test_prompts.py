@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cases import cases
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -73,35 +74,26 @@ def test_labels_may_be_described() -> None:
     assert empty.label_descriptions is None
 
 
-@pytest.mark.parametrize(
-    ("top", "message"),
-    [
-        ({"prompt_template": "none"}, "prompt_template: has 0 {query} slots: it needs exactly one"),
-        ({"prompt_template": "{text}:"}, "prompt_template: has 0 {query} slots: did you mean {query} by {text}?"),
-        ({"prompt_template": "{query}", "system": "a"}, "system: is given beside prompt_template, which is"),
-        ({"prompt_template": "{describe} {query}"}, "prompts.colour.describe: is missing, and prompt_template has"),
-        ({"user": "x"}, "user: has 0 {query} slots: it needs exactly one"),
-        ({}, "prompts.colour.prompt_template: is missing: write the whole text, or write system and user"),
-    ],
-)  # fmt: skip
+@cases(
+    ({"prompt_template": "none"}, "prompt_template: has 0 {query} slots: it needs exactly one"),
+    ({"prompt_template": "{text}:"}, "prompt_template: has 0 {query} slots: did you mean {query} by {text}?"),
+    ({"prompt_template": "{query}", "system": "a"}, "system: is given beside prompt_template, which is"),
+    ({"prompt_template": "{describe} {query}"}, "prompts.colour.describe: is missing, and prompt_template has"),
+    ({"user": "x"}, "user: has 0 {query} slots: it needs exactly one"),
+    ({}, "prompts.colour.prompt_template: is missing: write the whole text, or write system and user"),
+)
 def test_a_common_text_that_cannot_be_used_is_told_once(top: dict[str, Any], message: str) -> None:
     found = refused(COLOUR, **top)
     assert found.startswith(message)
     assert "\n" not in found
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ({"labels": {"x": "a", "y": 1}}, "labels.y: 1 is a number, not text: describe the label"),
-        ({"labels": {"x": "a", "y": "b"}, "label_descriptions": ["a"]}, "label_descriptions: is given beside labels"),
-        ({"label_descriptions": ["a"]}, "label_descriptions: has 1 texts for 2 labels"),
-        (
-            {"describe": "{query}", "prompt_template": "{describe}{query}"},
-            "describe: '{query}' in place of the template's",
-        ),
-        ({"labels": {"x": "{query}", "y": None}, "prompt_template": "{labels_described}{query}"}, "labels: "),
-    ],
+@cases(
+    ({"labels": {"x": "a", "y": 1}}, "labels.y: 1 is a number, not text: describe the label"),
+    ({"labels": {"x": "a", "y": "b"}, "label_descriptions": ["a"]}, "label_descriptions: is given beside labels"),
+    ({"label_descriptions": ["a"]}, "label_descriptions: has 1 texts for 2 labels"),
+    ({"describe": "{query}", "prompt_template": "{describe}{query}"}, "describe: '{query}' in place of the template's"),
+    ({"labels": {"x": "{query}", "y": None}, "prompt_template": "{labels_described}{query}"}, "labels: "),
 )
 def test_descriptions_that_cannot_be_used_are_refused(prompt: dict[str, Any], message: str) -> None:
     assert refused({**COLOUR, "prompt_template": "{query}", **prompt}).startswith(f"prompts.colour.{message}")
@@ -131,15 +123,12 @@ def test_a_label_that_looks_like_a_slot_is_text(label: str) -> None:
     assert parse("of {labels}: {query}", [label, "none"]).expanded_template == f"of {label}, none: {{query}}"
 
 
-@pytest.mark.parametrize(
-    ("template", "labels", "message"),
-    [
-        ("{labels} {labels} {query}", ["x", "y"], "prompt_template: has 2 {labels} slots: it may have one"),
-        ("{labels} {query}", ["x", "a {query}"], "labels: 'a {query}' in place of the template's {labels} makes"),
-        ("{labels} {query}", ["x", "{labels}"], "labels: '{labels}' in place of the template's {labels} makes another"),
-        ("{query} {l{labels}", ["abels}", "x"], "labels: 'abels}' in place of the template's {labels} makes another"),
-    ],
-)  # fmt: skip
+@cases(
+    ("{labels} {labels} {query}", ["x", "y"], "prompt_template: has 2 {labels} slots: it may have one"),
+    ("{labels} {query}", ["x", "a {query}"], "labels: 'a {query}' in place of the template's {labels} makes"),
+    ("{labels} {query}", ["x", "{labels}"], "labels: '{labels}' in place of the template's {labels} makes another"),
+    ("{query} {l{labels}", ["abels}", "x"], "labels: 'abels}' in place of the template's {labels} makes another"),
+)
 def test_slots_that_are_not_what_they_seem_are_refused(template: str, labels: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         parse(template, labels)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from qcls_gguf import Classifier, ConfigError
 from qcls_gguf.config.schema import RuntimeConfig
@@ -65,18 +66,15 @@ def test_the_first_visible_gpu_is_asked_and_old_drivers_leave_gaps(
     assert closed == [True]
 
 
-@pytest.mark.parametrize(
-    ("architectures", "capability", "wanted"),
-    [
-        ("75", 75, (75, False)),
-        ("75", 90, (75, True)),
-        ("75 86", 89, (86, False)),
-        ("75 86", 80, (75, True)),
-        ("75-real", 86, None),
-        ("75-virtual 86-real", 120, (75, True)),
-        ("90a", 100, None),
-        ("120f", 121, (120, False)),
-    ],
+@cases(
+    ("75", 75, (75, False)),
+    ("75", 90, (75, True)),
+    ("75 86", 89, (86, False)),
+    ("75 86", 80, (75, True)),
+    ("75-real", 86, None),
+    ("75-virtual 86-real", 120, (75, True)),
+    ("90a", 100, None),
+    ("120f", 121, (120, False)),
 )
 def test_a_gpu_runs_the_newest_code_that_is_not_newer(
     architectures: str, capability: int, wanted: tuple[int, bool] | None
@@ -84,13 +82,10 @@ def test_a_gpu_runs_the_newest_code_that_is_not_newer(
     assert running_code(architectures.split(), capability) == wanted
 
 
-@pytest.mark.parametrize(
-    ("architectures", "capability", "step", "warning"),
-    [
-        ("75 90", 90, None, None),
-        ("75", 90, r"for this GPU \(code for 75 on 90\), half a minute .*built with CUDAARCHS='75;90'$", None),
-        ("90", 75, None, r"has no code for this GPU \(75\), but for 90: build with CUDAARCHS=75"),
-    ],
+@cases(
+    ("75 90", 90, None, None),
+    ("75", 90, r"for this GPU \(code for 75 on 90\), half a minute .*built with CUDAARCHS='75;90'$", None),
+    ("90", 75, None, r"has no code for this GPU \(75\), but for 90: build with CUDAARCHS=75"),
 )
 def test_what_a_start_says(
     architectures: str, capability: int, step: str | None, warning: str | None, monkeypatch: pytest.MonkeyPatch
@@ -186,41 +181,35 @@ def v1(folder: str, quota: str, *, at: str = "") -> dict[str, str]:
     return {f"{folder}__{at}cpu.cfs_{name}_us": text for name, text in (("quota", quota), ("period", "100000"))}
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "quota"),
-    [
-        ("0::/\n", {"cpu.max": "200000 100000\n"}, 2.0),
-        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
-        ("0::/a/b\n", {"a__b__cpu.max": "max 100000\n", "a__cpu.max": "150000 100000\n"}, 1.5),
-        # the host's path, where the container sees its own group as the top
-        ("0::/kube/pod1\n", {"cpu.max": "400000 100000\n"}, 4.0),
-        ("0::/../../else\n", {"cpu.max": "400000 100000\n"}, 4.0),
-        ("5:cpu:/d\n0::/\n", {"cpu.max": "300000 100000\n"}, 3.0),
-        ("", {"cpu.max": "100000 100000\n"}, None),
-        ("not a line of the kernel\n::\n", {"cpu.max": "many\n"}, None),
-        ("0::/\n", {"cpu.max": "100000 0\n"}, None),
-        # version 1, whose folders have another order of names, or a link for each
-        ("4:cpuacct,cpu:/docker/1\n3:memory:/docker/1\n", v1("cpu", "150000"), 1.5),
-        ("4:cpu,cpuacct:/docker/1\n", v1("cpu,cpuacct", "50000"), 0.5),
-        ("4:cpu,cpuacct:/docker/1\n", v1("cpu", "-1", at="docker__1__") | v1("cpu", "300000"), 3.0),
-        ("4:cpuset:/docker/1\n", v1("cpuset", "50000"), None),
-    ],
+@cases(
+    ("0::/\n", {"cpu.max": "200000 100000\n"}, 2.0),
+    ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+    ("0::/a/b\n", {"a__b__cpu.max": "max 100000\n", "a__cpu.max": "150000 100000\n"}, 1.5),
+    # the host's path, where the container sees its own group as the top
+    ("0::/kube/pod1\n", {"cpu.max": "400000 100000\n"}, 4.0),
+    ("0::/../../else\n", {"cpu.max": "400000 100000\n"}, 4.0),
+    ("5:cpu:/d\n0::/\n", {"cpu.max": "300000 100000\n"}, 3.0),
+    ("", {"cpu.max": "100000 100000\n"}, None),
+    ("not a line of the kernel\n::\n", {"cpu.max": "many\n"}, None),
+    ("0::/\n", {"cpu.max": "100000 0\n"}, None),
+    # version 1, whose folders have another order of names, or a link for each
+    ("4:cpuacct,cpu:/docker/1\n3:memory:/docker/1\n", v1("cpu", "150000"), 1.5),
+    ("4:cpu,cpuacct:/docker/1\n", v1("cpu,cpuacct", "50000"), 0.5),
+    ("4:cpu,cpuacct:/docker/1\n", v1("cpu", "-1", at="docker__1__") | v1("cpu", "300000"), 3.0),
+    ("4:cpuset:/docker/1\n", v1("cpuset", "50000"), None),
 )
 def test_a_quota_is_read_as_the_kernel_writes_it(
-    tmp_path: Path, groups: str, files: dict[str, str], quota: float | None
+    groups: str, files: dict[str, str], quota: float | None, tmp_path: Path
 ) -> None:
     assert cpu_quota(make_groups(tmp_path, groups, **files)) == quota
 
 
-@pytest.mark.parametrize(
-    ("quota", "text"),
-    [
-        ("200000 100000", "2 threads (a quota of 2 CPUs, 64 cores)"),
-        ("20000 100000", "1 thread (a quota of 0.2 CPUs, 64 cores)"),
-        ("max 100000", "63 threads (64 cores less one)"),
-    ],
+@cases(
+    ("200000 100000", "2 threads (a quota of 2 CPUs, 64 cores)"),
+    ("20000 100000", "1 thread (a quota of 0.2 CPUs, 64 cores)"),
+    ("max 100000", "63 threads (64 cores less one)"),
 )
-def test_a_quota_limits_the_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, text: str) -> None:
+def test_a_quota_limits_the_threads(quota: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(900_000, 900_064)), raising=False)
     root = make_groups(tmp_path, "0::/\n", **{"cpu.max": quota})
     assert str(threads(RuntimeConfig(), root=root)) == text
@@ -238,21 +227,18 @@ def memory_of_v1(most: str, used: str, stat: str = "") -> dict[str, str]:
     return {f"memory__docker__1__memory.{name}": f"{text}\n" for name, text in texts.items()}
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "left"),
-    [
-        ("0::/\n", memory("1000", "300"), 700),
-        ("0::/\n", memory("max", "300"), None),
-        ("0::/a\n", memory("1000", "900", "anon 1\ninactive_file 200", at="a__") | memory("2000", "500"), 300),
-        ("0::/\n", memory("100", "300", "odd"), 0),
-        ("0::/\n", {"memory.max": "1000\n"}, None),
-        ("", {}, None),
-        ("9:memory:/docker/1\n", memory_of_v1("1000", "400", "cache 5\ntotal_inactive_file 100"), 700),
-        ("9:memory:/docker/1\n", memory_of_v1("9223372036854771712", "400"), None),
-    ],
+@cases(
+    ("0::/\n", memory("1000", "300"), 700),
+    ("0::/\n", memory("max", "300"), None),
+    ("0::/a\n", memory("1000", "900", "anon 1\ninactive_file 200", at="a__") | memory("2000", "500"), 300),
+    ("0::/\n", memory("100", "300", "odd"), 0),
+    ("0::/\n", {"memory.max": "1000\n"}, None),
+    ("", {}, None),
+    ("9:memory:/docker/1\n", memory_of_v1("1000", "400", "cache 5\ntotal_inactive_file 100"), 700),
+    ("9:memory:/docker/1\n", memory_of_v1("9223372036854771712", "400"), None),
 )
 def test_the_memory_of_a_container(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: str, files: dict[str, str], left: int | None
+    groups: str, files: dict[str, str], left: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     root = make_groups(tmp_path, groups, **files)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 40))

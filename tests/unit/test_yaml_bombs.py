@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cases import cases
 from config_texts import parse
 
 from qcls_gguf import ConfigError
@@ -133,19 +134,13 @@ def test_the_limits_of_depth_and_number_are_exact() -> None:
         load_yaml(f"[{texts}, a]")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: !!int ''", "line 1, column 4: '' is no int, which it looks like: write it in quotes"),
-        ("a: !!python/object:os.system x", "line 1, column 4: could not determine a constructor for the tag"),
-        ("a: &b [*b]", "line 1: an alias is inside of what it repeats"),
-        (
-            "a: {<<: b}",
-            "line 1, column 9: expected a mapping or list of mappings for merging, but found scalar: write the",
-        ),
-        ("a:\n\tb: 1", "line 2, column 1: found character that cannot start any token: indent with spaces, not"),
-        ("a: b: c", "line 1, column 5: mapping values are not allowed in this context: write a text that has a"),
-    ],
+@cases(
+    ("a: !!int ''", "line 1, column 4: '' is no int, which it looks like: write it in quotes"),
+    ("a: !!python/object:os.system x", "line 1, column 4: could not determine a constructor for the tag"),
+    ("a: &b [*b]", "line 1: an alias is inside of what it repeats"),
+    ("a: {<<: b}", "line 1, column 9: expected a mapping or list of mappings for merging, but found scalar: write the"),
+    ("a:\n\tb: 1", "line 2, column 1: found character that cannot start any token: indent with spaces, not"),
+    ("a: b: c", "line 1, column 5: mapping values are not allowed in this context: write a text that has a"),
 )
 def test_what_is_not_plain_is_refused_by_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
@@ -156,18 +151,15 @@ def test_what_is_not_plain_is_refused_by_its_line(text: str, message: str) -> No
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "a",
-        "a: &b {c: 1, d: [x, 2.5, ~, true, 'no', \"\\u00e9\"]}\ne: *b\nf:\n  <<: *b\n  c: 2\n",
-        "x: &x {a: 1, b: 2}\ny: &y {a: 3, c: 4}\nz: {<<: [*x, *y], c: 5}\n",
-        "a: !!str 1\nc: !!map {}\nd: !!seq []\n",
-        "a: |\n  b\n\n  c\nd: >-\n  e\n  f\n",
-        "%YAML 1.1\n---\na: -31\nb: 0o7\ne: .inf\nf: 1e3\ng: 1.0e+3\n...\n",
-        "2: a\ntrue: b\nnull: c\n'2024-01-02': d\n",
-    ],
+@cases(
+    "",
+    "a",
+    "a: &b {c: 1, d: [x, 2.5, ~, true, 'no', \"\\u00e9\"]}\ne: *b\nf:\n  <<: *b\n  c: 2\n",
+    "x: &x {a: 1, b: 2}\ny: &y {a: 3, c: 4}\nz: {<<: [*x, *y], c: 5}\n",
+    "a: !!str 1\nc: !!map {}\nd: !!seq []\n",
+    "a: |\n  b\n\n  c\nd: >-\n  e\n  f\n",
+    "%YAML 1.1\n---\na: -31\nb: 0o7\ne: .inf\nf: 1e3\ng: 1.0e+3\n...\n",
+    "2: a\ntrue: b\nnull: c\n'2024-01-02': d\n",
 )
 def test_what_is_plain_is_read_as_yaml_reads_it(text: str) -> None:
     assert load_yaml(text).values == yaml.safe_load(text)
