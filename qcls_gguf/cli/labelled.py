@@ -191,9 +191,10 @@ def learn(
     rows: Any = {"names": names or (), "columns": o.columns(ctx.params), "skip_bad": skip_bad}
     log: Any = {"queries": queries, "teacher": None if teacher is None else load_config(teacher)}
     log["least_agreement"] = least_agreement
+    folder = Path(f"{out}.part") if out.is_file() or not out.exists() else None
     with long_work(offline, quiet) as opener:
         record, content = learnt(
-            settings, opener, data=data, common=common, depths=depths or (), seed=seed, **log, **rows
+            settings, opener, data=data, common=common, depths=depths or (), seed=seed, folder=folder, **log, **rows
         )
     why_not = "no head is better than the prompts" if queries is None else "no head answers as the prompts do"
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]

@@ -1,9 +1,11 @@
 """From labelled queries to a file of heads, which read one common text for all prompts; kept where they are better."""
 
+import shutil
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,18 +25,16 @@ from ..evaluation.evaluate import (
     data_record,
     probabilities_of,
     prompt_statistics,
-    raw_scores,
     read_rows,
     truth_of,
     usable_rows,
     word_accuracy,
 )
 from ..opening import ClassifierOpener, OnProgress
-from ..score.result import PromptResult
 from ..statistics import BoolArray, FloatArray, IntArray, binomial_cdf, wilson
 from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, folds
 from .fit import SIGNIFICANT, Candidate, cheapest, held_out
-from .passes import HalfArray, common_text, common_texts, read_states, states_file, tried_depths, with_heads
+from .passes import StateRows, common_text, common_texts, read_states, state_rows, tried_depths, with_heads
 from .report import LearnRecord, LearntPrompt, RequestCost
 
 _TOO_LONG = (CapacityError, PlanError)
@@ -72,14 +72,16 @@ def learn(
     common: str | None = None,
     depths: Sequence[int] = (),
     seed: int = 0,
+    folder: Path | None = None,
 ) -> tuple[LearnRecord, bytes | None]:
     """Learn, and return the record that `qcls-gguf learn` prints as JSON, and the content of the file of heads.
 
     data: labelled queries; queries: a file of others, or -, with which heads are learnt from the prompts' answers;
     teacher: gives these answers instead; least_agreement: with them, of heads that are kept; names: prompts, empty:
     all; common: the text that heads read, None: see `common_texts`; depths: to try, empty: four between 0.5 and 0.9 of
-    the layers, and all; seed: of the folds.
-    The content has the heads that were kept, and is None where there are none. Nothing is written. Raises ConfigError
+    the layers, and all; seed: of the folds; folder: keeps what was read until the work ends, so that the same work goes
+    on after an interrupt; None: it begins anew.
+    The content has the heads that were kept, and is None where there are none. Raises ConfigError
     for what cannot be used, before anything is computed; and what Classifier raises.
     """
     if common is not None and common.count(SLOT) != 1:
@@ -101,13 +103,17 @@ def learn(
         n_queries = len(rows) - n_labelled
         if queries is not None and len(rows) < _LEAST_QUERIES:
             raise ConfigError(f"`queries` {queries}: has {len(rows)} queries, at least {_LEAST_QUERIES} are needed")
+        if folder:
+            folder.mkdir(exist_ok=True)
         taught = None if teacher is None else _taught(classifier, teacher, rows, opener)
         least = None if queries is None else least_agreement
         learnt = learn_heads(
             classifier, rows, least_agreement=least, taught=taught, common=common, depths=depths, seed=seed,
-            on_progress=opener.on_progress,
+            folder=folder, on_progress=opener.on_progress,
         )  # fmt: skip
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
     record = LearnRecord(
         data=None if labelled is None else data_record(labelled, n_labelled, bad),
         n_queries=n_queries,
@@ -181,14 +187,17 @@ class Task:
     scores: FloatArray | None
     """(n_own, n_labels) by its labels' texts, where a head may stand beside them"""
 
-    def fits(self, candidates: Sequence[Candidate]) -> list[tuple[CrossFit, Head]]:
-        """The candidates' fits; what reads one text has the penalty of its deepest state."""
+    def fits(
+        self, candidates: Sequence[Candidate], on_fit: Callable[[], None] = lambda: None
+    ) -> list[tuple[CrossFit, Head]]:
+        """The candidates' fits; what reads one text has the penalty of its deepest state; on_fit: called after one."""
         penalties: dict[tuple[str | None, bool], tuple[float, ...]] = {}
         fits = []
         for candidate in reversed(candidates):
             key = candidate.text, candidate.scores is not None
             fits.append(candidate.fit(self.target, self.fold, penalties.get(key, PENALTIES)))
             penalties[key] = (fits[-1][0].penalty,)
+            on_fit()
         return fits[::-1]
 
     def first(self, n: int) -> "Task":
@@ -206,6 +215,7 @@ def learn_heads(
     common: str | None = None,
     depths: Sequence[int] = (),
     seed: int = 0,
+    folder: Path | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> LearntHeads:
     """Learn heads for a classifier's prompts, which have none, from labelled queries; the rest as in `learn`.
@@ -225,26 +235,22 @@ def learn_heads(
         n_own = n if taught is None else 0
     reads_own = n_own == n and least_agreement is None
 
-    def read(
-        handle: PromptHandle, part: str, states: HalfArray, first: int, last: int
-    ) -> list[tuple[PromptResult, ...]]:
-        def tell(done: int) -> None:
-            on_progress(part, done, last - first)
+    def read(handle: PromptHandle, part: str, found: StateRows, n: int) -> None:
+        read_states(handle, queries[:n], tried, found, lambda done: on_progress(part, done, n))
 
-        return read_states(handle, queries[first:last], tried, states[:, :, first:last], tell)
-
-    own = states_file((len(prompts), len(tried), max(n_own, 1), n_embd))
-    answers = read(classifier, "read the prompts", own, 0, n_own)
+    own = state_rows(classifier, queries[:n_own], tried, folder)
+    read(classifier, "read the prompts", own, n_own)
+    ends = np.cumsum([len(prompt.labels) for prompt in prompts])
     tasks = []
     for place, prompt in enumerate(prompts):
-        of_prompt = [of_row[place] for of_row in answers]
-        p = probabilities_of(of_prompt) if taught is None else taught[place][order]
+        labels = slice(ends[place] - len(prompt.labels), ends[place])
+        p = np.array(own["p"][:, labels]) if taught is None else taught[place][order]
         truth = truth_of(prompt, rows)
         index, target = truth.index, np.eye(len(prompt.labels))[truth.first]
         if least_agreement is not None:
             index, target = np.arange(n), p
         fold = folds(target.argmax(axis=1), [queries[row] for row in index], seed)
-        scores = raw_scores(of_prompt) if reads_own else None
+        scores = np.array(own["scores"][:, labels]) if reads_own else None
         tasks.append(
             Task(prompt=prompt.settings, truth=truth, index=index, target=target, fold=fold, p=p, scores=scores)
         )
@@ -253,28 +259,33 @@ def learn_heads(
     least_rows = (4 if least_agreement is None else 2) * _N_SCOUTS
     if n < least_rows or _LEAST_A_LABEL * min(len(task.prompt.labels) for task in tasks) > _N_SCOUTS:
         texts = texts[:1]
-    states: dict[str, HalfArray] = {}
+    found: dict[str, StateRows] = {}
     for number, text in enumerate(texts, 1):
         with suppress(*_TOO_LONG), classifier.prompt_set(common_text(classifier, text)) as handle:
-            states[text] = states_file((1, len(tried), n, n_embd))
-            read(handle, f"common text {number} of {len(texts)}", states[text], 0, n_scouts)
-    text = _best_text(tasks, states, tried, n_scouts) if len(states) > 1 else next(iter(states), texts[0])
+            found[text] = state_rows(handle, queries, tried, folder)
+            read(handle, f"common text {number} of {len(texts)}", found[text], n_scouts)
+    text = _best_text(tasks, found, tried, n_scouts) if len(found) > 1 else next(iter(found), texts[0])
     with classifier.prompt_set(common_text(classifier, text)) as handle:
-        read(handle, "read the common text", states[text], n_scouts, n)
+        read(handle, "read the common text", found[text], n)
     learnt: dict[str, LearntPrompt] = {}
     heads: dict[str, tuple[PromptConfig, Head]] = {}
+    n_fits = len(tasks) * (len(tried) * (1 + reads_own) + reads_own)
+    fits = count(1)
     for place, task in enumerate(tasks):
         candidates = []
         for at, depth in enumerate(tried):
-            candidates.append(Candidate(depth=depth, states=states[text][0, at], text=text, index=task.index))
+            states = found[text]["states"][:, 0, at]
+            candidates.append(Candidate(depth=depth, states=states, text=text, index=task.index))
             if reads_own:
-                candidates.append(Candidate(depth=depth, states=own[place, at], index=task.index))
+                candidates.append(Candidate(depth=depth, states=own["states"][:, place, at], index=task.index))
         if reads_own:
             candidates.append(replace(candidates[-1], scores=task.scores))
-        learnt[task.prompt.name], head = learn_prompt(task, candidates, queries, least_agreement)
+        learnt[task.prompt.name], head = learn_prompt(
+            task, candidates, queries, least_agreement, lambda: on_progress("fit", next(fits), n_fits)
+        )
         if head is not None:
             heads[task.prompt.name] = task.prompt, head
-        on_progress("fit", len(learnt), len(tasks))
+    on_progress("fit", n_fits, n_fits)
     before = RequestCost(tokens=fed, layers=tried[-1])
     return LearntHeads(
         learnt, heads, tried, text, queries, before, _cost(classifier, queries, heads) if heads else before
@@ -300,16 +311,16 @@ def _fed(handle: PromptHandle, queries: Sequence[str]) -> float:
     return float(np.mean([handle.estimated_fed(query) for query in queries[:_N_SCOUTS]]))
 
 
-def _best_text(tasks: Sequence[Task], states: Mapping[str, HalfArray], depths: Sequence[int], n_scouts: int) -> str:
+def _best_text(tasks: Sequence[Task], found: Mapping[str, StateRows], depths: Sequence[int], n_scouts: int) -> str:
     """The text whose heads have the least loss of the first rows, over all prompts; the first if others are no better
     than chance explains.
     """
     losses = []
     few = [task.first(n_scouts) for task in tasks]
-    for text, of_text in states.items():
+    for text, rows in found.items():
         by_task = [
             task.fits([
-                Candidate(depth=depth, states=of_text[0, at], text=text, index=task.index)
+                Candidate(depth=depth, states=rows["states"][:, 0, at], text=text, index=task.index)
                 for at, depth in enumerate(depths)
             ])
             for task in few
@@ -317,11 +328,15 @@ def _best_text(tasks: Sequence[Task], states: Mapping[str, HalfArray], depths: S
         ]  # fmt: skip
         best = [min((fit.losses for fit, _ in fits), key=lambda loss: float(loss.mean())) for fits in by_task]
         losses.append(np.concatenate(best))
-    return list(states)[cheapest(losses)]
+    return list(found)[cheapest(losses)]
 
 
 def learn_prompt(
-    task: Task, candidates: Sequence[Candidate], queries: Sequence[str], least_agreement: float | None = None
+    task: Task,
+    candidates: Sequence[Candidate],
+    queries: Sequence[str],
+    least_agreement: float | None = None,
+    on_fit: Callable[[], None] = lambda: None,
 ) -> tuple[LearntPrompt, Head | None]:
     """What was learnt for a prompt, and its head if that is better than the prompt, or answers as it does.
 
@@ -342,7 +357,7 @@ def learn_prompt(
         reason = f"no rows for {lacking}, and too many others to read their texts' scores"
     if reason is not None:
         return LearntPrompt(**told, reason=reason), None
-    fits = task.fits(candidates)
+    fits = task.fits(candidates, on_fit)
     best = cheapest([fit.losses for fit, _ in fits])
     p = np.exp(held_out([fit for fit, _ in fits], task.fold))
     learnt = prompt_statistics(replace(truth, index=at), p)[0] if len(at) else None

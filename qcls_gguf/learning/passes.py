@@ -1,9 +1,9 @@
 """Passes over queries: answers, and states at several depths, in nameless files; the common texts that are read."""
 
-import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +11,15 @@ import numpy.typing as npt
 from ..classifier import Classifier
 from ..config.fitted import Head, Heads
 from ..config.prompt import SLOT, PromptConfig
+from ..config.words import digest_of
 from ..core.handle import PromptHandle
 from ..drafting.draft import language_of
 from ..engine.capacity import MOST_TOGETHER
 from ..errors import ConfigError, ModelError
 from ..prompts.prompt_set import PromptSet, compile_prompts
-from ..score.result import PromptResult
 from ..score.rows import unit_states
 
-HalfArray = npt.NDArray[np.float16]
+StateRows = npt.NDArray[np.void]
 _SHARES = (0.5, 0.67, 0.8, 0.9)
 """of the layers: the depths that are tried"""
 _WORD = f'This text: "{SLOT}" means in one word: "'
@@ -71,39 +71,45 @@ def with_heads(classifier: Classifier, prompts: Sequence[PromptConfig], heads: M
     return compile_prompts(prompts, model, heads=of_file)
 
 
-def states_file(shape: tuple[int, ...]) -> HalfArray:
-    """Room for states, in a file of the folder for temporary ones, which is gone with them.
+def state_rows(handle: PromptHandle, queries: Sequence[str], depths: Sequence[int], folder: Path | None) -> StateRows:
+    """(n,) what is read of n queries, which `read_states` fills: `states` (n_prompts, n_depths, n_embd), `p` and
+    `scores` (n_labels,) of all prompts, and `is_read`.
 
+    They lie in a file: without a folder, in a nameless one of the folder for temporary files, which is gone with them;
+    in a given one, where rows stay that the same work has read, before it was interrupted.
     Raises ConfigError for more than the disk should hold.
     """
-    folder, n_bytes = tempfile.gettempdir(), 2 * math.prod(shape)
-    if n_bytes > (n_free := shutil.disk_usage(folder).free):
-        raise ConfigError(
-            f"states take {n_bytes >> 20} MiB in {folder}, where {n_free >> 20} are free: give fewer rows, prompts or "
-            "depths, or another folder in TMPDIR"
-        )
-    with tempfile.TemporaryFile(prefix="qcls-learn-") as file:
-        states: HalfArray = np.memmap(file, np.float16, "w+", shape=shape)
-    return states
+    core, n_labels = handle.core, sum(len(prompt.labels) for prompt in handle.prompts)
+    shape = len(handle.prompts), len(depths), core.engine.model.facts.n_embd
+    scores = [(name, np.float64, (n_labels,)) for name in ("p", "scores")]
+    row = np.dtype([("states", np.float16, shape), *scores, ("is_read", np.bool_)])
+    where, n_bytes = folder or tempfile.gettempdir(), len(queries) * row.itemsize
+    name = digest_of([handle.compiled.digest, repr(core.info), [*depths], [*queries]])
+    path = None if folder is None else folder / name
+    if path and path.exists() and path.stat().st_size == n_bytes:
+        return np.memmap(path, row, "r+")
+    if n_bytes > (n_free := shutil.disk_usage(where).free):
+        remedy = "give fewer rows, prompts or depths, or another folder in TMPDIR"
+        raise ConfigError(f"states take {n_bytes >> 20} MiB in {where}, where {n_free >> 20} are free: {remedy}")
+    with tempfile.TemporaryFile(prefix="qcls-learn-") if path is None else path.open("w+b") as file:
+        return np.memmap(file, row, "w+", shape=len(queries))
 
 
 def read_states(
-    handle: PromptHandle,
-    queries: Sequence[str],
-    depths: tuple[int, ...],
-    states: HalfArray,
-    on_rows: Callable[[int], None],
-) -> list[tuple[PromptResult, ...]]:
-    """The answers to queries; the unit states at the prompts' ends are put into `states`.
+    handle: PromptHandle, queries: Sequence[str], depths: Sequence[int], rows: StateRows, on_rows: Callable[[int], None]
+) -> None:
+    """Fill the rows of queries that are not filled yet: the answers, and the unit states at the prompts' ends.
 
-    depths: ascending; the last one is all layers, with the final norm; states: (n_prompts, n_depths, n_queries,
-    n_embd); on_rows: is told how many queries were read. Raises what `classify_batch` raises.
+    depths: ascending; the last one is all layers, with the final norm; on_rows: is told how many rows are filled.
+    Raises what `classify_batch` raises.
     """
-    answers: list[tuple[PromptResult, ...]] = []
     for start in range(0, len(queries), MOST_TOGETHER):
-        batch = queries[start : start + MOST_TOGETHER]
-        found, ends = handle.core.run(handle.answers_and_states, batch, depths[:-1])
-        answers += found
-        states[:, :, start : start + len(batch)] = unit_states(ends).transpose(1, 2, 0, 3)
-        on_rows(start + len(batch))
-    return answers
+        batch = slice(start, min(start + MOST_TOGETHER, len(queries)))
+        if not rows["is_read"][batch].all():
+            answers, ends = handle.core.run(handle.answers_and_states, queries[batch], tuple(depths[:-1]))
+            scores = [[score for answer in of_row for score in answer.scores] for of_row in answers]
+            rows["states"][batch] = unit_states(ends)
+            rows["p"][batch] = [[score.probability for score in of_row] for of_row in scores]
+            rows["scores"][batch] = [[score.score for score in of_row] for of_row in scores]
+            rows["is_read"][batch] = True
+        on_rows(batch.stop)

@@ -20,6 +20,8 @@ from oracle import PromptSpec
 from oracle_prompts import EXACT
 
 from qcls_gguf import Classifier
+from qcls_gguf.core.handle import PromptHandle
+from qcls_gguf.errors import QclsError
 from qcls_gguf.learning import learn as learn_module
 
 TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
@@ -172,6 +174,35 @@ def test_more_rows_than_memory_should_hold_are_left_out(
     code, record, said = run(*arguments, "--force")
     assert (code, record) == (2, None)
     assert "states take 0 MiB" in said
+
+
+def test_an_interrupted_work_goes_on(config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were read are not read again; what is written is the same."""
+    out, n_read = tmp_path / "heads.npz", []
+
+    class StopError(QclsError): ...
+
+    def stop() -> None:
+        if len(n_read) == 2:
+            raise StopError
+
+    def counted(self: PromptHandle, queries: list[str], depths: tuple[int, ...]) -> Any:
+        n_read.append(len(queries))
+        stop()
+        return answers_and_states(self, queries, depths)
+
+    answers_and_states = PromptHandle.answers_and_states
+    arguments = ("--data", data, "--config", config, "--out", out, "--prompt", "color")
+    assert run(*arguments)[0] == 0
+    whole = out.read_bytes()
+    monkeypatch.setattr(PromptHandle, "answers_and_states", counted)
+    assert run(*arguments, "--force")[0] == 1
+    n_read[:] = [0, 0, 0]
+    code, _, said = run(*arguments, "--force")
+    assert code == 0, said
+    assert sum(n_read) == 2 * N - 32
+    assert out.read_bytes() == whole
+    assert not Path(f"{out}.part").exists()
 
 
 def test_states_that_are_not_finite_are_refused(
