@@ -178,7 +178,8 @@ def test_more_rows_than_memory_should_hold_are_left_out(
 
 def test_an_interrupted_work_goes_on(config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were read are not read again; what is written is the same."""
-    out, n_read = tmp_path / "heads.npz", []
+    out = tmp_path / "heads.npz"
+    n_read: list[int] = []
 
     class StopError(QclsError): ...
 
