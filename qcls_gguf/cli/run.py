@@ -152,8 +152,6 @@ def label(
     limit: Annotated[int | None, Option("--limit", metavar="N", min=1, help="Label only the first N rows.")] = None,
     part: Annotated[str, Option("--part", metavar="K/N",
         help="Label only every N-th shard, from the K-th on, for N runs at a time.")] = "1/1",
-    cache: Annotated[Path | None, Option("--cache", metavar="FILE",
-        help="A file of answers, reused in other shards and runs.")] = None,
     batch: Annotated[int | None, Option("--batch", "-b", metavar="N", min=1, max=512,
         help="Queries in a decode. Default: 8 on a CPU, 32 on a GPU.")] = None,
     shard_rows: Annotated[int, Option("--shard-rows", metavar="N", min=1, help="Most rows in a shard.")] = 50_000,
@@ -167,16 +165,15 @@ def label(
     Every row of the inputs becomes one row of the output: its columns, for every prompt NAME and NAME_probability, and
     `error` with the reason if the row got no labels. A shard is a row group of Parquet or a block of lines, of at most
     --shard-rows rows. If --out is a folder, a shard becomes a file there; if it is a file, the shards are joined at
-    the end. Repeat the same command to finish a stopped run. Equal queries of a shard are computed once, with --cache
-    those of all shards and runs. On several GPUs or machines every run labels its part of the shards into an output of
-    its own: CUDA_VISIBLE_DEVICES=0 with --part 1/2, CUDA_VISIBLE_DEVICES=1 with --part 2/2. The summary goes to
-    standard output, all else to standard error. Exit codes: 0, also if rows got no labels; 1 if an input or the output
-    failed; 2 for usage and configuration, another run on the same output, an input that has changed; 3 for a model that
-    can't be loaded.
+    the end. Repeat the same command to finish a stopped run. Equal queries are computed once. On several GPUs or
+    machines every run labels its part of the shards into an output of its own: CUDA_VISIBLE_DEVICES=0 with --part 1/2,
+    CUDA_VISIBLE_DEVICES=1 with --part 2/2. The summary goes to standard output, all else to standard error. Exit codes:
+    0, also if rows got no labels; 1 if an input or the output failed; 2 for usage and configuration, another run on the
+    same output, an input that has changed; 3 for a model that can't be loaded.
 
     \b
     qcls-gguf label queries.parquet --out labelled.parquet
-    qcls-gguf label 'logs/*.csv' --query-column text --out labelled --output-format parquet --cache answers.sqlite
+    qcls-gguf label 'logs/*.csv' --query-column text --out labelled --output-format parquet
     qcls-gguf label logs --out labelled-2 --part 2/4 --config qwen3-8b-t4
     qcls-gguf label queries.parquet --out look.csv --limit 1000 --html look.html
     """
@@ -184,14 +181,14 @@ def label(
     from ..labelling.records import labelling_document  # see app.py for why here
     from ..labelling.run import LabelSettings, label_files
 
-    check_outputs({"--html": html}, {"--out": out, "--config": config, "--cache": cache})
+    check_outputs({"--html": html}, {"--out": out, "--config": config})
     k, _, n = part.partition("/")
     if not (k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
         raise ConfigError(f"--part {part}: give two numbers, the first one at most the second, as in 2/4")
     settings = LabelSettings(
         config=o.configured(ctx.params),
         inputs=tuple(inputs), out=out, reading=o.reading(ctx.params), format=output_format, scores=scores,
-        prefix=prefix, overwrite=overwrite, limit=limit, part=(int(k), int(n)), cache=cache, batch=batch,
+        prefix=prefix, overwrite=overwrite, limit=limit, part=(int(k), int(n)), batch=batch,
         shard_rows=shard_rows,
     )  # fmt: skip
     with t.long_work(offline, quiet) as opener:

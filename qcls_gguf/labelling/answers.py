@@ -1,14 +1,9 @@
-"""Answers of distinct queries, the columns of the output that they fill, and the files that store them.
+"""Answers of distinct queries, the columns of the output that they fill, and the file that keeps those of a shard."""
 
-A cache of the user's is shared by shards, runs and processes; without it, one of an unfinished shard stands beside the
-output, so that a stopped run resumes from it. A cache finds an answer by the set of prompts, the model, and the text of
-the query byte for byte: this text is what the tokenizer gets, and any other text may become other tokens.
-"""
-
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
 
@@ -17,16 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..config.prompt import PromptConfig
-from ..errors import ConfigError, QclsError
 from ..score.result import Result
 from ..statistics import FloatArray
 from ..system.lifetimes import Closing
-from .blocks import UNWRITTEN, Queries, distinct_queries
+from .blocks import Queries, distinct_queries, written
 
 KEPT = ".answers"
-"""in the names of the files of a cache beside the output, before what SQLite adds"""
-_WAIT_S = 60.0
-_N_ASKED = 500  # SQLite has a limit for the parameters of a statement
+"""the end of the name of that file"""
+_N_CHECKED = 8
+"""bytes by which a record of it is known to be whole, and of this shard"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +52,14 @@ class Answer:
     """(n_labels,) of every label, prompt by prompt"""
     abstained: Sequence[bool]
     """prompt by prompt"""
+    is_cut: bool
+    """whether a part of the query was left out, because it was too long"""
 
 
 def answer_of(result: Result) -> Answer:
     """What is kept of a result."""
     probabilities = [score.probability for answer in result.results for score in answer.scores]
-    return Answer(np.array(probabilities), [answer.abstained for answer in result.results])
+    return Answer(np.array(probabilities), [answer.abstained for answer in result.results], result.n_chars_cut > 0)
 
 
 class Answers:
@@ -79,18 +75,18 @@ class Answers:
         self.scores = np.full((n, columns.ends[-1] if columns.scores else 0), np.nan)
         """(n, n_labels) every label's probability, prompt by prompt; (n, 0) where no column needs them"""
         self.is_cut = np.zeros(n, bool)
-        """(n,) whether a part of the query was left out, because it was too long"""
+        """(n,) whether a part of the query was left out"""
         self.reasons: dict[int, str] = {}
         """why a query has no answer"""
         self.n_found = 0
         """of those with an answer, the number of which it was known before"""
 
-    def put(self, place: int, answer: Answer | str, *, is_cut: bool = False) -> None:
-        """Keep the answer to a query or to a part of it (is_cut), or the reason why it has none."""
-        self.is_cut[place] = is_cut
+    def put(self, place: int, answer: Answer | str) -> None:
+        """Keep the answer to a query, or the reason why it has none."""
         if isinstance(answer, str):
             self.reasons[place] = answer
             return
+        self.is_cut[place] = answer.is_cut
         for number, own in enumerate(np.split(answer.probabilities, self.columns.ends[:-1])):
             best = int(own.argmax())  # the first of equally probable ones, as in a Result
             self.label[place, number] = len(own) if answer.abstained[number] else best
@@ -133,54 +129,44 @@ class Answers:
                 yield f"{name}_scores", pc.if_else(none, pa.scalar(None, found.type), found)
 
 
-class AnswerCache(Closing):
-    """A SQLite file that several processes may use at once. An object belongs to one thread."""
+class KeptAnswers(Closing):
+    """The answers of an unfinished shard, in a file beside the output, from which a stopped run resumes."""
 
-    def __init__(self, path: Path, digest: str, n_labels: int, *, is_shared: bool) -> None:
-        """digest: of everything but the query that an answer depends on, in hexadecimal digits; n_labels: of all its
-        prompts; is_shared: with other processes. Raises ConfigError for a file that is no such cache, or cannot be
-        written, QclsError if the disk is full.
+    def __init__(self, path: Path, key: bytes, columns: AnswerColumns) -> None:
+        """key: of all that the answers depend on, the queries included; answers of another key are left out. Raises
+        QclsError.
         """
-        self._path, self._n_labels = path, n_labels
-        self._table = f"answers_{digest}"
-        self._database = sqlite3.connect(":memory:")
-        with self._errors():
-            self._database = sqlite3.connect(path, timeout=_WAIT_S)
-            self._database.execute(f"PRAGMA locking_mode = {'NORMAL' if is_shared else 'EXCLUSIVE'}")
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
-            columns = "query TEXT PRIMARY KEY, answer BLOB NOT NULL"
-            self._database.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}) WITHOUT ROWID")
+        numbers = ("abstained", "?", (len(columns.prompts),)), ("probabilities", "<f8", (columns.ends[-1],))
+        self._kind = np.dtype([("place", "<i4"), ("is_cut", "?"), *numbers, ("check", f"V{_N_CHECKED}")])
+        self._path, self._key = path, key
+        with written(path):
+            self._file = path.open("a+b")
+            self._file.seek(0)
+            content = self._file.read()
+            rows = np.frombuffer(content, self._kind, len(content) // self._kind.itemsize)
+            self.known = {
+                int(row["place"]): Answer(row["probabilities"], row["abstained"].tolist(), bool(row["is_cut"]))
+                for row in rows
+                if self._check(row) == row["check"].tobytes()
+            }
+            """by the places of the queries"""
+            self._file.truncate(rows.nbytes if self.known else 0)  # without what a kill has cut off
 
-    def find(self, queries: Sequence[str]) -> dict[str, Answer]:
-        """The stored answers. Raises as above."""
-        found = {}
-        with self._errors():
-            for start in range(0, len(queries), _N_ASKED):
-                some = queries[start : start + _N_ASKED]
-                marks = ",".join("?" * len(some))
-                rows = self._database.execute(f"SELECT query, answer FROM {self._table} WHERE query IN ({marks})", some)
-                for query, blob in rows:
-                    probabilities = np.frombuffer(blob, np.float64, self._n_labels)
-                    found[query] = Answer(probabilities, list(map(bool, blob[probabilities.nbytes :])))
-        return found
+    def add(self, answers: Mapping[int, Answer]) -> None:
+        """Keep answers, by the places of their queries. Raises QclsError."""
+        with written(self._path):
+            for place, answer in answers.items():
+                row = np.zeros((), self._kind)
+                row["place"], row["is_cut"], row["abstained"] = place, answer.is_cut, answer.abstained
+                row["probabilities"] = answer.probabilities
+                row["check"] = self._check(row)
+                self._file.write(row.tobytes())
+            self._file.flush()
 
-    def add(self, answers: Mapping[str, Answer]) -> None:
-        """Store answers by their queries; stored answers stay. Raises as above."""
-        rows = [(query, answer.probabilities.tobytes() + bytes(answer.abstained)) for query, answer in answers.items()]
-        with self._errors(), self._database:  # all of them, or none
-            self._database.executemany(f"INSERT OR IGNORE INTO {self._table} VALUES (?, ?)", rows)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as e:
-            self.close()
-            if e.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                raise QclsError(f"{self._path}: {UNWRITTEN.format(e)}") from None
-            raise ConfigError(f"`cache` {self._path}: cannot be used: {e}: remove it, or name another") from None
+    def _check(self, row: np.void) -> bytes:
+        return blake2b(row.tobytes()[:-_N_CHECKED], key=self._key, digest_size=_N_CHECKED).digest()
 
     def close(self) -> None:
         """Close the file."""
-        self._database.close()
+        with suppress(OSError):  # of a full disk, which was told
+            self._file.close()

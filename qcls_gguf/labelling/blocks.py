@@ -24,7 +24,6 @@ from .inputs import Input, Shard, check_names, json_of, members_in, plain, texts
 DIGITS = 6
 """of a probability that is written as text"""
 BLANK = "the query is blank"
-UNWRITTEN = "could not be written: {}: finished files stay; run the command again when there is room"
 _NOT_UTF8 = "the query is not valid UTF-8"
 _BUFFER_BYTES = 1 << 20
 """of a column of Parquet that are read at once"""
@@ -218,10 +217,17 @@ def _cell(value: object) -> str:
 
 
 @contextmanager
+def written(path: Path) -> Iterator[None]:
+    """A context that writes a file. Raises QclsError where that fails."""
+    try:
+        yield
+    except OSError as e:
+        what = "finished files stay; run the command again when there is room"
+        raise QclsError(f"{path}: could not be written: {e.strerror or e}: {what}") from None
+
+
+@contextmanager
 def output_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that gets its name when it is complete and on the disk. Raises QclsError if it cannot be written."""
-    try:
-        with whole_file(path, mode=0o666, on_disk=True) as file:
-            yield file
-    except OSError as e:
-        raise QclsError(f"{path}: {UNWRITTEN.format(e.strerror or e)}") from None
+    with written(path), whole_file(path, mode=0o666, on_disk=True) as file:
+        yield file

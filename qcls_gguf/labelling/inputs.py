@@ -64,7 +64,7 @@ class Input(Record):
         if (now.st_size, now.st_mtime_ns) != (self.n_bytes, self.mtime_ns):
             raise ConfigError(
                 f"{self.path}: was changed since its shards were found ({self.n_bytes} bytes then, {now.st_size} now): "
-                "name another output, or label everything again with `overwrite` (a `cache` saves work)"
+                "name another output, or label everything again with `overwrite`"
             )
 
 

@@ -20,7 +20,7 @@ from ..report.files import LOCK, locked
 from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
 from .answers import KEPT
-from .blocks import output_file
+from .blocks import output_file, written
 from .inputs import Input, Shard
 from .records import RowCounts, ShardCounts, total_counts
 
@@ -186,19 +186,17 @@ class OutputFolder:
         return missing
 
     def kept_path(self, output: str) -> Path:
-        """The cache of an unfinished shard, by the name of its output file."""
+        """The file that keeps the answers of an unfinished shard, by the name of its output file."""
         return self.folder / f".{output}{KEPT}"
 
     def add(self, counts: ShardCounts) -> None:
         """Record a shard whose file is complete. Raises QclsError; the shard is then labelled again."""
         self.done[counts.output] = counts
-        try:
-            with (self.folder / _DONE).open("ab") as file:
-                file.write(f"{json_text(counts.to_dict())}\n".encode())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as e:
-            raise QclsError(f"{self.folder / _DONE}: could not be written: {e.strerror}") from None
+        path = self.folder / _DONE
+        with written(path), path.open("ab") as file:
+            file.write(f"{json_text(counts.to_dict())}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
 
     def finish(self, tasks: Sequence[Task]) -> RowCounts:
         """Join the files if the output is one file; returns the totals. Raises QclsError."""
@@ -213,7 +211,7 @@ class OutputFolder:
     def forget(self) -> None:
         """Remove all files of earlier runs. Raises QclsError."""
         try:
-            done, kept = (self.folder / name for name in self.done), self.folder.glob(f".*{KEPT}*")
+            done, kept = (self.folder / name for name in self.done), self.folder.glob(f".*{KEPT}")
             ours = self.folder / _DONE, self.folder / _MANIFEST, *([self.joined] if self.joined else [])
             for path in (*done, *ours, *kept):
                 path.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ class RowCounts(Record):
 
     n_rows: int = Field(description="rows of the input, and of the output")
     n_distinct: int = Field(description="distinct queries among them, counted shard by shard")
-    n_found: int = Field(description="of these, the number whose answers the cache or a stopped run had")
+    n_found: int = Field(description="of these, the number whose answers earlier shards or a stopped run had")
     n_labelled: int = Field(description="rows with labels")
     n_null: int = Field(description="rows whose query is null or blank")
     n_bad: int = Field(description="rows that could not be labelled for another reason")

@@ -1,18 +1,18 @@
 """Labels files shard by shard with one classifier: reads the next shard and writes the last one while it decodes."""
 
-import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
+from pydantic import JsonValue
 
 from ..classifier import Classifier
 from ..config.schema import Config
@@ -22,7 +22,7 @@ from ..engine.capacity import MOST_TOGETHER
 from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
 from ..report.environment import environment
-from .answers import Answer, AnswerCache, AnswerColumns, Answers, answer_of
+from .answers import Answer, AnswerColumns, Answers, KeptAnswers, answer_of
 from .batches import BatchLabeller
 from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
@@ -31,6 +31,8 @@ from .records import LabellingRecord, RunSpeed, shard_counts
 
 FEW_TOGETHER = 8
 """queries of a decode where nothing is said, on a CPU: more or fewer label no faster"""
+_KNOWN_BYTES, _ANSWER_BYTES = 64 << 20, 500
+"""of answers that later shards may ask for again; of one without its probabilities"""
 Tell = Callable[[str], None]
 
 
@@ -49,7 +51,6 @@ class LabelSettings:
     prefix: str = ""
     """before the names of the columns that are added"""
     scores: bool = False
-    cache: Path | None = None
     batch: int | None = None
     """queries of a decode; None: FEW_TOGETHER on a CPU, MOST_TOGETHER on a GPU"""
     shard_rows: int = 50_000
@@ -100,9 +101,6 @@ def label_files(
         _check_columns(columns.schema().names, inputs)
         rows = settings.run_settings([Path(input_.path) for input_ in inputs], is_joined=output.joined is not None)
         run_settings, model = {**rows, **_model_settings(classifier)}, classifier.model
-        digest = hashlib.sha256("{prompts} {model_sha256}".format_map(run_settings).encode()).hexdigest()
-        if settings.cache is not None:
-            AnswerCache(settings.cache, digest, columns.ends[-1], is_shared=True).close()  # whether it can be used
         if settings.overwrite:
             output.forget()
         output.check(run_settings)
@@ -115,7 +113,8 @@ def label_files(
             on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
         n_all, n_left = (sum(task.shard.n_rows for task in shards) for shards in (tasks, missing))
         batch = settings.batch or (MOST_TOGETHER if model.n_gpu_layers else FEW_TOGETHER)
-        run = _Run(settings, output, classifier, columns, digest, batch, opener, on_note, n_left)
+        answered_by = run_settings["prompts"], run_settings["model_sha256"]
+        run = _Run(settings, output, classifier, columns, answered_by, batch, opener, on_note, n_left)
         try:
             speed = run.label(missing)
         except BaseException:
@@ -204,8 +203,8 @@ class _Run:
     output: OutputFolder
     classifier: Classifier
     columns: AnswerColumns
-    digest: str
-    """of all that answers depend on but the query"""
+    answered_by: Sequence[JsonValue]
+    """all that answers depend on but the query, as digests"""
     batch: int
     """queries of a decode"""
     opener: ClassifierOpener
@@ -214,8 +213,10 @@ class _Run:
     """rows of these shards"""
     n_rows: float = 0.0
     """of these, how many the queries that were answered represent, evenly spread"""
+    known: dict[str, Answer] = field(default_factory=dict)
+    """of shards before, up to _KNOWN_BYTES"""
     n_computed: int = 0
-    """distinct queries that nobody knew"""
+    """queries that were computed"""
     writing: Future[None] | None = None
     """the last shard"""
 
@@ -244,35 +245,32 @@ class _Run:
         return block
 
     def _answered(self, task: Task, block: Block) -> Answers:
-        """The answers to a shard's queries: from the cache or those of a stopped run, then by the model."""
+        """The answers to a shard's queries: those of a stopped run, of earlier shards, then by the model."""
         texts = block.queries.texts
         answers = Answers(self.columns, len(texts))
         rows_per_query = task.shard.n_rows / max(len(texts), 1)
-        is_shared, n_labels = self.settings.cache is not None, self.columns.ends[-1]
-        path = self.settings.cache or self.output.kept_path(task.output)
-        with AnswerCache(path, self.digest, n_labels, is_shared=is_shared) as cache:
-            cached = cache.find(texts)
-            known = {place: cached[text] for place, text in enumerate(texts) if text in cached}
-            answers.n_found = len(known)
-            cuts = self.classifier.config.runtime.long_queries != "refuse"
-            for place, answer in known.items():
-                is_cut = cuts and self.classifier.tokenize(texts[place]).n_chars_cut > 0
-                answers.put(place, answer, is_cut=is_cut)
-            if known and not is_shared:
-                n_kept = int(np.isin(block.queries.index, list(known)).sum())
+        key = digest_of([self.answered_by, *texts]).encode()
+        with KeptAnswers(self.output.kept_path(task.output), key, self.columns) as kept:
+            if kept.known:
+                n_kept = int(np.isin(block.queries.index, list(kept.known)).sum())
                 self.on_note(f"{task.input.path}: resumes after {n_kept:,} of {task.shard.n_rows:,} rows")
+            known = {place: self.known[text] for place, text in enumerate(texts) if text in self.known} | kept.known
+            answers.n_found = len(known)
+            for place, answer in known.items():
+                answers.put(place, answer)
             self._tell(len(known) * rows_per_query)
             missing = [place for place in range(len(texts)) if place not in known]
-            queries = [texts[place] for place in missing]
-            for results in BatchLabeller(self.classifier, self.batch).label(queries):
-                found: dict[str, Answer] = {}
-                for at, result in results:
-                    if isinstance(result, str):
-                        answers.put(missing[at], result)
-                        continue
-                    found[queries[at]] = answer_of(result)
-                    answers.put(missing[at], found[queries[at]], is_cut=result.n_chars_cut > 0)
-                cache.add(found)
+            most = _KNOWN_BYTES // (8 * self.columns.ends[-1] + _ANSWER_BYTES)
+            for results in BatchLabeller(self.classifier, self.batch).label([texts[place] for place in missing]):
+                computed = {
+                    missing[at]: result if isinstance(result, str) else answer_of(result) for at, result in results
+                }
+                for place, answer in computed.items():
+                    answers.put(place, answer)
+                found = {place: answer for place, answer in computed.items() if isinstance(answer, Answer)}
+                kept.add(found)
+                if len(self.known) < most:
+                    self.known |= {texts[place]: answer for place, answer in found.items()}
                 self.n_computed += len(results)
                 self._tell(len(results) * rows_per_query)
         return answers

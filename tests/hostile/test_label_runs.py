@@ -66,15 +66,12 @@ def check_rows(row: Row, path: Path, out: Path, n_asked: int) -> None:
     row.kinds["labels that differ where two are equally probable"] = n_other
 
 
-@pytest.mark.parametrize(
-    "options", [(), ("--cache", "answers.sqlite")], ids=lambda options: "".join(options) or "alone"
-)
-def test_killed_at_random_ten_times(options: tuple[str, ...], row: Row, tmp_path: Path) -> None:
-    row.name, row.n = f"label, killed {' '.join(options)}".strip(), N_KILLS
+def test_killed_at_random_ten_times(row: Row, tmp_path: Path) -> None:
+    row.name, row.n = "label, killed", N_KILLS
     rng = random.Random(row.seed)
     path, out = tmp_path / "log.parquet", tmp_path / "out"
     query_log(path, round(6_000 * FACTOR), round(2_000 * FACTOR))
-    line = label_command(path, out, "--shard-rows", str(round(200 * FACTOR)), *options)
+    line = label_command(path, out, "--shard-rows", str(round(200 * FACTOR)))
     for _ in range(N_KILLS):
         before = len(outputs(out))
         with subprocess.Popen([*line, "--quiet"], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:

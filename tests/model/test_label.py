@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from labelled_tables import CLOSE, CONFIG, QUERIES, check_like_classify, outputs, parquet, rows_of
 
-from qcls_gguf import Classifier, ConfigError, QclsError, load_config
+from qcls_gguf import Classifier, ConfigError, PromptConfig, load_config
 from qcls_gguf.data.rows import Reading
 from qcls_gguf.labelling import label_table
+from qcls_gguf.labelling.answers import Answer, AnswerColumns, KeptAnswers
 from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.labelling.run import LabelSettings, label_files
@@ -238,6 +240,28 @@ def test_a_stopped_run_goes_on_within_a_shard(run: Run, notes: list[str], tmp_pa
     assert not list(out.glob(".*.answers*"))
 
 
+def test_kept_answers_that_are_not_whole_or_of_other_queries_are_left_out(tmp_path: Path) -> None:
+    prompts = (PromptConfig(name="a", labels=("x", "y", "z"), prompt_template="{query}"),)
+    columns, path = AnswerColumns(prompts=prompts), tmp_path / "kept"
+    answers = {place: Answer(np.array([0.25, 0.5, place]), [place == 1], is_cut=place == 2) for place in range(4)}
+    with KeptAnswers(path, b"these queries", columns) as kept:
+        kept.add(answers)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4 + 2] ^= 1
+    path.write_bytes(content[:-1])
+    with KeptAnswers(path, b"these queries", columns) as kept:
+        assert sorted(kept.known) == [0, 2]
+        kept.add({3: answers[3]})
+    with KeptAnswers(path, b"these queries", columns) as kept:
+        for place in (0, 2, 3):
+            found, answer = kept.known[place], answers[place]
+            assert (found.abstained, found.is_cut) == (answer.abstained, answer.is_cut)
+            np.testing.assert_array_equal(found.probabilities, answer.probabilities)
+    with KeptAnswers(path, b"other queries", columns) as kept:
+        assert not kept.known
+    assert not path.read_bytes()
+
+
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "jsonl"])
 def test_halves_of_pairs_in_json_are_one_bad_row_and_escapes_elsewhere(ending: str, run: Run, tmp_path: Path) -> None:
     lines = ['{"query": "red dress", "a": "\\ud800x", "\\udc80": 1}', '{"query": "\\ud800", "a": ["\\udfff"]}']
@@ -255,28 +279,27 @@ def test_an_input_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
     run(first, second, out=out, shard_rows=2)
     assert run(first, second, out=out, shard_rows=2).n_shards_before == 5
     parquet(first, QUERIES[:3])
-    with pytest.raises(ConfigError, match=r"a\.parquet: was changed since its .* `overwrite` \(a `cache` saves work\)"):
+    with pytest.raises(ConfigError, match=r"a\.parquet: was changed since its .* `overwrite`"):
         run(first, second, out=out, shard_rows=2)
     assert len(outputs(out)) == 5
     assert run(first, second, out=out, shard_rows=2, overwrite=True).n_shards_before == 0
     assert outputs(out) == ["a-00000.parquet", "a-00001.parquet", "b-00000.parquet", "b-00001.parquet"]
 
 
-def test_equal_queries_are_computed_once_and_across_shards_through_the_cache(run: Run, tmp_path: Path) -> None:
+def test_equal_queries_are_computed_once_also_in_later_shards(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     queries = [*QUERIES[:4], *QUERIES[:4], "Red Dress", "red dress ", "red dress"]
-    path, cache = parquet(tmp_path / "in.parquet", queries), tmp_path / "answers.sqlite"
+    path = parquet(tmp_path / "in.parquet", queries)
     record = run(path, out=tmp_path / "one", shard_rows=20)
     assert (record.n_distinct, record.speed.n_computed) == (7, 7)  # whoever writes another case asks another query
-    record = run(path, out=tmp_path / "two", shard_rows=4, cache=cache)
+    record = run(path, out=tmp_path / "two", shard_rows=4)
     assert (record.n_distinct, record.n_found, record.speed.n_computed) == (11, 4, 7)
-    record = run(path, out=tmp_path / "three", shard_rows=4, cache=cache, scores=True)
-    assert (record.n_found, record.speed.n_computed) == (11, 0)
-    first, second = (rows_of(tmp_path / name / "in-00001.parquet") for name in ("two", "three"))
-    assert [row["category_probability"] for row in first] == [row["category_probability"] for row in second]
-    other = load_config("fashion-8-joint")
-    assert run(path, out=tmp_path / "four", cache=cache, config=other).n_found == 0  # other prompts, other answers
-    with pytest.raises(QclsError, match=r"`cache` .*cannot be used: file is not a database"):
-        run(path, out=tmp_path / "five", cache=path)
+    first, second = (rows_of(tmp_path / "two" / f"in-0000{n}.parquet") for n in range(2))
+    for row, again in zip(first, second, strict=True):
+        assert again == row | {"id": again["id"]}
+    monkeypatch.setattr("qcls_gguf.labelling.run._KNOWN_BYTES", 0)
+    assert run(path, out=tmp_path / "three", shard_rows=4).speed.n_computed == 11
 
 
 def test_a_limit_is_of_all_inputs_and_parts_are_all_shards_together(run: Run, tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ def test_the_command_prints_a_summary_and_writes_a_page(tmp_path: Path) -> None:
 
 
 def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
-    path, out, cache = tmp_path / "in.csv", tmp_path / "out", tmp_path / "cache.sqlite"
+    path, out = tmp_path / "in.csv", tmp_path / "out"
     path.write_text("query\nred dress\nblue jeans\nred dress\nwool coat\n")
     line = ["label", path, "--out", out, "--config", CONFIG, "--threads", 1, "--batch", 2, "--quiet"]
     line += ["--format", "json"]
     chosen = ["--limit", 3, "--prefix", "m_", "--scores", "--output-format", "jsonl"]
-    chosen += ["--cache", cache, "--part", "1/2", "--shard-rows", 3]
+    chosen += ["--part", "1/2", "--shard-rows", 3]
 
     def label(*more: object) -> LabellingRecord:
         return LabellingRecord.model_validate_json(printed(*line, *more))
