@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -163,7 +164,7 @@ class KeptAnswers(Closing):
                 self._file.write(row.tobytes())
             self._file.flush()
 
-    def _check(self, row: np.void) -> bytes:
+    def _check(self, row: Any) -> bytes:
         return blake2b(row.tobytes()[:-_N_CHECKED], key=self._key, digest_size=_N_CHECKED).digest()
 
     def close(self) -> None:

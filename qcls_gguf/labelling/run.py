@@ -262,12 +262,10 @@ class _Run:
             missing = [place for place in range(len(texts)) if place not in known]
             most = _KNOWN_BYTES // (8 * self.columns.ends[-1] + _ANSWER_BYTES)
             for results in BatchLabeller(self.classifier, self.batch).label([texts[place] for place in missing]):
-                computed = {
-                    missing[at]: result if isinstance(result, str) else answer_of(result) for at, result in results
-                }
-                for place, answer in computed.items():
-                    answers.put(place, answer)
-                found = {place: answer for place, answer in computed.items() if isinstance(answer, Answer)}
+                found = {missing[at]: answer_of(result) for at, result in results if not isinstance(result, str)}
+                reasons = {missing[at]: result for at, result in results if isinstance(result, str)}
+                for place, result in (found | reasons).items():
+                    answers.put(place, result)
                 kept.add(found)
                 if len(self.known) < most:
                     self.known |= {texts[place]: answer for place, answer in found.items()}
