@@ -55,13 +55,13 @@ class QuestionAsker:
         """Raises ModelError for a decision model that cannot be asked."""
         model = classifier.engine.model
         self.prompts: Mapping[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}
-        self.sets = SetCache(classifier)
+        self.sets = SetCache()
         self.classifier = classifier
         self._decision = read_decision(model)
         self._form = cache(partial(form_of, model=model, config=classifier.config.model))
 
-    def configured(self, names: tuple[str, ...] | None, *, audit: bool) -> AbstractAsyncContextManager[PromptHandle]:
-        """The configured prompts, or a set of some of them, perhaps with exact scores.
+    def configured(self, names: tuple[str, ...] | None) -> AbstractAsyncContextManager[PromptHandle]:
+        """The configured prompts, or a set of some of them.
 
         names: None for all. Raises UnknownPromptError for a name that is not configured.
         """
@@ -70,17 +70,9 @@ class QuestionAsker:
                 raise UnknownPromptError(name, self.prompts, f"prompts[{index}]")
         classifier = self.classifier
         asked = tuple(name for name in self.prompts if names is None or name in names)
-        if not audit and len(asked) == len(self.prompts):
+        if len(asked) == len(self.prompts):
             return nullcontext(classifier)
-
-        def make() -> PromptHandle:
-            if not audit:
-                return classifier.subset(asked)
-            # files of fits and heads are for all of them
-            with classifier.prompt_set(classifier.config, audit=True) as every:
-                return every.subset(asked)
-
-        return self.sets.using(("configured", asked, audit), make)
+        return self.sets.using(asked, lambda: classifier.subset(asked))
 
     async def answers(
         self, questions: Sequence[TextQuestion], ask: Ask, seconds_left: Callable[[], float], usage: Usage
@@ -138,7 +130,7 @@ class QuestionAsker:
             else:
                 by_label = {score.label: score.probability for score in result.results[0].scores}
                 probabilities = [by_label[option.label] for option in question.options]
-            answers[place] = Distribution(probabilities, result.results[0])
+            answers[place] = Distribution(probabilities)
         return answers
 
     def _handle(self, asked: TextQuestion, waits_s: float) -> AbstractAsyncContextManager[PromptHandle]:
@@ -162,7 +154,7 @@ class QuestionAsker:
         if {option.label for option in question.options} != set(labels):
             what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
             raise PlaceError(what, asked.param)
-        return self.configured((name,), audit=question.audit)
+        return self.configured((name,))
 
 
 async def _finite(pairs: Sequence[Item], ask: Ask) -> Sequence[Result | None]:

@@ -89,10 +89,8 @@ class DecisionReader:
             )
             for index, order in enumerate(self._orders(question))
         ]
-        # a pointer's answers have no exact scores: no probabilities of texts are read
-        is_audited = question.audit and self.pointer is None
         # as llama.cpp tokenises it: a template that wants a token at the beginning writes it
-        return compile_quoted(prompts, quotes, classifier, audit=is_audited, pointer=self.pointer, as_written=True)
+        return compile_quoted(prompts, quotes, classifier, pointer=self.pointer, as_written=True)
 
     def state_text(self, state: str) -> str:
         """The text that the template writes for a state: strings usually unchanged, other values as JSON."""

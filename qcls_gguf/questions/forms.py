@@ -74,7 +74,7 @@ def compile_question(question: Question, form: PromptConfig, classifier: Classif
     text = re.sub("|".join(map(re.escape, filled)), lambda slot: filled[slot[0]], form.template)
     labels = tuple(option.label for option in question.options)
     prompt = PromptConfig(name=_NAME, prompt_template=text, labels=labels, label_end=form.label_end)
-    return compile_quoted([prompt], quotes, classifier, audit=question.audit)
+    return compile_quoted([prompt], quotes, classifier)
 
 
 def _are_steps(options: Sequence[str]) -> bool:
@@ -91,14 +91,13 @@ def compile_quoted(
     quotes: "Quotes",
     classifier: Classifier,
     *,
-    audit: bool,
     pointer: Pointer | None = None,
     as_written: bool = False,
 ) -> PromptSet:
     """Prompts with quoted texts in them. Raises ConfigError.
 
-    audit, pointer: as for `compile_prompts`; as_written: without the token that the model wants at every beginning, and
-    with labels that are codes.
+    pointer: as for `compile_prompts`; as_written: without the token that the model wants at every beginning, and with
+    labels that are codes.
     """
     model, originals = classifier.engine.model, quotes.originals
     stored = [prompt.template.partition(SLOT)[0].translate(originals) for prompt in prompts]
@@ -109,7 +108,7 @@ def compile_quoted(
             "runtime.question_cells"
         )
     vocabulary = QuotingVocabulary(model, originals, -1 if as_written else model.first_token)
-    compiled = compile_prompts(prompts, vocabulary, audit=audit, pointer=pointer, codes=as_written)
+    compiled = compile_prompts(prompts, vocabulary, pointer=pointer, codes=as_written)
     # with the texts that are meant around the query, which is tokenised with them
     meant = [
         replace(prompt, before=prompt.before.translate(originals), after=prompt.after.translate(originals))

@@ -9,7 +9,6 @@ from ..config.prompt import PromptConfig
 from ..config.schema import LongQueries
 from ..config.words import listed
 from ..errors import ConfigError
-from ..score.result import PromptResult
 
 Kind = Literal["choice", "predicate", "score"]
 
@@ -40,26 +39,20 @@ class Question:
     kind: Kind
     instructions: str
     options: tuple[Option, ...]
-    audit: bool = False
-    """whether its exact scores are wanted"""
     name: str = ""
     """what the request calls it, where its prompt shows that"""
     beside: "tuple[Question, ...]" = ()
     """all questions of the request, where its prompt shows them"""
 
     @classmethod
-    def predicate(
-        cls, instructions: str, yes: str | None = None, no: str | None = None, *, audit: bool = False
-    ) -> "Question":
+    def predicate(cls, instructions: str, yes: str | None = None, no: str | None = None) -> Question:
         """A yes-or-no question. yes, no: the descriptions of these answers."""
-        return cls.of("predicate", instructions, (("yes", yes), ("no", no)), audit=audit)
+        return cls.of("predicate", instructions, (("yes", yes), ("no", no)))
 
     @classmethod
-    def of(
-        cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]], *, audit: bool = False
-    ) -> "Question":
+    def of(cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]]) -> Question:
         """A question with options or ordered levels: labels with their descriptions."""
-        return cls(kind=kind, instructions=instructions, options=tuple([Option(*o) for o in options]), audit=audit)
+        return cls(kind=kind, instructions=instructions, options=tuple([Option(*o) for o in options]))
 
     @property
     def prompt_name(self) -> str | None:
@@ -111,20 +104,6 @@ class Distribution:
     """The probabilities of a question's options, in their order, which add up to 1; and the numbers that APIs want."""
 
     probabilities: list[float]
-    answer: PromptResult | None = None
-    """what they are of; None where there was nothing to ask"""
-
-    @property
-    def extra(self) -> dict[str, object]:
-        """Fields of an answer that its API does not define: label mass (only where the question is audited), head."""
-        if self.answer is None:
-            return {}
-        given = {
-            "x_label_mass": None if self.answer.audit is None else self.answer.audit.label_mass,
-            "x_scored_by": None if self.answer.depth is None else "head",
-            "x_depth": self.answer.depth,
-        }
-        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def best(self) -> int:

@@ -2,13 +2,11 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
-from ..classifier import Classifier
 from ..core.handle import PromptHandle
 from ..errors import BusyError, PlanError
 
@@ -26,19 +24,17 @@ class _Entry:
 
 
 class SetCache:
-    """The prompt sets of one classifier that requests made. For the thread of the event loop.
+    """The prompt sets that requests to one classifier made. For the thread of the event loop.
 
     Sets that nobody uses are evicted, least recently used first, when there are too many or when another does not fit.
-    One that makes the engine compute more for everybody, as exact scorings do, is evicted after its last use.
     """
 
-    def __init__(self, classifier: Classifier) -> None:
-        self._classifier = classifier
+    def __init__(self) -> None:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._changing = asyncio.Lock()
-        """held while a set is made or closed, which other threads do"""
+        """held while sets are made and closed, which other threads do"""
         self._tasks = set[asyncio.Task[None]]()
-        """that make and close sets"""
+        """that make sets"""
         self._freed = asyncio.Event()
         """set, and replaced by another, when a set is used no more or closed"""
         self.n_made = self.n_evicted = 0
@@ -63,7 +59,10 @@ class SetCache:
         while (entry := self._entries.get(key)) is None:  # a new set may be evicted before it is used
             freed = self._freed
             try:
-                await asyncio.shield(self._start(self._make(key, make)))  # which others may wait for, too
+                task = asyncio.create_task(self._make(key, make))  # which others may wait for, too
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                await asyncio.shield(task)
             except PlanError as e:  # it does not fit
                 if not (freed.is_set() or any(other.n_users for other in self._entries.values())):
                     raise
@@ -78,16 +77,6 @@ class SetCache:
         finally:
             entry.n_users -= 1
             self._free()
-            is_exact = entry.handle.compiled.exact and not self._classifier.compiled.exact
-            if entry.n_users == 0 and is_exact:
-                del self._entries[key]
-                self._start(self._close(entry, self._changing))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _free(self) -> None:
         self._freed.set()
@@ -113,17 +102,13 @@ class SetCache:
         for key, entry in self._entries.items():
             if entry.n_users == 0:
                 del self._entries[key]
-                await self._close(entry, nullcontext())
+                self.n_evicted += 1
+                await asyncio.to_thread(entry.handle.close)
+                self._free()
                 return True
         return False
 
-    async def _close(self, entry: _Entry, changing: AbstractAsyncContextManager[None]) -> None:
-        async with changing:
-            self.n_evicted += 1
-            await asyncio.to_thread(entry.handle.close)
-            self._free()
-
     async def close(self) -> None:
-        """Wait until no set is being made or closed; the sets end with their classifier."""
+        """Wait until no set is being made; the sets end with their classifier."""
         while self._tasks:
             await asyncio.wait(self._tasks)

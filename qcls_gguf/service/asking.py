@@ -63,7 +63,7 @@ async def _labelled(asked: Texts, exchange: Exchange) -> list[Result | RefusedEr
                 refusal.message = f"{param}: {refusal.message}"
             raise refusal from None
 
-    async with backend.configured(asked.prompts, audit=asked.audit) as loaded:
+    async with backend.configured(asked.prompts) as loaded:
         if not is_list:
             return [await labelled(0, asked.texts[0])]
         try:

@@ -44,12 +44,6 @@ class LongTexts(BaseModel):
         return "tail" if self.truncation_direction in ("left", "Left") else "head"
 
 
-class QuestionsRequest(LongTexts, strict=True):
-    """The common fields of all requests with questions."""
-
-    audit: bool = Field(default=False, description="ours: whether answers have `x_label_mass`; costs the model's head")
-
-
 Answer: TypeAlias = Callable[[list[Any], Usage], object]
 """the answer's body, of the answers to all that is asked, in order, and the tokens that they took"""
 
@@ -65,7 +59,6 @@ class Texts:
     answer: Answer
     prompts: tuple[str, ...] | None = None
     """names; None: all"""
-    audit: bool = False
     long: LongQueries | None = None
     """what is done with a text that is too long; None: as configured"""
     is_partial: bool = False

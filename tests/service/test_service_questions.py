@@ -237,21 +237,6 @@ def test_a_question_is_made_once(server: Server) -> None:
     assert second["usage"]["input_tokens_details"]["cache_write_tokens"] == 0
 
 
-def test_audited_questions_say_what_mass_the_options_have(server: Server, classifier: Classifier) -> None:
-    prompt = PromptConfig(name="p", prompt_template=f"{WHICH_COLOUR}\n\n{{query}}\nanswer:", labels=COLOURS)
-    with classifier.prompt_set([prompt], audit=True) as prompts:
-        (result,) = prompts.classify("red dress").results
-    assert result.audit is not None
-    mass = pytest.approx(result.audit.label_mass, rel=0.05)
-    openai_body = {"model": "m", "input": "red dress", "questions": [choice()]}
-    assert ask(server, {**openai_body, "audit": True})[1]["answers"][0]["x_label_mass"] == mass
-    assert "x_label_mass" not in ask(server, openai_body)[1]["answers"][0]
-    criteria = dict.fromkeys(COLOURS)
-    questions = {"q": {"type": "choice", "instructions": "Which colour?", "criteria": criteria}}
-    system_one = {"state": "red dress", "questions": questions, "audit": True}
-    assert ask(server, system_one, "/v1/systemone")[1]["answers"]["q"]["x_label_mass"] == mass
-
-
 def test_decisions_in_json_are_what_the_schema_says(server: Server) -> None:
     schema = server.http.get("/openapi.json").json()
     body = schema["paths"]["/v1/decisions"]["post"]["requestBody"]["content"]["application/json"]["schema"]

@@ -28,10 +28,9 @@ def asked_about(item: Any) -> dict[str, Any]:
 
 @cases(
     (ClassifyRequest, {"qurey": "a"}, "qurey", "qurey: unknown field, did you mean query?"),
-    (ClassifyRequest, {"text": "a"}, "text", "text: unknown field, known are audit, prompts, queries, query, "),
+    (ClassifyRequest, {"text": "a"}, "text", "text: unknown field, known are prompts, queries, query, "),
     (ClassifyRequest, {}, "the body", "the body: give either query or queries"),
     (ClassifyRequest, {"queries": [None]}, "queries[0]", "queries[0]: Input should be a valid string, got None"),
-    (ClassifyRequest, {"query": "a", "audit": "yes"}, "audit", "audit: Input should be a valid boolean, got 'yes'"),
     (DecisionsRequest, decisions({"type": "choce"}), "questions[0].type", "questions[0].type: 'choce' is not one"),
     (
         DecisionsRequest,

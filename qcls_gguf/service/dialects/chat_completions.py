@@ -17,7 +17,7 @@ from ...config.words import JsonObject, shown
 from ...questions.asking import Usage
 from ...questions.closed_lists import ClosedList, Names, chosen, closed_lists
 from ...questions.question import Distribution, Question, TextQuestion
-from ..dialect import Questions, QuestionsRequest
+from ..dialect import LongTexts, Questions
 from ..exchange import Exchange
 from ..refusal import NO_IMAGES, RefusedError, invalid, json_value
 
@@ -67,7 +67,7 @@ class Tool(BaseModel):
     function: Function
 
 
-class ChatRequest(QuestionsRequest, extra="allow"):
+class ChatRequest(LongTexts, extra="allow", strict=True):
     """OpenAI's request; fields that are not named here are ignored, but for those in _GUIDES and _UNUSED."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
@@ -112,7 +112,7 @@ def ask(request: ChatRequest, exchange: Exchange) -> Questions:
         for names, field in form.lists.items():
             about = ": ".join(filter(None, [".".join(names), field.description]))
             whole = "\n\n".join(filter(None, [*instructions, about]))
-            question = Question.of("choice", whole, field.options, audit=request.audit)
+            question = Question.of("choice", whole, field.options)
             yield TextQuestion(question, text, ".".join([form.param, *names]), request.long)
 
     answer = partial(_answer, request, exchange, form)

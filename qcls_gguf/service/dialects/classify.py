@@ -19,7 +19,6 @@ class ClassifyRequest(LongTexts, Strict):
     query: str | None = Field(default=None, description="one text")
     queries: list[str] | None = Field(default=None, description="several texts")
     prompts: tuple[str, ...] | None = Field(default=None, min_length=1, strict=False, description="names; none: all")
-    audit: bool = Field(default=False, description="whether exact scores are added; others compute the LM head, too")
 
     @model_validator(mode="after")
     def _check(self) -> "ClassifyRequest":
@@ -35,7 +34,7 @@ def _record(result: Result) -> dict[str, object]:
 
 def ask(request: ClassifyRequest, _: object) -> Texts:
     """The texts of a request."""
-    texts = partial(Texts, prompts=request.prompts, audit=request.audit, long=request.long)
+    texts = partial(Texts, prompts=request.prompts, long=request.long)
     if (queries := request.queries) is None:
         return texts(texts=[request.query or ""], param="query", answer=lambda results, _: _record(results[0]))
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from ...config.words import JsonObject
 from ...questions.asking import Usage
 from ...questions.question import Distribution, Question, TextQuestion
-from ..dialect import Questions, QuestionsRequest, Strict, short_json
+from ..dialect import LongTexts, Questions, Strict, short_json
 
 
 class InputText(Strict):
@@ -114,7 +114,7 @@ class ScoreQuestion(_Asked):
 AnyQuestion = PredicateQuestion | ChoiceQuestion | ScoreQuestion
 
 
-class DecisionsRequest(QuestionsRequest):
+class DecisionsRequest(LongTexts, strict=True):
     """OpenAI's request; fields that are not named here are ignored."""
 
     model: str
@@ -143,7 +143,7 @@ def ask(request: DecisionsRequest, _: object) -> Questions:
     else:
         text = "\n".join(map(_line, given))
     questions = [
-        TextQuestion(_question(question, request.audit), text, f"questions[{n}]", request.long)
+        TextQuestion(_question(question), text, f"questions[{n}]", request.long)
         for n, question in enumerate(request.questions)
     ]
 
@@ -177,20 +177,20 @@ def _text(parts: Parts) -> str:
     )
 
 
-def _question(given: AnyQuestion, audit: bool) -> Question:
+def _question(given: AnyQuestion) -> Question:
     """The question; an option that is spelt as a boolean is put in quotes where that is an option, too."""
     instructions = _text(given.instructions)
     match given:
         case PredicateQuestion():
-            return Question.predicate(instructions, audit=audit)
+            return Question.predicate(instructions)
         case ChoiceQuestion(choices=choices):
             booleans = {short_json(choice.value) for choice in choices if isinstance(choice.value, bool)}
             values = [f'"{choice.value}"' if choice.value in booleans else choice.value for choice in choices]
             options = [(short_json(value), choice.description) for value, choice in zip(values, choices, strict=True)]
-            return Question.of("choice", instructions, options, audit=audit)
+            return Question.of("choice", instructions, options)
         case ScoreQuestion():
             levels = [(level.label, level.description) for level in given.levels]
-            return Question.of("score", instructions, levels, audit=audit)
+            return Question.of("score", instructions, levels)
 
 
 def _answer(given: AnyQuestion, answer: Distribution | None) -> dict[str, object]:
@@ -201,7 +201,7 @@ def _answer(given: AnyQuestion, answer: Distribution | None) -> dict[str, object
     p = answer.probabilities
     match given:
         case PredicateQuestion():
-            return head | {"probability": p[0]} | answer.extra
+            return head | {"probability": p[0]}
         case ChoiceQuestion(choices=choices):
             head |= {"choice": choices[answer.best].value, "confidence": answer.choice_confidence}
             options = [{"value": choice.value} for choice in choices]
@@ -209,4 +209,4 @@ def _answer(given: AnyQuestion, answer: Distribution | None) -> dict[str, object
             head |= {"score": answer.expected_level, "confidence": answer.score_confidence}
             options = [{"value": index, "label": level.label} for index, level in enumerate(levels)]
     pairs = zip(options, p, strict=True)
-    return head | {"probabilities": [option | {"probability": share} for option, share in pairs]} | answer.extra
+    return head | {"probabilities": [option | {"probability": share} for option, share in pairs]}

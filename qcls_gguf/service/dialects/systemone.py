@@ -8,7 +8,7 @@ from pydantic import Field
 from ...config.words import JsonObject
 from ...questions.asking import Usage
 from ...questions.question import Distribution, JsonText, Question, TextQuestion
-from ..dialect import Questions, QuestionsRequest, Strict, short_json
+from ..dialect import LongTexts, Questions, Strict, short_json
 from ..refusal import NO_IMAGES, RefusedError, invalid
 
 TextOrJson = str | JsonObject | list[Any]
@@ -42,7 +42,7 @@ class SystemOneScore(Strict):
 AnyQuestion = NoulQuestion | SystemOneChoice | SystemOneScore
 
 
-class SystemOneRequest(QuestionsRequest, extra="allow"):
+class SystemOneRequest(LongTexts, extra="allow", strict=True):
     """TypeSafe's request; fields that are not named here are ignored."""
 
     model: str = "default"
@@ -57,13 +57,13 @@ def ask(request: SystemOneRequest, _: object) -> Questions:
         raise invalid(param, NO_IMAGES)
     text = _text(request.state) or ""
     questions = [
-        TextQuestion(_question(given, f"questions.{name}", request.audit), text, f"questions.{name}", request.long)
+        TextQuestion(_question(given, f"questions.{name}"), text, f"questions.{name}", request.long)
         for name, given in request.questions.items()
     ]
 
     def answer(answers: list[Distribution], usage: Usage) -> object:
         pairs = zip(request.questions.items(), answers, strict=True)
-        by_name = {name: _answer(given, answer) | answer.extra for (name, given), answer in pairs}
+        by_name = {name: _answer(given, answer) for (name, given), answer in pairs}
         tokens = {"input_tokens": usage.whole, "output_tokens": 0}
         return {"model": request.model, "answers": by_name, "usage": tokens}
 
@@ -79,20 +79,20 @@ def _shows_images(state: TextOrJson) -> bool:
     return any(part.get("type") in ("image_url", "input_audio") for part in parts)
 
 
-def _question(given: AnyQuestion, param: str, audit: bool) -> Question:
+def _question(given: AnyQuestion, param: str) -> Question:
     instructions = _text(given.instructions) or ""
     match given:
         case NoulQuestion():
             yes, no = (_text((given.criteria or {}).get(answer)) for answer in ("true", "false"))
             if not instructions and yes is None and no is None:
                 raise invalid(param, "neither instructions nor criteria say what is asked")
-            return Question.predicate(instructions, yes, no, audit=audit)
+            return Question.predicate(instructions, yes, no)
         case SystemOneChoice():
             options = [(label, _text(value)) for label, value in given.criteria.items()]
-            return Question.of("choice", instructions, options, audit=audit)
+            return Question.of("choice", instructions, options)
         case SystemOneScore():
             levels = [(_text(value) or "", None) for value in given.criteria]
-            return Question.of("score", instructions, levels, audit=audit)
+            return Question.of("score", instructions, levels)
 
 
 def _text(value: TextOrJson | None) -> str | None:
