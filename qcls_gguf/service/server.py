@@ -10,19 +10,16 @@ import socket
 import sys
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
 
 import httptools
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..errors import ConfigError
 from ..system.stops import end_with
 from .app import App
-from .asking import json_bytes
 from .lifecycle import Lifecycle, ServiceSettings, log
-from .refusal import RefusedError, openai_words
 
 _MOST_HEAD_BYTES = 65_536
 """of a request's head, or of its trailers, before they are whole"""
@@ -117,20 +114,13 @@ def _listener(settings: ServiceSettings) -> socket.socket:
 
 
 class _Protocol(HttpToolsProtocol):
-    """A connection with a limit on heads, which answers invalid HTTP with the service's own error.
-
-    It answers the valid requests first, and offers of other protocols as if they were not there.
-    """
+    """A connection with a limit on heads; offers of other protocols are answered as if they were not there."""
 
     _n_pending = 0
     """bytes since a part of a request was whole"""
-    _error = ""
-    _running: RequestResponseCycle | None = None
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
-        if self._error:
-            return
         self._unset_keepalive_if_required()
         self._n_pending += len(data)
         try:
@@ -143,6 +133,7 @@ class _Protocol(HttpToolsProtocol):
         except httptools.HttpParserError as e:
             why = e.__context__ if isinstance(e, httptools.HttpParserCallbackError) else e
             self.send_400_response(f"invalid HTTP: {why}")
+            return
         if self._n_pending > _MOST_HEAD_BYTES:
             self.send_400_response(f"a head, or trailers, of more than {_MOST_HEAD_BYTES:,} bytes")
 
@@ -166,34 +157,3 @@ class _Protocol(HttpToolsProtocol):
         """End a request."""
         if not self.parser.should_upgrade():
             super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        """Go on with the next request, or with the answer to what is none."""
-        super().on_response_complete()
-        if self._error:
-            self.send_400_response(self._error)
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer 400 and close the connection when the valid requests before are answered."""
-        self._error = msg
-        last = self.cycle  # of those that have begun or wait
-        is_over = last is None or last.response_complete
-        if self.transport.is_closing() or self.pipeline or not (is_over or last.more_body):
-            return
-        log.warning("%s", msg)
-        if is_over or not last.response_started:
-            body = json_bytes(openai_words(RefusedError(400, "malformed", msg)))
-            head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-            self.transport.write(head % len(body) + b"connection: close\r\n\r\n" + body)
-        self.transport.close()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the request that is being answered, also while others wait."""
-        super().connection_lost(exc)
-        if self._running is not None:
-            self._running.disconnected = True
-            self._running.message_event.set()

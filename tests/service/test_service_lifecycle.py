@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import socket
-import struct
 import subprocess
 import time
 from functools import partial
@@ -88,22 +87,6 @@ def test_a_full_service_refuses_and_says_when_to_come_again() -> None:
         assert server.metric("qcls_clients_gone_total") == 1
         fed = server.metric("qcls_tokens_new_total") - before
         assert fed < 200 * server.classify(query="red dress").json()["counts"]["n_tokens_new"] / 2
-
-
-def test_a_client_that_leaves_while_more_of_its_requests_wait() -> None:
-    """It left before the first answer: that is no fault of the service."""
-    with Server() as server:
-        long = json.dumps({"queries": [f"red dress {n}" for n in range(250)]}).encode()
-        for close in (False, True):
-            with server.connect() as connection:
-                connection.sendall(raw(long) * 3)
-                until(lambda: server.metric("qcls_requests_in_flight") > 1)
-                if close:  # with a reset
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            until(lambda: server.metric("qcls_requests_in_flight") == 1)
-        assert server.metric("qcls_clients_gone_total") == 2
-        assert server.classify(query="red dress").status_code == 200
-    assert not [line for line in server.lines if "failed" in line or "Traceback" in line]
 
 
 def test_a_late_request_is_not_computed() -> None:
