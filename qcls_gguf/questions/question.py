@@ -45,12 +45,12 @@ class Question:
     """all questions of the request, where its prompt shows them"""
 
     @classmethod
-    def predicate(cls, instructions: str, yes: str | None = None, no: str | None = None) -> Question:
+    def predicate(cls, instructions: str, yes: str | None = None, no: str | None = None) -> "Question":
         """A yes-or-no question. yes, no: the descriptions of these answers."""
         return cls.of("predicate", instructions, (("yes", yes), ("no", no)))
 
     @classmethod
-    def of(cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]]) -> Question:
+    def of(cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]]) -> "Question":
         """A question with options or ordered levels: labels with their descriptions."""
         return cls(kind=kind, instructions=instructions, options=tuple([Option(*o) for o in options]))
 
