@@ -37,7 +37,6 @@ class PeerServer(LocalServer):
     hang_up: bool = False
     """Close the connection behind every answer, without saying so."""
     n_connections: int = 0
-    version: str = "0.12.11"
     digest: str | None = None
     """Ollama: the sha256 of the weights that its Modelfile names; None for that of `path`."""
     ends_on: str | None = None
@@ -62,15 +61,15 @@ class PeerServer(LocalServer):
                 known = {
                     "/health": {"status": "ok"},
                     "/props": {"total_slots": server.n_slots} if server.kind == "llama-server" else None,
-                    "/api/tags": {"models": [{"name": server.model_name}]} if server.kind == "ollama" else None,
-                    "/api/version": {"version": server.version} if server.kind == "ollama" else None,
                 }.get(self.path)
                 self._send(200, json.dumps(known).encode()) if known else self._send(404, b'{"error": "not found"}')
 
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if self.path == "/api/show":
-                    self._send(200, json.dumps({"modelfile": server.modelfile()}).encode())
+                    is_there = request["model"] in (server.model_name, server.model_name.removesuffix(":latest"))
+                    shown = {"modelfile": server.modelfile()} if is_there else {"error": "model not found"}
+                    self._send(200 if is_there else 404, json.dumps(shown).encode())
                     return
                 server.requests.append({"path": self.path, **request})
                 time.sleep(server.delay_s)

@@ -74,7 +74,7 @@ def _asked(
         if ended:
             lines.append(
                 f"{len(ended)} {of} came without log-probabilities ({', '.join(sorted({*ended.values()}))}): their "
-                "likeliest token ends the text or is no whole character"
+                "likeliest token ends the text or is no whole character, or this version of the server has none"
             )
         if several := [prompt.compiled.name for prompt in prompts if not prompt.distinct]:
             lines.append(f"labels that share first tokens ({', '.join(several)}) cannot be told apart by one request")
@@ -200,8 +200,6 @@ def _server_command(workload: Workload) -> str:
     )
 
 
-_FIRST_OLLAMA = (0, 12, 11)
-"""the first version of Ollama that answers with log-probabilities"""
 _BLOB = re.compile(r"^FROM\s.*\bsha256-([0-9a-f]{64})\s*$", re.MULTILINE)
 
 
@@ -215,7 +213,7 @@ def ollama(workload: Workload) -> Iterator[Method]:
             "made from the same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
         )
     with _checked(url) as connection:
-        weights = _check_ollama(workload, connection, name)
+        weights = _weights_of(workload, connection, name)
     n_top = 20
     options = {
         **{"num_predict": 1, "temperature": 0, "num_ctx": workload.n_ctx},
@@ -231,22 +229,11 @@ def ollama(workload: Workload) -> Iterator[Method]:
         yield method
 
 
-def _check_ollama(workload: Workload, connection: Connection, name: str) -> str:
-    """Whether its weights are ours, in words. Raises PeerError where the server cannot serve the workload."""
-    tags = connection.request("GET", "/api/tags")
-    try:
-        names = {str(model["name"]) for model in tags["models"]}
-    except (KeyError, TypeError) as e:
-        raise PeerError("/api/tags names no models: it is no Ollama server") from e
-    if not {name, f"{name}:latest"} & names:
-        raise PeerError(f"`ollama_model` {name}: the server has {', '.join(sorted(names)) or 'no models'}")
-    version = _text(connection.request("GET", "/api/version"), "version")
-    numbers = tuple(map(int, re.findall(r"\d{1,9}", version)[:3]))
-    if any(numbers) and numbers < _FIRST_OLLAMA:  # one that was built from its sources says 0.0.0
-        wanted = ".".join(map(str, _FIRST_OLLAMA))
-        raise PeerError(f"Ollama {version} has no log-probabilities: they need {wanted} or newer")
+def _weights_of(workload: Workload, connection: Connection, name: str) -> str:
+    """Whether Ollama's weights are ours, in words. Raises PeerError where it has no such model, or they are others."""
+    shown = connection.request("POST", "/api/show", {"model": name})
+    digests = set(_BLOB.findall(str(shown.get("modelfile")))) if isinstance(shown, dict) else set()
     ours = workload.ours.model
-    digests = set(_BLOB.findall(_text(connection.request("POST", "/api/show", {"model": name}), "modelfile")))
     if digests and ours.sha256 not in digests:
         raise PeerError(
             f"`ollama_model` {name}: its weights are another file, sha256 {min(digests)[:12]}… where ours is "
@@ -254,8 +241,3 @@ def _check_ollama(workload: Workload, connection: Connection, name: str) -> str:
             "`ollama create`)"
         )
     return "its weights are the same file, by sha256" if digests else "whether its weights are ours is not known"
-
-
-def _text(answer: Any, key: str) -> str:
-    """A text of a server's answer, empty where there is none."""
-    return str(answer.get(key, "")) if isinstance(answer, dict) else ""

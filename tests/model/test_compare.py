@@ -237,7 +237,7 @@ def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here:
 
 
 def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeModel, compare_here: Compare) -> None:
-    with PeerServer(kind="ollama", path=make_model(), ends_on=QUERIES[0], version="0.0.0") as server:
+    with PeerServer(kind="ollama", path=make_model(), ends_on=QUERIES[0]) as server:
         record = compare_here("ollama", peers=peers_of(server))
     assert record["absent"] == []
     method = by_name(record)["ollama"]
@@ -246,11 +246,13 @@ def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeM
     assert "its weights are the same file, by sha256" in method["note"]
 
 
-@cases(
-    ("ollama", {"version": "0.11.4"}, "Ollama 0.11.4 has no log-probabilities: they need 0.12.11 or newer"),
-    ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
-    ("ollama", {"model_name": "other:latest"}, "`ollama_model` tiny: the server has other:latest"),
-    ("llama-server", {}, "no usable server: GET http://127.0.0.1"),
+@pytest.mark.parametrize(
+    ("kind", "fault", "reason"),
+    [
+        ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
+        ("ollama", {"model_name": "other:latest"}, "no usable server: POST .*/api/show: HTTP 404: .*not found"),
+        ("llama-server", {}, "no usable server: GET http://127.0.0.1"),
+    ],
 )
 def test_an_ollama_that_cannot_be_compared_is_absent(
     kind: Any, fault: dict[str, str], reason: str, make_model: MakeModel, compare_here: Compare
@@ -258,7 +260,7 @@ def test_an_ollama_that_cannot_be_compared_is_absent(
     with PeerServer(kind=kind, path=make_model(), **fault) as server:  # type: ignore[arg-type]
         peers = {"ollama": server.url, "ollama_model": "tiny"}
         (absent,) = compare_here("ollama", peers=peers)["absent"]
-    assert reason in absent["reason"]
+    assert re.search(reason, absent["reason"])
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://a:b", "http://a:0", "ftp://a", "nonsense"])
