@@ -251,7 +251,7 @@ def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeM
     [
         ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
         ("ollama", {"model_name": "other:latest"}, "no usable server: POST .*/api/show: HTTP 404: .*not found"),
-        ("llama-server", {}, "no usable server: GET http://127.0.0.1"),
+        ("llama-server", {}, "no usable server: POST http://127.0.0.1"),
     ],
 )
 def test_an_ollama_that_cannot_be_compared_is_absent(
