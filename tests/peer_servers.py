@@ -67,7 +67,10 @@ class PeerServer(LocalServer):
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if self.path == "/api/show":
-                    is_there = request["model"] in (server.model_name, server.model_name.removesuffix(":latest"))
+                    is_there = server.kind == "ollama" and request["model"] in (
+                        server.model_name,
+                        server.model_name.removesuffix(":latest"),
+                    )
                     shown = {"modelfile": server.modelfile()} if is_there else {"error": "model not found"}
                     self._send(200 if is_there else 404, json.dumps(shown).encode())
                     return

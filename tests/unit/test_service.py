@@ -4,7 +4,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from cases import cases
 
 from qcls_gguf import load_config
 from qcls_gguf.service.dialects.classify import ClassifyRequest
