@@ -42,10 +42,15 @@ ALIKE = "differ only in case, white space, invisible characters or how accents a
 """what is said of texts with equal `seen_as`"""
 
 
-def seen_as(text: str) -> str:
-    """A text as a reader perceives it: without case, white space and invisible characters, with accents normalised."""
-    composed = unicodedata.normalize("NFKC", text).casefold()
-    seen = (c for c in composed if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf"))
+def seen_as(text: str, *, case: bool = False) -> str:
+    """A text as a reader perceives it: without white space and invisible characters, with accents normalised, and
+    without case unless that counts."""
+    composed = unicodedata.normalize("NFKC", text)
+    seen = (
+        c
+        for c in (composed if case else composed.casefold())
+        if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf")
+    )
     return "".join(c for c in seen if not "\ufe00" <= c <= "\ufe0f")  # which choose a variant of the one before
 
 

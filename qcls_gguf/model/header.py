@@ -244,7 +244,7 @@ def _tensors(cursor: _Cursor, n_tensors: int, alignment: int) -> dict[str, Tenso
         cursor.reading = f"tensor {name!r}"
         sizes = type_block(kind)
         if sizes is None:
-            raise cursor.damaged(f"has the unknown type {kind}")
+            raise cursor.damaged(f"has the unknown type {kind}, perhaps of a fork of llama.cpp")
         block, block_bytes = sizes
         n_bytes = math.prod(shape) // block * block_bytes
         if data + offset + n_bytes > len(cursor.buffer):

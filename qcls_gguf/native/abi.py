@@ -250,7 +250,8 @@ def with_remedy(message: str) -> str:
     for pattern, words in _INNER:
         message = re.sub(pattern, words, message)
     message = message.strip("; \n")
-    return f"{message}: {_AGAIN}" if message.startswith("llama.cpp could not load the model:") else message
+    is_file = "could not load the model: " in message or "could not make a context: a check of its own" in message
+    return f"{message}: {_AGAIN}" if is_file else message
 
 
 _AGAIN = "fetch or convert the file again, or choose another"
@@ -282,5 +283,7 @@ _INNER = (
     (r"(?:\\x0a)+(?=;|\n|$)", ""),
     (r"\berror loading model: ", ""),
     (r"(?:; |\n)?failed to load model(?: from file)?(?=;|\n|$)", ""),
+    ("failed to initialize the context: ", ""),
+    (r"\b(.{9,}); \1$", r"\1"),
 )
 """What is left out of the others."""

@@ -24,7 +24,7 @@ _NO_THOUGHTS = (False, 0, "none", "off", "disabled")
 """What a template's own variable about thoughts may be set to."""
 _INSTEAD = "write the whole text as prompt_template"
 MARK = re.compile(
-    r"<[|｜][^<>\n]{1,40}>|(?<!<)</?[^<>\s/][^<>\s]{0,40}>(?!>)|\[/?[|][^\[\]\n]{1,40}[|]\]|\[/?[a-z]?[A-Z][A-Z_]{2,30}\]|◁[^▷\n]{1,40}▷"
+    r"<[|｜][^<>\n]{1,40}>|(?<!<)</?[^<>\s/][^<>\s]{0,40}>(?!>)|\[/?[|][^\[\]\n]{1,40}[|]\]|\[/?[a-z]?[A-Z][A-Z_]{2,30}\]|◁[^▷\n]{1,40}▷|\]~!?b[\[\]]|\[e~\["
 )
 """The forms of control tokens in published models."""
 _CLOSES = re.compile(r"^(?:[<\[◁][|｜]?/)|(?<![a-z])(?:end|stop|suffix|close)(?![a-z])|^<[^|].*\|>$", re.IGNORECASE)

@@ -32,7 +32,7 @@ from .prompt_set import PromptSet
 _N_NAMED = 5
 _CONTROL = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|<｜[^｜<>\n]{1,40}｜>|</?(?:start|end)_of_\w{1,20}>|<</?SYS>>|</?s>|<\|?(?:turn|channel)\|?>|"
-    r"\[/?(?:INST|SYSTEM_PROMPT|THINK|gMASK)\]|\[/?\|[^\[\]\n]{1,40}\|\]|◁[^▷\n]{1,40}▷"
+    r"\[/?(?:INST|SYSTEM_PROMPT|THINK|gMASK)\]|\]~!?b[\[\]]|\[e~\[|\[/?\|[^\[\]\n]{1,40}\|\]|◁[^▷\n]{1,40}▷"
 )
 """The forms of control tokens that are hardly meant as text."""
 _ENDS = (
@@ -134,7 +134,10 @@ def unknown_marks(case: _Case) -> _Mistakes:
         return
     texts = "".join(case.source.texts.values())
     marks = [mark for mark in dict.fromkeys(MARK.findall(case.whole.template)) if mark not in texts]
-    if unknown := [mark for mark in marks if not is_token(case.model, mark)]:
+    # [INST] is plain text to Llama 2 and the first Mistral, whose vocabularies of SentencePiece have no such token
+    is_plain = case.model.header.scalars.get("tokenizer.ggml.model") == "llama"
+    unknown = [mark for mark in marks if not is_token(case.model, mark) and not (is_plain and "INST]" in mark)]
+    if unknown:
         named = listed(unknown, most=_N_NAMED)
         what = (
             f"the model's chat template writes {named}, no tokens of this file, which the model reads letter by letter"

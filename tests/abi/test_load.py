@@ -103,6 +103,11 @@ def test_a_cache_type_that_does_not_fit_the_heads(make_model: MakeModel) -> None
 
 
 @cases(
+    (
+        "llama.cpp could not make a context: llama_init_from_model: failed to initialize the context: /a/b/llama-x.cpp:1: "
+        "GGML_ASSERT(n == 1) failed; failed to initialize the context: /a/b/llama-x.cpp:12: GGML_ASSERT(n == 1) failed",
+        "llama.cpp could not make a context: a check of its own fails (n == 1): fetch or convert the file again",
+    ),
     ('/a/b/llama-x.cpp:12: GGML_ASSERT(n > 0 && "m") failed', 'a check of its own fails (n > 0 && "m")'),
     ("ggml.c:7: fatal error", "fatal error"),
     ("no: llama_model_load: error loading model: odd\nllama_f: failed to load model", "no: odd"),

@@ -123,6 +123,8 @@ def test_what_a_warning_of_spaces_advises_is_accepted(vocab: str, end: str, pref
     ({"user": "{query}"}, "[|system|]"),
     ({"user": "{query}"}, "◁user▷"),
     ({"user": "{query}"}, "<bot>"),
+    ({"user": "{query}"}, "]~b]"),
+    ({"user": "{query}"}, "[e~["),
 )
 def test_marks_of_the_chat_template_that_are_no_tokens_are_named(
     change: dict[str, str], mark: str, model: Model
@@ -131,6 +133,14 @@ def test_marks_of_the_chat_template_that_are_no_tokens_are_named(
     (mistake,) = (mistake for mistake in found(model, change, top) if mistake.kind == "control_token")
     assert mark in mistake.what
     assert "<|im_start|>" not in mistake.what
+
+
+@pytest.mark.parametrize(("mark", "is_told"), [("[INST]", False), ("[/INST]", False), ("[THINK]", True)])
+def test_instruction_marks_are_plain_text_to_old_vocabularies(mark: str, is_told: bool, make_model: MakeModel) -> None:
+    top = {"model": {"chat_template": CHATML.replace("<|im_end|>", mark)}}
+    with Model.open(ModelConfig(path=make_model("llama", vocab="spm")), RUNTIME) as model:
+        told = [mistake.what for mistake in found(model, {"user": "{query}"}, top) if mistake.kind == "control_token"]
+    assert any(mark in what for what in told) == is_told, told
 
 
 def test_white_space_that_a_template_trims_is_told(model: Model) -> None:

@@ -170,6 +170,8 @@ def schema(of: object) -> dict[str, Any]:
     ({"guided_choice": ["a" * 200_000] * 3}, 413, "guided_choice: 200,"),
     (schema({"enum": ["a", True, "true"]}), 422, "given twice"),
     (schema({"enum": ["1", 1]}), 422, "given twice"),
+    *((schema({"enum": ["café", twin]}), 422, "differ only in") for twin in ("cafe\u0301", "café ", "café\u200b")),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schma": {}}}}, 422, "schma: unknown field"),
     ({"guided_choice": ["a", "b"], "messages": [{"role": "user", "content": "a" * 50_000}]}, 422, "query has 50000"),
     ({"guided_choice": ["a", "b"], "messages": [MESSAGES[1] | {"role": "system"}] * 900}, 422, "their question do"),
     ({"guided_choice": ["a", 3]}, 200, ""),

@@ -133,6 +133,8 @@ def _form(request: ChatRequest, others: JsonObject) -> _AnswerForm:
     given = {f"structured_outputs.{key}": outputs[key] for key in outputs if key not in _HARMLESS}
     given |= {key: others.get(key) for key in _GUIDES}
     if form is not None and form.type == "json_schema":
+        if unknown := form.json_schema.keys() - {"name", "description", "schema", "strict"}:
+            raise invalid(f"response_format.json_schema.{min(unknown)}", "unknown field")
         given[_SCHEMAS[-1]] = form.json_schema.get("schema") or {}
     forms = [_given_form(param, value) for param, value in given.items() if value is not None and value is not False]
     if not forms:
