@@ -104,7 +104,7 @@ def test_a_cache_type_that_does_not_fit_the_heads(make_model: MakeModel) -> None
 
 @cases(
     (
-        "llama.cpp could not make a context: llama_init_from_model: failed to initialize the context: /a/b/llama-x.cpp:1: "
+        "llama.cpp could not make a context: llama_init_from_model: failed to initialize the context: /a/x.cpp:1: "
         "GGML_ASSERT(n == 1) failed; failed to initialize the context: /a/b/llama-x.cpp:12: GGML_ASSERT(n == 1) failed",
         "llama.cpp could not make a context: a check of its own fails (n == 1): fetch or convert the file again",
     ),
