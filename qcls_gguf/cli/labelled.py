@@ -15,6 +15,8 @@ def evaluate(
     ctx: Context, data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
     encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
+    label_orders: Annotated[int, Option("--label-orders", metavar="N", min=1, max=16,
+        help="Also measure with the labels listed in N orders, one after the other.")] = 1,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
@@ -30,6 +32,9 @@ def evaluate(
     JSON is one object; `make records` describes its fields. Exit codes: 0; 1 if scores are not finite or a decode
     failed; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
+    --label-orders N answers the rows N more times, with the labels listed in another order each time, and says how many
+    points the order alone moves; with the key label_orders an answer is the mean of several orders.
+
     \b
     qcls-gguf eval --data labelled.csv --format json --html report.html
     qcls-gguf eval --data labelled.jsonl --scoring joint
@@ -43,7 +48,7 @@ def evaluate(
     settings = o.configured(ctx.params)
     columns = o.columns(ctx.params)
     with long_work(offline, quiet) as opener:
-        record = evaluated(settings, data, opener, columns=columns, skip_bad=skip_bad)
+        record = evaluated(settings, data, opener, columns=columns, skip_bad=skip_bad, orders=label_orders)
     show(record, evaluation_document(record), format, html)
     return EXIT_OTHER if record.non_finite else None
 

@@ -129,7 +129,7 @@ def prompt_hash(prompt: PromptConfig) -> str:
         "label_end": prompt.label_end,
         "prior": prompt.prior,
         "content_free_queries": prompt.content_free_queries if prompt.prior == "content_free" else (),
-    }
+    } | ({"label_orders": prompt.label_orders} if prompt.label_orders > 1 else {})
     return digest_of(parts)
 
 

@@ -16,7 +16,8 @@ from .yaml_values import load_yaml, read_text
 
 _SCORING_KEYS = ("scoring", "force_single_token_labels")
 _SHARED = (
-    *TEXT_KEYS, *_SCORING_KEYS, "label_end", "prior", "content_free_queries", "min_confidence", "fallback",
+    *TEXT_KEYS, *_SCORING_KEYS, "label_end", "label_orders", "prior", "content_free_queries", "min_confidence",
+    "fallback",
 )  # fmt: skip
 """Settings of prompts that the top level may give for all of them; a prompt's own setting wins."""
 

@@ -120,6 +120,8 @@ class PromptConfig(Settings):
         description="descriptions of a list of labels, in its order")
     label_prefix: Text = Field(default=" ", description="the text between the template and a label")
     scoring: Scoring = Field(default=TREE, description="how a label's tokens become its score")
+    label_orders: Annotated[int, Field(strict=True, ge=1, le=16)] = Field(default=1, repr=False,
+        description="in how many orders the text lists the labels, each in the same decode; scores are their means")
     force_single_token_labels: Truth | None = Field(default=None, exclude=True, repr=False,
         description="true: the same as scoring first_token")
     label_end: FilledText | None = Field(default=None,
@@ -278,6 +280,22 @@ def all_texts(prompts: Sequence[PromptConfig]) -> dict[str, str]:
         ALL_LABELS_SLOT: "\n".join(f"{name}: [{_SEPARATOR.join(prompt.labels)}]" for name, prompt in named),
         ALL_DESCRIBED_SLOT: "\n".join(f"{name}:\n{prompt.fillings[DESCRIBED_SLOT]}" for name, prompt in named),
     }
+
+
+def turned(prompt: PromptConfig, prompts: Sequence[PromptConfig], order: int, n_orders: int) -> PromptConfig:
+    """A prompt with a whole text, in which the lists of all prompts' labels are turned: they begin order / n_orders
+    after their beginning. Raises ConfigError for a text that does not list its labels.
+    """
+    lists: dict[str, str] = {}
+    for listed in sorted(prompts, key=lambda listed: -len(listed.labels)):  # a list may be a part of a longer one
+        at, labels, told = len(listed.labels) * order // n_orders, listed.labels, listed.label_descriptions
+        other = listed.changed(labels=labels[at:] + labels[:at], label_descriptions=told and told[at:] + told[:at])
+        lists |= {listed.fillings[slot]: other.fillings[slot] for slot in LABEL_SLOTS}
+    text = prompt.expanded_template
+    if not any(prompt.fillings[slot] in text for slot in LABEL_SLOTS):
+        what = "the text does not list the labels in their order, which could be changed: write {labels} into it"
+        raise ConfigError(f"prompts.{prompt.name}: orders of labels: {what}")
+    return prompt.changed(prompt_template=expand(text, lists))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,8 +200,8 @@ def variant_of(
     """The configuration as a Variant says."""
     changes: JsonObject = {} if calibrated else {"calibration": None}
     if scoring is not None:
-        raw = {"prior": "none", "content_free_queries": CONTENT_FREE_QUERIES, "temperature": None}
-        raw |= {"scoring": scoring, "min_confidence": None, "fallback": None}
+        raw: JsonObject = {"prior": "none", "content_free_queries": CONTENT_FREE_QUERIES, "temperature": None}
+        raw |= {"scoring": scoring, "label_orders": 1, "min_confidence": None, "fallback": None}
         prompts = tuple(prompt.changed(**raw) for prompt in config.prompts)
         changes |= {"prompts": prompts, "calibration": None, "heads": None}
     runtime: JsonObject = {"max_batch": max_batch} if max_batch > config.runtime.max_batch else {}

@@ -357,7 +357,7 @@ class Core:
         answers: list[tuple[PromptResult, ...]] = []
         row = prompt = 0
         for handle, *_ in items:
-            end_row, end_prompt = row + handle.n_edges, prompt + len(handle.prompts)
+            end_row, end_prompt = row + handle.n_edges, prompt + len(handle.compiled.fed)
             answers += handle.answer_maker.of(hidden, layout, rows[None, row:end_row], fast_path[prompt:end_prompt])
             row, prompt = end_row, end_prompt
         return answers

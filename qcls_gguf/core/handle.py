@@ -62,22 +62,22 @@ class PromptHandle(Closing):
         holders = [prefix.holder for prefix in held]
         capacity = engine.capacity
         if sources is not None:  # more sequences are for questions alone
-            n_leaves = sum(prompt.trie.n_leaves for prompt in compiled.prompts)
+            n_leaves = sum(prompt.trie.n_leaves for prompt in compiled.fed)
             capacity = replace(capacity, n_seqs=min(capacity.n_seqs, core.config.runtime.max_batch * n_leaves))
         self.templates = Templates(compiled, holders, capacity, engine.model.facts.n_vocab)
         scale, cap, has_bias = engine.context.output_steps
         bias = engine.model.output_rows.biases(tokens) if has_bias else None
         self.scorer = Scorer(
-            [prompt.trie for prompt in compiled.prompts],
+            [prompt.trie for prompt in compiled.fed],
             engine.model.output_rows.of(tokens),
             exact=compiled.exact,
             output=Output(scale=scale, cap=cap, bias=bias),
             arithmetic=trie_arrays,
             reads_labels=compiled.reads_labels,
         )
-        self.answer_maker = AnswerMaker(compiled.prompts, self.scorer)
+        self.answer_maker = AnswerMaker(compiled.prompts, self.scorer, compiled.orders)
         self.n_prefixes = len(set(compiled.prefixes))
-        self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.prompts)
+        self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.fed)
         # (tokens that an empty query feeds, tokens that every token of a query adds)
         self._fed: tuple[int, float] | None = None
 
@@ -141,8 +141,8 @@ class PromptHandle(Closing):
             if short and long:
                 self._fed = short[1], (long[1] - short[1]) / _N_LONG
             else:
-                n_fixed = sum(len(prompt.closing) + len(prompt.trie.fed) for prompt in self.prompts)
-                self._fed = n_fixed, float(len(self.prompts))
+                n_fixed = sum(len(prompt.closing) + len(prompt.trie.fed) for prompt in self.compiled.fed)
+                self._fed = n_fixed, float(len(self.compiled.fed))
         n_fixed, per_token = self._fed
         n_tokens = estimated_tokens(len(query.encode("utf-8", "replace")))
         return n_fixed + int(per_token * min(n_tokens, self.core.config.runtime.max_query_tokens))
@@ -191,7 +191,7 @@ class PromptHandle(Closing):
         plan = self.core.plan([self.core.tokenize(self, query) for query in queries])
         hidden, rows, fast_path, _, _ = self.core.decode(plan)
         by_item = rows.reshape(len(queries), -1)
-        ends = by_item[:, self.scorer.first_edge]
+        ends = by_item[:, self.scorer.first_edge[: len(self.prompts)]]
         columns = map(engine.layout.columns, (*depths, engine.model.facts.n_layer))
         states = np.stack([hidden[:, of_depth][ends] for of_depth in columns], axis=2)
         return self.answer_maker.of(hidden, engine.layout, by_item, fast_path), states
@@ -202,7 +202,8 @@ class PromptHandle(Closing):
         Raises DecodeError if the classifier was closed.
         """
         chosen, core = tuple(prompt for prompt in self.prompts if prompt.name in names), self.core
-        prompts = replace(self.compiled, prompts=chosen)
+        orders = tuple(prompt for prompt in self.compiled.orders if prompt.name in names)
+        prompts = replace(self.compiled, prompts=chosen, orders=orders)
         calibrated = zip(self.prompts, self.adjustments, strict=True)
         adjustments = [adjustment for prompt, adjustment in calibrated if prompt.name in names]
 

@@ -67,9 +67,9 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
     """
     whole = [
         len(prompt.opening) + prompt.n_empty + max_query_tokens + len(prompt.closing) + len(prompt.trie.fed)
-        for prompt in prompts.prompts
+        for prompt in prompts.fed
     ]
-    for prompt, n in zip(prompts.prompts, whole, strict=True):
+    for prompt, n in zip(prompts.fed, whole, strict=True):
         if n > n_ctx_train > 0:
             raise CapacityError(
                 f"prompts.{prompt.name}: with a query of runtime.max_query_tokens ({max_query_tokens}) it has "
@@ -82,7 +82,7 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
 def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int, n_ctx_train: int) -> None:
     """Raise CapacityError if any prompt of a set does not fit into one decode of an open engine."""
     whole = n_whole_tokens(prompts, max_query_tokens, n_ctx_train)
-    for prompt, n in zip(prompts.prompts, whole, strict=True):
+    for prompt, n in zip(prompts.fed, whole, strict=True):
         trie = prompt.trie
         for what, needs, holds, setting in (
             ("label branches", trie.n_leaves, capacity.n_seqs, "max_batch"),
@@ -170,8 +170,8 @@ def _most_seqs(runtime: RuntimeConfig) -> int:
 def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> tuple[int, int]:
     """(sequences for leaves, hidden states of one decode), for max_batch queries or as many as sequences allow."""
     n_most = _most_seqs(runtime)
-    n_leaves = [prompt.trie.n_leaves for prompt in prompts.prompts]
-    for prompt, n in zip(prompts.prompts, n_leaves, strict=True):
+    n_leaves = [prompt.trie.n_leaves for prompt in prompts.fed]
+    for prompt, n in zip(prompts.fed, n_leaves, strict=True):
         if n_prefixes + n > n_most:
             raise ConfigError(
                 f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')} and the prefixes {n_prefixes}, more "
@@ -181,7 +181,7 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> t
     n_free = n_most - n_prefixes
     # queries of one decode; some leaves of the last one may be in the next decode
     n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))
-    n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
+    n_read = sum(len(prompt.trie.read) for prompt in prompts.fed)
     return min(n_free, sum(n_leaves) * runtime.max_batch), n_read * n_queries
 
 
@@ -194,7 +194,7 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
     if runtime.n_batch == "auto":
         n_new = sum(
             prompt.n_empty + runtime.max_query_tokens - len(prompt.stable) + len(prompt.closing) + len(prompt.trie.fed)
-            for prompt in prompts.prompts
+            for prompt in prompts.fed
         )
         return max(min(n_new, _MOST_TOKENS), n_least)
     if runtime.n_batch < n_least:

@@ -135,7 +135,7 @@ def compile_config(
         prompts = compile_prompts(config.prompts, model, audit=audit, heads=heads)
     if isinstance(model, Model):
         model.output_rows.of(prompts.label_tokens.tolist())  # before anybody has to wait for them
-    n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
+    n_read = sum(len(prompt.trie.read) for prompt in prompts.fed)
     ledger.step(
         "compile prompts", f"{counted(len(prompts.prompts), 'prompt')}, {counted(n_read, 'hidden state')} a query"
     )

@@ -58,10 +58,10 @@ class Templates:
         self._holders = holders
         self._n_vocab = n_vocab
         fragments = list(prompts.fragments)
-        self._fragment_of = [fragments.index(prompt.fragment) for prompt in prompts.prompts]
-        stable = {prompt.fragment: prompt.stable for prompt in prompts.prompts}
+        self._fragment_of = [fragments.index(prompt.fragment) for prompt in prompts.fed]
+        stable = {prompt.fragment: prompt.stable for prompt in prompts.fed}
         self._stable = [np.array(stable[fragment], np.int32) for fragment in fragments]
-        both = {(prompt.prefix, prompt.fragment) for prompt in prompts.prompts}
+        both = {(prompt.prefix, prompt.fragment) for prompt in prompts.fed}
         self._possible = len(both) == len(set(prompts.prefixes))
         """Whether prompts with the same cached prefix have the same text around the query, too."""
         self._roots = dict(zip(holders, self._fragment_of, strict=True))  # the fragment after a prefix
@@ -90,7 +90,7 @@ class Templates:
     def additions(self, fragments: Fragments) -> list[Addition]:
         """What the prompts add for a query. Raises PlanError where there is nothing to feed."""
         tokens = [tokens.tolist() for tokens in fragments]
-        return additions_of(self._set.prompts, self._holders, [tokens[index] for index in self._fragment_of])
+        return additions_of(self._set.fed, self._holders, [tokens[index] for index in self._fragment_of])
 
     def beginnings(self, fragments: Fragments) -> list[tuple[int, int]]:
         """For the cached prefixes (sequence, first token that a query adds to it), -1 where it adds none."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import SimpleNamespace
 from typing import Protocol
 
 import numpy as np
 
 from ..config.fitted import Head, Heads
-from ..config.prompt import PromptConfig
+from ..config.prompt import PromptConfig, turned
 from ..config.scoring import EXACT_SCORINGS
 from ..config.words import digest_of
 from ..errors import ConfigError
@@ -23,8 +23,15 @@ class PromptSet:
     """Compiled prompts with their settings. Sets with equal digests give the same answers on the same model."""
 
     prompts: tuple[Prompt, ...]
+    orders: tuple[Prompt, ...] = ()
+    """the same prompts with their labels listed in other orders, by prompt"""
     exact: bool
     """whether every answer carries exact scores, which need the LM head"""
+
+    @cached_property
+    def fed(self) -> tuple[Prompt, ...]:
+        """The prompts, then those in other orders: all that a request feeds."""
+        return self.prompts + self.orders
 
     @property
     def settings(self) -> tuple[PromptConfig, ...]:
@@ -50,17 +57,17 @@ class PromptSet:
     def fragments(self) -> Mapping[tuple[str, str], int]:
         """The distinct texts around the query, in the order of the prompts, with their numbers of tokens for an
         empty query."""
-        return {prompt.fragment: prompt.n_empty for prompt in self.prompts}
+        return {prompt.fragment: prompt.n_empty for prompt in self.fed}
 
     @property
     def prefixes(self) -> tuple[tuple[int, ...], ...]:
         """The tokens of the prompts' cached prefixes."""
-        return tuple(prompt.prefix for prompt in self.prompts)
+        return tuple(prompt.prefix for prompt in self.fed)
 
     @cached_property
     def label_tokens(self) -> Int32Array:
         """(n,) the tokens of all edges of the label tries, ascending."""
-        edge_tokens = {edge.token for prompt in self.prompts for edge in prompt.trie.edges}
+        edge_tokens = {edge.token for prompt in self.fed for edge in prompt.trie.edges}
         tokens = np.array(sorted(edge_tokens), np.int32)  # np.unique would import numpy.ma, a tenth of what numpy takes
         tokens.setflags(write=False)
         return tokens
@@ -75,7 +82,7 @@ class PromptSet:
                 [[edge.node, edge.token] for edge in prompt.trie.edges],
                 [repr(prompt.settings), prompt.head and prompt.head.digest],
             ]
-            for prompt in self.prompts
+            for prompt in self.fed
         ]
         return digest_of([self.exact, parts])
 
@@ -125,26 +132,28 @@ def compile_prompts(
     # prompts often share labels and the text around the query
     tokenizer, prompts = SimpleNamespace(tokenize=cache(model.tokenize), piece=cache(model.piece)), []
     by_name = heads.prompts if heads else {}
+    orders = []
     for config in configs:
         head = pointer or by_name.get(config.name)
-        prompts.append(
-            compile_prompt(
-                tokenizer,
-                config,
-                (head and head.text) or config.expanded_template,
-                bos=model.first_token,
-                end=_end_token(config, model),
-                exact=audit,
-                head=head,
-                has_state=model.has_states,
-                codes=codes,
-            )
+        compiled = partial(
+            compile_prompt,
+            tokenizer,
+            config,
+            bos=model.first_token,
+            end=_end_token(config, model),
+            exact=audit,
+            head=head,
+            has_state=model.has_states,
+            codes=codes,
         )
+        prompts.append(compiled((head and head.text) or config.expanded_template))
+        for order in range(1, 1 if head else config.label_orders):
+            orders.append(compiled(turned(config, configs, order, config.label_orders).expanded_template))
     exact = audit or any(
         prompt.settings.scoring in EXACT_SCORINGS and (prompt.head is None or prompt.head.reads_labels)
         for prompt in prompts
     )
-    return PromptSet(prompts=tuple(prompts), exact=exact)
+    return PromptSet(prompts=tuple(prompts), orders=tuple(orders), exact=exact)
 
 
 def _end_token(config: PromptConfig, model: PromptModel) -> int:

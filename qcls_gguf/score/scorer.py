@@ -185,8 +185,10 @@ class AnswerMaker:
     hold none of that code, so that it would run slowly.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], scorer: Scorer) -> None:
+    def __init__(self, prompts: Sequence[Prompt], scorer: Scorer, orders: Sequence[Prompt] = ()) -> None:
+        """orders: the same prompts with their labels listed in other orders, which the scorer has after them."""
         self._scorer = scorer
+        self._n_fed = len(prompts) + len(orders)
         heads = [prompt.head for prompt in prompts]
         self._ends = scorer.first_edge
         self._depths = [head.depth if isinstance(head, Head) else None for head in heads]
@@ -195,6 +197,11 @@ class AnswerMaker:
         self._labels = [prompt.labels for prompt in prompts]
         self._first = [0, *accumulate(map(len, self._labels))]
         self._slices = [slice(low, high) for low, high in pairwise(self._first)]
+        spans = [slice(low, high) for low, high in pairwise(scorer.first)][len(prompts) :]
+        of_prompts = [
+            [span for span, order in zip(spans, orders, strict=True) if order.name == p.name] for p in prompts
+        ]
+        self._ordered = [pair for pair in zip(self._slices, of_prompts, strict=True) if pair[1]]
         learnt = {prompt: head for prompt, head in enumerate(heads) if isinstance(head, Head)}
         self._learnt = HeadScorer(learnt, self._slices, self._ends) if learnt else None
         self._all_labels = [label for labels in self._labels for label in labels]
@@ -224,6 +231,8 @@ class AnswerMaker:
         ScoreError.
         """
         scores = self._scorer.score(hidden, layout, row_of_edge)
+        if self._ordered:
+            scores = self._mean_of_orders(scores)
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
         by_heads: list[tuple[slice | IntArray, Float32Array]] = []
@@ -238,6 +247,17 @@ class AnswerMaker:
                 raise ScoreError(NOT_FINITE)
             scores.score[:, labels], scores.probability[:, labels] = score, np.exp(score)
         return self._named(scores, fast_path)
+
+    def _mean_of_orders(self, scores: LabelScores) -> LabelScores:
+        """The scores of the prompts, of those with several orders the mean."""
+        for labels, others in self._ordered:
+            scores.score[:, labels] = np.mean([scores.score[:, span] for span in (labels, *others)], axis=0)
+            scores.probability[:, labels] = softmax(scores.score[:, labels])
+        n, exact = self._first[-1], scores.exact
+        if exact is not None:
+            mass = exact.label_mass[:, : len(self._prompts)]
+            exact = ExactScores(exact.joint[:, :n], exact.mean[:, :n], mass)
+        return LabelScores(scores.score[:, :n], scores.probability[:, :n], exact)
 
     def _named(self, scores: LabelScores, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
         n = len(self._prompts)
@@ -254,7 +274,8 @@ class AnswerMaker:
             for prompt, fallback, min_confidence in self._fallbacks:
                 if top[prompt] < min_confidence:
                     label[prompt], abstained[prompt] = fallback, True
-            fast = fast_path[query * n : (query + 1) * n]
+            start = query * self._n_fed
+            fast = fast_path[start : start + n]
             of_prompts = map(label_scores.__getitem__, self._slices)
             fields = (self._prompts, label, top, abstained, fast, of_prompts, audits, self._depths)
             answers.append(tuple(map(PromptResult._make, zip(*fields, strict=True))))

@@ -9,6 +9,7 @@ from time import sleep
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
@@ -55,6 +56,50 @@ def fresh_answers(prompts: Sequence[PromptConfig], write_config: WriteConfig, qu
     config = load_config(write_config("qwen3", CONFIGURED))
     with Classifier.from_config(config.changed(prompts=tuple(prompts))) as own:
         return [own.classify(query) for query in queries]
+
+
+@pytest.mark.parametrize("scoring", ["tree", "first_token", "joint"])
+@pytest.mark.parametrize("lists", ["{labels}", "{all_labels}", "{labels_described}"])
+def test_scores_of_several_orders_are_their_means(write_config: WriteConfig, lists: str, scoring: Scoring) -> None:
+    """The oracle asks each order by itself: the same labels, listed otherwise in a text without slots."""
+
+    def prompts(order: int, n_orders: int) -> list[PromptConfig]:
+        texts = []
+        for name, labels in (("colour", ("red", "blue", "green")), ("who", ("girl", "boy"))):
+            at = len(labels) * order // 3
+            texts.append((name, labels, labels[at:] + labels[:at]))
+        slots = {
+            name: {
+                "{labels}": ", ".join(listed),
+                "{labels_described}": "\n".join(f"- {label}" for label in listed),
+                "{all_labels}": "\n".join(f"{other}: [{', '.join(of)}]" for other, _, of in texts),
+            }
+            for name, _, listed in texts
+        }
+        return [
+            PromptConfig(
+                name=name,
+                prompt_template=f"<|im_start|>{lists if n_orders > 1 else slots[name][lists]} of {{query}}\n{name}:",
+                labels=labels,
+                scoring=scoring,
+                label_orders=n_orders,
+            )
+            for name, labels, _ in texts
+        ]
+
+    alone = [fresh_answers(prompts(order, 1), write_config, QUERIES) for order in range(3)]
+    for result, *others in zip(fresh_answers(prompts(0, 3), write_config, QUERIES), *alone, strict=True):
+        assert result.counts.n_decodes == 1
+        for number, answer in enumerate(result.results):
+            several = [[score.score for score in other.results[number].scores] for other in others]
+            assert [score.score for score in answer.scores] == pytest.approx(np.mean(several, axis=0), abs=1e-4)
+            assert sum(score.probability for score in answer.scores) == pytest.approx(1, abs=1e-5)
+            assert answer.fast_path == all(other.results[number].fast_path for other in others)
+
+
+def test_orders_need_a_text_that_lists_the_labels(write_config: WriteConfig) -> None:
+    with pytest.raises(ConfigError, match=r"prompts\.q1: orders of labels: .* write \{labels\} into it"):
+        fresh_answers([question(1).changed(label_orders=2)], write_config, QUERIES)
 
 
 def test_a_set_answers_as_a_classifier_of_its_own(classifier: Classifier, write_config: WriteConfig) -> None:

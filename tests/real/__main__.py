@@ -1,62 +1,151 @@
-"""`make real`: how well a model labels real texts, as a table by task, each way on rows that it was not fitted to.
+"""`make real`: how well a model labels real texts, as a table by task, on rows that nothing was fitted to.
 
-In tests/, `python -m real [MODEL.gguf]`, SmolLM2 if none is given: the prompt that `init` writes as it is, with its
-content-free prior, calibrated, and with the head that `learn` makes of the same rows.
+In tests/, `python -m real [MODEL.gguf] [--texts FOLDER] [--tasks NAMES] [--seeds N]`; SmolLM2 if no model is given.
+What is measured stays in build/real/measured.jsonl, so that a run goes on where another one ended.
 """
 
+import argparse
 import json
-import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
+import numpy as np
 from commands import change, invoked, write_rows
 from rich.console import Console
 from rich.table import Table
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import FeatureUnion
 
-from .texts import Task, model_file, prompt_of, tasks
+from .encoder import encoded
+from .texts import CACHE, Task, model_file, tasks
 
-N_FITTED = 600
-FITTED = {"calibrated": ("calibrate", "calibration"), "learnt": ("learn", "heads")}
-"""By way the command that writes a file, and the configuration's name for it."""
+FEW, MANY = 200, 600
+"""Rows that a wording is chosen by, and that heads are learnt from; four and ten a label where that is more."""
+MEASURED, SEEDS = CACHE / "measured.jsonl", CACHE / "seeds.json"
+Way = Callable[[], float | None]
 
 
-def accuracies(task: Task, model: Path, folder: Path) -> dict[str, str]:
-    """Accuracy in % and log-loss by way; of a way that nothing was written for, a dash."""
-    fitted, tested = (
-        write_rows(folder / name, [{"query": text, "labels": {task.ask: label}} for text, label in rows])
-        for name, rows in (("fitted.jsonl", task.others[:N_FITTED]), ("tested.jsonl", task.rows))
-    )
-    prompt = prompt_of(task)
-    tree = {"name": prompt.name, "system": prompt.system, "user": prompt.user, "labels": [*prompt.labels]}
-    config = folder / "config.yaml"
+class Proof:
+    """One task with one model: the share of right answers by way, None where the command wrote nothing."""
 
-    def evaluated(**keys: object) -> str:
-        config.write_text(yaml.safe_dump({"model": {"path": str(model)}, "prompts": [tree]}))
-        done = invoked("eval", "-c", change(config, **keys), "--data", tested, "--quiet", "-f", "json")
-        found = json.loads(done.stdout)["together"]
-        return f"{100 * found['accuracy']:.1f} {found['log_loss']:.2f}"
+    def __init__(self, task: Task, model: Path, folder: Path) -> None:
+        self.task, self.model, self.folder = task, model, folder
+        self.sizes = {"few": max(FEW, 4 * len(task.labels)), "many": max(MANY, 10 * len(task.labels))}
+        self.files = {
+            name: write_rows(folder / f"{name}.jsonl", [{"query": q, "labels": {task.ask: label}} for q, label in rows])
+            for name, rows in (*((name, task.others[:n]) for name, n in self.sizes.items()), ("tested", task.rows))
+        }
 
-    ways = {"as it is": evaluated(), "content-free": evaluated(prior="content_free")}
-    for way, (command, key) in FITTED.items():
-        out = folder / way
-        config.write_text(yaml.safe_dump({"model": {"path": str(model)}, "prompts": [tree]}))
-        done = invoked(command, "-c", config, "--data", fitted, "--out", out, "--quiet")
+    def ways(self) -> dict[str, Way]:
+        """What is measured, in this order: later ways take files of earlier ones."""
+        words, states = self._words, lambda texts: encoded(texts)
+        return {
+            "quick": lambda: self._drafted("--quick"),
+            "chosen": self._drafted,
+            "batch prior": lambda: self._fitted("calibrate", "--queries", "few", "calibration"),
+            "head, few": lambda: self._fitted("learn", "--data", "few", "heads"),
+            "head, many": lambda: self._fitted("learn", "--data", "many", "heads"),
+            "words, few": lambda: self._regression("few", words),
+            "words, many": lambda: self._regression("many", words),
+            "MiniLM, few": lambda: self._regression("few", states),
+            "MiniLM, many": lambda: self._regression("many", states),
+        }
+
+    def _config(self, *options: str) -> Path:
+        """What `init` writes; the one that it chooses is written once."""
+        out = self.folder / f"config{''.join(options)}.yaml"
+        if not out.exists():
+            rows = self.files["few"]
+            done = invoked("init", "--data", rows, "-m", self.model, "--about", self.task.about, "-o", out, *options)
+            assert done.exit_code == 0, done.stderr
+            change(out, runtime={"n_threads": 1, "state_cache": False})
+        return out
+
+    def _drafted(self, *options: str) -> float:
+        return self._accuracy(self._config(*options))
+
+    def _fitted(self, command: str, option: str, rows: str, key: str) -> float | None:
+        config, out = self._config(), self.folder / f"{command} {rows}"
+        done = invoked(command, "-c", config, option, self.files[rows], "--out", out, "--quiet")
         assert done.exit_code in (0, 1), done.stderr  # 1: nothing is better
-        ways[way] = evaluated(**{key: str(out)}) if out.exists() else "–"
-    return ways
+        fitted = self.folder / "fitted.yaml"
+        fitted.write_bytes(config.read_bytes())
+        return self._accuracy(change(fitted, **{key: str(out)})) if out.exists() else None
+
+    def _accuracy(self, config: Path) -> float:
+        done = invoked("eval", "-c", config, "--data", self.files["tested"], "--quiet", "-f", "json")
+        assert done.exit_code == 0, done.stderr
+        return float(json.loads(done.stdout)["together"]["accuracy"])
+
+    def _words(self, texts: list[str]) -> object:
+        both = [("words", TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True))]
+        both.append(("pieces", TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)))
+        union = FeatureUnion(both).fit([text for text, _ in self.task.others[: self.sizes["many"]]])
+        return union.transform(texts)
+
+    def _regression(self, rows: str, features: Callable[[list[str]], object]) -> float:
+        """A logistic regression, its penalty by five folds."""
+        fitted, tested = self.task.others[: self.sizes[rows]], self.task.rows
+        both = features([text for text, _ in (*fitted, *tested)])
+        search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [1, 10, 100]}, cv=5)
+        search.fit(both[: len(fitted)], [label for _, label in fitted])  # type: ignore[index]
+        return float(search.score(both[len(fitted) :], [label for _, label in tested]))  # type: ignore[index]
 
 
-def main(model: str = "") -> None:
-    table = Table("task", "labels", "texts", "most frequent", "as it is", "content-free", *FITTED)
-    for name, task in tasks().items():
-        labels = [label for _, label in task.rows]
-        majority = max(map(labels.count, task.labels)) / len(labels)
-        with TemporaryDirectory() as folder:
-            ways = accuracies(task, Path(model or model_file()), Path(folder))
-        table.add_row(name, str(len(task.labels)), str(len(labels)), f"{100 * majority:.1f}", *ways.values())
-    Console(width=140).print(table)
+def measured(task: Task, model: Path, seed: int) -> Iterator[tuple[str, float | None]]:
+    """The ways of a task, from the file where it has them."""
+    lines = MEASURED.read_text().splitlines() if MEASURED.exists() else []
+    known = {tuple(key): value for key, value in map(json.loads, lines)}
+    with TemporaryDirectory() as folder:
+        for way, measure in Proof(task, model, Path(folder)).ways().items():
+            needs_model = not way.startswith(("words", "MiniLM"))
+            key = (model.name if needs_model else "", task.name, seed, way)
+            if key not in known:
+                began, used = time.monotonic(), time.process_time()
+                known[key] = measure(), round(time.monotonic() - began), round(time.process_time() - used)
+                with MEASURED.open("a") as file:
+                    print(json.dumps([key, known[key]]), file=file)
+            yield way, known[key][0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make real", description=__doc__)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument(
+        "--texts", type=Path, help="a folder with banking_data of banking77 and data_small.json of clinc150"
+    )
+    parser.add_argument("--tasks", default="", help="names with commas between; default: all")
+    parser.add_argument("--seeds", type=int, default=1, help="draws of the texts, by the clock of the first run")
+    asked = parser.parse_args()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    if not SEEDS.exists():
+        SEEDS.write_text(json.dumps([time.time_ns() // 1000 % 1_000_000 + number for number in range(9)]))
+    model = (asked.model or model_file()).resolve()
+    rows: dict[str, dict[str, list[float | None]]] = {}
+    names = asked.tasks.split(",") if asked.tasks else None
+    for seed in json.loads(SEEDS.read_text())[: asked.seeds]:
+        for name, task in tasks(seed, asked.texts).items():
+            if names is None or name in names:
+                labels = [label for _, label in task.rows]
+                majority = max(map(labels.count, task.labels)) / len(labels)
+                row = rows.setdefault(name, {"labels": [len(task.labels) / 100], "rows": [len(labels) / 100]})
+                for way, share in (("majority", majority), *measured(task, model, seed)):
+                    row.setdefault(way, []).append(share)
+                    print(seed, name, way, share, flush=True)
+    table = Table("task", *next(iter(rows.values())), title=model.name)
+    for name, ways in rows.items():
+        table.add_row(
+            name, *(" ".join("–" if s is None else f"{100 * s:.0f}" for s in several) for several in ways.values())
+        )
+    Console(width=160).print(table)
+    for name in next(iter(rows.values())):
+        found = [np.mean([s for s in ways[name] if s is not None] or [np.nan]) for ways in rows.values()]
+        print(f"mean {name}: {100 * np.nanmean(found):.1f}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

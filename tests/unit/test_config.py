@@ -145,7 +145,6 @@ def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, high: int, w
     ("system: a", "keep one of the two", ""),
     ("label_end: ''", "or remove it", ""),
     ("label_descriptions: [a]", "give one, or null, for each", "label_descriptions: [a, null]"),
-    ("label_orders: 2", "write the best one", ""),
     ("prompt_template: a", "it needs exactly one", "prompt_template: a {query}"),
     ("prompt_template: '{text}'", "did you mean {query} by {text}?", "prompt_template: '{query}'"),
     ("prompt_template: '{query} {describe}'", "give it, or remove the slot", "describe: what it is"),
