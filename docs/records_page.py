@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic.json_schema import models_json_schema
 
-from qcls_gguf.bench.records import BenchmarkRecord
+from qcls_gguf.bench.benchmark import BenchmarkRecord
 from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.config.scoring import SCORE_MEANING
 from qcls_gguf.config.words import JsonObject

@@ -43,8 +43,7 @@ def bench(
 
     JSON is one object; `make records` describes its fields. Exit codes are those of run.
     """
-    from ..bench.benchmark import BenchmarkSettings, benchmark  # see app.py for why here
-    from ..bench.records import benchmark_document
+    from ..bench.benchmark import BenchmarkSettings, benchmark, benchmark_document  # see app.py for why here
     from ..opening import QUERIES
 
     inputs = {"--queries": queries, "--model": model} | {f"--config {path}": path for path in config or ()}

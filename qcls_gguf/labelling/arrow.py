@@ -19,8 +19,7 @@ from ..core.startup import prepare
 from ..data.labelled import is_missing
 from ..data.rows import QUERY
 from ..errors import ConfigError, prefixed
-from .answers import AnswerColumns, Answers, answer_of
-from .batches import BatchLabeller
+from .answers import AnswerColumns, Answers, BatchLabeller, answer_of
 from .blocks import column_at, distinct_queries, with_columns
 from .inputs import check_names, check_query_type, texts_of
 

@@ -74,15 +74,11 @@ class Block:
     """the members of its objects, without braces"""
 
 
-def _table_of(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
-    """Values row by row as a table; columns of text have other values as JSON."""
-    columns: list[Sequence[object]] = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    arrays = []
-    for values, field in zip(columns, schema, strict=True):
-        if pa.types.is_string(field.type):
-            values = [plain(value) if isinstance(value, str | None) else json_of(value) for value in values]
-        arrays.append(pa.array(values, field.type))
-    return pa.table(arrays, names=schema.names)
+def _table_of(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Table:
+    """Values row by row as a table of texts; other values are in JSON."""
+    texts = [[plain(value) if isinstance(value, str | None) else json_of(value) for value in row] for row in rows]
+    columns = zip(*texts, strict=True) if texts else [()] * len(names)
+    return pa.table([pa.array(values, pa.string()) for values in columns], names=names)
 
 
 def members_of(names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Iterator[str]:
@@ -146,7 +142,7 @@ def _text_block(input_: Input, shard: Shard, reading: Reading, added: Sequence[s
     objects = [members_in(row) for row in rows] if input_.format == "jsonl" else []
     if schema is not None:
         given = given or [list(map(values.get, schema.names)) for values in objects]
-        return Block(queries=queries, table=_table_of(given, schema))
+        return Block(queries=queries, table=_table_of(given, schema.names))
     for row, values in zip(rows, objects, strict=True):
         if not values.keys().isdisjoint(added):
             with prefixed(f"{input_.path}, line {row.number}"):

@@ -100,8 +100,8 @@ def _files_of(name: str) -> list[Path]:
 def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | None = None) -> Input:
     """An input with its shards of at most shard_rows rows; every one of its rows is in one of them.
 
-    output: the format of the output, None: that of the input; values of JSON lines get types for any other. Text is
-    read through once. Raises ConfigError for a file that cannot be read, or has no such column.
+    output: the format of the output, None: that of the input; for any other the keys of JSON lines are columns of text.
+    Text is read through once. Raises ConfigError for a file that cannot be read, or has no such column.
     """
     with readable(str(path)):
         status = path.stat()
@@ -110,24 +110,20 @@ def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | N
         if rows.format == "parquet":
             schema, shards = _parquet_shards(path, rows.query, shard_rows)
         else:
-            types: dict[str, set[str]] = {}
+            keys: dict[str, None] = {}
             first, offset, line, n = 0, rows.offset, rows.next_line, 0
-            is_json = rows.format == "jsonl"
-            is_typed = is_json and output not in (None, "jsonl")
+            has_columns = rows.format == "jsonl" and output not in (None, "jsonl")
             for row in rows:
                 n += 1
-                if is_typed:
-                    for name, value in members_in(row).items():
-                        types.setdefault(name, set()).add(_kind(value))
+                if has_columns:
+                    keys |= dict.fromkeys(members_in(row))
                 if n == shard_rows:
                     shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
                     first, offset, line, n = first + n, rows.offset, rows.next_line, 0
             if n or not shards:
                 shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
-            fields = {name: pa.string() for name in rows.header or (rows.query,)}
-            if is_typed:
-                fields = {name: _column_type(kinds - {"NoneType"}) for name, kinds in types.items()}
-            schema = pa.schema(list(fields.items())) if not is_json or is_typed else None
+            names = keys if has_columns else () if rows.format == "jsonl" else rows.header or (rows.query,)
+            schema = pa.schema([(name, pa.string()) for name in names]) if names else None
     columns = "" if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
     partition = {name: value for name, value in _partition(path).items() if schema is None or name not in schema.names}
     return Input(
@@ -167,21 +163,6 @@ def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.
             for skip in range(0, size, shard_rows)
         ]
     return schema, shards or [Shard(first_row=0, n_rows=0)]
-
-
-def _kind(value: object) -> str:
-    """A value's type by the columns that may have it: `int` those of 64 bits and of floats, `long` the first alone."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return "int" if abs(value) <= 2**53 else "long" if -(2**63) <= value < 2**63 else "large"
-    return type(value).__name__
-
-
-def _column_type(kinds: set[str]) -> pa.DataType:
-    """Of the values of a key of JSON lines; objects, lists, and values without a common type are text."""
-    if not kinds:
-        return pa.null()
-    numbers = ({"int", "long"}, pa.int64()), ({"int", "float"}, pa.float64())
-    return next((found for those, found in (({"bool"}, pa.bool_()), *numbers) if kinds <= those), pa.string())
 
 
 def check_query_type(schema: pa.Schema, query_column: str) -> None:

@@ -22,8 +22,7 @@ from ..engine.capacity import MOST_TOGETHER
 from ..errors import ConfigError, prefixed
 from ..opening import ClassifierOpener
 from ..report.environment import environment
-from .answers import Answer, AnswerColumns, Answers, KeptAnswers, answer_of
-from .batches import BatchLabeller
+from .answers import Answer, AnswerColumns, Answers, BatchLabeller, KeptAnswers, answer_of
 from .blocks import DIGITS, Block, read_block, write_block
 from .inputs import Input, check_names, find_inputs, first_rows, read_input
 from .output import OutputFolder, RunSettings, Task

@@ -11,9 +11,9 @@ from pydantic_core import from_json
 
 from ..config.words import MAX_LISTED, close_to, counted, hint, shown
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
+from ..questions.asking import SpaceError
 from ..questions.closed_lists import OpenAnswerError
 from ..questions.question import UnknownPromptError
-from ..questions.sets import SpaceError
 
 M = TypeVar("M", bound=BaseModel)
 Place = tuple[int | str, ...]

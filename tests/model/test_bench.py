@@ -9,8 +9,7 @@ from conftest import ROOT, OpenClassifier
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.bench.benchmark import BenchmarkSettings, benchmark
-from qcls_gguf.bench.records import BenchmarkRecord
+from qcls_gguf.bench.benchmark import BenchmarkRecord, BenchmarkSettings, benchmark
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.score.result import STAGES
 

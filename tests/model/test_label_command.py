@@ -9,8 +9,7 @@ from labelled_tables import CLOSE, CONFIG, HELD_OUT, QUERIES, parquet, rows_of
 
 from qcls_gguf import Classifier, Result, load_config
 from qcls_gguf.config.schema import variant_of
-from qcls_gguf.labelling import batches
-from qcls_gguf.labelling.batches import BatchLabeller
+from qcls_gguf.labelling.answers import BatchLabeller
 from qcls_gguf.labelling.records import LabellingRecord
 
 
@@ -69,7 +68,7 @@ def test_few_shapes_come_again_and_nothing_else_changes(
     classifier: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, n_plain, reused_plain = label(classifier, HELD_OUT[:60])
-    monkeypatch.setattr(batches, "pays_to_pad", lambda handle: True)
+    monkeypatch.setattr("qcls_gguf.labelling.answers.pays_to_pad", lambda handle: True)
     filled, n_filled, reused = label(classifier, HELD_OUT[:60])
     assert n_plain == n_filled
     assert reused > 0.6 > 0.4 > reused_plain
@@ -81,7 +80,7 @@ def test_few_shapes_come_again_and_nothing_else_changes(
 
 
 def test_queries_too_long_for_one_decode_go_by_halves(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "pays_to_pad", lambda handle: True)
+    monkeypatch.setattr("qcls_gguf.labelling.answers.pays_to_pad", lambda handle: True)
     queries = [f"{text} {n}" for n in range(3) for text in LONG]
     answers, n_decodes, _ = label(classifier, queries)
     assert n_decodes > len(queries) / SIZE

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from cases import cases
 
 from qcls_gguf import load_config
 from qcls_gguf.service.dialects.classify import ClassifyRequest
@@ -25,41 +26,38 @@ def asked_about(item: Any) -> dict[str, Any]:
     return decisions(CHOICE | OPTIONS, text=[item])
 
 
-@pytest.mark.parametrize(
-    ("model", "value", "param", "message"),
-    [
-        (ClassifyRequest, {"qurey": "a"}, "qurey", "qurey: unknown field, did you mean query?"),
-        (ClassifyRequest, {"text": "a"}, "text", "text: unknown field, known are prompts, queries, query, "),
-        (ClassifyRequest, {}, "the body", "the body: give either query or queries"),
-        (ClassifyRequest, {"queries": [None]}, "queries[0]", "queries[0]: Input should be a valid string, got None"),
-        (DecisionsRequest, decisions({"type": "choce"}), "questions[0].type", "questions[0].type: 'choce' is not one"),
-        (
-            DecisionsRequest,
-            decisions(CHOICE | {"choices": [{"value": 1}, {"value": "b"}]}),
-            "questions[0].choices[0].value",
-            "questions[0].choices[0].value: Input should be a valid string, got 1; "
-            "questions[0].choices[0].value: Input should be a valid boolean, got 1",
-        ),
-        (
-            DecisionsRequest,
-            asked_about({"type": "message", "role": "user", "content": [{"type": "input_text", "text": 3}]}),
-            "input[0].content[0].text",
-            "input[0].content[0].text: Input should be a valid string, got 3",
-        ),
-        (
-            DecisionsRequest,
-            asked_about({"role": "user", "message": "red dress"}),
-            "input[0].content",
-            "input[0].content: is missing; input[0].message: unknown field",
-        ),
-        (PredictRequest, {"inputs": [["a", 3], ["b"]]}, "inputs[0][1]", "inputs[0][1]: Input should be a valid string"),
-        (
-            SystemOneRequest,
-            {"state": "a", "questions": {"choice": {"type": "choice", "criteria": {"message": 3}}}},
-            "questions.choice.criteria.message",
-            "questions.choice.criteria.message: Input should be a valid string, got 3; questions.choice.criteria.m",
-        ),
-    ],
+@cases(
+    (ClassifyRequest, {"qurey": "a"}, "qurey", "qurey: unknown field, did you mean query?"),
+    (ClassifyRequest, {"text": "a"}, "text", "text: unknown field, known are prompts, queries, query, "),
+    (ClassifyRequest, {}, "the body", "the body: give either query or queries"),
+    (ClassifyRequest, {"queries": [None]}, "queries[0]", "queries[0]: Input should be a valid string, got None"),
+    (DecisionsRequest, decisions({"type": "choce"}), "questions[0].type", "questions[0].type: 'choce' is not one"),
+    (
+        DecisionsRequest,
+        decisions(CHOICE | {"choices": [{"value": 1}, {"value": "b"}]}),
+        "questions[0].choices[0].value",
+        "questions[0].choices[0].value: Input should be a valid string, got 1; "
+        "questions[0].choices[0].value: Input should be a valid boolean, got 1",
+    ),
+    (
+        DecisionsRequest,
+        asked_about({"type": "message", "role": "user", "content": [{"type": "input_text", "text": 3}]}),
+        "input[0].content[0].text",
+        "input[0].content[0].text: Input should be a valid string, got 3",
+    ),
+    (
+        DecisionsRequest,
+        asked_about({"role": "user", "message": "red dress"}),
+        "input[0].content",
+        "input[0].content: is missing; input[0].message: unknown field",
+    ),
+    (PredictRequest, {"inputs": [["a", 3], ["b"]]}, "inputs[0][1]", "inputs[0][1]: Input should be a valid string"),
+    (
+        SystemOneRequest,
+        {"state": "a", "questions": {"choice": {"type": "choice", "criteria": {"message": 3}}}},
+        "questions.choice.criteria.message",
+        "questions.choice.criteria.message: Input should be a valid string, got 3; questions.choice.criteria.m",
+    ),
 )
 def test_a_mistake_is_told_with_its_place_the_value_and_what_belongs_there(
     model: type[M], value: Any, param: str, message: str
