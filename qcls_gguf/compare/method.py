@@ -4,6 +4,7 @@ A method is a context manager of a workload: it loads and caches what requests w
 asked, and frees everything in the end. It raises PeerError where it cannot run here.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from ..opening import QUERIES
 from ..plan.decodes import Root, TokenTree
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
-from ..statistics import AnyFloats, log_softmax, log_sum_exp
+from ..statistics import AnyFloats, log_softmax
 
 
 class PeerError(QclsError):
@@ -51,22 +52,12 @@ class ComparisonSettings:
     """its name for the model, made from the same file"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A method's answer for one prompt; the labels are in the order of the configuration."""
-
-    label: str | None
-    """the winner; None where the method cannot tell"""
-    joint: tuple[float | None, ...] = ()
-    """log p(label | prompt) over the whole vocabulary; None for a label if the method does not read all its tokens"""
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method that is open."""
 
-    ask: Callable[[str, bool], list[Answer]]
-    """an answer for each prompt to a query: the winner, and if exact every log-probability that the method can give"""
+    ask: Callable[[str], list[str | None]]
+    """the label for each prompt of a query; None where the method cannot tell"""
     remarks: Callable[[], list[str]] = list
     """what a reader of its figures should know, found while it ran"""
 
@@ -78,7 +69,7 @@ class WorkloadPrompt:
     """
 
     def __init__(self, compiled: Prompt) -> None:
-        """compiled: for a scoring that reads all tokens of the labels, or audited."""
+        """compiled: with all tokens of the labels, as exact scores need them."""
         self.compiled, self.labels = compiled, compiled.labels
         self.template = compiled.settings.expanded_template
         """the whole text"""
@@ -93,31 +84,20 @@ class WorkloadPrompt:
         self.distinct = len({path[0] for path in self.paths}) == len(self.paths)
         """whether first tokens alone tell the labels apart"""
 
-    def answer_of_rows(self, rows: Iterable[AnyFloats], *, exact: bool) -> Answer:
-        """The answer by the logits at the read nodes, (n_vocab,) at one; exact: with `joint`."""
-        among, whole = np.zeros((2, len(self.trie.edges)))
+    def label_of_rows(self, rows: Iterable[AnyFloats]) -> str:
+        """The label by the logits at the read nodes, (n_vocab,) at one."""
+        among = np.zeros(len(self.trie.edges))
         for row, edges, tokens in zip(rows, self._edges, self.edge_tokens, strict=True):
-            logits = np.asarray(row[tokens], np.float64)
-            among[edges] = log_softmax(logits)
-            if exact:
-                whole[edges] = logits - log_sum_exp(np.asarray(row, np.float64))
-        tree = [among[list(edges)].sum() for edges in self.trie.label_edges]
-        joint = tuple(
-            float(whole[list(edges)].sum()) if len(edges) == len(path) else None
-            for edges, path in zip(self.trie.label_edges, self.paths, strict=True)
-        )
-        return Answer(label=self.labels[int(np.argmax(tree))], joint=joint if exact else ())
+            among[edges] = log_softmax(np.asarray(row[tokens], np.float64))
+        return self.labels[int(np.argmax([among[list(edges)].sum() for edges in self.trie.label_edges]))]
 
-    def answer_of_first_tokens(self, log_probs: Mapping[int, float]) -> Answer:
-        """The answer by the log-probabilities of some tokens after the prompt, by token.
-
-        It has no winner where no label's first token is among them, or where several labels share the best one.
+    def label_of_first_tokens(self, log_probs: Mapping[int, float]) -> str | None:
+        """The label by the log-probabilities of some tokens after the prompt, by token; None where no label's first
+        token is among them, or where several labels share the best one.
         """
-        seen = [log_probs.get(path[0]) for path in self.paths]
-        joint = tuple(p if len(path) == 1 else None for p, path in zip(seen, self.paths, strict=True))
-        values = [p for p in seen if p is not None]
-        best = [label for label, p in zip(self.labels, seen, strict=True) if p is not None and p == max(values)]
-        return Answer(label=best[0] if len(best) == 1 else None, joint=joint)
+        seen = [log_probs.get(path[0], -math.inf) for path in self.paths]
+        best = [label for label, p in zip(self.labels, seen, strict=True) if p == max(seen)]
+        return best[0] if len(best) == 1 and max(seen) > -math.inf else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +139,8 @@ def qcls(workload: Workload) -> Iterator[Method]:
     """Our own classifier in the configuration's scoring."""
     classifier = workload.ours
 
-    def ask(query: str, exact: bool) -> list[Answer]:
-        """Log-probabilities over the whole vocabulary only where the configured scoring is exact."""
-        results = classifier.classify(query).results
-        return [
-            Answer(label=prompt.most_probable, joint=prompt.audit.joint if prompt.audit else ()) for prompt in results
-        ]
+    def ask(query: str) -> list[str | None]:
+        return [answer.most_probable for answer in classifier.classify(query).results]
 
     def remarks() -> list[str]:
         heads = [
@@ -221,8 +197,8 @@ def stock(workload: Workload, *, cached: bool = False, together: bool = False) -
     with closing(Engine(model, context, n_leaf_seqs=n_leaves)) as engine:
         holders = {prefix.tokens: prefix.holder for prefix in engine.hold(prefixes)}
 
-        def decoded(indices: Sequence[int], fed: Sequence[tuple[int, list[int]]], exact: bool) -> Iterator[Answer]:
-            """The answers for some prompts, which share no tokens, by one decode."""
+        def decoded(indices: Sequence[int], fed: Sequence[tuple[int, list[int]]]) -> Iterator[str]:
+            """The labels for some prompts, which share no tokens, by one decode."""
             tree = TokenTree()
             read = []
             for index in indices:
@@ -237,10 +213,10 @@ def stock(workload: Workload, *, cached: bool = False, together: bool = False) -
             planned = tree.finish(edges=[node for nodes in read for node in nodes])
             hidden, rows = engine.decode(planned)[0], iter(planned.rows)
             for index, nodes in zip(indices, read, strict=True):
-                yield prompts[index].answer_of_rows([hidden[next(rows)] for _ in nodes], exact=exact)
+                yield prompts[index].label_of_rows([hidden[next(rows)] for _ in nodes])
 
-        def ask(query: str, exact: bool) -> list[Answer]:
+        def ask(query: str) -> list[str | None]:
             fed = inputs(query)
-            return [answer for decode in decodes for answer in decoded(decode, fed, exact)]
+            return [label for decode in decodes for label in decoded(decode, fed)]
 
         yield Method(ask)

@@ -13,8 +13,7 @@ from ..score.result import ModelInfo
 
 _LEGEND = (
     "× qcls: median of the rounds' ratios of medians, 10–90 %: quantiles of the same ratios; "
-    "as scoring, as joint: share of winners equal to ours; "
-    "none: answers without a winner; Δ log p: largest difference of log p(label | prompt) from our exact joint"
+    "as qcls: share of winners equal to ours; none: answers without a winner"
 )
 
 
@@ -27,12 +26,9 @@ class MethodRecord(Record):
     p90_ms: float = Field(description="90 % quantile of the times")
     ratio_to_qcls: float = Field(description="median over the rounds of the ratio of the two medians of a round")
     ratio_range: tuple[float, float] = Field(description="10 % and 90 % quantile of the same ratios")
-    as_scoring: float | None = Field(description="share of answers with the winner of the configured scoring")
-    as_joint: float | None = Field(description="with the winner of our exact `joint`; null, as above, without answers")
+    as_scoring: float | None = Field(description="share of answers with the winner of `qcls`; null without answers")
     n_answers: int = Field(description="answers that have a winner")
     n_without_answer: int = Field(description="those without one: the method saw too little of the vocabulary")
-    largest_log_probability_difference: float | None = Field(description="from our exact `joint`, in nats; or null")
-    n_log_probabilities: int = Field(description="how many were compared")
     note: str = Field(description="observations while it ran; may be empty")
 
 
@@ -67,13 +63,12 @@ def comparison_document(comparison: ComparisonRecord) -> Document:
     rows = []
     for method in methods:
         low, high = method.ratio_range
-        agreed = method.as_scoring, method.as_joint, method.n_without_answer
         times = method.p50_ms, method.p90_ms, method.ratio_to_qcls, f"{low:.2f}–{high:.2f}"
-        rows.append([method.name, *times, *agreed, method.largest_log_probability_difference])
+        rows.append([method.name, *times, method.as_scoring, method.n_without_answer])
     table = Table(
         columns={
             **{"method": TEXT, "p50 ms": ".2f", "p90 ms": ".2f", "× qcls": ".2f", "10–90 %": ">s"},
-            **{"as scoring": ".1%", "as joint": ".1%", "none": "d", "Δ log p": ".4f"},
+            **{"as qcls": ".1%", "none": "d"},
         },
         rows=rows,
         bold=[i for i, method in enumerate(methods) if method.name == "qcls"],

@@ -1,6 +1,5 @@
-"""A comparison: our exact scores as the reference, every method opened and asked, then rounds of timed requests."""
+"""A comparison: every method opened and asked, then rounds of timed requests."""
 
-import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -10,8 +9,9 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from ..config.schema import variant_of
 from ..config.scoring import TREE
-from ..engine.open import open_model
+from ..engine.open import compile_config, open_model
 from ..errors import ConfigError, PlanError
 from ..model import OpenModels
 from ..model.placement import gpus
@@ -20,7 +20,7 @@ from ..native.device import environment as set_environment
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..statistics import FloatArray, mean, quantiles
-from .method import Answer, ComparisonSettings, Method, PeerError, Workload, WorkloadPrompt, qcls, stock
+from .method import ComparisonSettings, Method, PeerError, Workload, WorkloadPrompt, qcls, stock
 from .records import AbsentMethod, ComparisonRecord, MethodRecord
 from .servers import llama_server, ollama
 
@@ -62,9 +62,15 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
     with ExitStack() as stack:
         # a GPU need not hold the model twice: there ours reads the weights as stock kernels do
         stack.enter_context(set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if with_stock and on_gpu else {}))
-        prompts, references = _references(settings, opener)
-        classifier = stack.enter_context(opener.open(settings.config, quiet=True))
+        classifier = stack.enter_context(opener.open(settings.config))
+        for query in settings.queries:
+            try:
+                classifier.check(query)
+            except PlanError as e:
+                raise ConfigError(f"query {query!r}: {e}") from None
         stock_model = classifier.engine.model
+        compiled = compile_config(variant_of(settings.config, scoring=TREE), stock_model, audit=True).prompts
+        prompts = tuple(map(WorkloadPrompt, compiled.prompts))
         if with_stock and not on_gpu:
             with set_environment(STOCK):
                 stock_model = open_model(settings.config, stack.enter_context(OpenModels(offline=True)))
@@ -86,7 +92,7 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
             rounds=settings.n_rounds,
             warm_up=settings.n_warm_up,
             methods=tuple(
-                method_record(name, method.remarks(), ms[name], ms[QCLS], answers[name], answers[QCLS], references)
+                method_record(name, method.remarks(), ms[name], ms[QCLS], answers[name], answers[QCLS])
                 for name, method in contest.methods.items()
             ),
             absent=tuple(contest.absent),
@@ -104,21 +110,6 @@ def _checked_names(settings: ComparisonSettings) -> list[str]:
     if not settings.queries:
         raise ConfigError("there is no query to compare with: give one")
     return [name for name in METHODS if name == QCLS or name in settings.methods or not settings.methods]
-
-
-def _references(
-    settings: ComparisonSettings, opener: ClassifierOpener
-) -> tuple[tuple[WorkloadPrompt, ...], list[Answer]]:
-    """The prompts, and our exact answers to every query, with the winners of `joint`, by a classifier that audits."""
-    with opener.open(settings.config, audit=True, scoring=TREE) as classifier:
-        for query in settings.queries:
-            try:
-                classifier.check(query)
-            except PlanError as e:
-                raise ConfigError(f"query {query!r}: {e}") from None
-        audits = [answer.audit for query in settings.queries for answer in classifier.classify(query).results]
-        references = [Answer(label=audit.joint_label, joint=audit.joint) for audit in audits if audit]
-        return tuple(map(WorkloadPrompt, classifier.prompts)), references
 
 
 @dataclass(slots=True)
@@ -142,15 +133,12 @@ class _Contest:
             asked_for = name in self.settings.methods
             self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=started))
 
-    def answers(self, opener: ClassifierOpener) -> dict[str, list[Answer]]:
-        """The methods' answers, in the order of queries and prompts."""
-        answers: dict[str, list[Answer]] = {}
+    def answers(self, opener: ClassifierOpener) -> dict[str, list[str | None]]:
+        """The methods' labels, in the order of queries and prompts."""
+        answers: dict[str, list[str | None]] = {}
         for name, method in opener.progress("answers", list(self.methods.items())):
             with self.listed_if_it_fails(name):
-                asked = [answer for query in self.settings.queries for answer in method.ask(query, True)]
-                if not all(math.isfinite(p) for answer in asked for p in answer.joint if p is not None):
-                    raise PeerError("it gives log-probabilities that are not finite")
-                answers[name] = asked
+                answers[name] = [label for query in self.settings.queries for label in method.ask(query)]
         return answers
 
     def measure(self, opener: ClassifierOpener) -> dict[str, FloatArray]:
@@ -164,7 +152,7 @@ class _Contest:
                 for name in order.sample(list(self.methods), len(self.methods)):
                     with self.listed_if_it_fails(name):
                         before = perf_counter_ns()
-                        self.methods[name].ask(queries[index], False)
+                        self.methods[name].ask(queries[index])
                         ms[name][turn, index] = (perf_counter_ns() - before) / 1e6
         return {name: ms[name][n_warm_up:] for name in self.methods}
 
@@ -174,28 +162,17 @@ def method_record(
     remarks: Sequence[str],
     ms: FloatArray,
     our_ms: FloatArray,
-    answers: Sequence[Answer],
-    our_answers: Sequence[Answer],
-    references: Sequence[Answer],
+    answers: Sequence[str | None],
+    our_answers: Sequence[str | None],
 ) -> MethodRecord:
     """A method's times and answers beside ours.
 
     ms, our_ms: (n_rounds, n_queries) milliseconds. The ratio and its range are quantiles of one thing: of the rounds'
-    ratios of medians. Answers and references, our exact ones, are in the order of queries and prompts.
+    ratios of medians. answers, our_answers: labels in the order of queries and prompts.
     """
     low, ratio, high = quantiles(np.median(ms, axis=1) / np.median(our_ms, axis=1), 0.1, 0.5, 0.9)
     p50, p90 = quantiles(ms, 0.5, 0.9)
-    labels = [
-        (answer.label == ours.label, answer.label == reference.label)
-        for answer, ours, reference in zip(answers, our_answers, references, strict=True)
-        if answer.label is not None
-    ]
-    differences = [
-        abs(theirs - exact)
-        for answer, reference in zip(answers, references, strict=True)
-        for theirs, exact in zip(answer.joint, reference.joint, strict=False)
-        if theirs is not None and exact is not None
-    ]
+    equal = [label == ours for label, ours in zip(answers, our_answers, strict=True) if label is not None]
     return MethodRecord(
         name=name,
         about=METHODS[name][1],
@@ -203,11 +180,8 @@ def method_record(
         p90_ms=p90,
         ratio_to_qcls=ratio,
         ratio_range=(low, high),
-        as_scoring=mean([as_scoring for as_scoring, _ in labels]),
-        as_joint=mean([as_joint for _, as_joint in labels]),
-        n_answers=len(labels),
-        n_without_answer=len(answers) - len(labels),
-        largest_log_probability_difference=max(differences, default=None),
-        n_log_probabilities=len(differences),
+        as_scoring=mean(equal),
+        n_answers=len(equal),
+        n_without_answer=len(answers) - len(equal),
         note="; ".join(remarks),
     )

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from ..config.words import JsonObject, listed
 from ..model.placement import flash_attention
-from .method import Answer, Method, PeerError, Workload
+from .method import Method, PeerError, Workload
 
 TIMEOUT_S = 120.0
 _CONNECT_S = 5.0
@@ -50,7 +50,7 @@ def _asked(
     outside: dict[tuple[int, str], set[str]] = {}
     ended: dict[tuple[int, str], str] = {}
 
-    def answered(index: int, query: str) -> Answer:
+    def answered(index: int, query: str) -> str | None:
         prompt = prompts[index]
         text = prompt.template.replace("{query}", query)
         answer = connections[index].request("POST", path, body(index, text))
@@ -62,7 +62,7 @@ def _asked(
             labels = zip(prompt.labels, prompt.paths, strict=True)
             if missing := {label for label, tokens in labels if tokens[0] not in log_probs}:
                 outside[index, query] = missing
-        return prompt.answer_of_first_tokens(log_probs)
+        return prompt.label_of_first_tokens(log_probs)
 
     def remarks() -> list[str]:
         lines = []
@@ -83,7 +83,7 @@ def _asked(
     with ExitStack() as stack:
         connections = [stack.enter_context(closing(Connection(url, TIMEOUT_S))) for _ in prompts]
         pool = stack.enter_context(ThreadPoolExecutor(len(prompts)))
-        yield Method(lambda query, _: list(pool.map(answered, range(len(prompts)), [query] * len(prompts))), remarks)
+        yield Method(lambda query: list(pool.map(answered, range(len(prompts)), [query] * len(prompts))), remarks)
 
 
 def _log_probs(answer: Any, list_key: str, pieces: dict[int, bytes]) -> dict[int, float]:

@@ -18,7 +18,7 @@ from peer_servers import PeerServer
 
 from qcls_gguf import Config, load_config
 from qcls_gguf.compare import servers
-from qcls_gguf.compare.method import Answer, ComparisonSettings, Method, PeerError
+from qcls_gguf.compare.method import ComparisonSettings, Method, PeerError
 from qcls_gguf.compare.records import ComparisonRecord, comparison_document
 from qcls_gguf.compare.run import METHODS, compare
 from qcls_gguf.compare.servers import Connection
@@ -30,8 +30,6 @@ from qcls_gguf.opening import QUERIES as UNASKED
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import document_page
 
-LARGEST = {"exact": 5e-5, "default": 0.03, "embedded": 0.2}
-"""Differences of log-probabilities; those of test_oracle.py. Measured: 5e-6, 0.009 and, with Q8_0 weights, 0.07."""
 IN_PROCESS = ("naive", "prefix", "batched")
 EXACT = {"flash_attn": False, "kv_type": "f32"}
 TEMPLATE = "<|im_start|>user\nanalyze the {topic} intent of dar{query}<|im_end|>\n<|im_start|>assistant\nlabel:"
@@ -78,9 +76,6 @@ def test_stock_llama_cpp_gives_our_answers(runtime: str, compare_here: Compare) 
     assert list(found) == ["qcls", *IN_PROCESS]
     for name in IN_PROCESS:
         method = found[name]
-        assert method["largest_log_probability_difference"] <= LARGEST[runtime]
-        # `tank top` has a second token without a choice, which is not read
-        assert method["n_log_probabilities"] == len(QUERIES) * (sum(map(len, LABELS.values())) - 1)
         assert method["n_without_answer"] == 0
         if runtime == "exact":
             assert method["as_scoring"] == 1.0
@@ -98,7 +93,6 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
     page = html.read_text(encoding="utf-8")
     for method in record["methods"]:
         assert method["as_scoring"] == 1.0
-        assert method["name"] == "qcls" or method["largest_log_probability_difference"] <= LARGEST["embedded"]
         low, high = method["ratio_range"]
         assert 0 < low <= high
         assert 0 < method["p50_ms"] <= method["p90_ms"]
@@ -119,9 +113,13 @@ def failing(where: str, seen: list[str | None]) -> Iterator[Method]:
         if here == where:
             raise KeyError("blk.0")
 
-    def ask(query: str, exact: bool) -> list[Answer]:
-        fail("answers" if exact else "rounds")
-        return [Answer(label=None) for _ in PROMPTS]
+    n_asked = 0
+
+    def ask(query: str) -> list[str | None]:
+        nonlocal n_asked
+        n_asked += 1
+        fail("rounds" if n_asked > len(QUERIES) else "answers")
+        return [None for _ in PROMPTS]
 
     seen.append(os.environ.get(STEPS["direct"]))
     fail("open")
@@ -150,7 +148,7 @@ def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(write_config: 
     config = load_config(write_config("qwen3", PROMPTS))
     sure = config.changed(prompts=tuple(p.changed(min_confidence=1.0, fallback="unsure") for p in config.prompts))
     methods = by_name(compared(sure, "batched"))
-    assert methods["qcls"]["as_joint"] > 0.5
+    assert methods["qcls"]["as_scoring"] == 1.0
     assert methods["batched"]["as_scoring"] == 1.0
 
 
@@ -200,10 +198,8 @@ def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "olla
         record = compared(config, kind, queries=queries, **peers_of(server))
     assert record["absent"] == []
     method = by_name(record)[kind]
-    assert (method["as_scoring"], method["as_joint"]) == (1.0, 1.0)
+    assert method["as_scoring"] == 1.0
     assert (method["n_answers"], method["n_without_answer"]) == (16, 0)
-    assert method["n_log_probabilities"] > 50
-    assert method["largest_log_probability_difference"] <= LARGEST["embedded"]
     assert "labels that share first tokens (colour, material) cannot be told apart" in method["note"]
     assert len(server.requests) == 2 * len(queries) * len(config.prompts)  # the answers, then one round
     templates = {request["prompt"].split("query: ")[0] for request in server.requests}
