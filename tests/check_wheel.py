@@ -29,6 +29,7 @@ VARIANTS = {"x86_64": ("x64", "haswell", "sapphirerapids"), "aarch64": ("armv8.0
 """that every portable build for a machine has: for any processor, for a usual one, for the newest"""
 TRIAL = "qcls_gguf/native/lib/qcls-trial"
 TEXTS = (
+    "qcls_gguf/native/src/qcls.h",
     "qcls_gguf/native/lib/NOTICE",
     "qcls_gguf/native/lib/LICENSE.llama.cpp",
     "qcls_gguf/py.typed",

@@ -1,7 +1,5 @@
-"""The C ABI of libqcls in ctypes, in one file: structs, signatures, statuses, and what is checked of numbers and arrays
-on their way to C. src/qcls.h says what they mean.
-
-`tests/abi/test_structs.py` compares all of it with the header.
+"""The C ABI of libqcls in ctypes, read from src/qcls.h, which says what it means; and what is checked of numbers and
+arrays on their way to C.
 """
 
 import ctypes
@@ -20,8 +18,6 @@ from ..errors import DecodeError, ModelError, PlanError, QclsError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-ABI = 12
 
 LOG_FUNCTION = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 PROGRESS_FUNCTION = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -113,105 +109,37 @@ class Struct(ctypes.Structure):
         return kind(**values | texts | others)
 
 
-def _struct(name: str, *members: tuple[Any, str]) -> type[Struct]:
-    """The struct qcls_NAME; members: a type, and the names that C declares with it in turn."""
-    of_type = [(member, kind) for kind, names in members for member in names.split()]
-    return type(name, (Struct,), {"_fields_": of_type})
-
-
-Error = _struct("Error", (c_char * 2048, "message"))
-Library = _struct(
-    "Library", (c_char_p, "llama_cpp_commit llama_cpp_python_version source_digest backend"), (c_int32, "max_sequences")
-)
-Device = _struct(
-    "Device",
-    (c_int32, "kind"),
-    (c_uint64, "free_bytes total_bytes"),
-    (c_char * 256, "name"),
-    (c_char_p, "cpu_features cpu_variant"),
-)
-ModelParams = _struct(
-    "ModelParams",
-    (c_char_p, "path"),
-    (c_int32, "n_gpu_layers weight_order"),
-    (c_void_p, "share"),
-    (c_int64, "n_gpus"),
-    (c_int32, "without_weights cpu_activations n_layers"),
-    (PROGRESS_FUNCTION, "progress"),
-    (c_void_p, "user"),
-)
-ModelFacts = _struct(
-    "ModelFacts",
-    (c_int32, "n_vocab n_embd n_layer n_left_out n_ctx_train token_bos token_eos token_eot"),
-    (c_int32, "add_bos n_lane_ordered walks_trees"),
-    (c_int64, "size_bytes n_params state_bytes"),
-    (c_char * 128, "description"),
-)
-ContextParams = _struct(
-    "ContextParams",
-    (c_int32, "n_ctx n_batch n_seq_max n_outputs_max n_threads"),
-    (c_int32, "hidden_only flash_attn visible_cells batch_invariant n_state_seqs"),
-    (c_char_p, "kv_type"),
-    (c_void_p, "label_token"),
-    (c_int64, "n_label_tokens"),
-)
-ContextFacts = _struct(
-    "ContextFacts",
-    (c_int32, "n_ctx n_batch n_seq_max n_outputs_max row_size hidden_only has_bias"),
-    (c_float, "scale cap"),
-    (c_int32, "n_gpus"),
-    (c_int64, "cache_bytes"),
-    (c_int64 * 16, "gpu_cache_bytes"),
-    (c_int64, "compute_bytes n_graphs_reused n_shapes shapes_bytes n_cuda_graphs"),
-    (c_char_p, "reads_all_since"),
-)
-Plan = _struct(
-    "Plan",
-    (c_int64, "n_tokens"),
-    (c_void_p, "token pos seq_offset seq_id"),
-    (c_int64, "n_seq_ids"),
-    (c_void_p, "output"),
-    (c_int64, "n_rows"),
-    (c_void_p, "rows"),
-    (c_int64, "batch_us trim_us n_trim"),
-    (c_void_p, "trim_seq trim_from"),
-    (c_int64, "n_keep"),
-    (c_void_p, "keep"),
-)
-Trie = _struct(
-    "Trie",
-    (c_int64, "n_queries n_nodes n_labels"),
-    (c_void_p, "node_start label_start label_edge edge log_probability probability"),
-    (c_int64, "all_finite"),
-)
-
-
-# Every function but qcls_abi: the arguments before its Error; a status is returned.
-SIGNATURES: dict[str, list[Any]] = {
-    "qcls_library_describe": [POINTER(Library)],
-    "qcls_set_log": [LOG_FUNCTION, c_void_p],
-    "qcls_device_describe": [c_int32, POINTER(Device)],
-    "qcls_model_open": [POINTER(ModelParams), POINTER(c_void_p)],
-    "qcls_model_close": [c_void_p],
-    "qcls_model_describe": [c_void_p, POINTER(ModelFacts)],
-    "qcls_tokenize": [c_void_p, c_char_p, c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)],
-    "qcls_token_piece": [c_void_p, c_int32, c_char_p, c_int64, POINTER(c_int64), POINTER(c_int32)],
-    "qcls_type_block": [c_int32, POINTER(c_int64), POINTER(c_int64)],
-    "qcls_dequantise": [c_int32, c_void_p, c_int64, c_void_p, c_int64],
-    "qcls_context_open": [c_void_p, POINTER(ContextParams), POINTER(c_void_p)],
-    "qcls_context_close": [c_void_p],
-    "qcls_context_describe": [c_void_p, POINTER(ContextFacts)],
-    "qcls_context_set_label_tokens": [c_void_p, c_int64, c_void_p],
-    "qcls_context_set_depths": [c_void_p, c_int64, c_void_p, c_int32],
-    "qcls_context_keep_shapes": [c_void_p, c_int32],
-    "qcls_seq_share": [c_void_p, c_int32, c_int32, c_int32, c_int32],
-    "qcls_seq_trim": [c_void_p, c_int64, c_void_p, c_void_p],
-    "qcls_state_save": [c_void_p, c_void_p, POINTER(c_int64)],
-    "qcls_state_load": [c_void_p, c_char_p, c_int64],
-    "qcls_decode": [c_void_p, POINTER(Plan)],
-    "qcls_decode_rows": [c_void_p, c_void_p, c_int64],
-    "qcls_trie_scores": [POINTER(Trie)],
+HEADER = Path(__file__).parent / "src" / "qcls.h"
+_TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.DOTALL)
+_NUMBERS = {name: int(value) for name, value in re.findall(r"#define (\w+) (\d+)", _TEXT)}
+ABI = _NUMBERS["QCLS_ABI"]
+_TYPES: dict[str, Any] = {
+    **{"int32_t": c_int32, "int64_t": c_int64, "uint64_t": c_uint64, "float": c_float, "char": c_char},
+    **{"char *": c_char_p, "qcls_log_fn": LOG_FUNCTION, "qcls_progress_fn": PROGRESS_FUNCTION},
 }
+"""by C's name; other pointers are addresses"""
+
+
+def _declared(text: str) -> tuple[str, Any]:
+    """The name and the type of a member or an argument."""
+    found = re.fullmatch(r"(?:const )?(\w+(?: \*+)?) (\w+)(?:\[(\w+)\])?", text.strip())
+    assert found, text
+    kind, name, size = found.groups()
+    of_one = _TYPES[kind] if kind in _TYPES or "*" not in kind else c_void_p
+    return name, of_one if size is None else of_one * (_NUMBERS.get(size) or int(size))
+
+
+for _name, _members in re.findall(r"typedef struct (\w+) \{(.*?)\}", _TEXT, re.DOTALL):
+    _fields = [_declared(member) for member in _members.split(";") if member.strip()]
+    _made = type("".join(map(str.capitalize, _name.split("_")[1:])), (Struct,), {"_fields_": _fields})
+    _TYPES[f"{_name} *"] = POINTER(_made)
+Error, Library, Device, ModelParams, ModelFacts, ContextParams, ContextFacts, Plan, Trie = Struct.__subclasses__()
+SIGNATURES: dict[str, list[Any]] = {
+    name: [_declared(argument)[1] for argument in arguments.split(",")]
+    for name, arguments in re.findall(r"QCLS_API int32_t (\w+)\((.*?)\);", _TEXT, re.DOTALL)
+    if name != "qcls_abi"
+}
+"""the arguments of every other function, which returns a status"""
 
 
 def bind(path: Path) -> Any:
@@ -229,7 +157,7 @@ def bind(path: Path) -> Any:
         raise ModelError(f"{path} has ABI {abi}, this package {ABI}: build and install them together")
     for name, arguments in SIGNATURES.items():
         function = getattr(library, name)
-        function.restype, function.argtypes = c_int32, [*arguments, POINTER(Error)]
+        function.restype, function.argtypes = c_int32, arguments
     return library
 
 
