@@ -37,7 +37,7 @@ def mutated(content: bytes, rng: random.Random, pieces: Sequence[bytes] = ODD) -
     return content
 
 
-def cases(seed: int, n: int) -> Iterator[tuple[int, random.Random]]:
+def seeded(seed: int, n: int) -> Iterator[tuple[int, random.Random]]:
     """The seeds of n cases and what to draw from: each case can be made again by its own seed."""
     for case in range(seed, seed + n):
         yield case, random.Random(case)
@@ -135,7 +135,7 @@ class Row:
         Where time ends the row, n is the number of cases that were tried.
         """
         self.n_planned, self.n = self.n, 0
-        for case, rng in cases(self.seed, self.n_planned):
+        for case, rng in seeded(self.seed, self.n_planned):
             if time.monotonic() - self.began > self.limit_s:
                 return
             self.n += 1

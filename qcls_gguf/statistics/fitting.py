@@ -130,7 +130,7 @@ def error_thresholds(sureness: FloatArray, wrong: BoolArray, target: float, conf
     The search is paid for by the fallback procedure (Wiens 2003), a fixed sequence in which each hypothesis has its
     share of 1 - confidence and inherits that of those accepted directly before it: a case of "learn then test"
     (Angelopoulos et al. 2021). The claim is then wrong with probability at most 1 - confidence where the error does
-    not grow with the threshold; simulations in tests/unit/test_calibration_fit.py have others, too.
+    not grow with the threshold; simulations in tests/unit/test_learning_fit.py have others, too.
     """
     n, order = len(sureness), np.argsort(-sureness, kind="stable")
     sureness, n_wrong = sureness[order], np.append(0, np.cumsum(wrong[order]))

@@ -224,9 +224,7 @@ def taken(case: Case, tokens: Int32Array) -> Case:
 
 @pytest.mark.parametrize("window", [0, 50])
 @pytest.mark.parametrize("heads", [(64, 4, 2), (128, 7, 1), (80, 3, 3)], ids=str)
-def test_nothing_but_the_visible_cells_matters_to_a_bit(
-    library: Library, heads: tuple[int, int, int], window: int
-) -> None:
+def test_nothing_but_visible_cells_matters(library: Library, heads: tuple[int, int, int], window: int) -> None:
     case = random_case(7, heads=heads, n_tokens=60, window=window, longest=300)
     random = np.random.default_rng(8)
     wanted = attention(library, case)

@@ -212,9 +212,7 @@ def test_a_result_depends_on_its_row_and_column_alone(products: Products, name: 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
-def test_activations_are_quantised_to_8_bits_and_the_rest_to_8_more(
-    products: Products, scale: float, precision: str
-) -> None:
+def test_activations_have_8_bits_and_their_rest_8_more(products: Products, scale: float, precision: str) -> None:
     """The identity gives back each value, to within half a step of the largest of its 32, or of their largest rest."""
     weights = np.zeros((64, 2, 34), np.uint8)
     weights[:, :, :2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)

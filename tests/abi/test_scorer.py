@@ -155,9 +155,7 @@ def test_what_no_answer_reads_is_not_computed() -> None:
 
 
 @pytest.mark.parametrize("n_queries", [1, 4])
-def test_large_models_are_scored_node_by_node_with_the_same_bits(
-    n_queries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_models_are_scored_by_node_with_the_same_bits(n_queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(3)
     tries = [
         build_trie(("a", "b", "c", "d"), ((1, 2), (1, 3), (4,), (5,)), -1, "tree"),

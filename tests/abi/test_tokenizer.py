@@ -25,8 +25,7 @@ def joined(model: NativeModel, text: str, *, parse_special: bool = False) -> byt
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 @settings(max_examples=200, derandomize=False)
 def test_tokens_spell_the_text(text: str, model: NativeModel) -> None:
-    assert joined(model, text) == text.encode()
-    assert joined(model, text, parse_special=True) == text.encode()
+    assert (joined(model, text), joined(model, text, parse_special=True)) == (text.encode(), text.encode())
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
@@ -111,8 +110,7 @@ def test_a_long_message_is_cut(tmp_path: Path) -> None:
     error, handle = Error(), c_void_p()
     memory = (c_char * (sizeof(Error) + 8)).from_buffer(bytearray(b"\7" * (sizeof(Error) + 8)))
     opened = library().qcls_model_open(byref(ModelParams(path=path)), byref(handle), Error.from_buffer(memory))
-    assert (opened, handle.value) == (Status.LOAD_FAILED, None)
-    assert memory.raw[room - 2 : room] == b"x\0"
+    assert ((opened, handle.value), memory.raw[room - 2 : room]) == ((Status.LOAD_FAILED, None), b"x\0")
     assert memory.raw[room:] == b"\7" * 8
     assert library().qcls_model_open(byref(ModelParams(path=path)), byref(handle), error) == Status.LOAD_FAILED
     assert error.message == memory.raw[: room - 1]

@@ -102,7 +102,7 @@ def test_forked_while_another_thread_decodes(
 
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("n_gpu_layers", [0, "all"])
-def test_a_child_of_a_process_with_a_gpu_is_refused_at_once(
+def test_a_child_with_a_gpu_is_refused(
     n_gpu_layers: int | str, write_config: WriteConfig, run_python: RunPython
 ) -> None:
     code = """
@@ -162,9 +162,7 @@ ENDS = {
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 @sizes(3, 200)
-def test_the_interpreter_ends(
-    row: Row, n: int, n_threads: int, write_config: WriteConfig, run_python: RunPython
-) -> None:
+def test_python_ends(row: Row, n: int, n_threads: int, write_config: WriteConfig, run_python: RunPython) -> None:
     row.name, row.n = f"exits, {n_threads} threads", n
     config = write_config("qwen3", [PROMPT], n_threads=n_threads)
     for case, rng in row.cases():

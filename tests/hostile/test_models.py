@@ -130,25 +130,20 @@ def start(make_model: MakeModel, write_config: WriteConfig, prefix_files: Path) 
     return answers
 
 
-def test_a_second_start_takes_the_cells_of_the_first(
-    prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_start_takes_saved_cells(prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted, from_file = start(state_cache=False)
     assert not from_file
     with monkeypatch.context() as patched:
         patched.setattr(prefix_file, "WORTH_MS", 1e9)  # what is computed faster is not saved
         start()
     assert not prefix_files.exists()
-    assert start() == (wanted, False)
-    assert len(list(prefix_files.glob("*.kv"))) == 1
-    assert start() == (wanted, True)
+    assert (start(), len(list(prefix_files.glob("*.kv"))), start()) == ((wanted, False), 1, (wanted, True))
 
 
 def test_other_models_prompts_and_settings_have_their_own_cells(prefix_files: Path, start: Answers) -> None:
     wanted, _ = start(seed=1, state_cache=False)
     start(seed=0)
-    assert start(seed=1) == (wanted, False)
-    assert start(seed=1) == (wanted, True)
+    assert (start(seed=1), start(seed=1)) == ((wanted, False), (wanted, True))
     assert len(list(prefix_files.glob("*.kv"))) == 2
     fewer, turned = {"prompts": PROMPTS[:1]}, {"prompts": PROMPTS[::-1]}
     others: list[dict[str, Any]] = [fewer, turned, {"kv_type": "f32"}, {"flash_attn": False}]
@@ -170,8 +165,7 @@ def test_old_files_go(tmp_path: Path) -> None:
     for n in range(N_KEPT + 3):
         cache = PrefixFile(tmp_path, f"{n:032}", lambda: "0" * 64)
         cache.write(b"cells")
-        assert cache.read() == b"cells"
-        assert left.exists() == (n < N_KEPT - 1)
+        assert (cache.read(), left.exists()) == (b"cells", n < N_KEPT - 1)
     assert len(list(tmp_path.iterdir())) == N_KEPT
 
 
@@ -193,8 +187,7 @@ def test_damaged_cells_are_named_and_computed_anew(
         file.write_bytes(change(whole))
     with pytest.warns(UserWarning, match=rf"{file.name}: {message}"):
         assert start() == (wanted, False)
-    assert file.read_bytes() == whole
-    assert start() == (wanted, True)
+    assert (file.read_bytes(), start()) == (whole, (wanted, True))
 
 
 def test_cells_that_are_no_numbers_change_no_answer(prefix_files: Path, start: Answers) -> None:

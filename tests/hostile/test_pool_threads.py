@@ -96,9 +96,7 @@ def test_no_thread_that_computes_needs_memory(make_model: MakeModel, run_limited
     assert run_limited(NO_MEMORY, *files) == ["True"] * len(files)
 
 
-def test_threads_that_cannot_be_started(
-    make_model: MakeModel, write_config: WriteConfig, run_limited: RunLimited
-) -> None:
+def test_threads_that_cannot_start(make_model: MakeModel, write_config: WriteConfig, run_limited: RunLimited) -> None:
     path = make_model()
     config = write_config(path, [PromptSpec(name="a", template="the colour of {query} is", labels=("red", "blue"))])
     assert run_limited(NO_THREADS, path, config) == [
@@ -151,9 +149,7 @@ print(json.dumps([ends, wrong]))
 
 
 @sizes(4, 2_000)
-def test_no_memory_for_a_graph_ends_no_process(
-    row: Row, n: int, run_python: RunPython, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_memory_ends_no_process(row: Row, n: int, run_python: RunPython, monkeypatch: pytest.MonkeyPatch) -> None:
     row.name, row.n = "memory for graphs", n
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")  # what a case frees goes back to the system
     done = run_python(CODE, row.seed, n, timeout=120 + n)

@@ -46,7 +46,7 @@ def _peak_bytes() -> int:
 
 
 @sizes(1_000, 100_000)
-def test_a_mutated_configuration_is_loaded_or_refused(
+def test_a_mutated_config_is_loaded_or_refused(
     row: Row, n: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     row.name, row.n = "configurations (YAML)", n
@@ -222,9 +222,7 @@ def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier
     ("\udc80", "character 0 of the query is not valid Unicode"),
     ("red \ud800", "character 4 of the query is not valid Unicode"),
 )
-def test_what_is_no_query_is_refused_before_it_waits_for_its_turn(
-    query: Any, message: str, classifier: Classifier
-) -> None:
+def test_what_is_no_query_is_refused_before_it_waits(query: Any, message: str, classifier: Classifier) -> None:
     before = classifier.classify("red dress").results
     with occupied(classifier.core.executor):  # nobody is served meanwhile
         with pytest.raises(PlanError) as refused:

@@ -8,6 +8,8 @@ import os
 import re
 import shlex
 import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -15,7 +17,6 @@ import typer
 from conftest import ROOT, OpenClassifier, sees_cuda_gpu
 from oracle import PromptSpec
 
-from kernels import __main__ as laboratory
 from kernels.variants import LANES, compare_variants, variants
 from qcls_gguf.cli.app import app
 from qcls_gguf.native import build_info
@@ -33,8 +34,7 @@ def test_variants_take_turns_on_one_model(open_classifier: OpenClassifier, monke
     found = compare_variants(classifier, [1, 3, 17], 2, lambda: done.append(len(model.contexts)))
     assert dict(os.environ) == outside
     assert done == [1 + len(variants())] * 6  # beside the classifier's own
-    assert len(model.contexts) == 1
-    assert [size.n_tokens for size in found.sizes] == [1, 3, 17]
+    assert (len(model.contexts), [size.n_tokens for size in found.sizes]) == (1, [1, 3, 17])
     for size in found.sizes:
         assert [name for name in size.variants if name != LANES] == list(variants())
         for name, samples in size.variants.items():
@@ -49,13 +49,22 @@ def test_variants_take_turns_on_one_model(open_classifier: OpenClassifier, monke
 
 
 def test_the_commands_for_a_t4_are_valid() -> None:
+    """With programs that print how they are called."""
     commands: Any = typer.main.get_command(app)
-    models = [*laboratory.MODELS, str(ROOT / "models/fashion-tiny-Q8_0.gguf")]
-    for name, words in laboratory.t4_commands(models).items():
-        if words[1] in commands.commands:
-            commands.commands[words[1]].make_context(words[1], words[2:])  # raises for what it would refuse as usage
+    with TemporaryDirectory() as folder:
+        for name in ("python", "qcls-gguf"):
+            (program := Path(folder, name)).write_text('#!/bin/sh\necho "$@"\n')
+            program.chmod(0o755)
+        models = ["Qwen/Qwen3-8B-GGUF:Q4_K_M", str(ROOT / "models/fashion-tiny-Q8_0.gguf")]
+        environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+        subprocess.run([str(ROOT / "tests/kernels/t4.sh"), f"{folder}/t4", *models], check=True, env=environment)
+        called = [path.read_text().split() for path in sorted(Path(folder, "t4").glob("*.json"))]
+        assert Path(folder, "t4", "ended.txt").read_text().count("0 ") == len(called) == 11
+    for words in called:
+        if words[0] in commands.commands:
+            commands.commands[words[0]].make_context(words[0], words[1:])  # raises for what it would refuse as usage
         else:
-            assert words[1] == "-m", name
+            assert words[:2] in (["-m", "pytest"], ["-m", "kernels"])
 
 
 def test_the_notebook_runs_what_there_is() -> None:

@@ -147,9 +147,7 @@ def test_what_is_evaluated_is_what_the_classifier_answers(write_config: WriteCon
     assert record["prompts"]["item"]["n_abstained"] == 1
 
 
-def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
-    write_config: WriteConfig, tmp_path: Path
-) -> None:
+def test_fits_to_what_cannot_be_told_are_refused(write_config: WriteConfig, tmp_path: Path) -> None:
     """The labels are drawn from the model's own probabilities: no temperature is better than 1."""
     path = write_config("qwen3", specs("tree", "tree"))
     random, rows = Random(1), []
@@ -171,9 +169,7 @@ def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
     ({"n_folds": 7}, "rows.jsonl: prompt audience: has 60 labelled rows, 7 folds need 70: label more"),
     ({"temperature": 2}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
 )
-def test_refusals_come_before_the_model_is_loaded(
-    change: dict[str, Any], words: str, data: Path, fashion: Path
-) -> None:
+def test_refusals_come_before_the_model(change: dict[str, Any], words: str, data: Path, fashion: Path) -> None:
     steps: list[str] = []
     path = changed(fashion, prompt="colour", **change) if "temperature" in change else fashion
     options = {key: value for key, value in change.items() if key != "temperature"}
@@ -283,8 +279,7 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
     data = labelled_rows("dev", N_STATED)
     out = tmp_path / "c.yaml"
     record, _ = stated(config, [*data, data[0]], out, target_error=0.1, fallback="ask")
-    assert StatementRecord.model_validate(record.to_dict()) == record
-    assert record.n_duplicates == 1
+    assert (StatementRecord.model_validate(record.to_dict()), record.n_duplicates) == (record, 1)
     colour = record.prompts["colour"]
     assert colour.error
     assert colour.answered is not None

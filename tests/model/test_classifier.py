@@ -117,8 +117,7 @@ def test_closing_is_idempotent_and_final(write_config: WriteConfig) -> None:
         classifier.classify_batch("red dress")
     with pytest.raises(ConfigError, match=r"made by Classifier\.from_config, not by Classifier\('mission'\)"):
         Classifier("mission")  # type: ignore[arg-type]
-    assert classifier.model == model
-    assert [prompt.name for prompt in classifier.prompts] == ["color", "item"]
+    assert (classifier.model, [prompt.name for prompt in classifier.prompts]) == (model, ["color", "item"])
 
 
 def test_a_queued_decode_changes_no_answer(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +186,7 @@ def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier)
         assert abs(sum(score["probability"] for score in answer["scores"]) - 1) < 1e-6
     data = make_model().read_bytes()
     assert tree["model"]["sha256"] == hashlib.sha256(data).hexdigest()
-    assert tree["model"]["size_bytes"] == len(data)
-    assert tree["model"]["path"] == str(make_model())
+    assert (tree["model"]["size_bytes"], tree["model"]["path"]) == (len(data), str(make_model()))
 
 
 @pytest.mark.parametrize("name", ["fashion-8", "fashion-8-joint"])

@@ -67,9 +67,7 @@ def test_near_llama_cpp_and_equal_in_every_decode(
         np.testing.assert_array_equal(found, rows[-1][: len(found)])
 
 
-def test_finer_activations_are_nearer(
-    make_model: MakeModel, open_context: OpenContext, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_finer_is_nearer(make_model: MakeModel, open_context: OpenContext, caplog: pytest.LogCaptureFixture) -> None:
     """Models that are open beside each other, each with its precision."""
     path = make_model(weight_type="Q4_1", n_embd=512, n_ff=768)
     if not layouts_of(path, "1", caplog)[1]:
@@ -86,9 +84,7 @@ def test_finer_activations_are_nearer(
 
 
 @pytest.mark.parametrize("weight_type", ["F32", "F16", "BF16"])
-def test_weights_that_are_floats_give_the_same_in_every_decode(
-    weight_type: str, make_model: MakeModel, open_context: OpenContext
-) -> None:
+def test_floats_are_equal_in_every_decode(weight_type: str, make_model: MakeModel, open_context: OpenContext) -> None:
     rows = rows_of_decodes(make_model(weight_type=weight_type, n_embd=512, n_ff=768), open_context)
     for found in rows:
         np.testing.assert_array_equal(found, rows[-1][: len(found)])

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,9 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from chat_templates import CHATS
-from commands import invoked
+from commands import PLAIN, invoked, write_plain_rows
 from conftest import MakeModel
 from documents import ROOT, Block, Command, blocks, commands, contains, matches
+from packaging.requirements import Requirement
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, OpenModels, load_config
 
@@ -228,3 +230,40 @@ def test_the_first_steps_lead_from_rows_to_labels(first_folder: Path) -> None:
             (shown,) = (block.text for block in blocks("yaml") if block.text.startswith(CONFIG))
             written = (first_folder / "tickets.yaml").read_text(encoding="utf-8")
             assert written.partition("model:\n")[2] == shown.partition("model:\n")[2]
+
+
+# An installation without extras: every command works, or says which extra it needs.
+
+
+MAIN = "import sys; sys.modules.update(dict.fromkeys({}.split())); from qcls_gguf.cli.command import main; main()"
+
+
+def _add_needed(name: str, known: set[str]) -> None:
+    """Add a distribution and all that it requires without extras."""
+    if name not in known:
+        known.add(name)
+        for requirement in map(Requirement, metadata.requires(name) or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                _add_needed(requirement.name.lower().replace("_", "-"), known)
+
+
+@pytest.fixture(scope="module")
+def not_there() -> str:
+    """The modules that no distribution brings which the package requires."""
+    needed: set[str] = set()
+    _add_needed("qcls-gguf", needed)
+    modules = metadata.packages_distributions().items()
+    return " ".join(
+        module for module, names in modules if not needed & {name.lower().replace("_", "-") for name in names}
+    )
+
+
+@pytest.mark.parametrize(("words", "code", "said"), PLAIN, ids=[words[:30] for words, _, _ in PLAIN])
+def test_every_command_without_extras(words: str, code: int, said: str, not_there: str, tmp_path: Path) -> None:
+    write_plain_rows(tmp_path)
+    assert {"pyarrow", "matplotlib", "starlette", "sklearn", "pandas"} <= {*not_there.split()}
+    command = [sys.executable, "-c", MAIN.format(repr(not_there)), *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

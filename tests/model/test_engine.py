@@ -85,9 +85,7 @@ def long_prefix(n: int, seed: int = 0) -> tuple[int, ...]:
     [long_prefix(150), (*long_prefix(150)[:70], 3, 4), (*long_prefix(150)[:64], 9), long_prefix(64)],
     ids=lambda prefixes: " ".join(str(len(prefix)) for prefix in prefixes),
 )
-def test_branches_behind_stored_prefixes(
-    prefixes: list[tuple[int, ...]], model: Model, open_context: OpenContext
-) -> None:
+def test_branches_behind_prefixes(prefixes: list[tuple[int, ...]], model: Model, open_context: OpenContext) -> None:
     engine = engine_of(model, open_context(model.native, **EXACT), prefixes)
     assert len(engine.cache) == len(set(prefixes))
     assert engine.cache.n_cells == len({prefix[:n] for prefix in prefixes for n in range(1, len(prefix) + 1)})
@@ -174,12 +172,10 @@ def test_which_instructions_name_a_configured_prompt(instructions: str, name: st
 
 
 def test_confidences() -> None:
-    assert Distribution([0.25] * 4).choice_confidence == 0
-    assert Distribution([1, 0, 0]).choice_confidence == 1
+    assert (Distribution([0.25] * 4).choice_confidence, Distribution([1, 0, 0]).choice_confidence) == (0, 1)
     assert Distribution([0.1, 0.7, 0.2]).choice_confidence == pytest.approx((0.7 - 1 / 3) / (1 - 1 / 3))
     assert Distribution([1]).choice_confidence == Distribution([1]).score_confidence == 1
-    assert Distribution([0, 1, 0]).score_confidence == 1
-    assert Distribution([0.5, 0, 0.5]).score_confidence == 0
+    assert (Distribution([0, 1, 0]).score_confidence, Distribution([0.5, 0, 0.5]).score_confidence) == (1, 0)
     assert Distribution([0.1, 0.8, 0.1]).score_confidence == pytest.approx(1 - 0.2 / (2 / 3))
     assert Distribution([0.1, 0.7, 0.2]).expected_level == pytest.approx(1.1)
 

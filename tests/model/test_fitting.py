@@ -91,9 +91,7 @@ def config(write_config: WriteConfig) -> Config:
     return load_config(write_config("qwen3", [COLOUR], n_gpu_layers="auto", try_model=False))
 
 
-def test_a_context_too_small_is_refused_before_weights_are_loaded(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_too_small_is_refused_before_loading(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     small = config.changed(runtime=config.runtime.changed(n_ctx=10))
     monkeypatch.setattr(placement, "_PLENTY", GIB)
     seen: list[float] = []
@@ -105,7 +103,7 @@ def test_a_context_too_small_is_refused_before_weights_are_loaded(
 
 
 @pytest.mark.parametrize(("free_mib", "wanted"), [(300, 24), (100, 2)])
-def test_kept_graphs_leave_memory_on_a_gpu(
+def test_graphs_leave_memory_on_a_gpu(
     free_mib: int, wanted: int, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is free does not change with the graphs here, so as few as possible are kept where it is too little."""
@@ -118,9 +116,7 @@ def test_kept_graphs_leave_memory_on_a_gpu(
         assert classifier.classify("red").labels
 
 
-def test_what_is_opened_is_what_was_measured(
-    write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_opens_was_measured(write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a job decides how many queries a decode has: as many as 2 GiB of states allow, at most 32."""
     for module in (model_open, engine_open):
         monkeypatch.setattr(module, "gpus", lambda: gpu_of(2048))

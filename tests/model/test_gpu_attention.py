@@ -35,9 +35,7 @@ def assert_alike(found: Float32Array, wanted: Float32Array) -> None:
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_random_decodes_and_evictions(
-    heads: tuple[int, int, int], make_model: MakeModel, open_context: OpenContext
-) -> None:
+def test_random_decodes(heads: tuple[int, int, int], make_model: MakeModel, open_context: OpenContext) -> None:
     path = make_model("qwen3", heads=heads, weight_type="Q8_0")
     both = [open_context(path, n_gpu_layers=-1, **BRANCHING), open_context(path, **BRANCHING, **ON_CPU)]
     assert both[0].why_no_visible_cells is None

@@ -77,9 +77,7 @@ def test_every_family_has_its_tail_here() -> None:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_all_scorings_are_those_of_stock_logits(
-    name: str, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_all_scorings_are_of_stock_logits(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     options, tail = STEPS[name]
     path = make_model(name, **options)
     largest = LARGEST["gelu" if name in GELU else ""]
@@ -128,9 +126,7 @@ def test_an_audit_answers_as_the_fast_scoring_does_and_adds_the_exact_ones(write
 
 
 @cases(("qwen3", "Q8_0"), ("qwen3", "Q4_K"), *((name, kind) for name in ("phi2", "grok") for kind in ("F32", "Q6_K")))
-def test_rows_of_the_whole_vocabulary(
-    name: str, head_type: str, make_model: MakeModel, open_context: OpenContext
-) -> None:
+def test_rows_of_all_tokens(name: str, head_type: str, make_model: MakeModel, open_context: OpenContext) -> None:
     """Hidden states, rows and steps give stock logits; the graph's label logits and log-sum-exp are stock's, too."""
     path = make_model(name, head_type=head_type)
     tokens, labels = range(40, 64), np.array([3, 70, 256, 551], np.int32)

@@ -130,9 +130,7 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
 
 
 @pytest.mark.parametrize(("n_batch", "n_decodes"), [("auto", 1), (128, 2), (64, 4)])
-def test_the_longest_query_is_planned_as_it_is_asked(
-    n_batch: int, n_decodes: int, open_classifier: OpenClassifier
-) -> None:
+def test_the_longest_query_is_planned_as_asked(n_batch: int, n_decodes: int, open_classifier: OpenClassifier) -> None:
     prompts = []
     for i in range(4):  # each with a text of its own after its first token, which is a special one
         template = PROMPTS[i % 2].template.replace("<|im_start|>", f"<|im_start|>{i}. ", 1)

@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from labelled_tables import CLOSE, CONFIG, QUERIES, check_like_classify, outputs, parquet, rows_of
+from commands import invoked, printed
+from labelled_tables import CLOSE, CONFIG, HELD_OUT, QUERIES, check_like_classify, outputs, parquet, rows_of
 
-from qcls_gguf import Classifier, ConfigError, PromptConfig, load_config
+from qcls_gguf import Classifier, ConfigError, PromptConfig, Result, load_config
+from qcls_gguf.config.schema import variant_of
 from qcls_gguf.data.rows import Reading
 from qcls_gguf.labelling import label_table
-from qcls_gguf.labelling.answers import Answer, AnswerColumns, KeptAnswers
+from qcls_gguf.labelling.answers import Answer, AnswerColumns, BatchLabeller, KeptAnswers
 from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.labelling.run import LabelSettings, label_files
@@ -54,22 +56,18 @@ def notes() -> list[str]:
     return []
 
 
-def test_parquet_keeps_types_and_order_and_gives_a_row_for_a_row(
-    run: Run, classifier: Classifier, tmp_path: Path
-) -> None:
+def test_parquet_keeps_types_order_and_rows(run: Run, classifier: Classifier, tmp_path: Path) -> None:
     queries = [*QUERIES, None, *ODD, *QUERIES[:5]]
     record = run(parquet(tmp_path / "in.parquet", queries, row_group_size=16), out=tmp_path / "out", shard_rows=10)
     names = outputs(tmp_path / "out")
     assert names == [f"in-{number:05}.parquet" for number in range(5)]  # 16 rows are 10 and 6
     found = pa.concat_tables([pq.read_table(tmp_path / "out" / name) for name in names])
-    assert found.schema.field("id").type == pa.int16()
-    assert found.schema.field("query").type == pa.large_string()
+    assert (found.schema.field("id").type, found.schema.field("query").type) == (pa.int16(), pa.large_string())
     assert found.column("query").to_pylist() == queries
     check_like_classify(classifier, found.to_pylist())
     assert (record.n_rows, record.n_null, record.n_bad, record.n_shards) == (len(queries), 3, 1, 5)
     errors = {row["id"]: row["error"] for row in found.to_pylist() if row["error"]}
-    assert errors[30] == "row 31: the query is null"
-    assert errors[31] == "row 32: the query is blank"
+    assert (errors[30], errors[31]) == ("row 31: the query is null", "row 32: the query is blank")
     assert "32 for each of runtime.max_query_tokens" in errors[33]
 
 
@@ -81,9 +79,7 @@ def test_one_by_one_probabilities_are_those_of_classify(run: Run, classifier: Cl
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "txt"])
-def test_text_formats_come_back_in_their_own_format(
-    ending: str, run: Run, classifier: Classifier, tmp_path: Path
-) -> None:
+def test_text_comes_back_in_its_own_format(ending: str, run: Run, classifier: Classifier, tmp_path: Path) -> None:
     path = tmp_path / f"in.{ending}"
     queries = [*QUERIES[:6], "", "nul\x00l", QUERIES[0]]
     if ending == "jsonl":
@@ -113,8 +109,7 @@ def test_text_formats_come_back_in_their_own_format(
     labelled = rows[: len(queries)]
     assert [row["query"] for row in labelled] == queries
     check_like_classify(classifier, labelled, digits=6)
-    assert record.n_rows == len(rows)
-    assert record.n_null == 1
+    assert (record.n_rows, record.n_null) == (len(rows), 1)
 
 
 def test_scores_are_a_struct_of_every_label(run: Run, classifier: Classifier, tmp_path: Path) -> None:
@@ -159,16 +154,14 @@ def test_a_second_run_does_what_is_missing_and_says_so(run: Run, notes: list[str
     more = parquet(tmp_path / "more.parquet", QUERIES[20:])
     assert run(path, more, out=out, shard_rows=5).n_shards_before == 4
     manifest = json.loads((out / "manifest.json").read_text())
-    assert len(manifest["inputs"]) == 2
-    assert manifest["settings"]["model_sha256"] == record.model.sha256
+    assert (len(manifest["inputs"]), manifest["settings"]["model_sha256"]) == (2, record.model.sha256)
 
 
 def test_one_file_is_joined_in_the_end_and_not_again(run: Run, tmp_path: Path) -> None:
     path, out = parquet(tmp_path / "in.parquet", QUERIES[:12]), tmp_path / "out.csv"
     record = run(path, out=out, shard_rows=5)
     rows = rows_of(out)
-    assert [row["query"] for row in rows] == QUERIES[:12]
-    assert record.n_bytes == out.stat().st_size
+    assert ([row["query"] for row in rows], record.n_bytes) == (QUERIES[:12], out.stat().st_size)
     assert sorted(tmp_path.iterdir()) == [path, out]
     with pytest.raises(ConfigError, match="is there already: name another output, or replace it with `overwrite`"):
         run(path, out=out, shard_rows=5)
@@ -334,11 +327,87 @@ def test_a_table_in_memory_is_labelled_chunk_by_chunk(classifier: Classifier) ->
     assert isinstance(streamed, pa.RecordBatchReader)
     assert streamed.read_all().column("p_audience").to_pylist() == found.column("audience").to_pylist()
     empty = label_table(pa.table({"query": pa.array([], pa.string())}), classifier)
-    assert empty.num_rows == 0
-    assert empty.column_names == found.column_names
+    assert (empty.num_rows, empty.column_names) == (0, found.column_names)
     with pytest.raises(ConfigError, match="has a column 'category' already"):
         label_table(found.drop_columns(["error"]), classifier)
     with pytest.raises(ConfigError, match="column 'query' is given twice: name each column"):
         label_table(pa.table([["x"], ["y"]], names=["query", "query"]), classifier)
     with pytest.raises(ConfigError, match="is int64, not text"):
         label_table(pa.table({"query": [1]}), classifier)
+
+
+# `qcls-gguf label` as a command, and its batches of queries in few shapes.
+
+
+def test_the_command_prints_a_summary_and_writes_a_page(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
+    line = ["label", path, "--out", tmp_path / "out", "--config", CONFIG, "--threads", 1]
+    said = printed(*line, "--format", "json", "--html", tmp_path / "look.html")
+    record = LabellingRecord.model_validate_json(said)
+    assert record.speed.batch == 8
+    assert '<th class="text">label</th>' in (tmp_path / "look.html").read_text()
+    done = invoked(*line)
+    assert "1 of 1 shard done already" in done.stderr
+    assert "12 labelled" in done.stdout
+
+
+def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.csv", tmp_path / "out"
+    path.write_text("query\nred dress\nblue jeans\nred dress\nwool coat\n")
+    line = ["label", path, "--out", out, "--config", CONFIG, "--threads", 1, "--batch", 2, "--quiet"]
+    line += ["--format", "json"]
+    chosen = ["--limit", 3, "--prefix", "m_", "--scores", "--output-format", "jsonl"]
+    chosen += ["--part", "1/2", "--shard-rows", 3]
+
+    def label(*more: object) -> LabellingRecord:
+        return LabellingRecord.model_validate_json(printed(*line, *more))
+
+    record = label(*chosen)
+    assert (record.n_rows, record.speed.batch, record.speed.n_computed) == (3, 2, 2)
+    rows = rows_of(out / "in-00000.jsonl")
+    assert [row["m_category"] for row in rows] == ["dress", "jeans", "dress"]
+    assert ({len(row["m_category_scores"]) for row in rows}, label("--overwrite").n_rows) == ({10}, 4)
+
+
+SIZE = 4
+LONG = [" ".join(["wool coat"] * n) for n in (30, 60, 100)]
+"""of which several do not fit one decode"""
+
+
+@pytest.fixture(scope="module")
+def batching() -> Iterator[Classifier]:
+    with Classifier.from_config(variant_of(load_config(CONFIG), max_batch=SIZE)) as opened:
+        yield opened
+
+
+def label(batching: Classifier, queries: list[str]) -> tuple[list[Result], int, float]:
+    """The results in the order of the queries, the number of decodes, and which part of these found its graph."""
+    before = batching.engine.context.counters().n_graphs_reused
+    made = list(BatchLabeller(batching, SIZE).label(queries))
+    found = {place: result for batch in made for place, result in batch if isinstance(result, Result)}
+    n_reused = batching.engine.context.counters().n_graphs_reused - before
+    return [found[place] for place in range(len(queries))], len(made), n_reused / len(made)
+
+
+def test_few_shapes_come_and_nothing_else_changes(batching: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, n_plain, reused_plain = label(batching, HELD_OUT[:60])
+    monkeypatch.setattr("qcls_gguf.labelling.answers.pays_to_pad", lambda handle: True)
+    filled, n_filled, reused = label(batching, HELD_OUT[:60])
+    assert n_plain == n_filled
+    assert reused > 0.6 > 0.4 > reused_plain
+    for query, one, other in zip(HELD_OUT[:60], plain, filled, strict=True):
+        assert other.counts.n_tokens_new % 8 == 0
+        for ours, filled_up in zip(one.results, other.results, strict=True):
+            assert ours.label == filled_up.label, query
+            assert abs(ours.probability - filled_up.probability) < CLOSE
+
+
+def test_queries_too_long_for_one_decode_go_by_halves(batching: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qcls_gguf.labelling.answers.pays_to_pad", lambda handle: True)
+    queries = [f"{text} {n}" for n in range(3) for text in LONG]
+    answers, n_decodes, _ = label(batching, queries)
+    assert n_decodes > len(queries) / SIZE
+    for query, answer in zip(queries, answers, strict=True):
+        assert answer.labels == batching.classify(query).labels
+        assert answer.counts.n_queries in (4, 2, 1)
+        assert answer.counts.n_tokens_new <= batching.engine.capacity.n_tokens

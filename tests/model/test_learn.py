@@ -72,8 +72,7 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data
     assert not shade["kept"]
     assert "90 labelled rows for 3 labels: 100 to 300 are usual" in shade["reason"]
     assert f"written: {out}; left out: shade" in said
-    assert record["depths"] == [2, 3, 4, 5]
-    assert list(color["curve"]) == ["18", "36", "72"]
+    assert (record["depths"], list(color["curve"])) == ([2, 3, 4, 5], ["18", "36", "72"])
     assert color["curve"]["72"] == color["learnt"]["accuracy"]
     for each in (color, shade):
         n_wrong = round((1 - each["learnt"]["accuracy"]) * N)
@@ -107,9 +106,7 @@ def test_a_file_is_written_whole_and_not_over_another(config: Path, data: Path, 
     code, record, _ = run(
         "--data", data, "--config", config, "--out", out, "--force", "--prompt", "color", "--depth", 3
     )
-    assert code == 0
-    assert list(record["prompts"]) == ["color"]
-    assert record["depths"] == [3, 5]
+    assert (code, list(record["prompts"]), record["depths"]) == (0, ["color"], [3, 5])
     assert out.read_bytes().startswith(b"PK")
 
 
@@ -163,7 +160,7 @@ def test_contradictions_are_counted(config: Path, tmp_path: Path) -> None:
     assert record["n_contradictions"] == 1
 
 
-def test_more_rows_than_memory_should_hold_are_left_out(
+def test_rows_beyond_memory_are_left_out(
     config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("--data", data, "--config", config, "--out", tmp_path / "heads.npz")
@@ -201,14 +198,11 @@ def test_an_interrupted_work_goes_on(config: Path, data: Path, tmp_path: Path, m
     n_read[:] = [0, 0, 0]
     code, _, said = run(*arguments, "--force")
     assert code == 0, said
-    assert sum(n_read) == 2 * N - 32
-    assert out.read_bytes() == whole
+    assert (sum(n_read), out.read_bytes()) == (2 * N - 32, whole)
     assert not Path(f"{out}.part").exists()
 
 
-def test_states_that_are_not_finite_are_refused(
-    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
-) -> None:
+def test_states_not_finite_are_refused(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
     """The embedding of `~` is not a number."""
     damaged = with_nan_embedding(make_model(), "~", tmp_path / "nan.gguf")
     rows = [{"query": f"dress {'~' if index == 20 else index}", "color": LABELS[index % 3]} for index in range(30)]

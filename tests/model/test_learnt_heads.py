@@ -93,9 +93,7 @@ def opened(make_model: MakeModel, tmp_path: Path, write_config: WriteConfig) -> 
     (["shape", "color", "item"], ["shape", "color", "item"], (1, 2), 3),
     (["color"], ["color"], (), 1),
 )
-def test_answers_are_the_mirrors(
-    names: list[str], headed: list[str], depths: tuple[int, ...], end: int, opened: Opened
-) -> None:
+def test_mirror_answers(names: list[str], headed: list[str], depths: tuple[int, ...], end: int, opened: Opened) -> None:
     with Classifier.from_config(opened.config(names, headed)) as classifier, Oracle(opened.path, **EXACT) as oracle:
         assert (classifier.engine.layout.depths, classifier.engine.layout.last_layer) == (depths, end)
         opened.check(oracle, classifier, headed)
@@ -113,7 +111,7 @@ def test_hybrids(name: str, make_model: MakeModel, tmp_path: Path, write_config:
 
 
 @pytest.mark.parametrize("name", ["qwen3", "lfm2", "falcon-h1", "gemma3"])
-def test_layers_that_nothing_can_ask_for_are_not_loaded(
+def test_layers_nobody_asks_are_left(
     name: str, make_model: MakeModel, tmp_path: Path, write_config: WriteConfig
 ) -> None:
     """Answers are those of the whole model, also where the layers above and the head are damaged; the cache shrinks."""

@@ -84,9 +84,7 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
         "are described, and the text does not say so: write {labels_described} in place of {labels}",
     ),
 )
-def test_a_likely_mistake_is_told_with_its_place_and_remedy(
-    prompt: dict[str, Any], kind: str, what: str, model: Model
-) -> None:
+def test_a_likely_mistake_has_a_place_and_remedy(prompt: dict[str, Any], kind: str, what: str, model: Model) -> None:
     (mistake,) = (each for each in found(model, prompt) if each.kind == kind)
     assert mistake.place == f"prompts.color.{PLACES.get(kind, 'prompt_template')}"
     assert mistake.what.startswith(what)
@@ -126,9 +124,7 @@ def test_what_a_warning_of_spaces_advises_is_accepted(vocab: str, end: str, pref
     ({"user": "{query}"}, "]~b]"),
     ({"user": "{query}"}, "[e~["),
 )
-def test_marks_of_the_chat_template_that_are_no_tokens_are_named(
-    change: dict[str, str], mark: str, model: Model
-) -> None:
+def test_marks_of_chats_that_are_no_tokens_are_named(change: dict[str, str], mark: str, model: Model) -> None:
     top = {"model": {"chat_template": CHATML.replace("<|im_end|>", mark)}}
     (mistake,) = (mistake for mistake in found(model, change, top) if mistake.kind == "control_token")
     assert mark in mistake.what
@@ -244,9 +240,7 @@ def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("pooling", "purpose"), [(3, "embeddings"), (4, "ranking texts")])
-def test_a_model_made_for_another_purpose_is_told(
-    pooling: int, purpose: str, make_model: MakeModel, tmp_path: Path
-) -> None:
+def test_a_model_of_another_purpose_is_told(pooling: int, purpose: str, make_model: MakeModel, tmp_path: Path) -> None:
     file = take_apart(make_model())
     file.keys.append((b"qwen3.pooling_type", 4, pooling))
     path = tmp_path / "other.gguf"

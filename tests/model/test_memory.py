@@ -153,8 +153,7 @@ def test_each_gpu_has_the_layers_that_it_is_told(share: tuple[int, int], make_mo
 @pytest.mark.parametrize("share", [(4, 9), (9, 4)])
 def test_states_are_where_their_layers_are(share: tuple[int, int], make_model: MakeModel) -> None:
     total, on_gpus = caches(make_model("qwen35", n_layer=12), share)
-    assert sum(on_gpus) == total
-    assert (on_gpus[0] < on_gpus[1]) == (share[0] < share[1])
+    assert (sum(on_gpus), on_gpus[0] < on_gpus[1]) == (total, share[0] < share[1])
 
 
 def caches(path: Path, share: tuple[int, int]) -> tuple[int, list[int]]:

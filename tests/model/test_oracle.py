@@ -76,9 +76,7 @@ STYLES = {"separate": ["separate"], "joint": ["joint"], "mixed": ["query first",
 @pytest.mark.parametrize("runtime", ["exact", "default"])
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("model", MODELS)
-def test_random_prompts(
-    model: str, style: str, runtime: str, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_prompts(model: str, style: str, runtime: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     rng = np.random.default_rng([list(MODELS).index(model), list(STYLES).index(style)])
     path = make_model(**MODELS[model], seed=int(rng.integers(1000)))
     options = EXACT if runtime == "exact" else {}

@@ -163,7 +163,7 @@ def without_effect(path: Path, first: int, copy: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in UNSHOWN])
-def test_states_are_what_higher_layers_get(
+def test_states_are_what_layers_get(
     name: str, tmp_path: Path, make_model: MakeModel, open_context: OpenContext
 ) -> None:
     """Beside the whole graph and where it ends; some tokens flagged, and none.

@@ -128,9 +128,7 @@ def test_a_model_that_was_opened_otherwise_is_refused(path: Path, write_config: 
         Classifier.from_config(write_config(path, [PROMPT]), model=model)
 
 
-def test_a_control_token_that_is_a_part_of_a_character(
-    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
-) -> None:
+def test_a_control_token_within_a_character(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
     data = make_model().read_bytes()
     spelt = "红".encode()[1:] + b"|im_start|"
     assert len(spelt) == len(IM_START)
@@ -148,9 +146,7 @@ WORDS = ("robe été", "Ångström", "한국어", "tiếng Việt", "パーカ�
 
 
 @pytest.mark.parametrize("form", ["NFD", "NFKD"])
-def test_a_query_is_read_alike_however_its_accents_are_stored(
-    form: Literal["NFD", "NFKD"], path: Path, write_config: WriteConfig
-) -> None:
+def test_accents_may_be_stored_in_any_way(form: Literal["NFD", "NFKD"], path: Path, write_config: WriteConfig) -> None:
     with Classifier.from_config(write_config(path, [PROMPT])) as classifier:
         for word in WORDS:
             other = unicodedata.normalize(form, word)
@@ -205,8 +201,7 @@ def test_a_model_that_wants_a_beginning_gets_it_where_the_template_writes_none(m
     with opened(make_model("llama", chat_template=CHATML, add_bos=True), CHAT) as classifier:
         (found,) = tokens(classifier, "red")
         bos = classifier.engine.model.facts.token_bos
-        assert found[0] == bos
-        assert found.count(bos) == 1
+        assert (found[0], found.count(bos)) == (bos, 1)
 
 
 def as_chat(prompt: PromptConfig) -> PromptConfig:
@@ -231,8 +226,7 @@ def test_chatml_and_system_and_user_are_the_same_prompts(name: str) -> None:
         Classifier.from_config(config) as one,
         Classifier.from_config(config.changed(prompts=chats, model=model)) as other,
     ):
-        assert other.compiled == one.compiled
-        assert other.prompts == one.prompts
+        assert (other.compiled, other.prompts) == (one.compiled, one.prompts)
         assert [*map(prompt_hash, other.config.prompts)] == [*map(prompt_hash, one.config.prompts)]
         query = "red summer dress for girls"
         for result, same in zip(one.classify(query).results, other.classify(query).results, strict=True):

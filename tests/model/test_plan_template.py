@@ -74,19 +74,16 @@ def test_prompts_with_texts_of_their_own_before_the_query(open_classifier: OpenC
     assert [both(classifier, query)[1] for query in ("red", "red dress", "jeans")] == [True] * 3
 
 
-def test_texts_that_share_a_prefix_and_differ_behind_the_query_have_no_template(
-    open_classifier: OpenClassifier,
-) -> None:
+def test_texts_that_differ_behind_the_query_have_no_template(open_classifier: OpenClassifier) -> None:
     """Whether they share what follows depends on the query's own tokens."""
     prompts = [spec("a", "of {query} the colour is"), spec("b", "of {query} the name is")]
     classifier = open_classifier("qwen3", prompts)
     first, second = classifier.prompts
-    assert first.prefix == second.prefix
-    assert both(classifier, "red dress") == (True, False)
+    assert (first.prefix, both(classifier, "red dress")) == (second.prefix, (True, False))
     assert [answer.fast_path for answer in classifier.classify("red dress").results] == [True, True]
 
 
-def test_templates_of_long_texts_take_no_more_memory_than_is_allowed(
+def test_templates_take_no_more_memory_than_is_allowed(
     open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 1 << 19
@@ -109,9 +106,7 @@ def test_templates_of_long_texts_take_no_more_memory_than_is_allowed(
 QUESTION = PromptConfig(name="q", prompt_template="of {query} the colour is", labels=("yes", "no", "not known"))
 
 
-def test_what_several_queries_share_no_token_of_is_put_together(
-    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_that_share_no_token(open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the tree that their tokens give; where they share tokens, or fill more than a decode, it is left to that."""
     prompts = [spec("a", "of {query} the colour is"), spec("b", "a thing: {query}<|im_start|>colour"),
                spec("c", "a thing: {query}<|im_start|>hue")]  # fmt: skip

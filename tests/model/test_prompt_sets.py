@@ -219,9 +219,7 @@ def test_equal_prompts_have_equal_digests(make_model: MakeModel) -> None:
             compile_prompts([question(1)], model, audit=True),
             compile_prompts([question(1, temperature=2.0)], model),
         ]
-        assert one == same
-        assert hash(one) == hash(same)
-        assert len({one, *others}) == 1 + len(others)
+        assert (one, hash(one), len({one, *others})) == (same, hash(same), 1 + len(others))
 
 
 def test_a_file_is_opened_once_however_it_is_named(write_config: WriteConfig) -> None:
@@ -238,9 +236,7 @@ def test_a_file_is_opened_once_however_it_is_named(write_config: WriteConfig) ->
         assert len(models) == 2
 
 
-def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
-    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_prefix_is_stored_in_pieces(open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = open_classifier("qwen3", CONFIGURED, n_ctx=2048, n_batch=512)
     engine, hold, decode = classifier.engine, classifier.engine.hold, classifier.engine.decode
     lengths: list[int] = []

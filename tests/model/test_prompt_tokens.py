@@ -112,9 +112,7 @@ def check_request(tokens: Tokens, prompt: Prompt, query: str) -> bool:
     query=st.sampled_from((*ORDINARY, *ADVERSARIAL)) | st.text(max_size=20),
     codes=st.booleans(),
 )
-def test_the_parts_are_the_tokens_of_the_whole_prompt_for_any_query(
-    tokens: Tokens, template: str, query: str, codes: bool
-) -> None:
+def test_the_parts_are_the_whole_prompt_for_any_query(tokens: Tokens, template: str, query: str, codes: bool) -> None:
     assume(not SPECIAL.search(query))
     prompt = tokens.compile(template, codes=codes)
     assert [*prompt.opening, *tokens.fragment(prompt, query), *prompt.closing] == tokens.whole(template, query)
@@ -150,15 +148,12 @@ def test_ordinary_queries_take_the_fast_path(tokens: Tokens, template: str) -> N
     ("what wo{query}", "ol", b" wool"),
     ("a lab{query}\nlabel:", "el", b" label"),
 )
-def test_a_query_that_merges_with_the_cached_text_takes_the_slow_path(
-    template: str, query: str, merged: bytes, tokens: Tokens
-) -> None:
+def test_a_query_that_merges_takes_the_slow_path(template: str, query: str, merged: bytes, tokens: Tokens) -> None:
     prompt = tokens.compile(template)
     assert check_request(tokens, prompt, "red dress")
     assert not check_request(tokens, prompt, query)
     n_cached, new = prompt.new_tokens(tokens.fragment(prompt, query))
-    assert n_cached == len(prompt.prefix) - 1
-    assert tokens.words(new)[0] == merged
+    assert (n_cached, tokens.words(new)[0]) == (len(prompt.prefix) - 1, merged)
     assert [*prompt.prefix[:n_cached], *new] == tokens.whole(template, query)
 
 
@@ -229,9 +224,7 @@ def test_long_lists_of_labels_are_tokenised_a_few_times_whatever_their_number(to
     ("{query}\na lab", "el", " lab"),
     ("{query}\nsea sea", "son", " sea"),
 )
-def test_a_label_that_merges_with_the_prompts_last_token_is_refused(
-    template: str, label: str, last: str, tokens: Tokens
-) -> None:
+def test_a_label_that_merges_with_the_prompt_is_refused(template: str, label: str, last: str, tokens: Tokens) -> None:
     message = f"category.*label '{label}' with its prefix '' merges with the prompt's last token '{last}'"
     with pytest.raises(ConfigError, match=message):
         tokens.compile(template, [label, "x"], label_prefix="")
@@ -248,9 +241,7 @@ def test_labels_that_depend_on_the_query_are_refused(make_model: MakeModel) -> N
 
 @pytest.mark.parametrize("template", ["{query}", "查询{query}", "<|im_start|>{query}"])
 @pytest.mark.parametrize("labels", [("dress", "tee"), ("色", "裙")])
-def test_a_label_that_merges_with_the_end_of_a_query_is_refused(
-    bpe: Tokens, template: str, labels: tuple[str, ...]
-) -> None:
+def test_a_label_that_merges_with_a_querys_end_is_refused(bpe: Tokens, template: str, labels: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"category.*merges with"):
         bpe.compile(template, labels, label_prefix="")
 

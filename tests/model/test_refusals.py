@@ -87,9 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("line", "code", "words"), REFUSED)
-def test_commands_refuse_and_say_why(
-    line: str, code: int, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_say_why(line: str, code: int, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     done = invoked(*shlex.split(line))
     assert done.exit_code == code

@@ -54,9 +54,7 @@ def test_every_shape_is_built_once(context: NativeContext) -> None:
     assert counters.shapes_bytes > 0
 
 
-def test_graphs_that_take_much_memory_are_fewer(
-    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_graphs_are_fewer(open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = PromptSpec(name="color", template="query: {query}\nlabel:", labels=("red", "blue"))
     queries = [" ".join(["red"] * n) for n in (1, 2, 3, 4, 5, 1, 2)]
     usual = open_classifier("qwen3", [spec])
@@ -192,9 +190,7 @@ def test_no_more_sequences_than_the_limit(model: NativeModel, open_context: Open
     ([(1, 3, [1, 3]), (2, 4, [1])], "divereged|inconsistent"),
     ids=["overlap", "gap", "decreasing", "unequal", "one empty"],
 )
-def test_what_is_no_tree_is_refused(
-    tokens: Tokens, message: str, model: NativeModel, open_context: OpenContext
-) -> None:
+def test_no_tree_is_refused(tokens: Tokens, message: str, model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model, flash_attn=False)
     decode(context, [(5, 0, [1]), (6, 1, [1]), (7, 2, [1]), (8, 0, [2]), (9, 1, [2])])
     with pytest.raises(DecodeError, match=message):

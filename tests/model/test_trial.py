@@ -70,9 +70,7 @@ def test_a_damaged_memory_is_none(model_file: Path, cache: Path) -> None:
         assert tried(model_file)
 
 
-def test_another_model_needs_none_of_the_package(
-    model_file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_model_needs_no_package(model_file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "EMBEDDED_MODEL", "deleted.gguf")
     with pytest.raises(ModelError, match=r"embedded model .*deleted\.gguf is missing"):
         embedded_model()
@@ -87,9 +85,7 @@ def test_it_can_be_left_out(model_file: Path, cache: Path, write_config: WriteCo
         assert "try model" in classifier.startup_ms
 
 
-def test_a_file_that_ends_the_process_is_an_error(
-    deadly: Path, write_config: WriteConfig, run_python: RunPython
-) -> None:
+def test_a_file_that_kills_is_an_error(deadly: Path, write_config: WriteConfig, run_python: RunPython) -> None:
     for _ in range(2):  # it is not remembered as one that works
         with pytest.raises(ModelError, match=r"deadly\.gguf: llama\.cpp ends the process on it \(signal "):
             Classifier.from_config(write_config(deadly, [PROMPT]))
@@ -181,9 +177,7 @@ def test_a_bad_token_harms_no_other_query(
         assert classifier.classify("red dress").results == wanted
 
 
-def test_what_comes_of_the_model_at_the_start_has_its_exit_code(
-    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
-) -> None:
+def test_faults_of_models_have_exit_codes(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
     path = filled(make_model(), tmp_path / "nan.gguf", "output_norm.weight", math.nan)
     last = refused("run", "--query", "x", "--config", write_config(path, PROMPTS), code=3).splitlines()[-1]
     assert last.startswith(f"qcls-gguf: {path}: ")
@@ -227,7 +221,7 @@ def test_a_split_model_answers_as_the_whole_one(
     assert split.engine.model.file.tensors.keys() == whole.engine.model.file.tensors.keys()
 
 
-def test_layers_of_every_part_are_checked_for_batch_invariance(
+def test_layers_of_every_part_are_checked(
     make_model: MakeModel, open_classifier: OpenClassifier, tmp_path: Path
 ) -> None:
     shape = {"n_embd": 256, "n_ff": 512}

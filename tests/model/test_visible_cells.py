@@ -109,9 +109,7 @@ def test_a_context_that_is_asked_for_something_else(
     assert_falls_back(model, open_context, why, **options)
 
 
-def test_a_variable_switches_it_off(
-    model: NativeModel, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_switched_off(model: NativeModel, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QCLS_VISIBLE_CELLS", "0")
     assert_falls_back(model, open_context, ANOTHER, **PLAIN)
     monkeypatch.setenv("QCLS_VISIBLE_CELLS", "1")
@@ -135,7 +133,7 @@ def test_a_row_does_not_depend_on_other_cells_or_threads(
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
-def test_random_decodes_and_evictions(name: str, open_context: OpenContext) -> None:
+def test_random_decodes(name: str, open_context: OpenContext) -> None:
     """Alike in a context with llama.cpp's own attention."""
     both = [open_context(name, visible_cells=v, kv_type="f32", **BRANCHING, **PLAIN) for v in (True, False)]
     for found, wanted in random_decodes(np.random.default_rng(4), both, 40, 24):

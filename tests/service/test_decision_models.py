@@ -224,7 +224,7 @@ def config(path: Path) -> Config:
     ({"decision.type": "lev"}, None, "without its template `systemone`"),
     ({"decision.type": "lev", "decision.temperature.choice": 0.0}, STATE_FIRST, "choice is 0.0"),
 )
-def test_a_file_that_cannot_be_asked_is_refused(
+def test_an_unusable_file_is_refused(
     keys: dict[str, Any], template: str | None, what: str, make_model: MakeModel
 ) -> None:
     templates = [

@@ -208,9 +208,7 @@ def schema(of: object) -> dict[str, Any]:
     ({"tools": [{"function": {"name": "f"}}] * 2, "tool_choice": "required"}, 400, "2 of the tools"),
     ({"tools": [{"function": {"name": "f"}}], "tool_choice": {"type": "function"}}, 422, "tool_choice"),
 )
-def test_what_would_have_to_be_written_is_refused(
-    body: dict[str, Any], status: int, message: str, scoring: Server
-) -> None:
+def test_what_has_to_be_written_is_refused(body: dict[str, Any], status: int, message: str, scoring: Server) -> None:
     answer = scoring.http.post("/v1/chat/completions", json={"model": "any", "messages": MESSAGES} | body)
     assert answer.status_code == status, answer.text
     if status != 200:

@@ -75,8 +75,7 @@ def test_a_full_service_refuses_and_says_when_to_come_again() -> None:
         connection.sendall(raw(json.dumps({"queries": ["red dress"] * 200}).encode()))
         until(lambda: server.metric("qcls_admitted_requests") == 1)
         response = server.classify(query="red dress")
-        assert response.status_code == 503
-        assert response.json()["error"]["code"] == "requests"
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "requests")
         assert int(response.headers["retry-after-ms"]) > 0
         assert int(response.headers["retry-after"]) >= 1
         assert server.metric('qcls_refused_total{reason="requests"}') == 1

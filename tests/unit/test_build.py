@@ -86,8 +86,7 @@ def test_the_tree_is_made_anew_for_another_patch_alone(project: Project) -> None
     assert project.fetch(QCLS_LLAMA_CPP_SDIST="/nowhere").returncode == 0
     assert (project.tree / "mark").exists()
     project.write_patch(PATCH.replace("three", "four"))
-    assert project.fetch().returncode == 0
-    assert (project.tree / "src" / "a.txt").read_text() == "one\nfour\n"
+    assert (project.fetch().returncode, (project.tree / "src" / "a.txt").read_text()) == (0, "one\nfour\n")
 
 
 def test_two_builds_make_the_tree_one_after_the_other(project: Project) -> None:
@@ -101,8 +100,7 @@ def test_two_builds_make_the_tree_one_after_the_other(project: Project) -> None:
         assert "waiting for another build" in waiting.stdout.readline()
         assert not project.tree.exists()
     assert "unpacking" in waiting.communicate()[0]
-    assert waiting.returncode == 0
-    assert (project.tree / "src" / "a.txt").read_text() == "one\nthree\n"
+    assert (waiting.returncode, (project.tree / "src" / "a.txt").read_text()) == (0, "one\nthree\n")
 
 
 def test_patch_that_does_not_apply_is_named_and_leaves_no_tree(project: Project) -> None:

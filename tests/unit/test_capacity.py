@@ -194,11 +194,9 @@ def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
         }
 
     untied = tensors(token_embd__weight=1000, blk__0__a=1, blk__1__a=2, output_norm__weight=10, output__weight=20)
-    assert weights_of(untied, 2) == (1, 2, 30)
-    assert weights_of(untied, 1, head=False) == (1, 30)
+    assert (weights_of(untied, 2), weights_of(untied, 1, head=False)) == ((1, 2, 30), (1, 30))
     tied = tensors(token_embd__weight=1000, per_layer_token_embd__weight=5000, blk__0__a=1, output_norm__weight=10)
-    assert weights_of(tied, 1) == (1, 1010)
-    assert weights_of(tied, 1, head=False) == (1, 10)
+    assert (weights_of(tied, 1), weights_of(tied, 1, head=False)) == ((1, 1010), (1, 10))
 
 
 def test_the_context_is_measured_where_layers_depend_on_it() -> None:
@@ -241,9 +239,7 @@ def test_questions_get_room_beside_the_prompts() -> None:
 
 
 @cases(({}, 0, 24), ({}, GIB, 16), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8))
-def test_a_decision_model_answers_eight_questions_in_one_decode(
-    settings: dict[str, Any], state_bytes: int, n_leaf_seqs: int
-) -> None:
+def test_a_decision_model_answers_eight_at_once(settings: dict[str, Any], state_bytes: int, n_leaf_seqs: int) -> None:
     prompts = set_of([prompt_of(n_head=20)], [0])
     found = limits(RuntimeConfig(**settings), prompts, 0, None, state_bytes, decides=True)
     assert (found.n_leaf_seqs, found.n_batch, found.n_outputs_max) == (n_leaf_seqs, 2048, 2048)

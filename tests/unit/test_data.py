@@ -42,9 +42,7 @@ def texts(folder: Path, data: bytes) -> list[tuple[str, int | None]]:
     (b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n", [("one", 1), ("\ufefftwo", 2)]),
     ("a\u2028b\x0bc\x00d\n".encode(), [("a\u2028b\x0bc\x00d", 1)]),
 )
-def test_lines_without_their_breaks_and_no_blank_ones(
-    data: bytes, found: list[tuple[str, int]], tmp_path: Path
-) -> None:
+def test_lines_without_breaks_and_no_blank_ones(data: bytes, found: list[tuple[str, int]], tmp_path: Path) -> None:
     assert texts(tmp_path, data) == found
 
 
@@ -155,8 +153,7 @@ def test_bad_rows_have_a_place_and_a_reason(line: bytes, reason: str, tmp_path: 
     header = [] if is_json else [b"query,user"]
     found = labelled(tmp_path, b"\n".join([*header, good, line, good]), "rows.jsonl" if is_json else "rows.csv")
     n = len(header)
-    assert [row.line for row in found.rows] == [n + 1, n + 3]
-    assert [row.line for row in found.bad] == [n + 2]
+    assert ([row.line for row in found.rows], [row.line for row in found.bad]) == ([n + 1, n + 3], [n + 2])
     assert reason in found.bad[0].reason
 
 
@@ -170,7 +167,7 @@ def test_files_that_cannot_be_used(name: str, text: str, words: str, tmp_path: P
 
 @pytest.mark.parametrize("ignored", [("sku", "seen at"), ("all",)])
 @pytest.mark.parametrize(("delimiter", "encoding"), [(",", "utf-8"), (";", "utf-16"), ("\t", "utf-8-sig")])
-def test_other_columns_stand_beside_queries_and_labels(
+def test_other_columns_stand_beside_them(
     tmp_path: Path, delimiter: str, encoding: str, ignored: tuple[str, ...]
 ) -> None:
     path = tmp_path / "rows.csv"

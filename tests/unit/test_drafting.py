@@ -125,9 +125,7 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
     (["a|b", "b| c"], ["a", "b", "c"]),
 )
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_bar_divides_labels_that_stand_elsewhere(
-    cells: list[str], labels: list[str], ending: str, tmp_path: Path
-) -> None:
+def test_a_bar_divides_labels_given_elsewhere(cells: list[str], labels: list[str], ending: str, tmp_path: Path) -> None:
     table = pa.table({"query": [f"text {n}" for n in range(12)], "topic": [cells[n % 2] for n in range(12)]})
     path = tmp_path / f"rows.{ending}"
     pq.write_table(table, path) if ending == "parquet" else table.to_pandas().to_csv(path, index=False)
@@ -221,8 +219,7 @@ def test_a_model_below_the_configuration_is_named_from_there(tmp_path: Path) -> 
 def test_labels_that_say_nothing_get_their_sentence(label: str, sentence: str, tmp_path: Path) -> None:
     (prompt,) = loaded(draft_text(draft(f"topic=dress2,{label},jeans2"), tmp_path), tmp_path).prompts
     text = prompt.system or ""
-    assert (f" Use '{label}' {sentence}." in text) == bool(sentence)
-    assert text.count("Use '") == bool(sentence)
+    assert (f" Use '{label}' {sentence}." in text, text.count("Use '")) == (bool(sentence), bool(sentence))
     assert prompt.prior == "none"
 
 

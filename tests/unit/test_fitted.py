@@ -56,8 +56,7 @@ def test_a_prompts_settings_go_before_the_common_ones() -> None:
     assert (first.prior, first.min_confidence, first.fallback, first.temperature) == ("none", 0.25, "ask", 2.0)
     assert first.content_free_queries == ("x", "")
     assert (second.prior, second.min_confidence, second.temperature) == ("content_free", 1.0, None)
-    assert second.content_free_queries == ("",)
-    assert parse(top + PROMPT).calibration == FOLDER / "c.yaml"
+    assert (second.content_free_queries, parse(top + PROMPT).calibration) == (("",), FOLDER / "c.yaml")
 
 
 @cases(
@@ -97,8 +96,7 @@ def test_what_is_written_is_read(config: Config) -> None:
     fit = entry(config.prompts[0], bias=bias)
     found = written(config, {"category": fit})
     assert found is not None
-    assert found.prompts == {"category": fit}
-    assert fit.biases(config.prompts[0].labels) == [0.5, -0.75, 0.25]
+    assert (found.prompts, fit.biases(config.prompts[0].labels)) == ({"category": fit}, [0.5, -0.75, 0.25])
     check_model(config, SHA256, found)
     with pytest.raises(ConfigError, match=r"c\.yaml .* sha256 abababababab…, this one is cdcd.*calibrate"):
         check_model(config, "cd" * 32, found)

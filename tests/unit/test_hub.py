@@ -111,8 +111,7 @@ def fetcher(hub: HubServer, tmp_path: Path) -> Iterator[Fetcher]:
 def test_downloads_once_then_answers_from_the_cache(hub: HubServer, fetcher: Fetcher) -> None:
     fetcher.env["TQDM_POSITION"] = "-1"  # shows the library's progress bar although stderr is no terminal
     path = fetcher.path("user/Tiny-GGUF:Q4_K_M")
-    assert path.name == "Tiny-Q4_K_M.gguf"
-    assert path.read_bytes() == Q4
+    assert (path.name, path.read_bytes()) == ("Tiny-Q4_K_M.gguf", Q4)
     assert path.is_relative_to(fetcher.home)
     assert hub.downloads() == ["Tiny-Q4_K_M.gguf"]
     assert "Tiny-Q4_K_M.gguf" in fetcher.close(), "no progress was shown"
@@ -140,8 +139,7 @@ def test_a_revision_is_part_of_a_name(hub: HubServer, fetcher: Fetcher) -> None:
     repo.replace({"Tiny-Q4_K_M.gguf": b"newer", "Tiny-Q8_0.gguf": b"a", "other-Q8_0.gguf": b"b"})
     repo.tags["v2"] = repo.commit
     for name in ("user/Tiny-GGUF@v1", "user/Tiny-GGUF@refs/pr/1:Tiny-Q4_K_M.gguf", "user/Tiny-GGUF@v1:Q4_K_M"):
-        assert fetcher.path(name).read_bytes() == Q4
-        assert fetcher.path(name, offline=True).read_bytes() == Q4
+        assert (fetcher.path(name).read_bytes(), fetcher.path(name, offline=True).read_bytes()) == (Q4, Q4)
     assert fetcher.path("user/Tiny-GGUF@v1").parent.name == repo.tags["v1"]
     missing = fetcher.error("ModelError", "user/Tiny-GGUF@v2", offline=True)
     assert missing.startswith("user/Tiny-GGUF@v2 is not in the local cache: run once online")
@@ -153,8 +151,7 @@ def test_a_revision_is_part_of_a_name(hub: HubServer, fetcher: Fetcher) -> None:
 
 def test_split_model_brings_all_parts(hub: HubServer, fetcher: Fetcher) -> None:
     path = fetcher.path("user/Tiny-GGUF:bf16")
-    assert path.name == "Tiny-BF16-00001-of-00002.gguf"
-    assert path.read_bytes() == b"first"
+    assert (path.name, path.read_bytes()) == ("Tiny-BF16-00001-of-00002.gguf", b"first")
     assert path.with_name("Tiny-BF16-00002-of-00002.gguf").read_bytes() == b"second"
     assert fetcher.path("user/Tiny-GGUF:BF16", offline=True) == path
     path.with_name("Tiny-BF16-00002-of-00002.gguf").unlink()

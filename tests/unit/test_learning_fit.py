@@ -1,16 +1,26 @@
 """Heads against slow mirrors, and the choices between them."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta, binom
 from sklearn.linear_model import LogisticRegression
 
+from qcls_gguf import PromptConfig
+from qcls_gguf.config.fitted import Calibration, PromptCalibration
 from qcls_gguf.learning.fit import Candidate, cheapest, held_out
+from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjustments_of, log_prior
 from qcls_gguf.score.rows import head_scores, unit_states
-from qcls_gguf.statistics import log_softmax
+from qcls_gguf.statistics import FloatArray, binomial_cdf, log_softmax, upper_bound
 from qcls_gguf.statistics import logistic as regressions
+from qcls_gguf.statistics.fitting import Verdict, cross_validate, error_thresholds, fit, rows_needed
+from qcls_gguf.statistics.fitting import losses as log_losses
 from qcls_gguf.statistics.logistic import N_FOLDS, PENALTIES, cross_fit, folds, logistic, word_statistics
 
 N_EMBD = 24
@@ -90,8 +100,7 @@ def test_the_cheapest_of_equally_good_candidates_is_chosen() -> None:
     states, label, _ = made(150)
     noise, fold = made(150, signal=0, seed=1)[0], folds(label, names(150))
     losses = [candidate(these).fit(np.eye(3)[label], fold)[0].losses for these in (noise, states, states)]
-    assert cheapest(losses) == 1
-    assert cheapest(losses[::-1]) == 0
+    assert (cheapest(losses), cheapest(losses[::-1])) == (1, 0)
 
 
 def test_rows_are_held_out() -> None:
@@ -142,3 +151,237 @@ def test_large_states_keep_their_direction() -> None:
     """Also where a sum of squares is more than float32 has."""
     states = np.random.default_rng(0).normal(size=(2, N_EMBD)).astype(np.float32)
     np.testing.assert_allclose(unit_states(states * np.float32(1e25)), unit_states(states), rtol=1e-6)
+
+
+# What is fitted to labelled rows: temperatures, priors and stated errors.
+
+
+BoolArray = npt.NDArray[np.bool_]
+BIAS = np.array([0.8, -0.5, 0.2, -0.5])
+
+
+def drawn(n: int, temperature: float, bias: FloatArray, *, seed: int = 0) -> tuple[FloatArray, BoolArray]:
+    """Scores of n rows, and one accepted label each, drawn from softmax(score / temperature + bias)."""
+    random = np.random.default_rng(seed)
+    score = random.normal(0, 3, (n, len(bias)))
+    p = np.exp(log_softmax(score / temperature + bias))
+    label = (p.cumsum(axis=1) > random.random((n, 1))).argmax(axis=1)
+    accepted = np.zeros((n, len(bias)), np.bool_)
+    accepted[np.arange(n), label] = True
+    return score, accepted
+
+
+@pytest.mark.parametrize("temperature", [0.4, 2.5])
+def test_a_known_temperature_is_found(temperature: float) -> None:
+    score, accepted = drawn(6000, temperature, np.zeros(4))
+    found = fit(score, accepted)
+    assert found == pytest.approx(temperature, rel=0.08)
+
+
+def test_a_fit_is_the_minimum_of_its_definition() -> None:
+    """No temperature has a lower penalised loss, on some rows of two labels."""
+    score, accepted = drawn(120, 1.5, BIAS)
+    accepted[::3, 0] = True
+
+    def objective(log_temperature: float) -> float:
+        scaled = score / np.exp(log_temperature)
+        log_p = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
+        losses = [-np.log(np.exp(row)[right].sum()) for row, right in zip(log_p, accepted, strict=True)]
+        return float(np.mean(losses) + log_temperature**2 / (2 * len(score)))
+
+    found = float(np.log(fit(score, accepted)))
+    losses = [objective(found + change) for change in (-0.02, 0, 0.02, *np.linspace(-2, 2, 21))]
+    assert min(losses) == losses[1] < losses[0] - 1e-6
+    assert losses[1] < losses[2] - 1e-6
+
+
+def test_the_temperature_has_bounds() -> None:
+    """And a few scores that are all right are not sharpened without end."""
+    score = np.eye(3)[np.arange(60) % 3] * 100
+    assert 0.5 < fit(score, score > 0) <= 1
+    assert fit(score, score == 0) == pytest.approx(20)
+
+
+def test_a_fit_that_helps_is_accepted() -> None:
+    score, accepted = drawn(400, 2.0, BIAS)
+    verdict = cross_validate(score, accepted)
+    assert verdict.accepted
+    assert verdict.log_loss_before - verdict.log_loss_after > verdict.standard_error > 0
+    assert verdict.ece_after < verdict.ece_before
+
+
+def test_a_fit_to_scores_that_are_right_already_is_refused() -> None:
+    """Of ten samples of calibrated rows none but a few improve by a standard error by chance."""
+    accepted = []
+    for seed in range(10):
+        score, labels = drawn(200, 1.0, np.zeros(4), seed=seed)
+        accepted.append(cross_validate(score, labels).accepted)
+    assert sum(accepted) <= 2
+
+
+def test_a_fit_has_to_help_by_more_than_a_standard_error() -> None:
+    assert [Verdict(2.0, 1.0, 0.8, error, 0.1, 0.1).accepted for error in (0.1, 0.3)] == [True, False]
+
+
+def test_the_held_out_loss_is_that_of_fits_to_the_other_folds() -> None:
+    score, accepted = drawn(100, 2.0, np.zeros(4))
+    verdict = cross_validate(score, accepted, n_folds=4, seed=3)
+    losses = np.empty(100)
+    for fold in np.array_split(np.random.default_rng(3).permutation(100), 4):
+        others = np.setdiff1d(np.arange(100), fold)
+        temperature = fit(score[others], accepted[others])
+        losses[fold] = log_losses(log_softmax(score[fold] / temperature), accepted[fold])
+    before = log_losses(log_softmax(score), accepted)
+    assert verdict.log_loss_after == pytest.approx(losses.mean())
+    assert verdict.log_loss_before == pytest.approx(before.mean())
+    assert verdict.standard_error == pytest.approx((before - losses).std(ddof=1) / 10)
+    assert verdict.temperature == fit(score, accepted)
+
+
+number = st.floats(-30, 30)
+
+
+def logs(*p: float) -> FloatArray:
+    return np.asarray(np.log(p), np.float64)
+
+
+def calibrated(score: FloatArray, **adjustment: Any) -> list[float]:
+    """The probabilities of one prompt and one query."""
+    probability = np.zeros((1, len(score)))
+    Adjustments([Adjustment(**adjustment)], [0, len(score)]).apply(score[None], probability)
+    return [float(p) for p in probability[0]]
+
+
+def test_prior_by_hand() -> None:
+    """The mean of (0.9, 0.1) and (0.7, 0.3) is (0.8, 0.2), less which 0.8 : 0.2 is even and 0.5 : 0.5 is 1 : 4."""
+    prior = log_prior(np.stack([logs(0.9, 0.1), logs(0.7, 0.3)]))
+    assert np.exp(prior).tolist() == pytest.approx([0.8, 0.2])
+    assert calibrated(logs(0.8, 0.2), prior=prior) == pytest.approx([0.5, 0.5])
+    assert calibrated(logs(0.5, 0.5), prior=prior) == pytest.approx([0.2, 0.8])
+    # logits and joint log-probabilities are made probabilities before their mean is taken
+    assert np.exp(log_prior(np.array([[math.log(9) + 40, 40.0], [-7.0, -7.0]]))).tolist() == pytest.approx([0.7, 0.3])
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> tuple[list[Adjustment], list[int], npt.NDArray[np.float32]]:
+    """Adjustments of several prompts, not all neutral, where their labels lie, and scores of several queries."""
+    sizes = draw(st.lists(st.integers(2, 5), min_size=1, max_size=4))
+    found = []
+    for n in sizes:
+        numbers = st.lists(number, min_size=n, max_size=n).map(np.array)
+        found.append(
+            Adjustment(
+                temperature=draw(st.sampled_from([1.0, 0.3, 4.0])),
+                prior=draw(st.none() | numbers),
+                bias=draw(st.none() | numbers),
+            )
+        )
+    if all(adjustment.is_neutral for adjustment in found):
+        found[0] = Adjustment(temperature=2.0)
+    first = [0, *np.cumsum(sizes).tolist()]
+    n_queries = draw(st.integers(1, 3))
+    flat = draw(st.lists(number, min_size=n_queries * first[-1], max_size=n_queries * first[-1]))
+    return found, first, np.array(flat, np.float32).reshape(n_queries, -1)
+
+
+@given(prompts())
+def test_all_prompts_are_by_the_formula(case: tuple[list[Adjustment], list[int], npt.NDArray[np.float32]]) -> None:
+    """And the probabilities of a prompt without an adjustment stay the same bits."""
+    found, first, score = case
+    raw = np.random.default_rng(0).random(score.shape, np.float32)
+    probability = raw.copy()
+    Adjustments(found, first).apply(score, probability)
+    for adjustment, low, high in zip(found, first[:-1], first[1:], strict=True):
+        here = probability[:, low:high]
+        if adjustment.is_neutral:
+            assert here.tobytes() == raw[:, low:high].tobytes()
+            continue
+        for row, given_scores in zip(here, score[:, low:high].astype(np.float64), strict=True):
+            own = given_scores - (0 if adjustment.prior is None else adjustment.prior)
+            power = np.exp(own / adjustment.temperature + (0 if adjustment.bias is None else adjustment.bias))
+            np.testing.assert_allclose(row, power / power.sum(), rtol=0, atol=1e-4)
+            assert row.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_temperature_of_ones_own_stands_beside_fitted_biases() -> None:
+    prompt = PromptConfig(name="a", prompt_template="{query}", labels=("x", "y"), temperature=2.0)
+    fits = {"a": PromptCalibration(prompt_hash="", scoring="tree", bias={"x": 0.5, "y": -0.5})}
+    calibration = Calibration(model_sha256="", prompts=fits)
+    (found,) = adjustments_of([prompt], calibration, lambda query: {})
+    assert found.temperature == 2
+    assert found.bias is not None
+    assert found.bias.tolist() == [0.5, -0.5]
+
+
+N_REDRAWS = 1000
+TARGET = 0.05
+RANDOM = np.random.default_rng
+POPULATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "calibrated": lambda c: 1 - c,
+    "overconfident": lambda c: np.minimum(0.02 + 2 * (1 - c), 1),
+    "just too many errors": lambda c: np.full(len(c), 0.0505),
+    "errors among the surest": lambda c: np.where(c > 0.9, 0.12, np.where(c > 0.6, 0.01, 0.2)),
+    "up and down": lambda c: 0.06 + 0.05 * np.sin(20 * c),
+    "always wrong": lambda c: np.ones(len(c)),
+}
+"""The error of an answer by its probability."""
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "p"), [(10, 0, 0.05), (100, 3, 0.05), (1000, 60, 0.05), (10, 9, 0.9), (5, 5, 0.5), (4, 1, 0.5)]
+)
+def test_the_distributions_are_scipys(n: int, k: int, p: float) -> None:
+    assert binomial_cdf(k, n, p) == pytest.approx(binom.cdf(k, n, p), rel=1e-9)
+    expected = 1.0 if k == n else beta.ppf(0.95, k + 1, n - k)
+    assert upper_bound(k, n, 0.95) == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_the_error_stays_below_its_target_in_as_many_redraws_as_stated(name: str, ties: bool) -> None:
+    """2,000 queries, so that the error above a threshold is known; a claim may be wrong in 5 % of the redraws."""
+    random = RANDOM(7)
+    c = np.sort(1 - random.beta(0.6, 3, 2000))[::-1]
+    c = np.round(c, 1) if ties else c
+    error = POPULATIONS[name](c)
+    errors_above = np.cumsum(error) / np.arange(1, len(c) + 1)
+    n_wrong = n_stated = 0
+    for _ in range(N_REDRAWS):
+        rows = random.integers(0, len(c), 400)
+        wrong = random.random(400) < error[rows]
+        accepted = [step for step in error_thresholds(c[rows], wrong, TARGET, 0.95) if step.accepted]
+        if accepted:
+            n_answered = int((c >= accepted[-1].threshold).sum())
+            n_stated += 1
+            n_wrong += errors_above[n_answered - 1] > TARGET
+    assert n_wrong <= 0.05 * N_REDRAWS + 3 * np.sqrt(N_REDRAWS * 0.05 * 0.95)
+    assert name != "calibrated" or n_stated > 0.3 * N_REDRAWS
+
+
+def test_a_threshold_answers_the_rows_that_it_is_stated_of() -> None:
+    sureness, wrong = np.repeat([0.9, 0.8, 0.7], 200), np.repeat([False, False, True], 200)
+    steps = error_thresholds(sureness, wrong, TARGET, 0.95)
+    best = [step for step in steps if step.accepted][-1]
+    assert (best.n_answered, best.n_wrong) == (400, 0)
+    assert 0.7 < best.threshold <= 0.8
+    assert not steps[-1].accepted
+    assert steps[-1].threshold == 0
+
+
+def test_too_few_rows_are_told_how_many_would_do() -> None:
+    """And with so many a threshold is found; errors that are too frequent need no number."""
+    few = error_thresholds(np.linspace(0, 1, 40), np.zeros(40, bool), TARGET, 0.95)
+    assert few == []
+    needed = rows_needed(40, few, TARGET, 0.95)
+    assert needed is not None
+    assert error_thresholds(np.linspace(0, 1, needed), np.zeros(needed, bool), TARGET, 0.95)[0].accepted
+    assert not error_thresholds(np.linspace(0, 1, needed - 1), np.zeros(needed - 1, bool), TARGET, 0.95)
+
+    rows = np.arange(300)
+    steps = error_thresholds(1 - rows / 300, rows % 25 == 0, TARGET, 0.95)  # 4 %
+    assert not any(step.accepted for step in steps)
+    more = rows_needed(300, steps, TARGET, 0.95)
+    assert more is not None
+    many = np.arange(2 * more)
+    assert any(step.accepted for step in error_thresholds(1 - many / more / 2, many % 25 == 0, TARGET, 0.95))
+    assert rows_needed(300, error_thresholds(1 - rows / 300, rows % 3 == 0, TARGET, 0.95), TARGET, 0.95) is None

@@ -61,8 +61,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_name_leads_to_its_manifest(text: str, path: str, shown: str, store: Path) -> None:
     assert (manifest_of(text), shown_name(path)) == (path, shown)
     blob = add_model(store, b"weights", path, PARAMS)
-    assert find_ollama_model(text) == blob
-    assert list(installed()) == [(shown, blob)]
+    assert (find_ollama_model(text), list(installed())) == (blob, [(shown, blob)])
 
 
 @pytest.mark.parametrize("text", ["", ":", "a:", "a:b:c", "a//b", "../x", "a/../b", "a/b/c/d", ".hidden", "a b", "a\0"])
@@ -87,7 +86,7 @@ def test_a_missing_model_lists_what_there_is(store: Path) -> None:
     ([], {"digest": "sha256:../../etc"}, "is no manifest of a model"),
     *(([text], {}, "is no manifest of a model") for text in ("", "[", '{"layers": [1]}', "[" * 100_000, "\xff")),
 )
-def test_a_model_that_is_not_one_whole_file_is_refused(
+def test_what_is_no_whole_file_is_refused(
     others: list[str], changes: dict[str, Any], message: str, store: Path
 ) -> None:
     """others: further layers, or what the manifest holds instead."""

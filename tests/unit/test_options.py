@@ -79,9 +79,7 @@ def test_names_in_backquotes_become_options_of_the_command(monkeypatch: pytest.M
         assert terminal.with_options(text) == text
 
 
-def test_of_llama_cpps_words_only_those_about_special_tokens_are_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_llama_cpps_words_few_are_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A file whose end of text is no token of it answers otherwise."""
     log, llama = logging.getLogger("qcls_gguf"), logging.getLogger("qcls_gguf.llama")
     for logger, name in ((log, "handlers"), (log, "level"), (llama, "filters"), (llama, "level")):

@@ -51,9 +51,7 @@ def spares(sizes: Sequence[float], gpu_layers: Sequence[int], rooms: Sequence[fl
     free=st.lists(st.integers(0, 6000).map(lambda n: n * MIB), min_size=2, max_size=3),
     compute=st.integers(0, 400).map(lambda n: n * MIB),
 )
-def test_no_share_exceeds_its_room_and_no_division_holds_more(
-    layers: list[int], head: int, cache: int, free: list[int], compute: int
-) -> None:
+def test_no_share_exceeds_its_room(layers: list[int], head: int, cache: int, free: list[int], compute: int) -> None:
     sizes = [*(each + cache for each in layers), head]
     context = ContextMemory(cache_bytes=cache * len(layers), compute_bytes=compute)
     weights = (*layers, head)

@@ -91,8 +91,7 @@ def test_sequences_are_the_paths_to_leaves_and_equal_paths_are_one_node(forest: 
         first = forest.n_cached[root]
         assert plan.pos[walked].tolist() == list(range(first, first + len(walked)))
         found.append((root, tuple(plan.token[walked].tolist())))
-    assert len(found) == len(set(found))
-    assert set(found) == forest.leaves()
+    assert (len(found), set(found)) == (len(set(found)), forest.leaves())
     paths = path_of(plan)
     assert [tree.is_leaf(end) for end in ends] == [path[:2] in forest.leaves() for path in forest.paths]
     assert len(tree) == plan.n_tokens == len(forest.nodes())
@@ -143,8 +142,7 @@ def decode_of(forest: Forest) -> DecodeInput:
 def test_what_is_added_stands_behind_one_leaf_and_is_not_read(forest: Forest) -> None:
     before, ample = decode_of(forest), 1 << 20
     plan, n = padded(before, most_tokens=ample, n_positions=ample), before.n_tokens
-    assert plan.n_tokens == rung(n)
-    assert plan[5:] == before[5:]
+    assert (plan.n_tokens, plan[5:]) == (rung(n), before[5:])
     for name in ("token", "pos", "output"):
         np.testing.assert_array_equal(getattr(plan, name)[:n], getattr(before, name))
     np.testing.assert_array_equal(plan.seq_offset[: n + 1], before.seq_offset)
@@ -200,9 +198,7 @@ def add(cache: PrefixCache, prefix: Tokens) -> Prefix:
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(tokens, st.booleans()), max_size=40), tokens, st.lists(tokens, max_size=6))
-def test_it_counts_and_matches_as_sets_of_beginnings_do(
-    steps: list[tuple[Tokens, bool]], asked: Tokens, wanted: list[Tokens]
-) -> None:
+def test_it_is_a_set_of_beginnings(steps: list[tuple[Tokens, bool]], asked: Tokens, wanted: list[Tokens]) -> None:
     """Each step puts a prefix in, or takes out the one that was put in first."""
     cache = PrefixCache(HOLDERS)
     cached: list[Tokens] = []
@@ -217,8 +213,7 @@ def test_it_counts_and_matches_as_sets_of_beginnings_do(
         assert cache.n_cells == len(beginnings(cached))
         assert sorted(each.tokens for each in cache.prefixes) == sorted(cached)
         holders = [each.holder for each in cache.prefixes]
-        assert len(set(holders)) == len(holders)
-        assert cache.n_free_holders == len(HOLDERS) - len(cached)
+        assert (len(set(holders)), cache.n_free_holders) == (len(holders), len(HOLDERS) - len(cached))
     match, n = cache.match(asked)
     assert n == max((k for k in range(len(asked) + 1) if asked[:k] in beginnings(cached)), default=0)
     if match is None:

@@ -56,8 +56,7 @@ def test_labels_may_be_described() -> None:
     labels = {"dress": "in one piece", "none": None}
     text = "{labels} | {labels_described} | {all_labels} | {all_labels_described} {query}"
     (prompt,) = parsed({"name": "a", "labels": labels, "describe": "d"}, prompt_template=text).prompts
-    assert prompt.labels == ("dress", "none")
-    assert prompt.label_descriptions == ("in one piece", None)
+    assert (prompt.labels, prompt.label_descriptions) == (("dress", "none"), ("in one piece", None))
     assert prompt.expanded_template == (
         "dress, none | - dress: in one piece\n- none | a (d): [dress, none] | "
         "a (d):\n- dress: in one piece\n- none {query}"
@@ -181,8 +180,7 @@ def test_a_trie_reads_the_forks_of_its_labels_and_feeds_what_leads_to_them(token
         assert whole == ((*path, END) if begins_another else path)
     trie, forked = trie_of(tokens), forks(ended)
     nodes = node_paths(trie)
-    assert {nodes[node] for node in trie.read} == forked
-    assert trie.read == tuple(sorted(set(trie.read)))
+    assert ({nodes[node] for node in trie.read}, trie.read) == (forked, tuple(sorted(set(trie.read))))
     assert sorted(nodes) == sorted({(), *(path[:n] for path in forked for n in range(len(path) + 1))})
     ends = [path for path in nodes[1:] if not children(nodes, path)]
     assert trie.n_leaves == max(1, len(ends))

@@ -94,8 +94,7 @@ def test_callers_who_wait_go_together_in_their_order_and_are_not_split(asked: As
 
 def test_a_job_joins_where_it_is_let(asked: Asked) -> None:
     answers_of(asked, [["b"], ["c"], ["own"], ["own"], ["f"]])
-    assert asked.turns == [["b", "c"], ["own"], ["own"], ["f"]]
-    assert asked.n_behind[:2] == [4, 3]
+    assert (asked.turns, asked.n_behind[:2]) == ([["b", "c"], ["own"], ["own"], ["f"]], [4, 3])
 
 
 def test_too_many_callers_are_refused() -> None:
@@ -150,8 +149,7 @@ def test_actions_run_between_turns_in_their_order(asked: Asked) -> None:
         until(lambda: asked.n_waiting == 2)
         after = asked.later("b")
     action.join()
-    assert (before.result(10), after.result(10)) == (["A"], ["B"])
-    assert done == [[["a"]]]
+    assert ((before.result(10), after.result(10)), done) == ((["A"], ["B"]), [[["a"]]])
     with pytest.raises(ZeroDivisionError):
         asked.executor.run(lambda: 1 / 0)
 

@@ -59,9 +59,7 @@ def asked_about(item: Any) -> dict[str, Any]:
         "questions.choice.criteria.message: Input should be a valid string, got 3; questions.choice.criteria.m",
     ),
 )
-def test_a_mistake_is_told_with_its_place_the_value_and_what_belongs_there(
-    model: type[M], value: Any, param: str, message: str
-) -> None:
+def test_a_mistake_has_its_place_its_value_and_a_remedy(model: type[M], value: Any, param: str, message: str) -> None:
     with pytest.raises(RefusedError) as raised:
         parse(model, value)
     refused = raised.value

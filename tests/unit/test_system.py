@@ -32,9 +32,7 @@ def test_a_process_that_sees_no_gpu_is_told_of_none(visible: str, monkeypatch: p
 
 
 @pytest.mark.parametrize(("visible", "found"), [("2,0", 2), ("GPU-7,GPU-8", "GPU-7")])
-def test_the_first_visible_gpu_is_asked_and_old_drivers_leave_gaps(
-    visible: str, found: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_visible_gpu_is_asked(visible: str, found: object, monkeypatch: pytest.MonkeyPatch) -> None:
     class NVMLError(Exception):
         """What the package raises."""
 
@@ -76,7 +74,7 @@ def test_the_first_visible_gpu_is_asked_and_old_drivers_leave_gaps(
     ("90a", 100, None),
     ("120f", 121, (120, False)),
 )
-def test_a_gpu_runs_the_newest_code_that_is_not_newer(
+def test_a_gpu_runs_code_that_is_not_newer(
     architectures: str, capability: int, wanted: tuple[int, bool] | None
 ) -> None:
     assert running_code(architectures.split(), capability) == wanted
@@ -139,8 +137,7 @@ def test_automatic_threads_leave_a_core_where_there_is_another(
 ) -> None:
     unknown_to_the_system = set(range(900_000, 900_000 + n_cores))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: unknown_to_the_system, raising=False)
-    assert physical_cores() == n_cores
-    assert threads(RuntimeConfig(), root=tmp_path).n == n_threads
+    assert (physical_cores(), threads(RuntimeConfig(), root=tmp_path).n) == (n_cores, n_threads)
     assert threads(RuntimeConfig(n_threads=7), root=tmp_path).n == 7
     told = str(threads(RuntimeConfig(n_threads=n_cores + 1), root=tmp_path))
     assert f"as configured, more than {n_cores} core" in told
@@ -198,9 +195,7 @@ def v1(folder: str, quota: str, *, at: str = "") -> dict[str, str]:
     ("4:cpu,cpuacct:/docker/1\n", v1("cpu", "-1", at="docker__1__") | v1("cpu", "300000"), 3.0),
     ("4:cpuset:/docker/1\n", v1("cpuset", "50000"), None),
 )
-def test_a_quota_is_read_as_the_kernel_writes_it(
-    groups: str, files: dict[str, str], quota: float | None, tmp_path: Path
-) -> None:
+def test_a_quota_is_the_kernels(groups: str, files: dict[str, str], quota: float | None, tmp_path: Path) -> None:
     assert cpu_quota(make_groups(tmp_path, groups, **files)) == quota
 
 
