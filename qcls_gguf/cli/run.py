@@ -35,7 +35,7 @@ def run(
     top: Annotated[int | None, Option("--top", metavar="N", min=0,
         help="Labels of a prompt that are shown; 0: all. Default: 3 in the table, all in JSON.")] = None,
     audit: Annotated[bool, Option("--audit",
-        help="Add joint, mean and label mass, and whether joint picks another label.")] = False,
+        help="Add every label's joint score and the label mass, and whether joint picks another label.")] = False,
     quiet: o.Quiet = False, verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None,
     hf_repo: o.Repository = None, offline: o.Offline = False, n_gpu_layers: o.GpuLayers = None,
     n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None, long_queries: o.LongQueries = None,

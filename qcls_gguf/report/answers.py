@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..config.scoring import JOINT, MEAN
+from ..config.scoring import JOINT
 from ..config.words import JsonObject, counted, printable
 from ..data.rows import Row
 from ..score.result import PromptResult, Result
@@ -127,13 +127,10 @@ def _other_labels(answer: PromptResult, n_top: int) -> Iterator[Text]:
     if others:
         yield Text(("abstained: " if answer.abstained else "") + _GAP.join(others), "dim")
     if audit := answer.audit:
-        picks = {JOINT: audit.joint_label, MEAN: audit.mean_label}
-        agreeing = [name for name, label in picks.items() if label == answer.most_probable]
-        judged = [f"{name} picks {printable(label)}" for name, label in picks.items() if name not in agreeing]
-        if agreeing:
-            judged.append(f"{' and '.join(agreeing)} {'agrees' if judged else 'agree'}")
-        mass = f"audit: label mass {percent(audit.label_mass)}"
-        yield Text(", ".join([mass, *judged]), "yellow" if audit.changes else "dim")
+        by_joint = answer.scores[audit.joint.index(max(audit.joint))].label
+        agrees = by_joint == answer.most_probable
+        judged = f"{JOINT} {'agrees' if agrees else f'picks {printable(by_joint)}'}"
+        yield Text(f"audit: label mass {percent(audit.label_mass)}, {judged}", "dim" if agrees else "yellow")
 
 
 def bar(fraction: float) -> str:

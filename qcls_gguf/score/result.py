@@ -30,16 +30,8 @@ class Audit:
 
     joint: tuple[float, ...]
     """log p(label | prompt), including the end-of-label token if a label has one"""
-    mean: tuple[float, ...]
-    """joint per token"""
     label_mass: float
     """the probability that the model gives to all labels together"""
-    joint_label: str
-    """the winner of joint"""
-    mean_label: str
-    """the winner of mean"""
-    changes: bool
-    """whether joint picks another label than the scoring finds most probable"""
 
 
 class PromptResult(NamedTuple):

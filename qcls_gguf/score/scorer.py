@@ -269,7 +269,7 @@ class AnswerMaker:
             by_prompt = list(map(probability.__getitem__, self._slices))
             top = list(map(max, by_prompt))
             label = list(map(getitem, self._labels, map(list.index, by_prompt, top)))
-            audits = self._audits(scores.exact, query, label) if scores.exact else self._none
+            audits = self._audits(scores.exact, query) if scores.exact else self._none
             abstained = [False] * n
             for prompt, fallback, min_confidence in self._fallbacks:
                 if top[prompt] < min_confidence:
@@ -281,28 +281,14 @@ class AnswerMaker:
             answers.append(tuple(map(PromptResult._make, zip(*fields, strict=True))))
         return answers
 
-    def _audits(self, exact: ExactScores, query: int, winners: Sequence[str]) -> list[Audit | None]:
-        """An audit for the prompts whose label trie is exact, None for the others.
-
-        winners: the label of every prompt that its scoring finds most probable.
-        """
-        audits: list[Audit | None] = []
-        of_query = (scores[query].tolist() for scores in exact)
-        all_joint, all_mean, label_mass = of_query
-        columns = zip(self._is_exact, self._slices, label_mass, self._labels, winners, strict=True)
-        for is_exact, span, mass, labels, winner in columns:
-            joint, mean = tuple(all_joint[span]), tuple(all_mean[span])
-            joint_label, mean_label = (labels[scores.index(max(scores))] for scores in (joint, mean))
-            audit = Audit(
-                joint=joint,
-                mean=mean,
-                label_mass=mass,
-                joint_label=joint_label,
-                mean_label=mean_label,
-                changes=joint_label != winner,
-            )
-            audits.append(audit if is_exact else None)
-        return audits
+    def _audits(self, exact: ExactScores, query: int) -> list[Audit | None]:
+        """An audit for the prompts whose label trie is exact, None for the others."""
+        joint, columns = exact.joint[query].tolist(), zip(self._is_exact, self._slices, strict=True)
+        masses = exact.label_mass[query].tolist()
+        return [
+            Audit(joint=tuple(joint[span]), label_mass=mass) if is_exact else None
+            for (is_exact, span), mass in zip(columns, masses, strict=True)
+        ]
 
 
 def _quiet() -> Context:

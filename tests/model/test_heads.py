@@ -99,9 +99,8 @@ def test_all_scorings_are_of_stock_logits(name: str, make_model: MakeModel, open
                     continue
                 assert answer.audit is not None
                 paths = oracle.joint(prompt, query)
-                joint, mean = [sum(path) for path in paths], [sum(path) / len(path) for path in paths]
+                joint = [sum(path) for path in paths]
                 np.testing.assert_allclose(answer.audit.joint, joint, rtol=0, atol=largest)
-                np.testing.assert_allclose(answer.audit.mean, mean, rtol=0, atol=largest)
                 assert answer.audit.label_mass == pytest.approx(sum(map(math.exp, joint)), abs=largest)
 
 
@@ -119,9 +118,7 @@ def test_an_audit_answers_as_the_fast_scoring_does_and_adds_the_exact_ones(write
                 assert after.label == before.label
                 scores = [[score.score for score in answer.scores] for answer in (before, after)]
                 np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=LARGEST[""])
-                by_joint = dict(zip(after.audit.joint, before.scores, strict=True))
-                assert after.audit.joint_label == by_joint[max(by_joint)].label
-                assert after.audit.changes == (after.audit.joint_label != after.label)
+                assert len(after.audit.joint) == len(before.scores)
                 assert 0 < after.audit.label_mass <= 1
 
 
