@@ -156,7 +156,6 @@ def test_a_reader_that_has_left_is_no_traceback(arguments: list[str]) -> None:
 
 FACTOR = float(os.environ.get("QCLS_HOSTILE_FACTOR", "1"))
 N_KILLS = 10
-pytestmark = pytest.mark.hostile
 
 
 def halves(out: Path) -> list[str]:
@@ -195,6 +194,7 @@ def check_rows(row: Row, path: Path, out: Path, n_asked: int) -> None:
     row.kinds["labels that differ where two are equally probable"] = n_other
 
 
+@pytest.mark.hostile
 def test_killed_at_random_ten_times(row: Row, tmp_path: Path) -> None:
     row.name, row.n = "label, killed", N_KILLS
     rng = random.Random(row.seed)
@@ -219,6 +219,7 @@ def test_killed_at_random_ten_times(row: Row, tmp_path: Path) -> None:
     assert row.kinds["killed"] >= N_KILLS / 2
 
 
+@pytest.mark.hostile
 def test_a_full_disk_loses_nothing(row: Row, tmp_path: Path) -> None:
     row.name, row.n = "label, full disk", 1
     disk = tmp_path / "disk"
@@ -255,6 +256,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("target", ["/dev/full", "link to /dev/full"])
 def test_a_device_is_written_to_as_it_is(target: str, tmp_path: Path) -> None:
     path = Path(target)
@@ -267,6 +269,7 @@ def test_a_device_is_written_to_as_it_is(target: str, tmp_path: Path) -> None:
     assert not Path("/dev/null").is_file()
 
 
+@pytest.mark.hostile
 def test_a_file_keeps_its_rights_and_a_link_its_target(tmp_path: Path) -> None:
     report, link = tmp_path / "report.json", tmp_path / "latest.json"
     report.write_text(_OLD)
@@ -283,6 +286,7 @@ class OneNumber(Record):
     n: int = 1
 
 
+@pytest.mark.hostile
 def test_what_was_measured_is_printed_and_then_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +305,7 @@ def test_what_was_measured_is_printed_and_then_written(
         assert path.read_text() == "report"
 
 
+@pytest.mark.hostile
 def test_a_folder_that_takes_no_new_file_is_refused_before_the_work(tmp_path: Path) -> None:
     folder = Path("/proc/self")  # where a process can write to files and make none, even one with all rights
     with pytest.raises(ConfigError, match=r"--out .*: cannot be written"):
@@ -313,6 +318,7 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_BYTES, _MOST_BYTES))
 
 
+@pytest.mark.hostile
 @cases(
     "init --out",
     *(pytest.param(name, id=f"{name}, too", marks=pytest.mark.hostile) for name in COMMANDS),  # seconds each

@@ -133,7 +133,7 @@ def test_weights_in_the_processors_own_layout_leave_no_memory(make_model: MakeMo
     assert int(grown_mib) < 5
 
 
-pytestmark = pytest.mark.skipif(len(gpus()) < 2, reason="needs two GPUs")
+needs_two_gpus = pytest.mark.skipif(len(gpus()) < 2, reason="needs two GPUs")
 PROMPTS = [
     PromptSpec(name="colour", template="the colour of {query} is", labels=("red", "light blue", "light green")),
     PromptSpec(name="kind", template="the kind of {query} is", labels=("dress", "shirt"), scoring="joint"),
@@ -142,6 +142,7 @@ QUERIES = ["red dress", "a long light blue shirt with green dots, for the summer
 MIB = 1 << 20
 
 
+@needs_two_gpus
 @pytest.mark.parametrize("share", [(5, 8), (1, 12), (12, 1), (7, 6), (0, 13), (4, 5)])
 def test_each_gpu_has_the_layers_that_it_is_told(share: tuple[int, int], make_model: MakeModel) -> None:
     """12 layers and a head; told by the cache, of which all layers have as much."""
@@ -150,6 +151,7 @@ def test_each_gpu_has_the_layers_that_it_is_told(share: tuple[int, int], make_mo
     assert on_gpus == [share[0] * total // 12, (share[1] - 1) * total // 12]
 
 
+@needs_two_gpus
 @pytest.mark.parametrize("share", [(4, 9), (9, 4)])
 def test_states_are_where_their_layers_are(share: tuple[int, int], make_model: MakeModel) -> None:
     total, on_gpus = caches(make_model("qwen35", n_layer=12), share)
@@ -164,6 +166,7 @@ def caches(path: Path, share: tuple[int, int]) -> tuple[int, list[int]]:
     return facts.cache_bytes, list(facts.gpu_cache_bytes[:2])
 
 
+@needs_two_gpus
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_a_divided_model_computes_the_same(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
     path = make_model(name, weight_type="Q8_0")
@@ -178,6 +181,7 @@ def measured(model: Model, config: Config) -> ContextMemory:
         return context_memory(model.file, vocabulary.placement, context_settings(config, vocabulary))
 
 
+@needs_two_gpus
 @cases(
     ("qwen3", "auto", (0.45, 0.75), 13, 2),
     ("qwen3", "auto", (0.25, 0.45), None, 2),
