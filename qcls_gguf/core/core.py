@@ -48,6 +48,7 @@ _LONGEST_S = 1e9
 """the longest deadline"""
 _LEAST_NS = 250_000
 """Shorter waits, such as a thread's wake-up, are reported as 0."""
+_TOO_LONG = "shorten it, raise the limit (`max_query_tokens`), or label a part of it (`long_queries`)"
 GAP = " … "
 """takes the place of the middle of a query that was left out"""
 
@@ -176,9 +177,8 @@ class Core:
     def check(self, items: Sequence[tuple[object, object]], deadline_s: float | None = None) -> None:
         """Raise QueryError for a value that is not a query, or has too many bytes to tokenise; tokenises nothing."""
         if len(items) > MAX_QUERIES:
-            raise QueryError(
-                f"{len(items)} queries in one call, at most {MAX_QUERIES} are answered: ask in several calls"
-            )
+            what = f"{len(items)} queries in one call, at most {MAX_QUERIES} are answered"
+            raise QueryError(f"{what}: ask in several calls")
         for _, query in items:
             how = query.how if isinstance(query, LongText) else self._runtime.long_queries
             most = self._most_bytes if how == "refuse" else sys.maxsize
@@ -191,19 +191,14 @@ class Core:
                 # A text with more characters than the limit has bytes is refused without being encoded.
                 n, unit = (len(query), "characters") if len(query) > most else (len(query.encode()), "bytes")
             except UnicodeEncodeError as e:
-                raise QueryError(
-                    f"character {e.start} of the query is not valid Unicode ({e.reason}): write the text in UTF-8"
-                ) from None
+                what = f"character {e.start} of the query is not valid Unicode ({e.reason})"
+                raise QueryError(f"{what}: write the text in UTF-8") from None
             if n > most:
-                raise QueryError(
-                    f"the query has {n} {unit}, more than {most} bytes, {_BYTES_A_TOKEN} for each of "
-                    "runtime.max_query_tokens: shorten it, raise the limit (`max_query_tokens`), or label a part of it "
-                    "(`long_queries`)"
-                )
+                limit = f"{most} bytes, {_BYTES_A_TOKEN} for each of runtime.max_query_tokens"
+                raise QueryError(f"the query has {n} {unit}, more than {limit}: {_TOO_LONG}")
         if deadline_s is not None and not (isinstance(deadline_s, int | float) and abs(deadline_s) < _LONGEST_S):
-            raise QueryError(
-                f"deadline_s: {shown(deadline_s)} is not a number of seconds below {_LONGEST_S:g}: leave it out to wait"
-            )
+            what = f"{shown(deadline_s)} is not a number of seconds below {_LONGEST_S:g}"
+            raise QueryError(f"deadline_s: {what}: leave it out to wait")
 
     def as_read(self, query: str) -> str:
         """The query as it is tokenised: in Unicode's form NFC, unless the tokenizer brings it there itself."""
@@ -235,11 +230,8 @@ class Core:
             if n_more <= 0:
                 return TokenizedItem(handle, query, fragments, len(whole) - n_kept)
             if how == "refuse":
-                raise QueryError(
-                    f"the query has {most + n_more} tokens ({len(query)} characters), more than "
-                    f"runtime.max_query_tokens: {most}: shorten it, raise the limit (`max_query_tokens`), or label a "
-                    "part of it (`long_queries`)"
-                )
+                has = f"{most + n_more} tokens ({len(query)} characters)"
+                raise QueryError(f"the query has {has}, more than runtime.max_query_tokens: {most}: {_TOO_LONG}")
             if long is None:
                 long = LongQuery(whole, how, self.engine.model, self._most_bytes)
             else:

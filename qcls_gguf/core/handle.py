@@ -82,10 +82,8 @@ class PromptHandle(Closing):
         self._fed: tuple[int, float] | None = None
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} cannot be pickled or copied, since its model is in this process's memory: make "
-            "one in each process, from the same configuration"
-        )
+        what = f"a {type(self).__name__} cannot be pickled or copied, since its model is in this process's memory"
+        raise TypeError(f"{what}: make one in each process, from the same configuration")
 
     def __repr__(self) -> str:
         """Its prompts, and the model and device that answer."""

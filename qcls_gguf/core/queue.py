@@ -206,10 +206,8 @@ class Executor:
         if not self.is_of_this_process:
             raise DecodeError("this Classifier was made in another process: make one in every process after forking")
         if threading.get_ident() == self._ident:
-            raise DecodeError(
-                "this Classifier is asked, or a prompt set closed, by a finaliser that runs in the middle of one of "
-                "its requests: do it outside of finalisers"
-            )
+            what = "this Classifier is used by a finaliser that runs in the middle of one of its requests"
+            raise DecodeError(f"{what}: do it outside of finalisers")
         if self.is_closed:
             raise DecodeError(_CLOSED)
 
@@ -219,9 +217,8 @@ class Executor:
             self.check()
         n = len(self._waiting) + self._inbox.qsize()
         if n >= self._max_waiting and self._turn_began_ns and job.action is None:
-            raise BusyError(
-                f"{n} callers wait already, as many as runtime.max_waiting allows: ask again later, or raise it"
-            )
+            what = f"{n} callers wait already, as many as runtime.max_waiting allows"
+            raise BusyError(f"{what}: ask again later, or raise it")
         self._inbox.put(job)
         if self._has_ended:  # it was closed in the meantime
             raise DecodeError(_CLOSED)

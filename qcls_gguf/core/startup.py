@@ -22,7 +22,7 @@ from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from ..model import Model, OpenModels
 from ..model.placement import device_name, used_gpus
 from ..native import build_info
-from ..native.device import driver_step
+from ..native.device import warn_of_unused_gpu
 from ..score.adjustment import content_free_queries
 from ..score.result import ModelInfo
 from ..system.lifetimes import Ledger, OnStep, check_gil
@@ -82,18 +82,16 @@ def prepare(
     check_gil()
     config = variant_of(check_config(config), **variant)
     ledger = Ledger(on_step)
-    if config.runtime.n_gpu_layers != 0 and (step := driver_step()):
-        ledger.step("GPU code", step)
+    if config.runtime.n_gpu_layers != 0:
+        warn_of_unused_gpu()
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
     fitted = None if any(prompt.is_chat for prompt in config.prompts) else read_fitted(config)
     models = model if isinstance(model, OpenModels) else OpenModels(offline=offline, on_load=on_load)
     opened = model if isinstance(model, Model) else open_model(config, models, audit=audit, ledger=ledger)
     if opened.opened_with != config.runtime.of_model:
         wanted, given = (", ".join(words) for words in (config.runtime.of_model, opened.opened_with))
-        raise ConfigError(
-            f"runtime.query_tokens and cpu_activations: {wanted}, and the open model was opened with {given}: "
-            "open it with the same"
-        )
+        what = f"runtime.query_tokens and cpu_activations: {wanted}, and the open model has {given}"
+        raise ConfigError(f"{what}: open it with the same")
     try:
         compiled = compile_config(config, opened, audit=audit, fitted=fitted, ledger=ledger)
     except BaseException as e:

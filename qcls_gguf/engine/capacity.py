@@ -71,11 +71,9 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
     ]
     for prompt, n in zip(prompts.fed, whole, strict=True):
         if n > n_ctx_train > 0:
-            raise CapacityError(
-                f"prompts.{prompt.name}: with a query of runtime.max_query_tokens ({max_query_tokens}) it has "
-                f"{n} tokens, and the model was trained for {n_ctx_train}: lower max_query_tokens, shorten the prompt, "
-                "or give fewer labels"
-            )
+            has = f"with a query of runtime.max_query_tokens ({max_query_tokens}) it has {n} tokens"
+            remedy = "lower max_query_tokens, shorten the prompt, or give fewer labels"
+            raise CapacityError(f"prompts.{prompt.name}: {has}, and the model was trained for {n_ctx_train}: {remedy}")
     return whole
 
 
@@ -90,10 +88,8 @@ def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int
             ("hidden states", len(trie.read), capacity.n_rows, "max_batch"),
         ):
             if needs > holds:
-                raise CapacityError(
-                    f"prompts.{prompt.name}: needs {needs} {what} in one decode, and this engine was opened for "
-                    f"{holds}: raise runtime.{setting} of the configuration it was opened with"
-                )
+                both = f"needs {needs} {what} in one decode, and this engine was opened for {holds}"
+                raise CapacityError(f"prompts.{prompt.name}: {both}: raise runtime.{setting} of its configuration")
 
 
 def limits(
@@ -139,17 +135,15 @@ def limits(
         if n_ctx_short is not None and runtime.question_cells == "auto":
             n_ctx = max(whole_cells(n_needed), min(n_ctx, n_ctx_short))
     elif runtime.n_ctx < n_needed:
-        raise ConfigError(
-            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that the prefixes ({n_prefix}) and a "
-            f"batch ({n_batch}) need: raise it, or lower n_batch or max_query_tokens"
-        )
+        need = f"the {n_needed} cells that the prefixes ({n_prefix}) and a batch ({n_batch}) need"
+        remedy = "raise it, or lower n_batch or max_query_tokens"
+        raise ConfigError(f"runtime.n_ctx: {runtime.n_ctx} is less than {need}: {remedy}")
     else:
         n_ctx = runtime.n_ctx
     if n_ctx_short is not None and max(whole) <= n_ctx_short < n_ctx:
-        raise ConfigError(
-            f"runtime: a cache of {n_ctx} cells would make this model use its RoPE factors for sequences longer than "
-            f"{n_ctx_short} tokens, and the longest prompt has {max(whole)}: lower max_query_tokens or max_batch"
-        )
+        what = f"would make this model use its RoPE factors for sequences longer than {n_ctx_short} tokens"
+        remedy = "lower max_query_tokens or max_batch"
+        raise ConfigError(f"runtime: a cache of {n_ctx} cells {what}, and the longest has {max(whole)}: {remedy}")
     if runtime.question_prefixes == "auto":  # llama.cpp has no more sequences than tokens in a batch
         n_more = min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
         n_seqs = min(n_seqs + n_more, _most_seqs(runtime), n_batch)
@@ -173,11 +167,10 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> t
     n_leaves = [prompt.trie.n_leaves for prompt in prompts.fed]
     for prompt, n in zip(prompts.fed, n_leaves, strict=True):
         if n_prefixes + n > n_most:
-            raise ConfigError(
-                f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')} and the prefixes {n_prefixes}, more "
-                f"than runtime.n_seq_max ({n_most} of at most {MAX_SEQ}): raise it, or use fewer prompts, fewer labels "
-                "that share first tokens, or scoring: first_token"
-            )
+            need = f"its labels need {counted(n, 'sequence')} and the prefixes {n_prefixes}"
+            most = f"more than runtime.n_seq_max ({n_most} of at most {MAX_SEQ})"
+            remedy = "raise it, or use fewer prompts, fewer labels that share first tokens, or scoring: first_token"
+            raise ConfigError(f"prompts.{prompt.name}: {need}, {most}: {remedy}")
     n_free = n_most - n_prefixes
     # queries of one decode; some leaves of the last one may be in the next decode
     n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))
@@ -198,9 +191,7 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
         )
         return max(min(n_new, _MOST_TOKENS), n_least)
     if runtime.n_batch < n_least:
-        raise ConfigError(
-            f"runtime.n_batch: {runtime.n_batch} is less than the {n_least} that the longest prompt ({n_longest} "
-            f"tokens) and the sequences and rows of max_batch queries ({n_outputs}) need: raise it, or lower "
-            "max_query_tokens or max_batch"
-        )
+        need = f"the longest prompt ({n_longest} tokens) and the sequences and rows of max_batch ({n_outputs}) need"
+        remedy = "raise it, or lower max_query_tokens or max_batch"
+        raise ConfigError(f"runtime.n_batch: {runtime.n_batch} is less than the {n_least} that {need}: {remedy}")
     return runtime.n_batch

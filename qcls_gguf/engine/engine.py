@@ -116,12 +116,10 @@ class Engine(Closing):
                 return
             idle = self.cache.least_recently_used()
             if idle is None:
-                raise PlanError(
-                    f"{n_seqs} prefixes of {n_cells} tokens do not fit: {self.cache.n_free_holders} sequences and "
-                    f"{self.n_prefix_cells - self.cache.n_cells} cells are free of {self.n_prefix_cells} for prefixes, "
-                    "and the others are in use: raise runtime.question_prefixes and runtime.question_cells, or close "
-                    "prompt sets"
-                )
+                n_free, n_all = self.n_prefix_cells - self.cache.n_cells, self.n_prefix_cells
+                free = f"{self.cache.n_free_holders} sequences and {n_free} cells are free of {n_all} for prefixes"
+                remedy = "raise runtime.question_prefixes and runtime.question_cells, or close prompt sets"
+                raise PlanError(f"{n_seqs} prefixes of {n_cells} tokens do not fit: {free}: {remedy}")
             self._evict(idle)
             self.n_evicted += 1
 

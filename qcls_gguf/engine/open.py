@@ -203,10 +203,8 @@ def _settings(
 def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:
     """Raise ConfigError for what cannot be batch-invariant. If only logits cannot, returns why there are none."""
     if model.has_states:
-        raise ConfigError(
-            "runtime.batch_invariant: recurrent layers, which this model has, have no kernels for that: leave it "
-            "out, max_batch 1 keeps queries apart"
-        )
+        what = "runtime.batch_invariant: recurrent layers, which this model has, have no kernels for that"
+        raise ConfigError(f"{what}: leave it out, max_batch 1 keeps queries apart")
     why_no_logits = check_tensors(model.file.tensors)
     if why_no_logits and prompts.exact:
         raise ConfigError(why_no_logits)

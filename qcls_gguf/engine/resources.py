@@ -102,11 +102,9 @@ def check_memory(
         return
     n_free = available_bytes()
     if n_most > n_free and (n_bytes := measure().cache_bytes) > n_free:
-        raise ModelError(
-            f"{model.path}: a cache of {n_ctx:,} cells, with {_gib(n_state_bytes)} of states, takes {_gib(n_bytes)}, "
-            f"and {_gib(n_free)} of memory are free: lower runtime.n_ctx, question_cells, max_query_tokens or "
-            "max_batch, or take a smaller kv_type"
-        )
+        what = f"{model.path}: a cache of {n_ctx:,} cells, with {_gib(n_state_bytes)} of states, takes {_gib(n_bytes)}"
+        remedy = "lower runtime.n_ctx, question_cells, max_query_tokens or max_batch, or take a smaller kv_type"
+        raise ModelError(f"{what}, and {_gib(n_free)} of memory are free: {remedy}")
 
 
 def shortage_on_gpus(

@@ -44,7 +44,9 @@ def models_record(models: Iterable[tuple[Source, str, Path]]) -> ModelsRecord:
         about: JsonObject
         try:
             file = ModelFile.read(path)
-            about = {"arch": file.header.purpose, "n_parameters": file.n_parameters, "size_bytes": file.size_bytes}
+            kind = file.header.decision_kind
+            arch = file.header.arch if kind is None else f"{file.header.arch} ({kind})"
+            about = {"arch": arch, "n_parameters": file.n_parameters, "size_bytes": file.size_bytes}
             about |= {"quantization": file.header.quantization, "fits": file.size_bytes <= memory.weights_bytes}
         except ModelError as e:
             about = {"error": str(e)}

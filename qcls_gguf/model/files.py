@@ -24,7 +24,7 @@ from ..native.arithmetic import dequantised
 from ..statistics import Float32Array
 from ..system.folders import remember, remembered
 from ..system.lifetimes import start_thread
-from .header import DECISION_KINDS, GgufHeader, Stamp, TensorInfo, read_header, stamp_of
+from .header import DECISION_KINDS, GgufHeader, TensorInfo, read_header, stamp_of
 from .hub import SPLIT_NAME
 from .placement import weights_of
 
@@ -62,9 +62,8 @@ class ModelFile:
         header = read_header(path)
         kind = header.scalars.get("general.type", "model")
         if kind != "model" or header.arch in _COMPANIONS:
-            raise ModelError(
-                f"{path} holds no language model ({header.arch or kind}): give the file of the model itself"
-            )
+            what = f"{path} holds no language model ({header.arch or kind})"
+            raise ModelError(f"{what}: give the file of the model itself")
         n_embd, n_out = (header.scalars.get(f"{header.arch}.embedding_length{end}", 0) for end in ("", "_out"))
         has_own_head = header.decision_kind in DECISION_KINDS  # outside of llama.cpp's graph
         if n_out not in (0, n_embd) and not has_own_head:
@@ -133,26 +132,18 @@ def model_parts(header: GgufHeader) -> tuple[Path, ...]:
     number, n_parts = (header.scalars.get(f"split.{key}", default) for key, default in (("no", 0), ("count", 1)))
     if not (type(number) is int and type(n_parts) is int and 0 <= number < n_parts <= _MAX_PARTS):
         number, n_parts = 0, 1
+    part = f"{path} is part {number + 1} of {n_parts} of a split model"
     if name is None or int(name["n_parts"]) != n_parts or int(name["part"]) != number + 1:
         if n_parts > 1:
-            raise ModelError(
-                f"{path} is part {number + 1} of {n_parts} of a split model, and its name does not say so: name all "
-                f"parts X-00001-of-{n_parts:05}.gguf and so on, in one folder, and give the first"
-            )
+            raise ModelError(f"{part}, and its name does not say so: name the parts X-00001-of-{n_parts:05}.gguf, …")
         return (path,)
-    names = [f"{name['prefix']}-{part:05}-of-{n_parts:05}.gguf" for part in range(1, n_parts + 1)]
+    names = [f"{name['prefix']}-{n:05}-of-{n_parts:05}.gguf" for n in range(1, n_parts + 1)]
     if number:
-        raise ModelError(f"{path} is part {number + 1} of {n_parts} of a split model: give its first, {names[0]}")
+        raise ModelError(f"{part}: give its first, {names[0]}")
     paths = (path, *map(path.with_name, names[1:]))
-    if missing := listed([part.name for part in paths if not part.exists()]):
-        what = f"{path} is part 1 of {n_parts} of a split model, which lacks {missing}"
-        raise ModelError(f"{what}: fetch all parts into the same folder")
+    if missing := listed([path.name for path in paths if not path.exists()]):
+        raise ModelError(f"{part}, which lacks {missing}: fetch all parts into the same folder")
     return paths
-
-
-def stamps_of(paths: Iterable[Path]) -> list[Stamp]:
-    """The stamps that some files have now. Raises OSError."""
-    return [stamp_of(path, path.stat()) for path in paths]
 
 
 def sha256_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True) -> str:
@@ -163,7 +154,7 @@ def sha256_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True
     """
     path = parts[0]
     try:
-        stamps = stamps_of(parts)
+        stamps = [stamp_of(part, part.stat()) for part in parts]
         size_bytes = sum(size for _, size, *_ in stamps)
         key = json.dumps(stamps)
         in_store = BLOB.fullmatch(path.name) if path.parent.name == "blobs" else None
@@ -179,7 +170,7 @@ def sha256_of(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True
                         if not go_on():
                             raise ModelError("the model was closed before its file was hashed")
             sha256 = digest.hexdigest()
-            if stamps_of(parts) != stamps:
+            if [stamp_of(part, part.stat()) for part in parts] != stamps:
                 raise ModelError(f"{path} changed while it was read: wait until it is written, and run again")
             if is_large:
                 remember(_DIGESTS, key, sha256)

@@ -72,10 +72,8 @@ def find_packaged_model(text: str) -> Path:
     matches = [path for path in files if not wanted or path.name == wanted]
     if len(matches) != 1:
         names = ", ".join(path.name for path in files)
-        raise ModelError(
-            f"{PACKAGE}{text}: the package has "
-            + (f"{names}: name one, as in {PACKAGE}{name}/{files[0].name}" if files else "no GGUF file: name another")
-        )
+        has = f"{names}: name one, as in {PACKAGE}{name}/{files[0].name}" if files else "no GGUF file: name another"
+        raise ModelError(f"{PACKAGE}{text}: the package has {has}")
     return matches[0]
 
 
@@ -133,10 +131,8 @@ def find_ollama_model(text: str) -> Path:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as e:
-            raise ModelError(
-                f"{e.filename} cannot be read ({e.strerror or e}). A store of Ollama's service belongs to its own "
-                "user: let yours read it, or name a copy of the GGUF file, or set OLLAMA_MODELS to a store of yours"
-            ) from None
+            what = f"{e.filename} of Ollama's store cannot be read ({e.strerror or e})"
+            raise ModelError(f"{what}: let your user read it, or set OLLAMA_MODELS to a store of yours") from None
     if names := ", ".join(name for name, _ in installed()):
         there = f"it has {names}; `ollama pull` fetches others"
     else:
@@ -172,8 +168,6 @@ def _blob(store: Path, name: str) -> Path:
         raise ModelError(f"{manifest} is no manifest of a model: pull the model again") from None
     n_adapters = kinds.count(_ADAPTER_LAYER)
     if (len(weights), n_adapters) != (1, 0):
-        raise ModelError(
-            f"{OLLAMA}{shown(name)} has {len(weights)} layers with weights and {n_adapters} adapters, and only one "
-            "GGUF file is read here: merge them into one, and give that file"
-        )
+        what = f"{OLLAMA}{shown(name)} has {len(weights)} layers with weights and {n_adapters} adapters"
+        raise ModelError(f"{what}, and only one GGUF file is read here: merge them into one, and give that file")
     return store / "blobs" / f"sha256-{digests[0]}"

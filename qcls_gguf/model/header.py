@@ -102,11 +102,6 @@ class GgufHeader:
         return None if kind is None else str(kind)
 
     @property
-    def purpose(self) -> str:
-        """The architecture, with the kind of a decision model."""
-        return self.arch if self.decision_kind is None else f"{self.arch} ({self.decision_kind})"
-
-    @property
     def n_layer(self) -> int:
         """The number of layers; 1 where the file does not say, or says what no model has."""
         value = self.scalars.get(f"{self.arch}.block_count")
@@ -133,18 +128,14 @@ def read_header(path: Path) -> GgufHeader:
             raise ModelError(f"{path} is empty: download or copy it again")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
             if buffer[:4] != b"GGUF":
-                raise ModelError(
-                    f"{path} is not a GGUF file, it begins with {shown(buffer[:_N_SHOWN].decode('latin-1'))}: choose "
-                    "a .gguf file, or fetch it again, in a repository of Git LFS by `git lfs pull`"
-                )
+                what = f"{path} is no GGUF file: it begins with {shown(buffer[:_N_SHOWN].decode('latin-1'))}"
+                raise ModelError(f"{what}; choose another, or fetch it again, from Git LFS by `git lfs pull`")
             scalars, tensors = _parse(_Cursor(path, buffer))
             stamp = stamp_of(path, os.fstat(file.fileno()))
             return GgufHeader(path=path, stamp=stamp, scalars=scalars, tensors=tensors)
     except FileNotFoundError:
-        raise ModelError(
-            f"{path}: no such file; check the path. A repository of the Hugging Face hub is named, as USER/REPO, by "
-            "`hf_repo`, a model of Ollama's store by ollama:NAME"
-        ) from None
+        others = "A repository of the Hugging Face hub is named by `hf_repo`, a model of Ollama's by ollama:NAME"
+        raise ModelError(f"{path}: no such file; check the path. {others}") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte, or a file emptied meanwhile
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"{path} cannot be read ({reason}): check the path and its permissions") from error
@@ -206,8 +197,7 @@ class _Cursor:
 
 
 def _parse(cursor: _Cursor) -> tuple[dict[str, Scalar], dict[str, TensorInfo]]:
-    version = cursor.count(_U32)
-    if version not in _VERSIONS:
+    if (version := cursor.count(_U32)) not in _VERSIONS:
         raise cursor.damaged(f"are of GGUF version {version}, not {' or '.join(map(str, _VERSIONS))}")
     n_tensors, n_keys = cursor.count(_U64, _MAX_TENSORS), cursor.count(_U64, _MAX_KEYS)
     scalars: dict[str, Scalar] = {}
@@ -242,8 +232,7 @@ def _tensors(cursor: _Cursor, n_tensors: int, alignment: int) -> dict[str, Tenso
     tensors = {}
     for name, shape, kind, offset in entries:
         cursor.reading = f"tensor {name!r}"
-        sizes = type_block(kind)
-        if sizes is None:
+        if (sizes := type_block(kind)) is None:
             raise cursor.damaged(f"has the unknown type {kind}, perhaps of a fork of llama.cpp")
         block, block_bytes = sizes
         n_bytes = math.prod(shape) // block * block_bytes

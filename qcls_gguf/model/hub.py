@@ -60,10 +60,8 @@ def fetch_model(spec: str, *, offline: bool = False) -> Path:
     """
     parts = _SPEC.fullmatch(spec)
     if parts is None or parts["repo"].lower().endswith(".gguf"):
-        raise ConfigError(
-            f"model {spec!r} is not of the form user/repo[@revision][:quantization]: take these from the address of "
-            "its page; a file on this disk is given as the model's `path`"
-        )
+        form = "user/repo[@revision][:quantization]: take these from the address of its page"
+        raise ConfigError(f"model {spec!r} is not of the form {form}; a file on this disk is given as `path`")
     request = HubRequest(parts["repo"], parts["quantization"], parts["revision"])
     try:
         # Imported late: a run with a local file must not wait for it.
@@ -73,11 +71,10 @@ def fetch_model(spec: str, *, offline: bool = False) -> Path:
     except (ConfigError, ModelError):
         raise
     except Exception as e:  # the library's own, its HTTP client's or the system's: they differ between versions
-        raise ModelError(
-            f"{request} cannot be fetched from {os.environ.get('HF_ENDPOINT', 'the hub')} "
-            f"({' '.join(str(e).split()) or type(e).__name__}): check its name, the network, HF_ENDPOINT and the room "
-            "in HF_HOME; for what is private or gated set HF_TOKEN, or log in with `hf auth login`"
-        ) from None
+        what = f"cannot be fetched from {os.environ.get('HF_ENDPOINT', 'the hub')}"
+        why = " ".join(str(e).split()) or type(e).__name__
+        remedy = "check its name, the network and the room in HF_HOME; for what is private or gated set HF_TOKEN"
+        raise ModelError(f"{request} {what} ({why}): {remedy}") from None
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:

@@ -135,10 +135,8 @@ class Model(Vocabulary):
         facts = self.facts
         n_loaded = facts.n_layer - facts.n_left_out
         if facts.n_left_out and not 0 < last_layer <= n_loaded:
-            raise ConfigError(
-                f"{n_loaded} of the model's {facts.n_layer} layers are loaded, because all configured prompts have "
-                "heads there and runtime.question_prefixes is 0: set it above 0 for whatever needs more layers"
-            )
+            what = f"{n_loaded} of the model's {facts.n_layer} layers are loaded, because all prompts have heads there"
+            raise ConfigError(f"{what}: set runtime.question_prefixes above 0 for whatever needs more layers")
 
     @property
     def is_all_on_gpu(self) -> bool:
@@ -167,24 +165,18 @@ def find_file(path: Path, ledger: Ledger) -> ModelFile:
     scalars, kind = file.header.scalars, file.header.decision_kind
     ledger.step("find model", str(file.path) if kind is None else f"{file.path}, a decision model ({kind})")
     if kind not in (None, *DECISION_KINDS):
-        raise ModelError(
-            f"{file.path}: a decision model of kind {shown(kind)}, which has a head of its own: a llama-server from "
-            f"b11361 on may answer it; this version reads {', '.join(DECISION_KINDS)}"
+        what = (
+            f"{file.path}: a decision model of kind {shown(kind)}, and this version reads {', '.join(DECISION_KINDS)}"
         )
+        raise ModelError(f"{what}: a llama-server from b11361 on may answer it")
     if scalars.get("tokenizer.ggml.model") == "gpt2" and not scalars.get("tokenizer.ggml.pre"):
-        warnings.warn(
-            f"{file.path} has no tokenizer.ggml.pre: llama.cpp splits text by its default rules, perhaps not as in the "
-            "training: convert the model by a newer llama.cpp, or choose another file",
-            stacklevel=3,
-        )
+        what = f"{file.path} has no tokenizer.ggml.pre: llama.cpp splits text by its default rules"
+        warnings.warn(f"{what}, perhaps not as in the training: choose a file that was converted anew", stacklevel=3)
     pooling_key = f"{file.header.arch}.pooling_type"
     if pooling := scalars.get(pooling_key):
         purpose = "ranking texts" if pooling == _RANKING else "embeddings"
-        warnings.warn(
-            f"{file.path}: the model was made for {purpose} ({pooling_key} is {pooling}), and may label no better than "
-            "chance: choose the model that it was made from",
-            stacklevel=3,
-        )
+        what = f"{file.path}: the model was made for {purpose} ({pooling_key} is {pooling})"
+        warnings.warn(f"{what}, and may label no better than chance: choose what it was made from", stacklevel=3)
     return file
 
 

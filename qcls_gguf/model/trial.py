@@ -6,19 +6,17 @@ an error is raised here. Files that worked are remembered by path, size, times o
 file is read for a known one. The models that come with the package are not tried.
 """
 
-import hashlib
-import json
 import signal
 import subprocess
 import warnings
 
 from ..config.resources import is_embedded
 from ..config.schema import RuntimeConfig
-from ..config.words import printable
+from ..config.words import digest_of, printable
 from ..errors import ModelError
 from ..native.abi import with_remedy
 from ..native.context import FLASH_ATTN
-from ..native.device import cpu_features
+from ..native.device import instruction_sets
 from ..native.library import build_info, library_folder
 from ..system.folders import remember, remembered
 from ..system.lifetimes import Ledger
@@ -45,9 +43,9 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
         return
     attention = FLASH_ATTN[flash_attention(runtime, placed.n_gpu_layers)]
     build = build_info()  # with all that the outcome depends on
-    way = [build.source_digest, build.backend, cpu_features(), placed.n_gpus, attention, runtime.kv_type, file.n_first]
+    way = [build.source_digest, build.backend, instruction_sets(), placed.n_gpus, attention]
     stamps = [header.stamp for header in file.headers]
-    key = hashlib.sha256(json.dumps([stamps, way]).encode()).hexdigest()[:32]
+    key = digest_of([stamps, way, runtime.kv_type, file.n_first])[:32]
     if key in remembered(_KNOWN):
         return
     limit_s = _LEAST_S + file.size_bytes / _SLOWEST_BYTES_S
@@ -66,10 +64,8 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
                 process.kill()
         code = process.returncode
     except subprocess.TimeoutExpired:
-        raise ModelError(
-            f"{path}: llama.cpp did not load it and decode within {limit_s:.0f} s, when it was tried in a process of "
-            "its own: fetch the file again, or set runtime.try_model to false where that is how long it takes"
-        ) from None
+        what = f"{path}: llama.cpp did not load it and decode within {limit_s:.0f} s"
+        raise ModelError(f"{what}: fetch it again, or set runtime.try_model to false if it takes so long") from None
     except OSError as e:
         code, complaint = 1, str(e.strerror)
     if code > 0 and code != _REFUSED:
@@ -79,16 +75,15 @@ def try_model(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger
     if code == _REFUSED:
         raise ModelError(f"{path}: {with_remedy(_shown(said))}")
     if code == -signal.SIGKILL:
-        raise ModelError(
-            f"{path}: the process that tried it was killed, as the system does where memory is lacking: the model has "
-            f"{file.size_bytes / (1 << 30):.2f} GiB, and needs as much again if llama.cpp rearranges its weights"
+        what = f"{path}: the process that tried it was killed, as the system does where memory is lacking"
+        needs = (
+            f"the model has {file.size_bytes / (1 << 30):.2f} GiB, and needs twice that while weights are rearranged"
         )
+        raise ModelError(f"{what}: {needs}")
     if code:
-        raise ModelError(
-            f"{path}: llama.cpp ends the process on it (signal {-code}): "
-            f"{with_remedy(_shown(complaint)) or 'it said nothing'}; the file is damaged, or of a kind that llama.cpp "
-            "does not know: fetch it again, or choose another"
-        )
+        said = with_remedy(_shown(complaint)) or "it said nothing"
+        remedy = "the file is damaged, or of an unknown kind: fetch it again, or choose another"
+        raise ModelError(f"{path}: llama.cpp ends the process on it (signal {-code}): {said}; {remedy}")
     remember(_KNOWN, key, str(path))
     ledger.step("try model", "in a process of its own, once for this file, build and number of GPUs")
 

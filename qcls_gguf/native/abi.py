@@ -201,6 +201,7 @@ _KNOWN = (
         "(?i)(?:quantized V cache.*requires? Flash Attention|V cache quantization requires flash_attn)",
         "runtime.kv_type needs flash attention: set runtime.flash_attn to true, or runtime.kv_type to f16",
     ),
+    ("no kernel image is available", "this library has no code for this GPU: build it on this machine"),
     (r"wrong number of tensors; expected (\d+), got (\d+)", f"the file has {{}} tensors, and its model {{}}: {_AGAIN}"),
 )
 """Patterns of llama.cpp's messages, and what the user reads instead."""

@@ -71,11 +71,9 @@ def check_processor(path: Path) -> None:
     Raises ModelError if it cannot: it would kill the process without a message.
     """
     if names := processor_text(path, "qcls_processor_lacks").split():
-        raise ModelError(
-            f"{path.parent}: was compiled for a processor with {', '.join(names)}, which this one lacks: build it on "
-            "this machine (pip install . in the source tree), or for every processor (QCLS_PORTABLE=ON pip install ., "
-            "or a wheel by make wheel)"
-        )
+        what = f"{path.parent}: was compiled for a processor with {', '.join(names)}, which this one lacks"
+        how = "on this machine (pip install . in the source tree), or for every processor (QCLS_PORTABLE=ON)"
+        raise ModelError(f"{what}: build it {how}")
 
 
 def processor_text(path: Path, name: str) -> str:

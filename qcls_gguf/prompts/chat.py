@@ -147,10 +147,8 @@ def chat_of(model: ChatModel, settings: ModelConfig) -> Chat:
     """The chat of a model, probed once. Raises ConfigError where there is no template."""
     template = settings.chat_template or model.chat_template
     if template is None:
-        raise ConfigError(
-            "system and user need a chat template, and the model's file has none: "
-            f"{_INSTEAD}, or give one as model.chat_template"
-        )
+        what = "system and user need a chat template, and the model's file has none"
+        raise ConfigError(f"{what}: {_INSTEAD}, or give one as model.chat_template")
     variables = [(name, value, type(value)) for name, value in sorted(settings.chat_variables.items())]  # 1 is not true
     return _probed(template, model.bos_text, model.eos_text, tuple(variables))
 

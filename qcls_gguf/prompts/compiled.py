@@ -142,10 +142,8 @@ def compile_prompt(
         opening_text, before = _split_at_special(tokenizer, before_slot, last=True)
         after, closing_text = _split_at_special(tokenizer, after_slot, last=False)
     except UnicodeDecodeError:
-        raise ConfigError(
-            f"prompts.{name}: a control token of this model is a part of a character and splits one of the template: "
-            "fetch the model file again, or write the template without that character"
-        ) from None
+        what = f"prompts.{name}: a control token of this model is a part of a character and splits one of the template"
+        raise ConfigError(f"{what}: fetch the file again, or leave that character out") from None
     opening = tokenizer.tokenize(opening_text, parse_special=True).tolist()
     if bos >= 0 and opening[:1] != [bos]:
         opening.insert(0, bos)
@@ -156,10 +154,8 @@ def compile_prompt(
         whole = tokenizer.tokenize(template.replace(SLOT, probe), parse_special=True).tolist()
         if [*opening, *fragment, *closing][len(opening) + len(fragment) + len(closing) - len(whole) :] == whole:
             continue
-        raise ConfigError(
-            f"prompts.{name}: this model's tokenizer changes the text beside its special tokens, so the prompt cannot "
-            "be cached in parts; remove the white space beside the special tokens of the template"
-        )
+        what = f"prompts.{name}: this model's tokenizer changes the text beside its special tokens"
+        raise ConfigError(f"{what}: remove the white space beside them in the template")
     if codes:
         before, after, first, last, fragments = _shortened(tokenizer, before, after, fragments)
         opening, closing, endings = opening + first, last + closing, [""]
@@ -265,10 +261,8 @@ def _label_tokens(
     """
     text = label_prefix + label
     if not begins_apart and not text[:1].isspace():
-        raise ConfigError(
-            f"prompts.{name}: nothing stands between {SLOT} and label {label!r}, which merges with some queries: "
-            f"put text between them, or begin label_prefix with a space"
-        )
+        what = f"prompts.{name}: nothing stands between {SLOT} and label {label!r}, which merges with some queries"
+        raise ConfigError(f"{what}: put text between them, or begin label_prefix with a space")
     if text[0] == " " and endings == [""] and _adds_space(tokenizer):
         text = text[1:]  # the tokenizer puts it there, as at the beginning of every text
     ways: set[tuple[int, ...]] = set()
@@ -276,16 +270,15 @@ def _label_tokens(
         alone = tokenizer.tokenize(ending, parse_special=False).tolist()
         both = tokenizer.tokenize(ending + text, parse_special=False).tolist()
         if both[: len(alone)] != alone:
-            raise ConfigError(
-                f"prompts.{name}: label {label!r} with its prefix {label_prefix!r} merges with the prompt's last "
-                f"token {tokenizer.piece(alone[-1])[0].decode(errors='replace')!r}: end the template or begin "
-                f"the prefix so that a token ends between them{'' if begins_apart else f', with text after {SLOT}'}"
-            )
+            last = tokenizer.piece(alone[-1])[0].decode(errors="replace")
+            what = f"label {label!r} with its prefix {label_prefix!r} merges with the prompt's last token {last!r}"
+            remedy = "end the template or begin the prefix so that a token ends between them"
+            after = "" if begins_apart else f", with text after {SLOT}"
+            raise ConfigError(f"prompts.{name}: {what}: {remedy}{after}")
         ways.add(tuple(both[len(alone) :]))
     if ways == {()}:
         raise ConfigError(f"prompts.{name}: label {label!r} has no tokens in this model's vocabulary")
     if len(ways) > 1:
-        raise ConfigError(
-            f"prompts.{name}: the tokens of label {label!r} depend on the query: put text between {SLOT} and the label"
-        )
+        what = f"prompts.{name}: the tokens of label {label!r} depend on the query"
+        raise ConfigError(f"{what}: put text between {SLOT} and the label")
     return ways.pop()

@@ -161,8 +161,6 @@ def _end_token(config: PromptConfig, model: PromptModel) -> int:
         return model.label_end
     tokens = model.tokenize(config.label_end, parse_special=True)
     if len(tokens) != 1:
-        raise ConfigError(
-            f"prompts.{config.name}.label_end: {config.label_end!r} is {len(tokens)} tokens of this model: "
-            "give the text of one, such as <|im_end|>"
-        )
+        what = f"prompts.{config.name}.label_end: {config.label_end!r} is {len(tokens)} tokens of this model"
+        raise ConfigError(f"{what}: give the text of one, such as <|im_end|>")
     return int(tokens[0])

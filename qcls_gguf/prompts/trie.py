@@ -61,15 +61,12 @@ def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], en
     for path in inner & by_tokens.keys():
         label, ended = by_tokens[path], (*path, end)
         if end < 0:
-            raise ConfigError(
-                f"label {label!r} is the beginning of another label, and the vocabulary has no end-of-turn "
-                "token to tell them apart: set label_end"
-            )
+            what = f"label {label!r} is the beginning of another label"
+            raise ConfigError(f"{what}, and the vocabulary has no end-of-turn token to tell them apart: set label_end")
         if ended in inner or ended in by_tokens:
             other = next(text for tokens, text in by_tokens.items() if tokens[: len(ended)] == ended)
-            raise ConfigError(
-                f"label {other!r} continues label {label!r} with the end-of-label token {end}: set another label_end"
-            )
+            what = f"label {other!r} continues label {label!r} with the end-of-label token {end}"
+            raise ConfigError(f"{what}: set another label_end")
     return [(*path, end) if path in inner else path for path in tokens]
 
 
@@ -98,10 +95,10 @@ def build_trie(
     by_first: dict[int, str] = {}
     for label, path in zip(labels, tokens, strict=True) if scoring == FIRST_TOKEN else ():
         if (other := by_first.setdefault(path[0], label)) != label:
-            raise ConfigError(
-                f"labels {other!r} and {label!r} share their first token {path[0]}, so first_token scoring cannot tell "
-                "them apart: use scoring: tree, or other label texts"
+            what = (
+                f"labels {other!r} and {label!r} share their first token {path[0]}, so first_token scoring cannot tell"
             )
+            raise ConfigError(f"{what} them apart: use scoring: tree, or other label texts")
     is_exact = exact or scoring in EXACT_SCORINGS
     if scoring == FIRST_TOKEN and not exact:
         paths = [path[:1] for path in tokens]

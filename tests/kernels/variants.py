@@ -6,6 +6,7 @@ faster affects all alike. Their hidden states are compared with those of llama.c
 fast and wrong is found.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from qcls_gguf.errors import ModelError
 from qcls_gguf.model import Model
 from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import NativeContext, NativeModel, build_info
-from qcls_gguf.native.device import LANE_ORDER, STEPS, STOCK, environment, first_cuda_device, running_code
+from qcls_gguf.native.device import LANE_ORDER, STEPS, STOCK, environment
 from qcls_gguf.plan.decodes import DecodeInput, Root
 from qcls_gguf.report.document import TEXT, Paragraph, Part, Table
 
@@ -140,9 +141,20 @@ def compare_variants(
 
 def runs_code_for_75() -> bool:
     """Whether the first GPU does, which alone has kernels for lane order."""
-    device = first_cuda_device() if build_info().is_cuda else None
-    code = running_code(build_info().architectures, device.capability) if device else None
-    return code is not None and code[0] == 75
+    built = [int(number) for name in build_info().architectures for number in re.findall(r"^\d+", name)]
+    return max([number for number in built if number <= capability()], default=0) == 75
+
+
+def capability() -> int:
+    """The first GPU's compute capability times ten, such as 75 for 7.5; 0 where there is none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(pynvml.nvmlDeviceGetHandleByIndex(0))
+    except pynvml.NVMLError:
+        return 0
+    return int(10 * major + minor)
 
 
 def _loaded(model: Model, *, is_lanes: bool) -> AbstractContextManager[NativeModel]:

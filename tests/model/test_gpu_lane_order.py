@@ -9,14 +9,14 @@ import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig, sees_cuda_gpu
 from kernels.decodes import hidden_states as rows
 from kernels.decodes import largest_difference
-from kernels.variants import runs_code_for_75
+from kernels.variants import capability, runs_code_for_75
 from oracle import ITEM
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.model import OpenModels
 from qcls_gguf.native import NativeModel
-from qcls_gguf.native.device import LANE_ORDER, first_cuda_device
+from qcls_gguf.native.device import LANE_ORDER
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 Pair = Callable[..., list[Classifier]]
@@ -98,7 +98,6 @@ def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
 
 
 def test_the_device_decides_where_nobody_else_does(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = first_cuda_device()
     path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
 
     def share(order: str | None) -> float:
@@ -106,7 +105,7 @@ def test_the_device_decides_where_nobody_else_does(make_model: MakeModel, monkey
         with NativeModel(path, n_gpu_layers=-1) as model:
             return model.facts.n_lane_ordered / (7 * model.facts.n_layer)
 
-    assert share(None) == (runs_code_for_75() and device is not None and device.capability == 75)
+    assert share(None) == (runs_code_for_75() and capability() == 75)
     assert (share("0"), share("1")) == (0, runs_code_for_75())
     monkeypatch.setenv("QCLS_MMQ_DIRECT", "0")
     assert share("1") == 0

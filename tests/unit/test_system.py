@@ -1,7 +1,6 @@
 """What the system has: processor cores, memory, GPUs."""
 
 import os
-import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -18,7 +17,7 @@ from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine.resources import physical_cores, threads
 from qcls_gguf.native import Device, build_info
 from qcls_gguf.native import device as device_module
-from qcls_gguf.native.device import CudaDevice, driver_step, first_cuda_device, running_code
+from qcls_gguf.native.device import warn_of_unused_gpu
 from qcls_gguf.report.environment import GpuState, gpu_state
 from qcls_gguf.system.control_groups import available_bytes, cpu_quota
 
@@ -64,76 +63,28 @@ def test_the_first_visible_gpu_is_asked(visible: str, found: object, monkeypatch
     assert closed == [True]
 
 
-@cases(
-    ("75", 75, (75, False)),
-    ("75", 90, (75, True)),
-    ("75 86", 89, (86, False)),
-    ("75 86", 80, (75, True)),
-    ("75-real", 86, None),
-    ("75-virtual 86-real", 120, (75, True)),
-    ("90a", 100, None),
-    ("120f", 121, (120, False)),
-)
-def test_a_gpu_runs_code_that_is_not_newer(
-    architectures: str, capability: int, wanted: tuple[int, bool] | None
+@cases((0, 0, True), (0, 1, False), (100, 0, False))
+def test_a_gpu_that_is_not_used_has_a_reason(
+    shown: int, n_gpus: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert running_code(architectures.split(), capability) == wanted
-
-
-@cases(
-    ("75 90", 90, None, None),
-    ("75", 90, r"for this GPU \(code for 75 on 90\), half a minute .*built with CUDAARCHS='75;90'$", None),
-    ("90", 75, None, r"has no code for this GPU \(75\), but for 90: build with CUDAARCHS=75"),
-)
-def test_what_a_start_says(
-    architectures: str, capability: int, step: str | None, warning: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _pretend(monkeypatch, f"CUDA 13.0.88, architectures {architectures}", capability, n_gpus=1)
-    with pytest.warns(UserWarning, match=warning) if warning else nullcontext():
-        found = driver_step()
-    assert re.search(step, found or "") if step else found is None
-
-
-def test_a_gpu_that_is_not_used_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _pretend(monkeypatch, "CUDA 13.0.88, architectures 75-virtual", 90, n_gpus=0)
-    monkeypatch.setattr(device_module, "library_folder", lambda: tmp_path)
-    module = tmp_path / "libggml-cuda.so"
-    module.write_bytes(b"none")
-    with pytest.warns(UserWarning, match=r"the CPU computes: libggml-cuda.so \(CUDA 13.* finds none: .*file too short"):
-        driver_step()
-
-
-def _pretend(monkeypatch: pytest.MonkeyPatch, backend: str, capability: int, n_gpus: int) -> None:
-    build = replace(build_info(), backend=backend)
+    """The driver returns 100 where it shows none."""
+    build = replace(build_info(), backend="CUDA 13.0.88, architectures 75-virtual")
     gpu = Device(kind="GPU", name="a GPU", free_bytes=1)
     monkeypatch.setattr(device_module, "build_info", lambda: build)
-    monkeypatch.setattr(device_module, "first_cuda_device", lambda: CudaDevice(capability=capability, driver=13000))
     monkeypatch.setattr(device_module, "devices", lambda: [gpu] * n_gpus)
+    monkeypatch.setattr(device_module, "library_folder", lambda: tmp_path)
+    (tmp_path / "libggml-cuda.so").write_bytes(b"none")
+    (tmp_path / "driver.c").write_text(f"int cuInit(unsigned flags) {{ return flags + {shown}; }}")
+    driver = tmp_path / "libdriver.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", driver, tmp_path / "driver.c"], check=True)
+    said = r"the CPU computes: libggml-cuda.so \(CUDA 13.* finds none: .*file too short"
+    with pytest.warns(UserWarning, match=said) if is_told else nullcontext():
+        warn_of_unused_gpu(str(driver))
 
 
-DRIVER = """
-int cuInit(unsigned flags) { return flags; }
-int cuDriverGetVersion(int * version) { *version = 13000; return 0; }
-int cuDeviceGet(int * device, int index) { *device = 7 + index; return 0; }
-int cuDeviceGetAttribute(int * value, int attribute, int device) {
-    *value = attribute == 75 ? 8 : attribute == 76 ? 6 : -1;
-    return device == 7 ? 0 : 1;
-}
-"""
-
-
-def test_the_driver_is_asked_as_its_header_says(tmp_path: Path) -> None:
-    source = tmp_path / "driver.c"
-    source.write_text(DRIVER)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libdriver.so", source], check=True)
-    device = first_cuda_device(str(tmp_path / "libdriver.so"))
-    assert device is not None
-    assert (device.capability, device.driver) == (86, 13000)
-
-
-@pytest.mark.parametrize(("n_cores", "n_threads"), [(1, 1), (2, 1), (3, 2), (16, 15)])
+@cases((1, 1), (2, 1), (3, 2), (16, 15))
 def test_automatic_threads_leave_a_core_where_there_is_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, n_cores: int, n_threads: int
+    n_cores: int, n_threads: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     unknown_to_the_system = set(range(900_000, 900_000 + n_cores))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: unknown_to_the_system, raising=False)
