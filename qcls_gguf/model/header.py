@@ -129,7 +129,7 @@ def read_header(path: Path) -> GgufHeader:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
             if buffer[:4] != b"GGUF":
                 what = f"{path} is no GGUF file: it begins with {shown(buffer[:_N_SHOWN].decode('latin-1'))}"
-                raise ModelError(f"{what}; choose another, or fetch it again, from Git LFS by `git lfs pull`")
+                raise ModelError(f"{what}: choose a .gguf file, or fetch it again, from Git LFS by `git lfs pull`")
             scalars, tensors = _parse(_Cursor(path, buffer))
             stamp = stamp_of(path, os.fstat(file.fileno()))
             return GgufHeader(path=path, stamp=stamp, scalars=scalars, tensors=tensors)

@@ -61,7 +61,7 @@ def fetch_model(spec: str, *, offline: bool = False) -> Path:
     parts = _SPEC.fullmatch(spec)
     if parts is None or parts["repo"].lower().endswith(".gguf"):
         form = "user/repo[@revision][:quantization]: take these from the address of its page"
-        raise ConfigError(f"model {spec!r} is not of the form {form}; a file on this disk is given as `path`")
+        raise ConfigError(f"model {spec!r} is not of the form {form}; a file is given as the model's `path`")
     request = HubRequest(parts["repo"], parts["quantization"], parts["revision"])
     try:
         # Imported late: a run with a local file must not wait for it.

@@ -176,7 +176,7 @@ def find_file(path: Path, ledger: Ledger) -> ModelFile:
     if pooling := scalars.get(pooling_key):
         purpose = "ranking texts" if pooling == _RANKING else "embeddings"
         what = f"{file.path}: the model was made for {purpose} ({pooling_key} is {pooling})"
-        warnings.warn(f"{what}, and may label no better than chance: choose what it was made from", stacklevel=3)
+        warnings.warn(f"{what}, and may label no better than chance: choose the model that it was made from", stacklevel=3)
     return file
 
 

@@ -155,7 +155,7 @@ def compile_prompt(
         if [*opening, *fragment, *closing][len(opening) + len(fragment) + len(closing) - len(whole) :] == whole:
             continue
         what = f"prompts.{name}: this model's tokenizer changes the text beside its special tokens"
-        raise ConfigError(f"{what}: remove the white space beside them in the template")
+        raise ConfigError(f"{what}: remove the white space beside the special tokens of the template")
     if codes:
         before, after, first, last, fragments = _shortened(tokenizer, before, after, fragments)
         opening, closing, endings = opening + first, last + closing, [""]
