@@ -165,10 +165,10 @@ def find_file(path: Path, ledger: Ledger) -> ModelFile:
     scalars, kind = file.header.scalars, file.header.decision_kind
     ledger.step("find model", str(file.path) if kind is None else f"{file.path}, a decision model ({kind})")
     if kind not in (None, *DECISION_KINDS):
-        what = (
-            f"{file.path}: a decision model of kind {shown(kind)}, and this version reads {', '.join(DECISION_KINDS)}"
+        what = f"{file.path}: a decision model of kind {shown(kind)}, which has a head of its own"
+        raise ModelError(
+            f"{what}: this version reads {', '.join(DECISION_KINDS)}, a llama-server from b11361 on others"
         )
-        raise ModelError(f"{what}: a llama-server from b11361 on may answer it")
     if scalars.get("tokenizer.ggml.model") == "gpt2" and not scalars.get("tokenizer.ggml.pre"):
         what = f"{file.path} has no tokenizer.ggml.pre: llama.cpp splits text by its default rules"
         warnings.warn(f"{what}, perhaps not as in the training: choose a file that was converted anew", stacklevel=3)
@@ -176,7 +176,9 @@ def find_file(path: Path, ledger: Ledger) -> ModelFile:
     if pooling := scalars.get(pooling_key):
         purpose = "ranking texts" if pooling == _RANKING else "embeddings"
         what = f"{file.path}: the model was made for {purpose} ({pooling_key} is {pooling})"
-        warnings.warn(f"{what}, and may label no better than chance: choose the model that it was made from", stacklevel=3)
+        warnings.warn(
+            f"{what}, and may label no better than chance: choose the model that it was made from", stacklevel=3
+        )
     return file
 
 
