@@ -7,11 +7,10 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from ..errors import ConfigError, prefixed
-from .prompt import TEXT_KEYS
 from .resources import config_path
 from .schema import Config, ConfigFile
 from .settings import Mistake, config_error, given, mistakes
-from .words import JsonObject, kind_of
+from .words import TEXT_KEYS, JsonObject, kind_of
 from .yaml_values import load_yaml, read_text
 
 _SCORING_KEYS = ("scoring", "force_single_token_labels")
@@ -64,11 +63,7 @@ def _prompt(prompt: Any, shared: JsonObject) -> Any:
     elif any(key in own for key in TEXT_KEYS):
         replaced.append("prompt_template")
     common = {key: value for key, value in shared.items() if key not in replaced}
-    values = {**common, **own}
-    for key in TEXT_KEYS:  # YAML's block scalars (`|`) add a line break
-        if isinstance(text := values.get(key), str):
-            values[key] = text.removesuffix("\n")
-    return values
+    return {**common, **own}
 
 
 def _at_its_place(mistake: Mistake, tree: dict[Any, Any]) -> Mistake:

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 JsonObject: TypeAlias = dict[str, Any]
 """keys and values of JSON or YAML"""
+TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
+"""what a prompt's text is made from"""
 MAX_LISTED = 20
 """names or mistakes that one message lists"""
 _LONGEST = 80

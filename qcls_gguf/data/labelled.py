@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..config.words import MAX_LISTED, JsonObject, hint, shown
+from ..config.words import JsonObject, hint, shown
 from ..errors import ConfigError, readable
 from .lines import is_text
 from .rows import Reading, Row, Rows, open_rows
@@ -47,6 +47,7 @@ class LabelledData:
     bad: tuple[BadRow, ...]
 
 
+_N_LISTED = 2  # rows of a message of a few lines; they mostly have one reason
 ALL = ("all",)
 """in place of the names of columns: whichever there are"""
 
@@ -115,8 +116,8 @@ def read_labelled(
 
 def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
     """An error that lists the rows which cannot be used."""
-    listed = [f"  line {row.line}: {row.reason}" for row in bad[:MAX_LISTED]]
-    more = [f"  and {len(bad) - MAX_LISTED} more"] if len(bad) > MAX_LISTED else []
+    listed = [f"  line {row.line}: {row.reason}" for row in bad[:_N_LISTED]]
+    more = [f"  and {len(bad) - _N_LISTED} more"] if len(bad) > _N_LISTED else []
     head = f"`data` {path}: {len(bad)} of {n_rows} rows cannot be used: correct them, or leave them out with `skip_bad`"
     return ConfigError("\n".join([head, *listed, *more]))
 

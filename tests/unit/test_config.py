@@ -19,6 +19,7 @@ from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.resources import config_names, config_path, schema_path
 from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import SCORINGS
+from qcls_gguf.config.yaml_values import load_yaml, text_block, yaml_text
 from qcls_gguf.errors import ConfigError
 
 
@@ -199,6 +200,27 @@ def test_a_model_path_resolves_from_the_files_folder(tmp_path: Path, monkeypatch
     (tmp_path / "home").mkdir()
     file.rename(tmp_path / "home" / "config.yaml")
     assert load_config("~/config.yaml").path == tmp_path / "home" / "config.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("|\n  {query}", ""),
+        (">\n  {query}\n", ""),
+        ("|+\n  {query}\n\n", "\n\n"),
+        ('"{query}\\n"', "\n"),
+        ('"{query}"', ""),
+    ],
+)
+def test_the_line_break_that_yaml_adds_to_a_block_is_no_part_of_it(text: str, kept: str) -> None:
+    alias = "prompts:\n- {name: a, labels: [x, y]}\n- {name: b, labels: [x, y], prompt_template: *text}\n"
+    config = parse(f"prompt_template: &text {text}\n{alias}")
+    assert [prompt.prompt_template for prompt in config.prompts] == [f"{{query}}{kept}"] * 2
+
+
+@pytest.mark.parametrize("text", ["a", "a\nb", "a \nb", "a\n\n", "\ta\nb\n", "a\x07\nb"])
+def test_texts_that_are_written_are_read_as_they_were(text: str) -> None:
+    assert load_yaml(yaml_text({"system": text_block(text)})).values == {"system": text}
 
 
 def test_a_home_folder_that_nobody_has_is_refused() -> None:

@@ -18,7 +18,7 @@ from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.data.labelled import BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled
+from qcls_gguf.data.labelled import BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
 from qcls_gguf.data.rows import Reading, Row, all_queries, check_queries, open_rows, read_queries
 from qcls_gguf.errors import ConfigError
 
@@ -418,6 +418,11 @@ def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
             path.write_text(json.dumps(row))
         found = read_labelled(path, {"stars": labels}, LabelledColumns(query="data.query" if is_nested else None))
     assert [dict(row.labels) for row in found.rows] == [{"stars": (label,)}], found.bad
+
+
+def test_a_refusal_has_a_few_lines() -> None:
+    said = str(refusal(Path("a.csv"), [BadRow(line, "is odd") for line in range(9)], 10)).splitlines()
+    assert (len(said), said[-1]) == (4, "  and 7 more")
 
 
 def test_a_null_is_not_taken_for_the_label_null(tmp_path: Path) -> None:
