@@ -449,7 +449,7 @@ def _head(entry: _Entry, weight: npt.NDArray[Any], bias: npt.NDArray[Any], about
         np.isfinite(weight).all() and np.isfinite(bias).all()
     ):
         raise ValueError("numbers that are not finite float32")
-    if depth > about.n_layer or (entry.scale and (entry.text is not None or depth < about.n_layer)):
+    if depth > about.n_layer or (entry.scale and depth < about.n_layer):
         raise ValueError(f"depth {depth}")
     if entry.text is not None and entry.text.count(SLOT) != 1:
         raise ValueError("a text without one slot")

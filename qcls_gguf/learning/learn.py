@@ -13,7 +13,7 @@ import numpy as np
 
 from ..classifier import Classifier
 from ..config.fitted import Head, heads_content
-from ..config.prompt import SLOT, PromptConfig
+from ..config.prompt import NAME_SLOT, SLOT, PromptConfig
 from ..config.schema import Config, chosen_prompts
 from ..config.words import counted, listed, shown
 from ..core.handle import PromptHandle
@@ -184,8 +184,22 @@ class Task:
     """(n,) of them"""
     p: FloatArray
     """(n_own, n_labels) the prompt's, or teacher's, answers to the first of all rows"""
-    scores: FloatArray | None
-    """(n_own, n_labels) by its labels' texts, where a head may stand beside them"""
+    place: int
+    """of the prompt, among all"""
+    columns: slice
+    """of its labels, among those of all prompts"""
+
+    def candidates(self, rows: StateRows, depths: Sequence[int], text: str | None = None) -> list[Candidate]:
+        """What heads may use of a common text, or of the prompt's own, by depth; last, beside the labels' texts, a head
+        of a text that ends in the prompt's own way.
+        """
+        is_own = text is None or NAME_SLOT in text
+        read = text and text.replace(NAME_SLOT, self.prompt.name)
+        found = [
+            Candidate(depth=depth, states=rows["states"][:, is_own * self.place, at], text=read, index=self.index)
+            for at, depth in enumerate(depths)
+        ]
+        return [*found, replace(found[-1], scores=rows["scores"][:, self.columns])] if is_own else found
 
     def fits(
         self, candidates: Sequence[Candidate], on_fit: Callable[[], None] = lambda: None
@@ -250,11 +264,13 @@ def learn_heads(
         if least_agreement is not None:
             index, target = np.arange(n), p
         fold = folds(target.argmax(axis=1), [queries[row] for row in index], seed)
-        scores = np.array(own["scores"][:, labels]) if reads_own else None
-        tasks.append(
-            Task(prompt=prompt.settings, truth=truth, index=index, target=target, fold=fold, p=p, scores=scores)
-        )
-    texts = [common] if common else common_texts([task.prompt for task in tasks], queries)
+        of_truth: Any = {"truth": truth, "index": index, "target": target, "fold": fold}
+        tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, **of_truth))
+    texts = (
+        [common]
+        if common
+        else common_texts([task.prompt for task in tasks], queries, own_first=least_agreement is not None)
+    )
     n_scouts = min(n, _N_SCOUTS)
     least_rows = (4 if least_agreement is None else 2) * _N_SCOUTS
     if n < least_rows or _LEAST_A_LABEL * min(len(task.prompt.labels) for task in tasks) > _N_SCOUTS:
@@ -269,17 +285,10 @@ def learn_heads(
         read(handle, "read the common text", found[text], n)
     learnt: dict[str, LearntPrompt] = {}
     heads: dict[str, tuple[PromptConfig, Head]] = {}
-    n_fits = len(tasks) * (len(tried) * (1 + reads_own) + reads_own)
-    fits = count(1)
-    for place, task in enumerate(tasks):
-        candidates = []
-        for at, depth in enumerate(tried):
-            states = found[text]["states"][:, 0, at]
-            candidates.append(Candidate(depth=depth, states=states, text=text, index=task.index))
-            if reads_own:
-                candidates.append(Candidate(depth=depth, states=own["states"][:, place, at], index=task.index))
-        if reads_own:
-            candidates.append(replace(candidates[-1], scores=task.scores))
+    tries = [task.candidates(found[text], tried, text) + task.candidates(own, tried) * reads_own for task in tasks]
+    fits, n_fits = count(1), sum(map(len, tries))
+    for task, candidates in zip(tasks, tries, strict=True):
+        candidates.sort(key=lambda candidate: candidate.depth)
         learnt[task.prompt.name], head = learn_prompt(
             task, candidates, queries, least_agreement, lambda: on_progress("fit", next(fits), n_fits)
         )
@@ -318,14 +327,7 @@ def _best_text(tasks: Sequence[Task], found: Mapping[str, StateRows], depths: Se
     losses = []
     few = [task.first(n_scouts) for task in tasks]
     for text, rows in found.items():
-        by_task = [
-            task.fits([
-                Candidate(depth=depth, states=rows["states"][:, 0, at], text=text, index=task.index)
-                for at, depth in enumerate(depths)
-            ])
-            for task in few
-            if len(task.index)
-        ]  # fmt: skip
+        by_task = [task.fits(task.candidates(rows, depths, text)) for task in few if len(task.index)]
         best = [min((fit.losses for fit, _ in fits), key=lambda loss: float(loss.mean())) for fits in by_task]
         losses.append(np.concatenate(best))
     return list(found)[cheapest(losses)]

@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from ..classifier import Classifier
 from ..config.fitted import Head, Heads
-from ..config.prompt import SLOT, PromptConfig
+from ..config.prompt import NAME_SLOT, SLOT, PromptConfig
 from ..config.words import digest_of
 from ..core.handle import PromptHandle
 from ..drafting.draft import language_of
 from ..engine.capacity import MOST_TOGETHER
 from ..errors import ConfigError, ModelError
+from ..prompts.compiled import common_prefix
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.rows import unit_states
 
@@ -23,22 +24,41 @@ StateRows = npt.NDArray[np.void]
 _SHARES = (0.5, 0.67, 0.8, 0.9)
 """of the layers: the depths that are tried"""
 _WORD = f'This text: "{SLOT}" means in one word: "'
-_MOST_LISTED = 40
-"""labels of a common text that lists them"""
 
 
-def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str]) -> tuple[str, ...]:
+def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str], *, own_first: bool) -> list[str]:
     """Texts that heads of all prompts may read, the one that is best on the whole first (docs/learn.md).
 
-    The labels that one of them lists stand before the query, where they cost a request nothing.
+    The name of the prompt takes the place of `{name}`. own_first: begin with the prompts' own texts, joined, if any.
     """
     texts = [_WORD, f'{SLOT}\n\nIn one word, the text above is about: "', f"Text: {SLOT}"]
     if language_of(queries) == "zh":
         texts.insert(1, f"这段文字：“{SLOT}”用一个词概括：“")
-    if sum(len(prompt.labels) for prompt in prompts) <= _MOST_LISTED:
-        lists = "".join(f"{prompt.name}: {', '.join(prompt.labels)}\n" for prompt in prompts)
-        texts.append(f"{lists}\n{_WORD}")
-    return tuple(texts)
+    if joined := _joined(prompts):
+        texts.insert(0 if own_first else len(texts), joined)
+    return texts
+
+
+def _joined(prompts: Sequence[PromptConfig]) -> str | None:
+    """One text of all prompts, of several with a query in the same place: how they begin and end alike, all that they
+    say between, which costs a request nothing, and the prompt's name before what the answer follows.
+    """
+    if len(prompts) == 1 or any(prompt.expanded_template.count(SLOT) != 1 for prompt in prompts):
+        return None
+    before, after = zip(*(prompt.expanded_template.split(SLOT) for prompt in prompts), strict=True)
+    start, end = _common_start(before), _common_start(after)
+    start = start[: start.rfind("\n") + 1]
+    rests = [text.removeprefix(start) for text in before]
+    ending = _common_start([rest[::-1] for rest in rests])[::-1]
+    said = dict.fromkeys(rest.removesuffix(ending) for rest in rests)
+    end, _, cue = end.rpartition("\n")
+    cue = f"{NAME_SLOT} {cue.lstrip()}" if cue.strip() and len({*after}) == 1 else f"{NAME_SLOT}:"
+    between = "\n".join(said)
+    return f"{start}{between}{ending}{SLOT}{end}\n{cue}"
+
+
+def _common_start(texts: Sequence[str]) -> str:
+    return texts[0][: min(common_prefix(texts[0], text) for text in texts)]
 
 
 def tried_depths(classifier: Classifier, wanted: Sequence[int] = ()) -> tuple[int, ...]:
@@ -56,12 +76,16 @@ def tried_depths(classifier: Classifier, wanted: Sequence[int] = ()) -> tuple[in
 
 
 def common_text(classifier: Classifier, text: str) -> PromptSet:
-    """A prompt set that only reads a text to its end, whatever the prompts ask."""
-    facts = classifier.engine.model.facts
-    prompt = PromptConfig(name="text", prompt_template=text, labels=("a", "b"))
-    nothing = np.zeros((facts.n_embd, 2), np.float32)
-    head = Head(depth=facts.n_layer, weight=nothing, bias=nothing[0], text=text)
-    return with_heads(classifier, [prompt], {prompt.name: head})
+    """A prompt set that reads a text to its end, whatever the prompts ask; with `{name}` every prompt's, which their
+    labels' texts answer.
+    """
+    facts, is_own, heads = classifier.engine.model.facts, NAME_SLOT in text, {}
+    prompts = [prompt.settings for prompt in classifier.prompts][: None if is_own else 1]
+    for prompt in prompts:
+        nothing = np.zeros((facts.n_embd, len(prompt.labels)), np.float32)
+        read = text.replace(NAME_SLOT, prompt.name)
+        heads[prompt.name] = Head(depth=facts.n_layer, weight=nothing, bias=nothing[0], scale=float(is_own), text=read)
+    return with_heads(classifier, prompts, heads)
 
 
 def with_heads(classifier: Classifier, prompts: Sequence[PromptConfig], heads: Mapping[str, Head]) -> PromptSet:

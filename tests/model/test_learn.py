@@ -234,7 +234,7 @@ def test_a_log_without_labels_teaches_the_prompts_answers(config: Path, log: Pat
     kept = [name for name, prompt in record["prompts"].items() if prompt["kept"]]
     assert kept
     for name in kept:
-        assert record["prompts"][name]["text"] == record["text"]
+        assert record["prompts"][name]["text"] == record["text"].replace("{name}", name)
         assert record["prompts"][name]["agreement"] >= 0.5
     change(config, heads=str(out))
     with Classifier.from_config(config) as classifier:

@@ -36,7 +36,7 @@ PROMPTS = {
 
 
 def heads_of(path: Path, seed: int = 0) -> dict[str, Head]:
-    """A head of each kind: on a lower layer, of a text of its own, beside the labels' texts."""
+    """A head of each kind: on a lower layer, of a text of its own, beside the labels' texts after such a text."""
     rng = np.random.default_rng(seed)
     with NativeModel(path) as model:
         n = model.facts.n_embd
@@ -44,7 +44,7 @@ def heads_of(path: Path, seed: int = 0) -> dict[str, Head]:
         "shape": random_head(rng, n, 2, depth=2),
         "color": random_head(rng, n, 4, depth=1, text=COMMON),
         "item": random_head(rng, n, 3, depth=3, text=COMMON),
-        "user": random_head(rng, n, 4, depth=N_LAYER, scale=0.5),
+        "user": random_head(rng, n, 4, depth=N_LAYER, scale=0.5, text=f"All of them.{COMMON}user:"),
     }
 
 

@@ -15,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from qcls_gguf import PromptConfig
 from qcls_gguf.config.fitted import Calibration, PromptCalibration
 from qcls_gguf.learning.fit import Candidate, cheapest, held_out
+from qcls_gguf.learning.passes import common_texts
 from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjustments_of, log_prior
 from qcls_gguf.score.rows import head_scores, unit_states
 from qcls_gguf.statistics import FloatArray, binomial_cdf, log_softmax, upper_bound
@@ -145,6 +146,27 @@ def test_words_tell_what_words_tell() -> None:
     found = cross_fit(word_statistics(texts), np.eye(2)[label], folds(label, texts), [0.1])
     assert (found.log_p.argmax(axis=1) == label).all()
     assert word_statistics(["", "…"]).shape == word_statistics(texts[:2]).shape
+
+
+@pytest.mark.parametrize(
+    ("templates", "joined"),
+    [
+        (["<s>\nAsk a.</s>\nq: {query}\nlabel:", "<s>\nAsk bc.</s>\nq: {query}\nlabel:"],
+         "<s>\nAsk a\nAsk bc.</s>\nq: {query}\n{name} label:"),
+        (["Lists.\nq: {query}\nfirst:", "Lists.\nq: {query}\nsecond:"], "Lists.\nq: {query}\n{name}:"),
+        (["A {query} label: ", "B {query} label: "], "A\nB {query}\n{name} label: "),
+        (["{query}", "{query}"], "{query}\n{name}:"),
+        (["One alone {query}:"], None),
+    ],
+)  # fmt: skip
+def test_the_prompts_texts_are_joined(templates: list[str], joined: str | None) -> None:
+    prompts = [
+        PromptConfig(name=name, prompt_template=text, labels=("x", "y"))
+        for name, text in zip("ab", templates, strict=False)
+    ]
+    texts = common_texts(prompts, ["a coat"], own_first=False)
+    assert texts[3:] == ([joined] if joined else [])
+    assert common_texts(prompts, ["a coat"], own_first=True) == [*texts[3:], *texts[:3]]
 
 
 def test_large_states_keep_their_direction() -> None:
