@@ -178,5 +178,6 @@ def mirror(oracle: Oracle, prompt: PromptSpec, head: Head, query: str) -> list[f
         state = decode_sequence(context, tokens)[-1, -n:].astype(np.float64)
     found = state / np.sqrt((state**2).mean()) @ head.weight.astype(np.float64) + head.bias
     if head.scale:
-        found = found + head.scale * np.array(oracle.score(replace(prompt, template=head.text or prompt.template), query)[0])
+        read = replace(prompt, template=head.text or prompt.template)
+        found = found + head.scale * np.array(oracle.score(read, query)[0])
     return [float(value) for value in log_softmax(found)]
