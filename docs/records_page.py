@@ -18,8 +18,7 @@ from qcls_gguf.evaluation.evaluate import EvaluationRecord
 from qcls_gguf.inspection.inspect import Inspection, ShownPrompts
 from qcls_gguf.inspection.local_models import ModelsRecord
 from qcls_gguf.labelling.records import LabellingRecord
-from qcls_gguf.learning.batch_prior import BatchPriorRecord
-from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord
+from qcls_gguf.learning.calibrate import BatchPriorRecord, CalibrationRecord, StatementRecord
 from qcls_gguf.learning.report import LearnRecord
 from qcls_gguf.report.record import LEFT_OUT, Record, left_out_if_none
 from qcls_gguf.score.result import Audit, Counts, ModelInfo

@@ -107,19 +107,17 @@ def calibrate(
         raise ConfigError("--by-label bounds what --target-error states: give both")
     settings = o.configured(ctx.params)
     check_outputs({"--out": out}, {"--data": data, "--queries": queries, "--config": settings.path}, force=force)
-    if queries is not None:
-        from ..learning.batch_prior import batch_prior_document, fit_batch_prior
+    from ..learning import calibrate as learning  # see app.py for why here
 
+    if queries is not None:
         with long_work(offline, quiet) as opener:
-            prior, content = fit_batch_prior(
+            prior, content = learning.fit_batch_prior(
                 settings, queries, opener, reading=o.reading(ctx.params), names=names or (), strength=strength
             )
-        show(prior, batch_prior_document(prior), format, None, ("--out", out, content))
+        show(prior, learning.batch_prior_document(prior), format, None, ("--out", out, content))
         return None
     if data is None:
         raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
-    from ..learning import calibrate as learning  # see app.py for why here
-
     columns = o.columns(ctx.params)
     rows: Any = {"names": names or (), "columns": columns, "skip_bad": skip_bad}
     record: Any
