@@ -238,8 +238,6 @@ def benchmark_document(record: BenchmarkRecord) -> Document:
     conditions = {**provenance(model, record.environment), "requests": sent}
     if model.n_gpu_layers:
         conditions["GPU"] = f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz" if gpu else "not known (needs the extra `bench`)"
-        if gpu and gpu.throttle_reasons:
-            conditions["GPU"] += f", held down by {', '.join(gpu.throttle_reasons)}"
     times = tuple(Quantiles.model_fields)
     tokens = {"new": ".1f", "cached": ".1f", "decodes": ".1f", "graphs reused": ".0%"}
     start = dict.fromkeys(("start-up ms", "first request ms", "weights MB"), measured)

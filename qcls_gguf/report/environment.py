@@ -19,15 +19,6 @@ from ..native.device import instruction_sets
 from ..system.control_groups import available_bytes
 from .record import Record
 
-# Bits of nvmlDeviceGetCurrentClocksEventReasons, by nvml.h; "idle" and clocks that were asked for slow nothing down.
-_THROTTLE_REASONS = {
-    0x04: "power limit",
-    0x08: "hardware slowdown",
-    0x20: "thermal limit of the driver",
-    0x40: "thermal limit of the hardware",
-    0x80: "power brake",
-}
-
 
 class GpuState(Record):
     """The GPU in use; null for values that the driver does not give, as for a part of a GPU (MIG)."""
@@ -36,7 +27,6 @@ class GpuState(Record):
     driver: str | None = Field(description="version of NVIDIA's driver")
     sm_mhz: int | None = Field(description="clock of its multiprocessors")
     max_sm_mhz: int | None = Field(description="the highest clock")
-    throttle_reasons: tuple[str, ...] = Field(description="what limits the clock")
 
 
 def gpu_state() -> GpuState | None:
@@ -63,13 +53,11 @@ def gpu_state() -> GpuState | None:
             gpu = ask("DeviceGetHandleByIndex", int(first))
         if gpu is None:
             return None
-        reasons = ask("DeviceGetCurrentClocksEventReasons", gpu) or 0
         return GpuState(
             name=ask("DeviceGetName", gpu),
             driver=ask("SystemGetDriverVersion"),
             sm_mhz=ask("DeviceGetClockInfo", gpu, pynvml.NVML_CLOCK_SM),
             max_sm_mhz=ask("DeviceGetMaxClockInfo", gpu, pynvml.NVML_CLOCK_SM),
-            throttle_reasons=tuple(name for bit, name in _THROTTLE_REASONS.items() if reasons & bit),
         )
     finally:
         pynvml.nvmlShutdown()

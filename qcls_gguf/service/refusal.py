@@ -3,13 +3,14 @@
 import codecs
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from ..config.words import MAX_LISTED, close_to, counted, hint, shown
+from ..config.words import MAX_LISTED, counted, hint, shown
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
 from ..questions.asking import SpaceError
 from ..questions.closed_lists import OpenAnswerError
@@ -130,23 +131,13 @@ def parse(model: type[M], value: object) -> M:
 
 def _place(error: Mapping[str, Any], value: Any) -> Place:
     """The place of a mistake: pydantic's steps without those that only name types."""
+    steps = (*error["loc"], _TAG) if error["type"].startswith("union_tag") else error["loc"]
     place: Place = ()
-    tagged = None  # the object whose tag was passed
-    steps = error["loc"]
-    if error["type"].startswith("union_tag"):
-        steps = (*steps, _TAG)
-    is_missing = error["type"] in ("missing", "union_tag_not_found")
     for n, step in enumerate(steps, 1):
-        is_last = n == len(steps)
-        if isinstance(value, dict) and value is not tagged and step == value.get(_TAG) and not is_last:
-            tagged = value
-        elif isinstance(value, dict) and (step in value or (is_last and is_missing)):
-            place = (*place, step)
-            value = value.get(step)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            place = (*place, step)
-            value = value[step]
-    return place
+        is_tag = isinstance(value, dict) and step == value.get(_TAG) and n < len(steps)
+        with suppress(LookupError, TypeError):
+            value, place = (value, place) if is_tag else (value[step], (*place, step))
+    return (*place, steps[-1]) if error["type"] in ("missing", "union_tag_not_found") else place
 
 
 def _path(place: Place) -> str:
@@ -160,12 +151,8 @@ def _words(error: Mapping[str, Any], model: type[BaseModel]) -> str:
         case "missing" | "union_tag_not_found":
             return "is missing"
         case "extra_forbidden":
-            schema = model.model_json_schema()
-            if len(error["loc"]) == 1:
-                return f"unknown field, {hint(error['loc'][0], sorted(schema['properties']))}"
-            parts = [schema, *schema.get("$defs", {}).values()]
-            close = close_to(error["loc"][-1], sorted({name for part in parts for name in part.get("properties", ())}))
-            return f"unknown field{f', did you mean {close}?' if close else ''}"
+            name, *below = error["loc"]
+            return "unknown field" if below else f"unknown field, {hint(name, sorted(model.model_fields))}"
         case "value_error":
             return str(error["ctx"]["error"])
         case "union_tag_invalid":
