@@ -149,12 +149,9 @@ def _partition(path: Path) -> dict[str, str | None]:
 
 
 def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.Schema, list[Shard]]:
-    try:
-        with pq.ParquetFile(path) as file:
-            schema, metadata = file.schema_arrow, file.metadata
-            sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-    except pa.ArrowException as e:
-        raise ConfigError(f"is no sound Parquet file: {e}: write it anew, or leave it out") from None
+    with pq.ParquetFile(path) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     check_query_type(schema, query_column)
     shards = []
     for group, (first, size) in enumerate(zip(accumulate(sizes, initial=0), sizes, strict=False)):

@@ -236,8 +236,7 @@ def join_files(paths: Sequence[Path], out: Path, format_: Format) -> int:
             with pq.ParquetWriter(file, pq.read_schema(paths[0]), compression="zstd") as writer:
                 for path in paths:
                     with pq.ParquetFile(path) as part:
-                        for group in range(part.num_row_groups):
-                            writer.write_table(part.read_row_group(group))
+                        writer.write_table(part.read())
         else:
             for path in paths:
                 with path.open("rb") as part:

@@ -1,21 +1,18 @@
-"""All routes: those of the dialects, and those for operators (health, metrics); their OpenAPI description."""
+"""All routes: those of the dialects, and those for operators (health, metrics)."""
 
 import asyncio
 import hashlib
 import hmac
-import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
-from pydantic.json_schema import models_json_schema
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..config.words import JsonObject, shown
+from ..config.words import shown
 from ..errors import QclsError
 from ..version import __version__
 from .asking import answer, json_bytes
@@ -34,13 +31,14 @@ _MODELS = "/v1/models/"
 _MODEL_PATH = _MODELS + "{name}"
 _NO_PATH = (
     "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
-    "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema; /docs lists the others"
+    "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema"
 )
 _REMOVED_PATHS = {
     "/classify": "/classify was removed: use /predict, or /v1/classify for all prompts",
     "/v1/completions": "/v1/completions was removed: use /v1/chat/completions, which chooses one of given answers",
+    "/docs": "/docs was removed: docs/serving.md describes requests, and docs/commands.md the answers",
 }
-_OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
+_OPEN_PATHS = ("/", "/health", "/ready")
 """Paths that need no key: they show nothing beyond the project's documentation."""
 _PAGE = {
     "content-type": "text/html; charset=utf-8",
@@ -85,7 +83,7 @@ class App:
             if exchange.route not in _ROUTES:
                 exchange.route = "other"
                 raise RefusedError(404, "unknown path", _REMOVED_PATHS.get(path, _NO_PATH))
-            method, _, handler = _ROUTES[exchange.route]
+            method, handler = _ROUTES[exchange.route]
             if exchange.method not in (method, "HEAD" if method == "GET" else ""):
                 raise RefusedError(405, "method", f"this path takes {method}", headers={"allow": method})
             return await handler(exchange)
@@ -182,53 +180,17 @@ async def _models(exchange: Exchange) -> Response:
     return _json({"id": name, **head})
 
 
-async def _file(exchange: Exchange) -> Response:
-    name = "docs.html" if exchange.route == "/docs" else "page.html"
-    return Response((Path(__file__).parent / name).read_bytes(), headers=_PAGE)
+async def _page(_: Exchange) -> Response:
+    return Response((Path(__file__).parent / "page.html").read_bytes(), headers=_PAGE)
 
 
-@cache
-def _descriptions() -> JsonObject:
-    """The routes as OpenAPI describes them; answers are those of the APIs, or of `qcls-gguf run`."""
-    requests = {path: dialect.request for path, dialect in DIALECTS.items()}
-    by_name = sorted(requests.values(), key=lambda request: request.__name__)
-    template = "#/components/schemas/{model}"
-    references, schemas = models_json_schema([(model, "validation") for model in by_name], ref_template=template)
-    paths: JsonObject = {}
-    for path, (method, summary, _) in _ROUTES.items():
-        names = {"path": re.findall(r"{(\w+)}", path), "query": DIALECTS[path].parameters if path in requests else ()}
-        operation: JsonObject = {
-            "summary": summary,
-            "parameters": [
-                {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
-                for place in names
-                for name in names[place]
-            ],
-            "responses": {"200": {"description": "answered"}, "default": {"description": "refused"}},
-        }
-        if path in requests:
-            content = {JSON: {"schema": references[requests[path], "validation"]}}
-            operation["requestBody"] = {"required": True, "content": content}
-        if summary:
-            paths[path] = {method.lower(): operation}
-    about = "Labels texts with a GGUF language model."
-    info = {"title": "qcls-gguf", "description": about, "version": __version__}
-    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas["$defs"]}}
-
-
-async def _description(_: Exchange) -> Response:
-    return _json(_descriptions())
-
-
-_ROUTES: dict[str, tuple[str, str, Callable[[Exchange], Awaitable[Response]]]] = {
-    **{path: ("POST", dialect.summary, _asked) for path, dialect in DIALECTS.items()},
-    "/health": ("GET", "Whether the process is alive", _health),
-    "/ready": ("GET", "Whether requests are answered", _health),
-    "/metrics": ("GET", "Counts for Prometheus", _counts),
-    "/v1/models": ("GET", "The configured prompts, as models", _models),
-    _MODEL_PATH: ("GET", "A prompt, as a model", _models),
-    "/": ("GET", "", _file),
-    "/docs": ("GET", "", _file),
-    "/openapi.json": ("GET", "", _description),
+_ROUTES: dict[str, tuple[str, Callable[[Exchange], Awaitable[Response]]]] = {
+    **dict.fromkeys(DIALECTS, ("POST", _asked)),
+    "/health": ("GET", _health),
+    "/ready": ("GET", _health),
+    "/metrics": ("GET", _counts),
+    "/v1/models": ("GET", _models),
+    _MODEL_PATH: ("GET", _models),
+    "/": ("GET", _page),
 }
-"""method, summary and handler by path; those without a summary are not described"""
+"""method and handler by path"""

@@ -84,14 +84,10 @@ Inquiry: TypeAlias = Texts | Questions
 class Dialect:
     """One API on one path."""
 
-    path: str
-    summary: str
     request: type[BaseModel]
     """the body"""
     ask: Callable[[Any, Exchange], Inquiry]
     """what a request asks. Raises RefusedError"""
-    parameters: tuple[str, ...] = ()
-    """of the query string"""
     words: Callable[[RefusedError], Mapping[str, object]] = openai_words
     """the body of an error"""
 

@@ -118,7 +118,7 @@ def parse(model: type[M], value: object) -> M:
         return model.model_validate(value)
     except ValidationError as e:
         if (n := e.error_count()) > 1000:  # to word all would keep other requests waiting
-            raise RefusedError(422, "invalid", f"the body has {n} mistakes: see /docs for what it may hold") from None
+            raise RefusedError(422, "invalid", f"the body has {n} mistakes: see docs/serving.md") from None
         mistakes = [(mistake, _place(mistake, value)) for mistake in e.errors(include_url=False)]
     # if a value may have several types and fits one except for something inside it, only that is reported
     outer = {place[:n] for _, place in mistakes for n in range(len(place))}

@@ -211,7 +211,7 @@ def test_models_for_both_sdks(server: Server) -> None:
         assert [model.name for model in client.models.list().models] == names
 
 
-def test_health_metrics_and_the_description(server: Server) -> None:
+def test_health_and_metrics(server: Server) -> None:
     assert server.http.get("/health").json()["status"] == "ready"
     assert server.http.head("/ready").status_code == 200
     before = server.metric("qcls_tokens_new_total")
@@ -219,8 +219,6 @@ def test_health_metrics_and_the_description(server: Server) -> None:
     assert server.metric("qcls_tokens_new_total") - before == pytest.approx(counts["n_tokens_new"])
     assert server.metric("qcls_prefixes") >= 2
     assert server.metric("process_resident_memory_bytes") > 0
-    paths = server.http.get("/openapi.json").json()["paths"]
-    assert {"/v1/classify", "/predict", "/v1/models", "/health", "/ready", "/metrics"} <= set(paths)
 
 
 def test_a_part_of_a_long_query_is_answered_as_configured_unless_the_request_says_otherwise(tmp_path: Path) -> None:
