@@ -62,8 +62,8 @@ class LabelledColumns(Reading):
     """columns that are neither queries nor prompts, or ALL"""
 
     def are_read(self, name: str) -> bool:
-        """Whether a column, other than the queries', is read for its labels."""
-        return name in self.labels if self.labels else name not in self.ignored
+        """Whether a column, other than the queries', is read for its labels; one without a name is an index of rows."""
+        return name in self.labels if self.labels else name not in ("", *self.ignored)
 
     def of_prompt(self, name: str, prompts: Collection[str]) -> bool:
         """Whether a column has the labels of a prompt. Raises ConfigError for one that is not known."""

@@ -250,7 +250,9 @@ class Rows:
 
     def _of_table(self) -> Iterator[Row]:
         """Rows of delimited text, whose header is read at once."""
-        first = next(self._fed(), "")
+        first = "\n"
+        while first and not first.strip():
+            first, self.next_line = next(self._fed(), ""), self.next_line + 1
         if problem := self._problem_of(first):
             raise ConfigError(f"the header {problem}")
         if first.startswith("sep="):
@@ -267,7 +269,6 @@ class Rows:
             if len(self.header) == 1:
                 remedy += ", or what stands between the fields with `delimiter`"
             raise ConfigError(f"has no column {self.query!r}: {listed_columns(self.header)}; {remedy}")
-        self.next_line = 2
         return self._records()
 
     def _split_header(self, first: str) -> tuple[str, list[str]]:

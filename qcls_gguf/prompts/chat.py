@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
-from ..config.prompt import SLOT, PromptConfig
+from ..config.prompt import LABEL_SLOTS, SLOT, PromptConfig
 from ..config.schema import ModelConfig
 from ..errors import ConfigError, prefixed
 from .compiled import Tokenizer, common_prefix
@@ -172,6 +172,8 @@ def _whole_text(prompt: PromptConfig, chat: Chat, model: ChatModel) -> str:
     for role, given in turns.items():
         if given.strip() not in text:
             raise ConfigError(f"the model's chat template changes or drops the {role} text: {_INSTEAD}")
+    if any(text.count(slot) > 1 for slot in LABEL_SLOTS if slot in "".join(turns.values())):
+        raise ConfigError(f"the model's chat template writes a text with a list of labels several times: {_INSTEAD}")
     text, add = text.removesuffix(chat.cut), chat.add if text.endswith(chat.cut) else ""
     if chat.thought and (closer := chat.closer(model)):
         # an empty thought lets the model answer at once, as in Qwen3's own template

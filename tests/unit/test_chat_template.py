@@ -254,6 +254,7 @@ _EACH = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     (None, "the model's file has none: write the whole text as prompt_template, or give one as model."),
     ("{{ messages[-1].content | replace(' ', '') }}", "changes or drops the query"),
     ("{{ messages[-1].content }}{{ messages[-1].content }}", "writes the query 2 times"),
+    ("{{ messages[0].content }}" + _EACH + "{{ m.content }}{% endfor %}", "a list of labels several times"),
     ("{{ messages[-1].content | length }}{{ messages[-1].content }}", "other words around another query"),
     (_EACH + "{{ m.content | replace('query:', 'Q') }}{% endfor %}", "changes or drops the user text"),
     (_EACH + "{{ m.content | replace('of', 'Q') }}{% endfor %}", "changes or drops the system text"),

@@ -227,7 +227,8 @@ def test_rows_in_are_rows_out(drawn: st.DataObject) -> None:
         writer = csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=line_end)  # type: ignore[arg-type]
         writer.writerows([("sku", "query"), *rows])
         name = drawn.draw(st.sampled_from(["a.csv", "a.CSV", "a.tsv", "a.TAB", "a.psv", "a", "part-00000", "a.txt"]))
-        path = saved(Path(folder), name, text.getvalue(), encoding, packing)
+        blank = line_end * drawn.draw(st.integers(0, 2))
+        path = saved(Path(folder), name, blank + text.getvalue(), encoding, packing)
         named = encoding if encoding in ENCODINGS[6:] else None
         is_over_lines = any("\n" in text for row in rows for text in row)  # which may look like rows, unless it is CSV
         reading = Reading(query="query", encoding=named, format="csv" if is_over_lines else None)
@@ -418,6 +419,11 @@ def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
             path.write_text(json.dumps(row))
         found = read_labelled(path, {"stars": labels}, LabelledColumns(query="data.query" if is_nested else None))
     assert [dict(row.labels) for row in found.rows] == [{"stars": (label,)}], found.bad
+
+
+def test_a_column_without_a_name_is_an_index_of_rows(tmp_path: Path) -> None:
+    (path := tmp_path / "rows.csv").write_text(",query,user\n0,x,boy\n")
+    assert [dict(row.labels) for row in read_labelled(path, {"user": ["boy", "girl"]}).rows] == [{"user": ("boy",)}]
 
 
 def test_a_refusal_has_a_few_lines() -> None:
