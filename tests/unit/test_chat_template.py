@@ -41,18 +41,9 @@ PROMPT = PromptConfig(name="colour", system="One of [{labels}].", user="query: {
 def text(template: str | None, prompt: PromptConfig = PROMPT, **settings: Any) -> str:
     (rendered,) = render_prompts([prompt], File(template), ModelConfig(**settings)).prompts
     assert not rendered.is_chat
-    assert rendered.changed(prompt_template=None, user="{query}") == prompt.changed(
-        system=None, user="{query}", answer_cue=None
-    )
+    other = {"system": None, "user": "{query}", "answer_cue": None}
+    assert rendered.changed(prompt_template=None, user="{query}") == prompt.changed(**other)
     return rendered.template
-
-
-def refused(template: str | None, prompt: PromptConfig = PROMPT, **settings: Any) -> str:
-    with pytest.raises(ConfigError) as refusal:
-        text(template, prompt, **settings)
-    message = str(refusal.value)
-    assert message.startswith("prompts.colour: ")
-    return message
 
 
 def test_slots_are_filled_in_what_was_rendered() -> None:
@@ -65,30 +56,28 @@ def test_slots_are_filled_in_what_was_rendered() -> None:
     )
 
 
-def test_the_user_says_the_query_where_only_the_system_text_is_given() -> None:
-    prompt = PROMPT.changed(user=None)
-    assert "<|im_start|>user\n{query}<|im_end|>" in text(CHATML, prompt)
+def test_the_query_is_the_users_or_stands_in_the_system_text() -> None:
+    assert "<|im_start|>user\n{query}<|im_end|>" in text(CHATML, PROMPT.changed(user=None))
     only = PROMPT.changed(system=None, user="{query}", answer_cue="")
     assert text(CHATML, only) == "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
+    within = text(CHATML, PROMPT.changed(system="Label {query}", user=None))
+    assert within == "<|im_start|>system\nLabel {query}<|im_end|>\n<|im_start|>assistant\n{name}:"
 
 
-def test_a_query_may_stand_in_the_system_text() -> None:
-    prompt = PROMPT.changed(system="Label {query}", user=None)
-    assert text(CHATML, prompt) == "<|im_start|>system\nLabel {query}<|im_end|>\n<|im_start|>assistant\n{name}:"
-
-
-def test_thinking_models_answer_at_once_unless_told_otherwise() -> None:
-    empty = "<|im_start|>assistant\n<think>\n\n</think>\n\n{name}:"
-    assert text(QWEN3).endswith(empty)
-    assert text(THINKS_ALWAYS).endswith(empty)
-    assert text(NEMOTRON).endswith("<SPECIAL_1>Assistant\n<think></think>{name}:")
+@cases(
+    (QWEN3, "<|im_start|>assistant\n<think>\n\n</think>\n\n{name}:", "<|im_start|>assistant\n{name}:"),
+    (THINKS_ALWAYS, "<|im_start|>assistant\n<think>\n\n</think>\n\n{name}:", "<think>\n{name}:"),
+    (NEMOTRON, "<SPECIAL_1>Assistant\n<think></think>{name}:", "<SPECIAL_1>Assistant\n<think>\n\n{name}:"),
     # words that would stay in the text are no help
-    kept = NEMOTRON.replace(".replace('/no_think', '')", "")
-    assert text(kept).endswith("end\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\n{name}:")
-    told = {"enable_thinking": True}
-    assert text(NEMOTRON, chat_variables=told).endswith("<SPECIAL_1>Assistant\n<think>\n\n{name}:")
-    assert text(QWEN3, chat_variables=told).endswith("<|im_start|>assistant\n{name}:")
-    assert text(THINKS_ALWAYS, chat_variables=told).endswith("<think>\n{name}:")
+    (
+        NEMOTRON.replace(".replace('/no_think', '')", ""),
+        "end\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\n{name}:",
+        "",
+    ),
+)
+def test_thinking_models_answer_at_once_unless_told_otherwise(template: str, at_once: str, told: str) -> None:
+    assert text(template).endswith(at_once)
+    assert text(template, chat_variables={"enable_thinking": True}).endswith(told)
 
 
 def test_a_template_gets_variables_and_no_real_date() -> None:
@@ -103,8 +92,8 @@ def test_a_variable_is_what_it_is() -> None:
 
 
 def test_a_template_of_the_configuration_goes_before_the_files() -> None:
-    assert text("{{ raise_exception('not asked') }}", chat_template=CHATML) == text(CHATML)
-    assert text(None, chat_template=CHATML) == text(CHATML)
+    for of_file in ("{{ raise_exception('not asked') }}", None):
+        assert text(of_file, chat_template=CHATML) == text(CHATML)
 
 
 def test_a_system_text_that_is_refused_begins_the_users_turn() -> None:
@@ -121,18 +110,21 @@ def loop(content: str = "{{ m.content }}", end: str = "<|im_end|>", begin: str =
 
 
 PARTS = "{% for part in m['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}"
-FIRST_PART = "{{ m['content'][0]['text'] }}"
-OF_USERS = "{% if m.role == 'user' %}" + PARTS + "{% else %}{{ m.content }}{% endif %}"
 
 
-@pytest.mark.parametrize("content", [PARTS, FIRST_PART, OF_USERS, "{% generation %}{{ m.content }}{% endgeneration %}"])
-def test_a_content_of_parts_is_rendered_as_a_text(content: str) -> None:
-    assert text(loop(content)) == text(CHATML)
-
-
-@pytest.mark.parametrize("begin", ["", "{# nothing #}"])
-def test_the_beginning_of_an_answer_is_taken_from_a_conversation(begin: str) -> None:
-    assert text(loop(begin=begin)) == text(CHATML)
+@cases(
+    # a content of parts is rendered as a text
+    *(loop(PARTS), loop("{{ m['content'][0]['text'] }}")),
+    # tags that Jinja itself does not have are known
+    loop("{% generation %}{% if m.role == 'tool' %}{% break %}{% endif %}{{ m.content }}{% endgeneration %}"),
+    loop("{% if m.role == 'user' %}" + PARTS + "{% else %}{{ m.content }}{% endif %}"),
+    # the beginning of an answer is taken from a conversation, as nothing writes it, or words that begin a thought
+    *(loop(begin=begin) for begin in ("", "{# nothing #}")),
+    *(loop(begin=f"<|im_start|>assistant\n{words}") for words in ("**Thinking:**\n", "《think》", "# Reasoning\n")),
+    loop(begin="<|im_start|>assistant\nLet me think step by step."),
+)
+def test_what_templates_do_in_other_ways_is_the_same_text(template: str) -> None:
+    assert text(template) == text(CHATML)
 
 
 def chat(template: str, **marks: Any) -> Chat:
@@ -185,12 +177,6 @@ def test_a_thought_that_a_template_leaves_open_is_closed(opened: str, closed: st
     assert text(template) == text(CHATML).replace("assistant\n{name}", f"assistant\n{closed}{{name}}")
     assert text(template, chat_variables={"enable_thinking": True}).endswith(f"assistant\n{opened}{{name}}:")
     assert text(loop(begin="<|im_start|>assistant\n" + closed)) == text(template)  # nothing is left open
-
-
-@pytest.mark.parametrize("words", ["**Thinking:**\n", "《think》", "# Reasoning\n", "Let me think step by step."])
-def test_words_that_begin_a_thought_are_left_out(words: str) -> None:
-    """No mark of a turn is taken for theirs."""
-    assert text(loop(begin="<|im_start|>assistant\n" + words)) == text(CHATML)
 
 
 def test_marks_of_turns_are_no_thoughts() -> None:
@@ -247,17 +233,14 @@ def test_what_a_prompts_own_text_spells_is_no_code() -> None:
     assert "{{ messages }} {% raw %} {# x #}" in text(CHATML, prompt)
 
 
-_EACH = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-
-
 @cases(
     (None, "the model's file has none: write the whole text as prompt_template, or give one as model."),
     ("{{ messages[-1].content | replace(' ', '') }}", "changes or drops the query"),
     ("{{ messages[-1].content }}{{ messages[-1].content }}", "writes the query 2 times"),
     ("{{ messages[0].content }}" + _EACH + "{{ m.content }}{% endfor %}", "a list of labels several times"),
     ("{{ messages[-1].content | length }}{{ messages[-1].content }}", "other words around another query"),
-    (_EACH + "{{ m.content | replace('query:', 'Q') }}{% endfor %}", "changes or drops the user text"),
-    (_EACH + "{{ m.content | replace('of', 'Q') }}{% endfor %}", "changes or drops the system text"),
+    (loop("{{ m.content | replace('query:', 'Q') }}"), "changes or drops the user text"),
+    (loop("{{ m.content | replace('of', 'Q') }}"), "changes or drops the system text"),
     ("{{ raise_exception('no, thanks') }}", "refuses system and user: no, thanks: write the whole text"),
     ("a\n{% if %}", "is wrong in line 2: "),
     ("{{ messages | nothing }}", "is wrong in line 1: No filter named 'nothing'"),
@@ -266,7 +249,8 @@ _EACH = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     ("{{ open('/etc/hostname') }}", "fails: UndefinedError: 'open' is undefined"),
 )
 def test_a_template_that_cannot_be_used_is_refused(template: str | None, why: str) -> None:
-    assert why in refused(template)
+    with pytest.raises(ConfigError, match=rf"(?s)^prompts\.colour: .*{re.escape(why)}"):
+        text(template)
 
 
 @cases(
@@ -292,15 +276,8 @@ def test_a_template_that_cannot_be_used_is_refused(template: str | None, why: st
 )
 def test_a_template_cannot_run_or_grow_without_end(template: str) -> None:
     """Most of them would take minutes or gigabytes."""
-    refused(template + "{{ messages[-1].content }}")
-
-
-def test_a_marked_answer_and_loop_controls_are_known() -> None:
-    template = (
-        "{% for m in messages %}{% if m.role == 'tool' %}{% break %}{% endif %}"
-        "{% generation %}{{ m.role }}: {{ m.content }}\n{% endgeneration %}{% endfor %}"
-    )
-    assert text(template) == "system: One of [{labels}].\nuser: query: {query} end\nassistant: {name}:"
+    with pytest.raises(ConfigError, match=r"^prompts\.colour: "):
+        text(template + "{{ messages[-1].content }}")
 
 
 @cases(
@@ -324,15 +301,11 @@ def test_what_templates_ask_for_is_as_in_python(expression: str, value: str) -> 
     ({"prompt_template": "{query}"}, "system: is given beside prompt_template, which is the whole text"),
     ({"user": "no slot"}, "user: system and user have 0 {query} slots: a prompt needs exactly one"),
     ({"answer_cue": "{query}"}, "answer_cue: has a {query} slot: write the query into user"),
-    (
-        {"user": "{query}", "system": None, "answer_cue": "{labels} {labels}"},
-        "user: answer_cue and user have 2 {labels} slots: a prompt may have one",
-    ),
+    ({"user": "{query} {labels}"}, "user: system and user have 2 {labels} slots: a prompt may have one"),
 )
 def test_texts_that_make_no_prompt_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(ConfigError, match=rf"^prompts\.colour\.{re.escape(message)}"):
         PROMPT.changed(**change)
-    assert str(refusal.value).startswith(f"prompts.colour.{message}")
 
 
 def test_a_name_that_spells_a_slot_is_refused_where_it_is_shown() -> None:
@@ -342,24 +315,20 @@ def test_a_name_that_spells_a_slot_is_refused_where_it_is_shown() -> None:
 
 
 @cases(
-    ({"a b": 1}, "model.chat_variables.a b: is no name for a variable: use letters, digits and _"),
-    ({"messages": 1}, "model.chat_variables.messages: is no name for a variable"),
-    ({"a": [1]}, "model.chat_variables.a: [1] is a list: give a text, a number, true or false"),
-    ([1], "model.chat_variables: expected names and values, got a list"),
+    ({"a b": 1}, ".a b: is no name for a variable: use letters, digits and _"),
+    ({"messages": 1}, ".messages: is no name for a variable"),
+    ({"a": [1]}, ".a: [1] is a list: give a text, a number, true or false"),
+    ([1], ": expected names and values, got a list"),
 )
 def test_wrong_variables_are_refused(variables: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises(ConfigError, match=rf"^model\.chat_variables{re.escape(message)}"):
         ModelConfig(chat_variables=variables)
-    assert str(refusal.value).startswith(message)
 
 
 FAMILIES = {
     "<|im_start|>{role}\n": "<|im_end|>\n",
-    "<|im_start|>{role}<|im_sep|>": "<|im_end|>",
     "<|im_{role}|>{role}<|im_middle|>": "<|im_end|>",
     "<|start_header_id|>{role}<|end_header_id|>\n\n": "<|eot_id|>",
-    "<|header_start|>{role}<|header_end|>\n\n": "<|eot|>",
-    "<|start_of_role|>{role}<|end_of_role|>": "<|end_of_text|>\n",
     "<|start|>{role}<|message|>": "<|end|>",
     "<|{role}|>\n": "<|end|>\n",
     "<|{role}|>": "</s>\n",
@@ -372,13 +341,12 @@ FAMILIES = {
     "<extra_id_0>{role}\n": "<extra_id_1>\n",
     "<｜hy_{role}｜>": "<｜hy_end▁of▁turn｜>",
     "<role>{role}</role>": "<|role_end|>",
-    "<SPECIAL_10>{role}\n": "<SPECIAL_12>\n",
     "[{role}_BEGIN]": "[TURN_END]",
     "<|{role}|>\n\n": "",
     "### {role}:\n": "\n\n",
     "{role}: ": "</s>",
 }
-"""how published models of twenty families begin and end a turn; an empty end has no token"""
+"""how families of published models begin and end a turn; an empty end has no token"""
 
 
 ROLES = [("system", "user", "assistant"), ("SYSTEM", "USER", "CHATBOT"), ("S", "U", "model")]

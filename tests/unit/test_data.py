@@ -4,8 +4,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,28 +28,26 @@ def read(folder: Path, data: bytes, *, blank: bool = False) -> list[Row]:
     return list(read_queries(str(path), blank=blank))
 
 
-def said(row: Row) -> tuple[str, str | None, int | None]:
-    return row.text, row.error, row.number
-
-
-def texts(folder: Path, data: bytes) -> list[tuple[str, int | None]]:
-    return [(line.text, line.number) for line in read(folder, data)]
-
-
 @cases(
     (b"one\ntwo \r\n\n  \n\xe4\xb8\x89", [("one", 1), ("two ", 2), ("三", 5)]),
     (b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n", [("one", 1), ("\ufefftwo", 2)]),
     ("a\u2028b\x0bc\x00d\n".encode(), [("a\u2028b\x0bc\x00d", 1)]),
 )
 def test_lines_without_breaks_and_no_blank_ones(data: bytes, found: list[tuple[str, int]], tmp_path: Path) -> None:
-    assert texts(tmp_path, data) == found
+    assert [(row.text, row.number) for row in read(tmp_path, data)] == found
 
 
-def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: Path) -> None:
-    first, bad, blank, last = read(tmp_path, b"one\nab\xff\n \ntwo", blank=True)
-    assert (said(first), said(last)) == (("one", None, 1), ("two", None, 4))
-    assert (bad.text, bad.is_blank, blank.is_blank) == ("ab\\xff", False, True)
-    assert "line 2 is not valid UTF-8 at byte 2" in (bad.error or "")
+def test_invalid_text_is_reported_with_its_place_and_the_rest_follows(tmp_path: Path) -> None:
+    rows = read(tmp_path, b"one\nab\xff\n \ntwo", blank=True)
+    assert [(row.text, row.number, row.is_blank) for row in rows] == [
+        *(("one", 1, False), ("ab\\xff", 2, False), (" ", 3, True), ("two", 4, False))
+    ]
+    halves = read(tmp_path, b"\xff\xfe" + "one\nx".encode("utf-16-le") + b"\x00\xd8\n\x00t\x00")
+    assert [halves[0].text, halves[2].text] == ["one", "t"]
+    for row, words in ((rows[1], "line 2 is not valid UTF-8 at byte 2"), (halves[1], "line 2 is not valid UTF-8")):
+        assert words in (row.error or "")
+    with pytest.raises(ConfigError, match="begins as UTF-16-LE and is not"):
+        read(tmp_path, b"\xff\xfeo")
 
 
 @cases(
@@ -68,20 +65,6 @@ def test_what_has_no_rows_is_refused_before_and_while_reading(name: str, words: 
     check_queries("-")
 
 
-def test_half_a_character_of_utf16_is_told_of_its_line(tmp_path: Path) -> None:
-    first, bad, last = read(tmp_path, b"\xff\xfe" + "one\nx".encode("utf-16-le") + b"\x00\xd8\n\x00t\x00")
-    assert (first.text, last.text) == ("one", "t")
-    assert "line 2 is not valid UTF-8" in (bad.error or "")
-    with pytest.raises(ConfigError, match="begins as UTF-16-LE and is not"):
-        read(tmp_path, b"\xff\xfeo")
-
-
-def table(folder: Path, name: str, text: str, column: str | None = None) -> list[Row]:
-    path = folder / name
-    path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    return list(read_queries(str(path), Reading(query=column), blank=True))
-
-
 @pytest.mark.parametrize("delimiter", [",", ";", "|"])
 def test_a_space_after_every_delimiter_is_no_part_of_a_field(delimiter: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
@@ -89,23 +72,6 @@ def test_a_space_after_every_delimiter_is_no_part_of_a_field(delimiter: str, tmp
     assert all_queries(str(path)) == [f"red{delimiter} dress", "blue", "a\nb"]
     path.write_text(f"id{delimiter}query\n1{delimiter} red\n")
     assert all_queries(str(path)) == [" red"]
-
-
-@cases(
-    ("sku,title", "has no column 'query': the columns are 'sku', 'title'; name the one"),
-    ("", "has no header"),
-    ("query,,", "column '' is given twice: name each column, or remove those that are empty"),
-    ('query,"size; in\nmm"', "the first line, which names all columns, .*: a quoted field has no end"),
-    (
-        "query,\udcb1\udce0",
-        "the header is not valid UTF-8 at byte 6: save it as UTF-8, or name its encoding with `encoding`",
-    ),
-    ("sep=;\nquery;title", "the first line, sep=, is a note for spreadsheets and no header: remove it"),
-    ("query,x\ra,b\rc,d", "a carriage return stands within a field: .* save the file with other line ends"),
-)
-def test_a_table_without_its_columns_is_refused(header: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=words):
-        table(tmp_path, "items.csv", f"{header}\n")
 
 
 LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")}
@@ -117,22 +83,17 @@ def labelled(folder: Path, text: str | bytes, name: str = "rows.jsonl") -> Label
     return read_labelled(path, LABELS)
 
 
-def rows(found: LabelledData) -> list[tuple[int, str, dict[str, Any]]]:
-    return [(row.line, row.query, dict(row.labels)) for row in found.rows]
-
-
 def test_json_lines(tmp_path: Path) -> None:
     found = labelled(
         tmp_path,
         '\ufeff{"query": "红 dress", "labels": {"category": "dress", "user": ["girl", "none", "girl"]}, "id": 7}\r\n'
         '\n{"query": "", "labels": {"category": "a|b", "user": null}}',
     )
-    assert found.bad == ()
-    assert rows(found) == [
-        (1, "红 dress", {"category": ("dress",), "user": ("girl", "none")}),
-        (3, "", {"category": ("a|b",)}),
-    ]
-    assert len(found.sha256) == 64
+    assert found.rows == (
+        LabelledQuery(line=1, query="红 dress", labels={"category": ("dress",), "user": ("girl", "none")}),
+        LabelledQuery(line=3, query="", labels={"category": ("a|b",)}),
+    )
+    assert (found.bad, len(found.sha256)) == ((), 64)
 
 
 @cases(
@@ -145,15 +106,12 @@ def test_json_lines(tmp_path: Path) -> None:
     (b'{"query": "x", "labels": {"user": []}}', "labels.user: is an empty list"),
     (b'{"query": "x", "labels": {"user": "boy", "user": "girl"}}', "has the key 'user' twice: keep one of them"),
     (b"x,boy|", "'' is no label of this prompt"),
-    (b"x,", "has no label of any prompt"),
 )
 def test_bad_rows_have_a_place_and_a_reason(line: bytes, reason: str, tmp_path: Path) -> None:
-    is_json = line[:1] in b'{"'
-    good = b'{"query": "x", "labels": {"user": "boy"}}' if is_json else b"x,boy"
-    header = [] if is_json else [b"query,user"]
-    found = labelled(tmp_path, b"\n".join([*header, good, line, good]), "rows.jsonl" if is_json else "rows.csv")
-    n = len(header)
-    assert ([row.line for row in found.rows], [row.line for row in found.bad]) == ([n + 1, n + 3], [n + 2])
+    is_json = line[:1] == b"{"
+    first, good = (b"", b'{"query": "x", "labels": {"user": "boy"}}') if is_json else (b"query,user", b"x,boy")
+    found = labelled(tmp_path, b"\n".join([first, good, line, good]), "rows.jsonl" if is_json else "rows.csv")
+    assert ([row.line for row in found.rows], [row.line for row in found.bad]) == ([2, 4], [3])
     assert reason in found.bad[0].reason
 
 
@@ -196,19 +154,13 @@ def test_columns_of_labels_may_be_named(name: str, text: str, tmp_path: Path) ->
 
 CHARACTERS = "aä裙👗é\u0301 ,;|^\t\"'\n\\x.:{}[]=\u2028"
 ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-32-be", "gb18030", "windows-1252"]
-PACKINGS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": lambda content: zstd(content)}
-
-
-def zstd(content: bytes) -> bytes:
-    packed = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(packed, "zstd") as stream:
-        stream.write(content)
-    return packed.getvalue().to_pybytes()  # type: ignore[no-any-return]
+PACKINGS = {"": None, ".gz": "gzip", ".zst": "zstd"}
 
 
 def saved(folder: Path, name: str, text: str, encoding: str, packing: str) -> Path:
     path = folder / f"{name}{packing}"
-    path.write_bytes(PACKINGS[packing](text.encode(encoding)))
+    with pa.output_stream(path, compression=PACKINGS[packing]) as file:
+        file.write(text.encode(encoding))
     return path
 
 
@@ -258,34 +210,29 @@ def test_a_quote_that_is_not_closed_takes_no_row_along(drawn: st.DataObject) -> 
     with TemporaryDirectory() as folder:
         path = Path(folder, "a.csv")
         path.write_text("".join(f"{delimiter.join(row)}\n" for row in [["id", "query", "size"], *rows]))
-        with suppress_refusal(f"line {where[0] + 2}: ", "or give `input_format` csv"):
+        try:
             found = list(read_queries(str(path)))
-            others = [f"text {row}" for row in range(n) if row not in (where[0], last[0], inside)]
-            assert [row.text for row in found if row.text in others] == others
-            assert len(found) == n or any(f"line {where[0] + 2}" in (row.error or "") for row in found)
+        except ConfigError as e:
+            assert re.search(rf"line {where[0] + 2}: .* or give `input_format` csv", str(e))  # noqa: PT017
+            return
+    others = [f"text {row}" for row in range(n) if row not in (where[0], last[0], inside)]
+    assert [row.text for row in found if row.text in others] == others
+    assert len(found) == n or any(f"line {where[0] + 2}" in (row.error or "") for row in found)
 
 
-@contextmanager
-def suppress_refusal(*words: str) -> Iterator[None]:
-    """Inside, a refusal may come that has these words."""
-    try:
-        yield
-    except ConfigError as e:
-        assert all(word in str(e) for word in words)  # noqa: PT017
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
-def test_a_text_over_lines_that_look_like_rows_is_one_where_the_format_is_named(name: str, tmp_path: Path) -> None:
-    path, between = tmp_path / name, "," if name == "rows.csv" else "\t"
-    rows = ["id,query", '1,"red,', '2,dress"', "3,blue jeans"]
-    path.write_text("\n".join(row.replace(",", between) for row in rows))
-    if name == "rows.csv":
+@cases(("csv", ","), ("tsv", "\t"))
+def test_a_text_over_lines_that_look_like_rows_is_one_where_the_format_is_named(
+    kind: Any, between: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"rows.{kind}"
+    path.write_text('id,query\n1,"red,\n2,dress"\n3,blue jeans'.replace(",", between))
+    if kind == "csv":
         with pytest.raises(ConfigError, match="line 2: a field in quotes runs on to line 3, over lines that look like"):
             all_queries(str(path))
     else:
         assert [row.error is None for row in read_queries(str(path))] == [False, True, True]
-    assert all_queries(str(path), Reading(format=name[5:])) == [f"red{between}\n2{between}dress", "blue jeans"]  # type: ignore[arg-type]
-    path.write_text("\n".join([*rows[:2], 'long, dress"']).replace(",", between))  # no number: a text of several lines
+    assert all_queries(str(path), Reading(format=kind)) == [f"red{between}\n2{between}dress", "blue jeans"]
+    path.write_text('id,query\n1,"red,\nlong, dress"'.replace(",", between))  # no number: a text of several lines
     assert all_queries(str(path)) == [f"red{between}\nlong{between} dress"]
 
 
@@ -294,9 +241,7 @@ TABLE = "id,title\n1,red dress\n2,blue jeans\n"
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-@pytest.mark.parametrize(
-    "ending", ["", ".txt", ".log", ".jl", ".jsonlines", ".NDJSON", ".json", ".csv", ".tab", ".psv"]
-)
+@pytest.mark.parametrize("ending", ["", ".txt", ".log", ".jl", ".jsonlines", ".NDJSON", ".json", ".csv", ".tab"])
 @pytest.mark.parametrize("text", [OBJECTS, TABLE, TABLE.replace(",", "\t"), TABLE.replace(",", "|")])
 def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp_path: Path) -> None:
     """What the name does not say, the content says; where the two differ, it is an error, or the format is named."""
@@ -316,6 +261,13 @@ def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp
 
 
 @cases(
+    (b"sku,title\n", Reading(), "has no column 'query': the columns are 'sku', 'title'; name the one"),
+    (b"\n", Reading(), "has no header"),
+    (b"query,,\n", Reading(), "column '' is given twice: name each column, or remove those that are empty"),
+    (b'query,"size; in\nmm"\n', Reading(), "the first line, which names all columns, .*: a quoted field has no end"),
+    (b"query,\xb1\xe0\n", Reading(), "the header is not valid UTF-8 at byte 6: save it as UTF-8, or name its enc"),
+    (b"sep=;\nquery;title\n", Reading(), "the first line, sep=, is a note for spreadsheets and no header: remove it"),
+    (b"query,x\ra,b\rc,d\n", Reading(), "a carriage return stands within a field: .* the file with other line ends"),
     (b"id~query\n", Reading(), "or what stands between the fields with `delimiter`"),
     (b"id,query\n", Reading(delimiter="||"), "`delimiter` '||': give one character, or tab"),
     (b"query\n", Reading(encoding="klingon"), "`encoding` klingon: is no known encoding: name one such as utf-8"),
@@ -338,17 +290,18 @@ def test_what_must_not_be_guessed_is_named(content: bytes, reading: Reading, wor
         all_queries(str(tmp_path / "rows.csv"), reading)
 
 
-@pytest.mark.parametrize("name", ["iso2022_jp", "iso2022_jp_2004", "hz", "utf-7"])
-def test_texts_in_ascii_that_stand_for_others_are_told(name: str, tmp_path: Path) -> None:
-    texts = {"hz": ["红色", "~{a}"], "utf-7": ["déjà", "10+2-1"]}.get(name, ["赤い服", "a"])
+@cases(
+    *(("iso2022_jp", ["赤い服", "a"]), ("iso2022_jp_2004", ["赤い服", "a"])),
+    *(("hz", ["红色", "~{a}"]), ("utf-7", ["déjà", "10+2-1"])),
+)
+def test_texts_in_ascii_that_stand_for_others_are_told(name: str, texts: list[str], tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
     path.write_bytes("\n".join(texts).encode(name))
     rows = list(read_queries(str(path)))
     assert rows[1].error is None
     assert "name its encoding" in (rows[0].error or "")
     assert [row.text for row in read_queries(str(path), Reading(encoding=name))] == texts
-    plain = "google+pro-edition, C+Plus-, +12345678, +ABC-, ~{x~}, \x1b[31mred"
-    path.write_text(f"{plain}\n")
+    path.write_text(plain := "google+pro-edition, C+Plus-, +12345678, +ABC-, ~{x~}, \x1b[31mred")
     assert all_queries(str(path)) == [plain]
 
 
@@ -363,28 +316,21 @@ def test_long_fields_and_other_encodings_are_rows(tmp_path: Path) -> None:
 
 
 def test_queries_stand_in_objects_within_objects_and_in_parquet(tmp_path: Path) -> None:
-    objects = [
-        {"data": {"text": "red"}},
-        {"data.text": "blue"},
-        {"data": {"text": 5}},
-        {"data": "none"},
-        {"data": None},
-    ]
-    (tmp_path / "a.jl").write_text("\n".join(map(json.dumps, objects)))
+    objects = (
+        '{"data": {"text": "red"}}\n{"data.text": "blue"}\n{"data": {"text": 5}}\n{"data": "none"}\n{"data": null}'
+    )
+    (tmp_path / "a.jl").write_text(objects)
     errors = [row.error for row in read_queries(str(tmp_path / "a.jl"), Reading(query="data.text"))]
     assert errors[:2] == [None, None]
     assert "line 3: 'data.text' is a number, not text" in str(errors[2])
     assert all("has no text 'data.text'" in str(error) for error in errors[3:])
     (tmp_path / "b.jl").write_text('{"m": [{"content": "red"}]}')
     assert all_queries(str(tmp_path / "b.jl"), Reading(query="m.0.content")) == ["red"]
-    table = pa.table({"data": pa.array([{"text": "red"}, {"text": None}]), "raw": pa.array([b"a", b"\xff"])})
+    table = pa.table({"data": pa.array([{"text": "red"}, {"text": None}]), "raw": pa.array([b"red", b"\xff"])})
     pq.write_table(table, tmp_path / "c")
-    for column, right in (
-        ("data.text", ["row 2: the query is null"]),
-        ("raw", ["row 2: the query is not valid UTF-8"]),
-    ):
-        first, *others = read_queries(str(tmp_path / "c"), Reading(query=column))
-        assert (first.text, [row.error for row in others]) == ("red" if column != "raw" else "a", right)
+    for column, fault in (("data.text", "null"), ("raw", "not valid UTF-8")):
+        first, second = read_queries(str(tmp_path / "c"), Reading(query=column))
+        assert (first.text, second.error) == ("red", f"row 2: the query is {fault}")
 
 
 @given(st.data())
