@@ -237,7 +237,7 @@ def test_what_a_prompts_own_text_spells_is_no_code() -> None:
     (None, "the model's file has none: write the whole text as prompt_template, or give one as model."),
     ("{{ messages[-1].content | replace(' ', '') }}", "changes or drops the query"),
     ("{{ messages[-1].content }}{{ messages[-1].content }}", "writes the query 2 times"),
-    ("{{ messages[0].content }}" + _EACH + "{{ m.content }}{% endfor %}", "a list of labels several times"),
+    ("{{ messages[0].content }}" + loop(), "a list of labels several times"),
     ("{{ messages[-1].content | length }}{{ messages[-1].content }}", "other words around another query"),
     (loop("{{ m.content | replace('query:', 'Q') }}"), "changes or drops the user text"),
     (loop("{{ m.content | replace('of', 'Q') }}"), "changes or drops the system text"),
