@@ -35,7 +35,8 @@ def init(
     """Write a commented configuration from labels or labelled queries.
 
     Without --model and --hf-repo it names the largest Qwen3 that fits the free memory of the GPU, or without a GPU a
-    small one. All prompts get one common text, so that a request for several of them computes little more than for one.
+    small one. With a model of 2 GB or more all prompts get one common text, so that a request for several of them
+    computes little more than for one; a smaller one answers far worse so, and gets a text for each.
     Columns of --data with few values are taken as labels, and rare labels are reported. Labels such as none, other,
     unknown and neutral, also in Chinese, Spanish, German and French, get a sentence that says when they are right;
     Chinese rows get Chinese texts.
@@ -75,7 +76,9 @@ def init(
     else:
         prompts, source = labels_of(labels or ()), "labels"
         language = language_of([label for prompt in prompts for label in prompt.labels])
-    draft = Draft(prompts=prompts, model=chosen, about=about, source=source, language=language)
+    draft = Draft(
+        prompts=prompts, model=chosen, about=about, source=source, language=language, is_common=not chosen.is_small
+    )
     if not quick and data is not None and found is not None and "path" in chosen.settings:
         with long_work(True, False) as opener:
             draft, tried = search(draft, folder, data, replace(columns, query=found.query, ignored=("all",)), opener)

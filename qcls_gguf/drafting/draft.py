@@ -60,6 +60,8 @@ _WORDINGS = {
 }
 CUES = {"en": ("{name}:", "Answer:"), "zh": ("{name}:", "答案:")}
 """What the answer follows, by language; the first where no rows speak for another."""
+_SMALL_BYTES = 2_000_000_000
+"""models of smaller files answer far worse by one text for several prompts (docs/real-models.md)"""
 _LARGEST_ON_CPU = 2_000_000_000
 """a larger file makes a CPU of few cores take seconds for a text"""
 
@@ -93,6 +95,8 @@ class DraftModel:
     why: str
     """for the reader"""
     has_chat_template: bool = True
+    is_small: bool = False
+    """whether a text for several prompts is too much for it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,7 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
     Raises ModelError for a file that is no model, and ConfigError for a path that no configuration can hold.
     """
     from ..config.schema import ModelConfig
+    from ..model.files import model_parts
     from ..model.find import find_model
     from ..model.header import read_header  # here, because they import numpy
 
@@ -146,10 +151,12 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
             raise ConfigError(
                 f"{shown(str(file))}: has bytes that are no UTF-8, which YAML cannot hold: rename it or give a link"
             )
-        has_template = read_header(file).chat_template is not None
+        header = read_header(file)
+        has_template = header.chat_template is not None
         why = "as given" if has_template else "as given; the file has no chat template, so the text below has no turns"
         name = path if is_name else _name_from(folder, file)
-        return DraftModel(settings={"path": name}, why=why, has_chat_template=has_template)
+        is_small = sum(part.stat().st_size for part in model_parts(header)) < _SMALL_BYTES
+        return DraftModel(settings={"path": name}, why=why, has_chat_template=has_template, is_small=is_small)
     return None if repo is None else DraftModel(settings={"hf_repo": repo}, why="as given")
 
 
@@ -174,6 +181,7 @@ def fitting_model() -> DraftModel:
         settings={"hf_repo": f"{chosen.repo}:{chosen.quantization}" if chosen.quantization else chosen.repo},
         why=f"about {chosen.size_bytes / 1e9:.1f} GB, fetched once; chosen for {free.free_bytes / 1e9:.1f} GB {where}. "
         "`qcls-gguf models` lists those that are here",
+        is_small=chosen.size_bytes < _SMALL_BYTES,
     )
 
 
@@ -192,8 +200,8 @@ def choose(free_bytes: int, *, on_gpu: bool) -> Choice:
 def draft_text(draft: Draft, folder: Path) -> str:
     """The commented YAML, checked as a configuration in that folder. Raises ConfigError.
 
-    Several prompts have one text and differ in their last words, so that a request shares nearly all of its work. A
-    model with a chat template gets system and user texts; one without, the whole text.
+    With one text for several prompts these differ in their last words, so that a request shares nearly all of its work.
+    A model with a chat template gets system and user texts; one without, the whole text.
     """
     wording, has_several = _WORDINGS[draft.language], draft.is_common and len(draft.prompts) > 1
     kinds = {label: kind for prompt in draft.prompts for label in prompt.labels if (kind := nothing_kind(label))}

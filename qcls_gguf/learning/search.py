@@ -172,7 +172,7 @@ def _wordings(draft: Draft) -> list[_Wording]:
             order: order,
             f"the answer after {shown(cue)}": cue != draft.cue,
             "no sentence for labels such as none": not has_rules,
-            "texts of the prompts' own, so that a request feeds more": is_common != draft.is_common,
+            "one text for all prompts" if is_common else "texts of the prompts' own": is_common != draft.is_common,
         }
         prompts = tuple(replace(prompt, labels=tuple(reordered(prompt.labels))) for prompt in draft.prompts)
         changed = replace(draft, prompts=prompts, cue=cue, has_rules=has_rules, is_common=is_common)

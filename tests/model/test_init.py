@@ -72,14 +72,18 @@ def chat_model(make_model: MakeModel) -> Path:
     return make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens)
 
 
-def test_several_prompts_share_all_but_their_last_words(chat_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("small_bytes", "n_copies"), [(0, 1), (2_000_000_000, 2)], ids=["large", "small"])
+def test_several_prompts_share_all_but_their_last_words_with_a_large_model(
+    small_bytes: int, n_copies: int, chat_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qcls_gguf.drafting.draft._SMALL_BYTES", small_bytes)
     out = tmp_path / "joint.yaml"
     assert init("--labels", "a=p,q", "--labels", "b=p,q", "-m", chat_model, "-o", out)[0] == 0
     with Classifier.from_config(out) as classifier:
         fed = classifier.check("red dress").n_tokens_new
         longer = classifier.check("red dress red dress").n_tokens_new
         single = len(classifier.engine.model.tokenize(" red dress", parse_special=False))
-    assert longer - fed == single, "a query is fed once for both prompts"
+    assert longer - fed == n_copies * single, "a query is fed once for both prompts, or for each"
 
 
 @cases(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 from commands import change, invoked, write_rows
 from rich.console import Console
 from rich.table import Table
@@ -96,14 +95,16 @@ class Proof:
         return float(search.score(both[len(fitted) :], [label for _, label in tested]))  # type: ignore[index]
 
 
-def measured(task: Task, model: Path, seed: int) -> Iterator[tuple[str, float | None]]:
-    """The ways of a task, from the file where it has them."""
+def measured(task: Task, model: Path, seed: int, wanted: str) -> Iterator[tuple[str, float | None]]:
+    """The wanted ways of a task, or all, from the file where it has them."""
     lines = MEASURED.read_text().splitlines() if MEASURED.exists() else []
     known = {tuple(key): value for key, value in map(json.loads, lines)}
     with TemporaryDirectory() as folder:
         for way, measure in Proof(task, model, Path(folder)).ways().items():
             needs_model = not way.startswith(("words", "MiniLM"))
             key = (model.name if needs_model else "", task.name, seed, way)
+            if key not in known and wanted and way not in wanted.split(";"):
+                continue
             if key not in known:
                 began, used = time.monotonic(), time.process_time()
                 known[key] = measure(), round(time.monotonic() - began), round(time.process_time() - used)
@@ -119,6 +120,7 @@ def main() -> None:
         "--texts", type=Path, help="a folder with banking_data of banking77 and data_small.json of clinc150"
     )
     parser.add_argument("--tasks", default="", help="names with commas between; default: all")
+    parser.add_argument("--ways", default="", help="what to measure, with ; between; default: all")
     parser.add_argument("--seeds", type=int, default=1, help="draws of the texts, by the clock of the first run")
     asked = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -133,18 +135,17 @@ def main() -> None:
                 labels = [label for _, label in task.rows]
                 majority = max(map(labels.count, task.labels)) / len(labels)
                 row = rows.setdefault(name, {"labels": [len(task.labels) / 100], "rows": [len(labels) / 100]})
-                for way, share in (("majority", majority), *measured(task, model, seed)):
+                for way, share in (("majority", majority), *measured(task, model, seed, asked.ways)):
                     row.setdefault(way, []).append(share)
                     print(seed, name, way, share, flush=True)
-    table = Table("task", *next(iter(rows.values())), title=model.name)
+    columns = list(dict.fromkeys(way for ways in rows.values() for way in ways))
+    table = Table("task", *columns, title=model.name)
     for name, ways in rows.items():
-        table.add_row(
-            name, *(" ".join("–" if s is None else f"{100 * s:.0f}" for s in several) for several in ways.values())
-        )
+        shares = [
+            [f"{100 * share:.0f}" if share is not None else "–" for share in ways.get(way, ())] for way in columns
+        ]
+        table.add_row(name, *map(" ".join, shares))
     Console(width=160).print(table)
-    for name in next(iter(rows.values())):
-        found = [np.mean([s for s in ways[name] if s is not None] or [np.nan]) for ways in rows.values()]
-        print(f"mean {name}: {100 * np.nanmean(found):.1f}")
 
 
 if __name__ == "__main__":
