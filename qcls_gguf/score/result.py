@@ -1,7 +1,6 @@
 """The results of a classification."""
 
 from dataclasses import asdict, dataclass, field, replace
-from html import escape
 from typing import ClassVar, NamedTuple
 
 from ..config.words import JsonObject, shown
@@ -159,15 +158,6 @@ class Result:
         """One line: the query, and the prompts' answers with their probabilities."""
         answers = ", ".join(f"{answer.prompt}={answer.label} {answer.probability:.1%}" for answer in self.results)
         return f"Result({self.query!r}: {answers}; {self.total_ms:.2f} ms)"
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks: the prompts, their answers and the answers' probabilities."""
-        rows = [
-            f"<tr><td>{escape(answer.prompt)}</td><td>{escape(answer.label)}</td><td>{answer.probability:.1%}</td></tr>"
-            for answer in self.results
-        ]
-        head = "<tr><th>prompt</th><th>label</th><th>probability</th></tr>"
-        return f"<table><caption>{escape(self.query)}</caption>{head}{''.join(rows)}</table>"
 
     def to_dict(self) -> JsonObject:
         """Plain values, as `qcls-gguf run` prints them as JSON.

@@ -109,15 +109,6 @@ def unit_states(state: Float32Array) -> Float32Array:
     return np.asarray(state / np.sqrt(square + _LEAST), np.float32)
 
 
-def head_scores(head: Head, state: Float32Array, by_labels: Float32Array) -> Float32Array:
-    """(n, n_labels) log-probabilities by a head.
-
-    state: (n, n_embd) at its depth, as the decode gives them; by_labels: (n, n_labels) the scores of the labels' texts.
-    """
-    scores = unit_states(state) @ head.weight + head.bias
-    return log_softmax(scores + np.float32(head.scale) * by_labels if head.reads_labels else scores)
-
-
 def pointer_scores(pointer: Pointer, states: Float32Array) -> Float32Array:
     """(n, n_options) log-probabilities by a pointer head. states: (n, n_options + 1, n_embd), the prompt's end last."""
     # products one by one, since BLAS threads stall on a busy machine: 28 ms for 0.2
@@ -151,8 +142,8 @@ class HeadScorer:
     def scores(
         self, hidden: Float32Array, layout: RowLayout, row_of_edge: IntArray, by_labels: Float32Array
     ) -> Float32Array:
-        """(n_queries, n) log-probabilities of the labels at `columns`, as `head_scores` defines them; a query's are the
-        same to the bit alone and beside others.
+        """(n_queries, n) log-probabilities of the labels at `columns`, as `Head` defines them; a query's are the same to
+        the bit alone and beside others.
 
         hidden, layout, row_of_edge: as Scorer.score takes them; by_labels: (n_queries, n_labels) scores of all labels
         by their texts.

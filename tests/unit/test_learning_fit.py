@@ -13,18 +13,27 @@ from scipy.stats import beta, binom
 from sklearn.linear_model import LogisticRegression
 
 from qcls_gguf import PromptConfig
-from qcls_gguf.config.fitted import Calibration, PromptCalibration
+from qcls_gguf.config.fitted import Calibration, Head, PromptCalibration
 from qcls_gguf.learning.fit import Candidate, cheapest, held_out
 from qcls_gguf.learning.passes import common_texts
 from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjustments_of, log_prior
-from qcls_gguf.score.rows import head_scores, unit_states
-from qcls_gguf.statistics import FloatArray, binomial_cdf, log_softmax, upper_bound
+from qcls_gguf.score.rows import unit_states
+from qcls_gguf.statistics import Float32Array, FloatArray, binomial_cdf, log_softmax, upper_bound
 from qcls_gguf.statistics import logistic as regressions
 from qcls_gguf.statistics.fitting import Verdict, cross_validate, error_thresholds, fit, rows_needed
 from qcls_gguf.statistics.fitting import losses as log_losses
 from qcls_gguf.statistics.logistic import N_FOLDS, PENALTIES, cross_fit, folds, logistic, word_statistics
 
 N_EMBD = 24
+
+
+def head_scores(head: Head, state: Float32Array, by_labels: Float32Array) -> Float32Array:
+    """(n, n_labels) log-probabilities by a head.
+
+    state: (n, n_embd) at its depth, as the decode gives them; by_labels: (n, n_labels) the scores of the labels' texts.
+    """
+    scores = unit_states(state) @ head.weight + head.bias
+    return log_softmax(scores + np.float32(head.scale) * by_labels if head.reads_labels else scores)
 
 
 @pytest.fixture
