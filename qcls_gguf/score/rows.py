@@ -142,8 +142,8 @@ class HeadScorer:
     def scores(
         self, hidden: Float32Array, layout: RowLayout, row_of_edge: IntArray, by_labels: Float32Array
     ) -> Float32Array:
-        """(n_queries, n) log-probabilities of the labels at `columns`, as `Head` defines them; a query's are the same to
-        the bit alone and beside others.
+        """(n_queries, n) log-probabilities of the labels at `columns`, as `Head` defines them; a query's are the same
+        to the bit alone and beside others.
 
         hidden, layout, row_of_edge: as Scorer.score takes them; by_labels: (n_queries, n_labels) scores of all labels
         by their texts.
