@@ -89,7 +89,9 @@ def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int
         ):
             if needs > holds:
                 both = f"needs {needs} {what} in one decode, and this engine was opened for {holds}"
-                raise CapacityError(f"prompts.{prompt.name}: {both}: raise runtime.{setting} of its configuration")
+                raise CapacityError(
+                    f"prompts.{prompt.name}: {both}: raise runtime.{setting} of its configuration to {needs}"
+                )
 
 
 def limits(

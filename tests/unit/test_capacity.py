@@ -273,3 +273,18 @@ def test_prompts_that_an_open_engine_cannot_hold_are_refused(capacity: Capacity,
     check_capacity(prompts, Capacity(n_seqs=40, n_tokens=61, n_rows=41), 1, 0)
     with pytest.raises(ConfigError, match=rf"^prompts\.category: {message}"):
         check_capacity(prompts, capacity, 1, 0)
+
+
+@given(st.integers(1, 200), st.integers(0, 900))
+def test_what_a_refusal_of_a_question_advises_is_enough(n: int, n_head: int) -> None:
+    configured, question = set_of([prompt_of()], [0]), set_of([prompt_of(n_head=n_head, labels=forks(n))], [0])
+    settings: dict[str, Any] = {}
+    for _ in range(4):
+        found = limits(RuntimeConfig(max_query_tokens=1, **settings), configured, 0)
+        opened = Capacity(n_seqs=found.n_leaf_seqs, n_tokens=found.n_batch, n_rows=found.n_outputs_max)
+        try:
+            return check_capacity(question, opened, 1, 0)
+        except ConfigError as e:
+            (setting, least), *_ = re.findall(r"raise runtime\.(\w+) of its configuration to (\d+)", str(e))
+            settings[setting] = int(least)
+    raise AssertionError(settings)
