@@ -13,7 +13,6 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -31,15 +30,18 @@ except ImportError as e:
     raise ImportError("qcls_gguf.sklearn needs scikit-learn: pip install 'qcls-gguf[sklearn]'") from e
 
 from .classifier import Classifier
-from .config.fitted import Head, heads_content
+from .config.fitted import Head, Heads
 from .config.resources import DEFAULT_CONFIG
 from .config.schema import Config
 from .config.words import listed, shown
+from .core.startup import Prepared
 from .data.labelled import LabelledQuery, label_of
+from .engine.open import compile_config
 from .learning.learn import learn_heads, why_not
 from .learning.report import LearntPrompt
 from .opening import with_one_prompt
 from .statistics import FloatArray
+from .system.lifetimes import Ledger
 
 __all__ = ["GgufClassifier", "close_all"]
 
@@ -137,14 +139,12 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self._head is None:
             return shared.classifier
         if self._headed is None or self._headed[0] is not shared:
-            base = shared.classifier
-            facts, (prompt,) = base.engine.model.facts, base.config.prompts
-            heads = {prompt.name: (prompt, self._head)}
-            with TemporaryDirectory(prefix="qcls-learn-") as folder:
-                path = Path(folder, "heads.npz")
-                path.write_bytes(heads_content(base.model.sha256, facts.n_layer, facts.n_embd, heads))
-                config = base.config.changed(heads=path, calibration=None)
-                self._headed = shared, Classifier.from_config(config, model=base.engine.model)
+            config, model = shared.classifier.config, shared.classifier.engine.model
+            of, prompts = model.facts, {config.prompts[0].name: self._head}
+            heads = Heads(model_sha256=model.sha256(), n_layer=of.n_layer, n_embd=of.n_embd, prompts=prompts)
+            compiled = compile_config(config, model, fitted=(config, None, heads))
+            opened = Prepared(compiled=compiled, sources=config.prompts, model=model, owns_model=False, ledger=Ledger())
+            self._headed = shared, Classifier.open(opened)
         return self._headed[1]
 
     @property
