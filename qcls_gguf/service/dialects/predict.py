@@ -31,7 +31,7 @@ class PredictParameters(LongTexts):
     """Hugging Face's parameters; others are ignored."""
 
     top_k: int | None = Field(default=None, ge=1, description="how many labels to answer with; none: all")
-    candidate_labels: Annotated[list[str] | None, BeforeValidator(_labels)] = Field(
+    candidate_labels: Annotated[list[str] | None, BeforeValidator(_labels, json_schema_input_type=Any)] = Field(
         default=None, min_length=1, description="replace a prompt's labels; in one text, with commas between them"
     )
     hypothesis_template: str | None = Field(default=None, description="what a candidate means, with {} in its place")
