@@ -81,13 +81,6 @@ def _table_of(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.Tabl
     return pa.table([pa.array(values, pa.string()) for values in columns], names=names)
 
 
-def members_of(names: Sequence[str], rows: Iterator[Sequence[Any]]) -> Iterator[str]:
-    """Rows as the members of JSON objects, without braces."""
-    keys = list(map(json_of, names))
-    for row in rows:
-        yield ", ".join(f"{key}: {json_of(value)}" for key, value in zip(keys, row, strict=True))
-
-
 def rows_of(table: pa.Table) -> Iterator[Sequence[Any]]:
     """The values of a table row by row."""
     for batch in table.to_batches(max_chunksize=1024):
@@ -133,16 +126,16 @@ def _text_block(input_: Input, shard: Shard, reading: Reading, added: Sequence[s
         n = len(reader.header)
     problems = {place: row.problem for place, row in enumerate(rows) if row.problem}
     queries = distinct_queries([row.text for row in rows], "line", [row.number or 0 for row in rows], problems)
-    schema, given = input_.column_types, list[Sequence[object]]()
+    given = list[Sequence[object]]()
     if input_.format == "text":
         given = [(row.text,) for row in rows]
     elif input_.format != "jsonl":
         fields = [list(map(shown_bytes, row.fields)) if row.problem else row.fields for row in rows]
         given = [(*of_row, *[""] * n)[:n] for of_row in fields]
     objects = [members_in(row) for row in rows] if input_.format == "jsonl" else []
-    if schema is not None:
-        given = given or [list(map(values.get, schema.names)) for values in objects]
-        return Block(queries=queries, table=_table_of(given, schema.names))
+    if input_.columns:
+        given = given or [list(map(values.get, input_.columns)) for values in objects]
+        return Block(queries=queries, table=_table_of(given, list(input_.columns)))
     for row, values in zip(rows, objects, strict=True):
         if not values.keys().isdisjoint(added):
             with prefixed(f"{input_.path}, line {row.number}"):
@@ -186,22 +179,23 @@ def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, h
 
     header: whether CSV begins with the names of its columns. Raises QclsError.
     """
+    table = added if block.table is None else with_columns(block.table, added)
     with output_file(path) as file:
         if format_ == "parquet":
-            pq.write_table(with_columns(block.table, added), file, compression="zstd")
+            pq.write_table(table, file, compression="zstd")
             return file.tell()
         text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
-        names, rows = ([], iter(())) if block.table is None else (block.table.column_names, rows_of(block.table))
         if format_ == "jsonl":
-            lines = block.lines if block.table is None else members_of(names, rows)
-            for before, after in zip(lines, members_of(added.column_names, rows_of(added)), strict=True):
-                text.write(f"{{{before}{', ' if before else ''}{after}}}\n")
+            keys = list(map(json_of, table.column_names))
+            for before, row in zip(block.lines or [""] * len(table), rows_of(table), strict=True):
+                members = [f"{key}: {json_of(value)}" for key, value in zip(keys, row, strict=True)]
+                text.write(f"{{{', '.join([before, *members] if before else members)}}}\n")
         else:
             writer = csv.writer(text, delimiter="\t" if format_ == "tsv" else ",", lineterminator="\n")
             if header:
-                writer.writerow([*names, *added.column_names])
-            for values, labels in zip(rows, rows_of(added), strict=True):
-                writer.writerow(value if isinstance(value, str) else _cell(value) for value in (*values, *labels))
+                writer.writerow(table.column_names)
+            for row in rows_of(table):
+                writer.writerow(value if isinstance(value, str) else _cell(value) for value in row)
         text.detach()
         return file.tell()
 

@@ -1,6 +1,5 @@
 """The input files, their shards, checks that the files have not changed, and the values of their columns as text."""
 
-import base64
 import glob
 import json
 import math
@@ -42,20 +41,14 @@ class Input(Record):
     format: Format
     n_bytes: int = Field(description="of the file when its shards were found")
     mtime_ns: int = Field(description="and when it was written, in ns since 1970")
-    columns: str = Field(
-        description="the Arrow schema of its columns, serialised, in base64; empty for JSON lines whose objects stay "
-        "as they are"
+    columns: dict[str, str] = Field(
+        description="their names and Arrow types; empty for JSON lines whose objects stay as they are"
     )
     shards: tuple[Shard, ...]
     partition: dict[str, str | None] = Field(
         default={}, description="what the folders above it say of all its rows, as in `country=de`"
     )
     name: str = Field(default="", description="what the names of its output files begin with")
-
-    @property
-    def column_types(self) -> pa.Schema | None:
-        """The columns, where they are known."""
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns))) if self.columns else None
 
     def check_unchanged(self) -> None:
         """Raise ConfigError if the file was changed since its shards were found."""
@@ -108,7 +101,7 @@ def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | N
     shards: list[Shard] = []
     with open_rows(str(path), str(path), reading) as rows:
         if rows.format == "parquet":
-            schema, shards = _parquet_shards(path, rows.query, shard_rows)
+            columns, shards = _parquet_shards(path, rows.query, shard_rows)
         else:
             keys: dict[str, None] = {}
             first, offset, line, n = 0, rows.offset, rows.next_line, 0
@@ -123,9 +116,8 @@ def read_input(path: Path, reading: Reading, shard_rows: int, output: Format | N
             if n or not shards:
                 shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
             names = keys if has_columns else () if rows.format == "jsonl" else rows.header or (rows.query,)
-            schema = pa.schema([(name, pa.string()) for name in names]) if names else None
-    columns = "" if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
-    partition = {name: value for name, value in _partition(path).items() if schema is None or name not in schema.names}
+            columns = dict.fromkeys(names, "string")
+    partition = {name: value for name, value in _partition(path).items() if name not in columns}
     return Input(
         path=str(path),
         format=rows.format,
@@ -148,7 +140,7 @@ def _partition(path: Path) -> dict[str, str | None]:
     return dict(reversed(found.items()))
 
 
-def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.Schema, list[Shard]]:
+def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[dict[str, str], list[Shard]]:
     with pq.ParquetFile(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
         sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
@@ -159,7 +151,7 @@ def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.
             Shard(first_row=first + skip, n_rows=min(shard_rows, size - skip), row_group=group, skip=skip)
             for skip in range(0, size, shard_rows)
         ]
-    return schema, shards or [Shard(first_row=0, n_rows=0)]
+    return {field.name: str(field.type) for field in schema}, shards or [Shard(first_row=0, n_rows=0)]
 
 
 def check_query_type(schema: pa.Schema, query_column: str) -> None:

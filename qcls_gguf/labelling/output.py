@@ -36,7 +36,7 @@ RunSettings = Mapping[str, JsonValue]
 class Manifest(Record):
     """The settings of a run, and its results."""
 
-    version: Literal[5] = 5
+    version: Literal[6] = 6
     settings: dict[str, JsonValue] = Field(description="the settings that must be equal when a run is resumed")
     provenance: dict[str, JsonValue]
     inputs: tuple[Input, ...]
@@ -109,7 +109,7 @@ class OutputFolder:
         try:
             if path.exists():
                 found = json.loads(path.read_bytes())
-                if found["version"] != 5:
+                if found["version"] != 6:
                     raise ConfigError(f"{path}: was written by another version of qcls-gguf: name another output")
                 return Manifest.model_validate(found)
             # An empty list of shards is left where the disk was full for the manifest of a first run.

@@ -158,7 +158,7 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
         tried = chain([stem], (f"{stem}~{number}" for number in count(2)))
         name = names.setdefault(str(path), next(name for name in tried if name not in names.values()))
         inputs.append(now.model_copy(update={"name": name}))
-    kinds = {(input_.columns, *input_.partition) for input_ in inputs}
+    kinds = {(*input_.columns.items(), *input_.partition) for input_ in inputs}
     if output.joined and len(kinds) > 1 and settings.format != "jsonl":
         raise ConfigError(
             f"`out` {output.joined}: the inputs have different columns, {inputs[0].path} and others: name a folder, "
@@ -191,7 +191,7 @@ def _check_columns(names: Sequence[str], inputs: Sequence[Input]) -> None:
         raise ConfigError(f"two columns would be named {twice!r}: rename a prompt")
     for input_ in inputs:
         with prefixed(input_.path):
-            check_names(names, [*(input_.column_types.names if input_.column_types else ()), *input_.partition])
+            check_names(names, [*input_.columns, *input_.partition])
 
 
 @dataclass(slots=True)

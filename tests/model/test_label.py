@@ -265,6 +265,15 @@ def test_halves_of_pairs_in_json_are_one_bad_row_and_escapes_elsewhere(ending: s
     assert second["error"] == "line 2: the query is not valid UTF-8"
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_lines_none_of_which_is_an_object_are_bad_rows(ending: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("{broken\n[1]\n")
+    record = run(tmp_path / "in.jsonl", out=tmp_path / f"out.{ending}")
+    assert (record.n_rows, record.n_bad) == (2, 2)
+    errors = [row["error"] for row in rows_of(tmp_path / f"out.{ending}")]
+    assert [error[:7] for error in errors] == ["line 1 ", "line 2 "]
+
+
 def test_an_input_that_changed_is_refused(run: Run, tmp_path: Path) -> None:
     first, second = parquet(tmp_path / "a.parquet", QUERIES[:6]), parquet(tmp_path / "b.parquet", QUERIES[6:9])
     out = tmp_path / "out"
