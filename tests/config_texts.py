@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from qcls_gguf import Config, ConfigError
 from qcls_gguf.config.load import parse_config
-from qcls_gguf.config.schema import Config
-from qcls_gguf.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 FOLDER = Path("/configs")

@@ -17,9 +17,8 @@ import yaml
 from oracle import PromptSpec
 from random_models import write_model
 
-from qcls_gguf import Classifier
+from qcls_gguf import Classifier, ModelError
 from qcls_gguf.engine import prefix_file
-from qcls_gguf.errors import ModelError
 from qcls_gguf.native import NativeContext, NativeModel, build_info, devices
 from qcls_gguf.native.library import library_folder
 

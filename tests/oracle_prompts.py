@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from oracle import COLOR, N_CTX, Oracle, PromptSpec, decode_sequence, log_softmax
 
-from qcls_gguf import Classifier, PromptConfig, Result
+from qcls_gguf import Classifier, PromptConfig, PromptHandle, Result
 from qcls_gguf.config.fitted import Head, heads_content
-from qcls_gguf.core.handle import PromptHandle
 from qcls_gguf.native import NativeContext, NativeModel
 
 EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}

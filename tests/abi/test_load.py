@@ -22,8 +22,7 @@ from oracle import decode_sequence
 from random_models import WITH_ANOTHER_TAIL, write_model
 from random_vocab import build_vocab
 
-from qcls_gguf import __version__
-from qcls_gguf.errors import DecodeError, ModelError
+from qcls_gguf import DecodeError, ModelError, __version__
 from qcls_gguf.native import NativeContext, NativeModel
 from qcls_gguf.native.abi import SIGNATURES, Error, ModelParams, Status, with_remedy
 from qcls_gguf.native.context import measure_context

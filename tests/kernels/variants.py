@@ -12,12 +12,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from statistics import median
 
-from qcls_gguf import Classifier
+from qcls_gguf import Classifier, Model, ModelError
 from qcls_gguf.engine.capacity import whole_cells
 from qcls_gguf.engine.engine import Engine
 from qcls_gguf.engine.resources import threads
-from qcls_gguf.errors import ModelError
-from qcls_gguf.model import Model
 from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import NativeContext, NativeModel, build_info
 from qcls_gguf.native.device import LANE_ORDER, STEPS, STOCK, environment

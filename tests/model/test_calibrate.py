@@ -19,12 +19,11 @@ from oracle import PromptSpec, softmax
 from records_page import RunRecord
 from served import Server
 
-from qcls_gguf import Classifier, ConfigError, load_config
+from qcls_gguf import Classifier, ConfigError, Result, load_config
 from qcls_gguf.config.fitted import PromptCalibration, calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
 from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord, calibrate, state
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.score.result import Result
 from qcls_gguf.statistics import upper_bound
 
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "man")}
@@ -179,17 +178,6 @@ def test_refusals_come_before_the_model(change: dict[str, Any], words: str, data
     ):
         calibrate(load_config(path), data, opener, **options)
     assert steps == []
-
-
-def test_a_calibration_is_for_its_own_model(fashion: Path, tmp_path: Path) -> None:
-    sha256 = hashlib.sha256((ROOT / "models" / "fashion-tiny-Q8_0.gguf").read_bytes()).hexdigest()
-    colour = load_config(fashion).prompts[1]
-    entry = PromptCalibration(prompt_hash=prompt_hash(colour), scoring="tree", temperature=2.0)
-    (tmp_path / "fits.yaml").write_text(calibration_text(sha256, {"colour": entry}), encoding="utf-8")
-    path = changed(fashion, calibration="fits.yaml")
-    assert f"was made with the model of sha256 {sha256[:12]}…" in refused(
-        "run", "--config", path, "--query", "x", "--model", ROOT / "models" / "fashion-tiny-Q4_K_M.gguf"
-    )
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)

@@ -89,15 +89,6 @@ def test_what_a_result_is_asked_and_shows(classifier: Classifier) -> None:
     assert repr(classifier).endswith(", closed)>")
 
 
-def test_the_same_query_gives_the_same_bits(classifier: Classifier) -> None:
-    first = [classifier.classify(query) for query in QUERIES]
-    for _ in range(20):
-        assert [classifier.classify(query).results for query in QUERIES] == [each.results for each in first]
-        for each, alone in zip(classifier.classify_batch(QUERIES * 3), first * 3, strict=True):
-            assert_alike(each, alone)
-            assert (each.query, each.labels, each.counts.n_queries) == (alone.query, alone.labels, 3 * len(QUERIES))
-
-
 def test_closing_is_idempotent_and_final(write_config: WriteConfig) -> None:
     with Classifier.from_config(write_config("qwen3", PROMPTS)) as classifier:
         model = classifier.model
@@ -152,16 +143,6 @@ def test_a_long_step_is_told_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> 
     told: SimpleQueue[tuple[str, str]] = SimpleQueue()
     with Ledger(lambda name, what, ms: told.put((name, what))).at_work("compile prompts", "9 labels"):
         assert told.get(timeout=60) == ("compile prompts", "9 labels, at work …")
-
-
-def test_an_interrupt_while_loading_reaches_the_caller(write_config: WriteConfig) -> None:
-    """Ctrl-C during a long load is raised in whatever Python code runs then: the function that shows the progress."""
-
-    def stop(_fraction: float) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Classifier.from_config(write_config("qwen3", PROMPTS), on_load=stop)
 
 
 def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier) -> None:

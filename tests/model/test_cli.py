@@ -42,15 +42,6 @@ def test_layers_for_a_gpu_that_is_not_there_are_told() -> None:
     assert b"1 graph," in done.stderr
 
 
-def test_a_table_shows_winners_and_stages_and_escapes_what_could_move_the_cursor() -> None:
-    done = run("--query", "孕妇牛仔裤 \x1b[31m[bold]", "--top", "0", "--quiet")
-    text = done.stdout.decode()
-    assert "\x1b" not in text
-    for shown in (r"孕妇牛仔裤 \x1b[31m[bold]", "jeans", "pregnant", "decode", "1 decode,"):
-        assert shown in text
-    assert done.stderr == b""
-
-
 @cases(("jeans", 0, "jeans\tnone\n"), ("孕妇牛仔裤", 1, "jeans\tpregnant\n"), ("孕妇牛仔裤", 0, ""))
 def test_arguments_are_utf_8_or_refused(query: str, mode: int, answer: str) -> None:
     """The C locale without what Python makes of it stands for others than UTF-8, which a system may lack."""

@@ -16,14 +16,13 @@ from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
 from peer_servers import PeerServer
 
-from qcls_gguf import Config, load_config
+from qcls_gguf import Config, Model, load_config
 from qcls_gguf.compare import servers
 from qcls_gguf.compare.method import ComparisonSettings, Method, PeerError
 from qcls_gguf.compare.records import ComparisonRecord, comparison_document
 from qcls_gguf.compare.run import METHODS, compare
 from qcls_gguf.compare.servers import Connection
 from qcls_gguf.config.resources import config_path, embedded_model
-from qcls_gguf.model import Model
 from qcls_gguf.model.placement import gpus
 from qcls_gguf.native.device import CPU_PRODUCTS, LANE_ORDER, STEPS
 from qcls_gguf.opening import QUERIES as UNASKED

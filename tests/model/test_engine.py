@@ -13,13 +13,10 @@ from conftest import MakeModel, OpenContext
 from oracle import Float32Array, decode_sequence
 from oracle_prompts import EXACT
 
-from qcls_gguf import Classifier, ConfigError, ModelConfig, load_config
+from qcls_gguf import Classifier, ConfigError, Model, ModelConfig, PlanError, RuntimeConfig, load_config
 from qcls_gguf.config.prompt import SLOTS
-from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.core.handle import estimated_tokens
 from qcls_gguf.engine.engine import Engine
-from qcls_gguf.errors import PlanError
-from qcls_gguf.model import Model
 from qcls_gguf.native import NativeContext
 from qcls_gguf.plan.decodes import Root, TokenTree
 from qcls_gguf.questions.asking import QuestionAsker, Usage

@@ -11,8 +11,7 @@ from conftest import MakeModel, WriteConfig
 from evaluations import HELD_OUT, LABELS, evaluated, specs
 from gguf_parts import with_nan_embedding
 
-from qcls_gguf import Classifier
-from qcls_gguf.errors import ConfigError
+from qcls_gguf import Classifier, ConfigError
 from qcls_gguf.evaluation.evaluate import EvaluationRecord
 
 RANDOM_ROWS: list[dict[str, Any]] = [

@@ -11,8 +11,7 @@ from cases import cases
 from conftest import MakeModel, RunPython, WriteConfig
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, OpenModels, load_config
-from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, OpenModels, RuntimeConfig, load_config
 from qcls_gguf.engine import open as engine_open
 from qcls_gguf.engine.capacity import MOST_TOGETHER
 from qcls_gguf.engine.open import context_settings, open_model

@@ -12,9 +12,8 @@ from kernels.decodes import largest_difference
 from kernels.variants import capability, runs_code_for_75
 from oracle import ITEM
 
-from qcls_gguf import Classifier, load_config
+from qcls_gguf import Classifier, OpenModels, load_config
 from qcls_gguf.engine.open import open_model
-from qcls_gguf.model import OpenModels
 from qcls_gguf.native import NativeModel
 from qcls_gguf.native.device import LANE_ORDER
 

@@ -3,8 +3,6 @@
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +17,7 @@ from gguf_parts import with_nan_embedding
 from oracle import PromptSpec
 from oracle_prompts import EXACT
 
-from qcls_gguf import Classifier
-from qcls_gguf.core.handle import PromptHandle
-from qcls_gguf.errors import QclsError
+from qcls_gguf import Classifier, PromptHandle, QclsError
 from qcls_gguf.learning import learn as learn_module
 
 TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
@@ -275,26 +271,3 @@ def test_another_configuration_teaches(config: Path, log: Path, tmp_path: Path) 
     code, record, said = run(*arguments, "--teacher", teacher, "--out", tmp_path / "2.npz")
     assert (code, record) == (2, None)
     assert "has no prompt color with the same labels" in said
-
-
-WITHOUT = """
-import sys
-for name in ("pyarrow", "pandas", "polars", "matplotlib", "fastapi", "sklearn"):
-    sys.modules[name] = None
-from qcls_gguf.cli.app import app
-app()
-"""
-
-
-@pytest.mark.parametrize("command", ["learn", "calibrate", "eval"])
-def test_tools_need_no_extra(command: str, config: Path, tmp_path: Path) -> None:
-    rows = "".join(f'{{"query": "dress {n}", "labels": {{"color": "{LABELS[n % 3]}"}}}}\n' for n in range(50))
-    (tmp_path / "rows.jsonl").write_text(rows)
-    words = [command, "--data", "rows.jsonl", "--config", config]
-    words += [] if command == "eval" else ["--out", "out", "--prompt", "color"]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode in (0, 1), done.stderr
-    assert "Traceback" not in done.stderr
-    assert "color" in done.stdout

@@ -15,9 +15,8 @@ from gguf import GGUFReader
 from oracle import Oracle, PromptSpec
 from oracle_prompts import COMMON, EXACT, mirror, random_head, write_heads
 
-from qcls_gguf import Classifier, ConfigError, OpenModels
+from qcls_gguf import Classifier, ConfigError, OpenModels, load_config
 from qcls_gguf.config.fitted import Head
-from qcls_gguf.config.load import load_config
 from qcls_gguf.native import NativeModel
 
 N_LAYER = 4

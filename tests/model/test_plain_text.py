@@ -17,11 +17,19 @@ from hypothesis import strategies as st
 from oracle import PromptSpec
 from random_vocab import BOS, IM_END, IM_START, JOINED, MARKS
 
-from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
+from qcls_gguf import (
+    Classifier,
+    Config,
+    ConfigError,
+    Model,
+    ModelConfig,
+    PlanError,
+    PromptConfig,
+    RuntimeConfig,
+    load_config,
+)
 from qcls_gguf.config.fitted import prompt_hash
 from qcls_gguf.config.resources import config_path
-from qcls_gguf.errors import PlanError
-from qcls_gguf.model import Model
 from qcls_gguf.native import NativeModel
 
 THINK, THINK_END, GO, BLANK = MARKS

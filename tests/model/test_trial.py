@@ -15,12 +15,10 @@ from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
 from gguf_parts import File, filled, put_together, take_apart, with_nan_embedding
 from oracle import COLOR, PromptSpec
 
-from qcls_gguf import Classifier, ConfigError, Model, ModelError, ScoreError
+from qcls_gguf import Classifier, ConfigError, Model, ModelConfig, ModelError, RuntimeConfig, ScoreError
 from qcls_gguf.config import resources
 from qcls_gguf.config.resources import embedded_model
-from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
-from qcls_gguf.model import trial
-from qcls_gguf.model.files import ModelFile
+from qcls_gguf.model import ModelFile, trial
 from qcls_gguf.model.placement import ON_CPU, Placement
 from qcls_gguf.model.trial import try_model
 from qcls_gguf.system.lifetimes import Ledger

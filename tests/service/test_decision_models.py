@@ -21,10 +21,8 @@ from gguf import GGUFReader
 from oracle import Oracle, decode_sequence
 from served import Server
 
-from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, RuntimeConfig
+from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, ModelError, OpenModels, PromptConfig, RuntimeConfig
 from qcls_gguf.engine.open import open_model
-from qcls_gguf.errors import ConfigError, ModelError
-from qcls_gguf.model import OpenModels
 from qcls_gguf.questions.decision import read_decision
 from qcls_gguf.questions.question import Question
 

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_prompts import made_prompt
 
-from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf import ConfigError, RuntimeConfig
 from qcls_gguf.engine import capacity
 from qcls_gguf.engine.capacity import check_capacity, shapes
-from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import is_scarce, placement, weights_of
 from qcls_gguf.native import ContextMemory, Device

@@ -14,13 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from qcls_gguf import Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig
 from qcls_gguf.config.load import config_json_schema, load_config, parse_config
-from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.resources import config_names, config_path, schema_path
-from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import SCORINGS
 from qcls_gguf.config.yaml_values import load_yaml, text_block, yaml_text
-from qcls_gguf.errors import ConfigError
 
 
 def test_the_mission_loads_word_for_word() -> None:

@@ -16,7 +16,7 @@ import yaml
 from cases import cases
 from config_texts import FOLDER, parse
 
-from qcls_gguf import ConfigError
+from qcls_gguf import Config, ConfigError, PromptConfig, load_config
 from qcls_gguf.config import fitted
 from qcls_gguf.config.fitted import (
     Calibration,
@@ -30,9 +30,6 @@ from qcls_gguf.config.fitted import (
     read_calibration,
     read_heads,
 )
-from qcls_gguf.config.load import load_config
-from qcls_gguf.config.prompt import PromptConfig
-from qcls_gguf.config.schema import Config
 
 PROMPT = """\
 prompts:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from cases import cases
 
+from qcls_gguf import ConfigError, ModelConfig, ModelError
 from qcls_gguf.config.resources import embedded_model
-from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.drafting.draft import given_model
-from qcls_gguf.errors import ConfigError, ModelError
 from qcls_gguf.inspection.local_models import models_document, models_record
 from qcls_gguf.model.files import sha256_of
 from qcls_gguf.model.find import (

@@ -8,9 +8,8 @@ from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf import ConfigError, RuntimeConfig
 from qcls_gguf.engine.open import check_tensors
-from qcls_gguf.errors import ConfigError
 from qcls_gguf.model import placement as module
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import Placement, fitted_placement, placement, used_gpus

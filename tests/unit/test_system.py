@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from cases import cases
 
-from qcls_gguf import Classifier, ConfigError
-from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf import Classifier, ConfigError, RuntimeConfig
 from qcls_gguf.engine.resources import physical_cores, threads
 from qcls_gguf.native import Device, build_info
 from qcls_gguf.native import device as device_module

@@ -12,9 +12,7 @@ import yaml
 from cases import cases
 from config_texts import parse
 
-from qcls_gguf import ConfigError
-from qcls_gguf.config.prompt import PromptConfig
-from qcls_gguf.config.schema import Config
+from qcls_gguf import Config, ConfigError, PromptConfig
 from qcls_gguf.config.yaml_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, load_yaml, read_text, yaml_text
 
 _SIZE = 1_000_000
