@@ -3,6 +3,7 @@
 QCLS_LOAD_REQUESTS, QCLS_LOAD_QUESTIONS and QCLS_LOAD_KEPT say how much of it.
 """
 
+import json
 import os
 import resource
 import subprocess
