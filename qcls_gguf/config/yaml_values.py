@@ -42,10 +42,13 @@ _REMEDIES = {
     "for merging": "write the text << in quotes",
     "expected comment": "write a text that begins with > or | in quotes",
     "cannot start any token": "indent with spaces, not with tabs, and write a text that begins with @ or ` in quotes",
-    "constructor for the tag": "write a text that begins with ! in quotes",
+    " tag": "write a text that begins with ! in quotes",
     "undefined alias": "write a text that begins with * in quotes",
     "expected alphabetic or numeric character": "write a text that begins with & or * in quotes",
     "expected key": "write a text that begins with : or ? in quotes",
+    "node content": "write a text that begins with # - ? or another sign in quotes",
+    "whitespace or line break": "write a text that begins with ! in quotes",
+    "expected ',' or": "write a text that has quotes, brackets or braces in quotes of the other kind",
     "end of stream": "close the quotes, and write a text that begins with one in quotes of the other kind",
 }
 """what to do about the mistakes that are made most"""
