@@ -145,6 +145,8 @@ def learn(
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False, queries: o.Queries = None,
     least_agreement: Annotated[float, Option("--least-agreement", metavar="SHARE", min=0, max=1,
         help="Of answers that stay the same: heads learnt from --queries are kept if it is reached.")] = 0.85,
+    shares: Annotated[list[str] | None, Option("--shares", metavar="FILE|LABEL=SHARE",
+        help="Labels' shares where heads will be used, or queries from there; repeatable.")] = None,
     teacher: Annotated[Path | None, Option("--teacher", metavar="FILE|NAME",
         help="A configuration whose answers to --queries are learnt. Default: the same one.")] = None,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="The file of heads to write.")] = Path("heads.npz"),
@@ -191,7 +193,9 @@ def learn(
     if teacher is not None and queries is None:
         raise ConfigError("--teacher answers --queries: give these, too")
     check_outputs({"--out": out}, {"--data": data, "--queries": queries, "--config": settings.path}, force=force)
-    rows: Any = {"names": names or (), "columns": o.columns(ctx.params), "skip_bad": skip_bad}
+    if shares and (queries is not None or data is None):
+        raise ConfigError("--shares is for --data alone: --queries are as they come")
+    rows: Any = {"names": names or (), "columns": o.columns(ctx.params), "skip_bad": skip_bad, "shares": shares or ()}
     log: Any = {"queries": queries, "teacher": None if teacher is None else load_config(teacher)}
     log["least_agreement"] = least_agreement
     folder = Path(f"{out}.part") if out.is_file() or not out.exists() else None

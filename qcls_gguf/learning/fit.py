@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..config.fitted import Head
-from ..statistics import AnyFloats, FloatArray, IntArray
+from ..statistics import AnyFloats, FloatArray, IntArray, softmax
 from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, cross_fit
 
 SIGNIFICANT = 0.05
@@ -50,6 +50,12 @@ class Candidate:
             text=self.text,
         )
         return found, head
+
+    def probabilities(self, head: Head, known: IntArray) -> FloatArray:
+        """(n_all - n, n_labels) by a head of the candidate, of all rows but n known ones."""
+        rows = np.setdiff1d(np.arange(len(self.states)), known)
+        odds = self.states[rows].astype(np.float32) @ head.weight + head.bias
+        return np.asarray(softmax(odds if self.scores is None else odds + self.scores[rows]), np.float64)
 
 
 def cheapest(losses: Sequence[FloatArray]) -> int:

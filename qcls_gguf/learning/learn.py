@@ -1,5 +1,6 @@
 """From labelled queries to a file of heads, which read one common text for all prompts; kept where they are better."""
 
+import math
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from ..classifier import Classifier
 from ..config.fitted import Head, heads_content
 from ..config.prompt import NAME_SLOT, SLOT, PromptConfig
 from ..config.schema import Config, chosen_prompts
-from ..config.words import counted, listed, shown
+from ..config.words import counted, hint, listed, shown
 from ..core.handle import PromptHandle
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..data.rows import read_queries
@@ -31,7 +32,8 @@ from ..evaluation.evaluate import (
     word_accuracy,
 )
 from ..opening import ClassifierOpener, OnProgress
-from ..statistics import BoolArray, FloatArray, IntArray, binomial_cdf, wilson
+from ..statistics import SMALLEST, BoolArray, FloatArray, IntArray, binomial_cdf, wilson
+from ..statistics.fitting import shares_of_labels
 from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, folds
 from .fit import SIGNIFICANT, Candidate, cheapest, held_out
 from .passes import StateRows, common_text, common_texts, read_states, state_rows, tried_depths, with_heads
@@ -39,7 +41,8 @@ from .report import LearnRecord, LearntPrompt, RequestCost
 
 _TOO_LONG = (CapacityError, PlanError)
 LEAST_AGREEMENT = 0.85
-_LEAST_QUERIES = 50
+_LEAST_QUERIES, _N_SHARED = 50, 400
+"""queries without labels: of a log, and by which shares of labels are found at most"""
 _LEAST_ROWS = 4 * N_FOLDS
 """With fewer, a head may pass the test by luck, and is mostly worse (docs/learn.md)."""
 _MOST_ROWS, _MOST_NUMBERS, _MOST_CELLS = 20_000, 1 << 25, 4_000_000
@@ -64,6 +67,7 @@ def learn(
     *,
     data: Path | None = None,
     queries: str | None = None,
+    shares: Sequence[str] = (),
     teacher: Config | None = None,
     least_agreement: float = LEAST_AGREEMENT,
     names: Sequence[str] = (),
@@ -77,6 +81,7 @@ def learn(
     """Learn, and return the record that `qcls-gguf learn` prints as JSON, and the content of the file of heads.
 
     data: labelled queries; queries: a file of others, or -, with which heads are learnt from the prompts' answers;
+    shares: of labels where heads will be used: a file of such queries, or texts such as `red=0.2`;
     teacher: gives these answers instead; least_agreement: with them, of heads that are kept; names: prompts, empty:
     all; common: the text that heads read, None: see `common_texts`; depths: to try, empty: four between 0.5 and 0.9 of
     the layers, and all; seed: of the folds; folder: keeps what was read until the work ends, so that the same work goes
@@ -87,7 +92,11 @@ def learn(
     if common is not None and common.count(SLOT) != 1:
         raise ConfigError(f"`common_text` {shown(common)}: needs exactly one {SLOT}")
     labelled = None if data is None else read_rows(config, data, columns, skip_bad=skip_bad)
-    log = [] if queries is None else list(read_queries(queries, columns))
+    given = _given_shares(shares, config)
+    other = queries or (shares[0] if shares and not given else None)
+    log = [] if other is None else list(read_queries(other, columns))
+    if queries is None:
+        log = [log[place] for place in np.random.default_rng(seed).permutation(len(log))[:_N_SHARED]]
     config = config.changed(prompts=chosen_prompts(config, names), heads=None)
     with opener.open(config, calibrated=False) as classifier:
         rows, bad = usable_rows(labelled, classifier, skip_bad=skip_bad) if labelled else ([], [])
@@ -101,14 +110,16 @@ def learn(
                     known.add(line.text)
                     rows.append(LabelledQuery(line=0, query=line.text, labels={}))
         n_queries = len(rows) - n_labelled
-        if queries is not None and len(rows) < _LEAST_QUERIES:
-            raise ConfigError(f"`queries` {queries}: has {len(rows)} queries, at least {_LEAST_QUERIES} are needed")
+        n_usable, key = (n_queries, "shares") if queries is None else (len(rows), "queries")
+        if other is not None and n_usable < _LEAST_QUERIES:
+            raise ConfigError(f"`{key}` {other}: has {n_usable} queries, at least {_LEAST_QUERIES} are needed")
         if folder:
             folder.mkdir(exist_ok=True)
         taught = None if teacher is None else _taught(classifier, teacher, rows, opener)
         least = None if queries is None else least_agreement
         learnt = learn_heads(
-            classifier, rows, least_agreement=least, taught=taught, common=common, depths=depths, seed=seed,
+            classifier, rows, least_agreement=least, taught=taught, shares=given if shares else None, common=common,
+            depths=depths, seed=seed,
             folder=folder, on_progress=opener.on_progress,
         )  # fmt: skip
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
@@ -131,6 +142,23 @@ def learn(
     if not learnt.heads:
         return record, None
     return record, heads_content(model.sha256, learnt.depths[-1], n_embd, learnt.heads, learnt.queries)
+
+
+def _given_shares(shares: Sequence[str], config: Config) -> dict[str, float]:
+    """The shares of labels that are given as numbers. Raises ConfigError for others."""
+    found = {}
+    for label, share in (text.rsplit("=", 1) for text in shares if "=" in text and not Path(text).exists()):
+        labels = sorted({label for prompt in config.prompts for label in prompt.labels})
+        if label not in labels:
+            raise ConfigError(f"`shares` {label}={share}: {shown(label)} is no label, {hint(label, labels)}")
+        with suppress(ValueError):
+            found[label] = float(share)
+        together = max(sum(found.get(label, 0.0) for label in prompt.labels) for prompt in config.prompts)
+        if not 0 < found.get(label, 0) <= together < 1 + SMALLEST:
+            raise ConfigError(f"`shares` {label}={share}: shares lie between 0 and 1, those of a prompt together, too")
+    if len(shares) != max(1, len(found)) * bool(shares):
+        raise ConfigError("`shares`: give one file of queries, or different labels with their shares")
+    return found
 
 
 def _taught(
@@ -188,6 +216,8 @@ class Task:
     """of the prompt, among all"""
     columns: slice
     """of its labels, among those of all prompts"""
+    shares: Mapping[str, float] | None
+    """of labels, that are given; empty: those of the queries without labels; None: as the rows have them"""
 
     def candidates(self, rows: StateRows, depths: Sequence[int], text: str | None = None) -> list[Candidate]:
         """What heads may use of a common text, or of the prompt's own, by depth; last, beside the labels' texts, a head
@@ -214,6 +244,18 @@ class Task:
             on_fit()
         return fits[::-1]
 
+    def odds(self, candidate: Candidate, head: Head) -> FloatArray:
+        """(n_labels,) how much more frequent labels are where heads are used than in the rows, by a fit to all rows."""
+        prior = self.target.mean(axis=0) + SMALLEST
+        known = np.array([(self.shares or {}).get(label, 0.0) for label in self.prompt.labels])
+        if self.shares is None or (self.shares and not known.any()):
+            return np.ones_like(prior)
+        rest = prior * (known == 0)
+        shares = known + rest * max(0.0, 1 - known.sum()) / max(rest.sum(), SMALLEST)
+        if not self.shares:
+            shares = shares_of_labels(candidate.probabilities(head, self.index), prior)
+        return np.where(prior > 2 * SMALLEST, np.clip(shares / shares.sum() / prior, 0.01, 100.0), 1.0)
+
     def first(self, n: int) -> "Task":
         """The same for the first n of all rows."""
         of = self.index < n
@@ -226,6 +268,7 @@ def learn_heads(
     *,
     least_agreement: float | None = None,
     taught: Sequence[FloatArray] | None = None,
+    shares: Mapping[str, float] | None = None,
     common: str | None = None,
     depths: Sequence[int] = (),
     seed: int = 0,
@@ -234,13 +277,18 @@ def learn_heads(
 ) -> LearntHeads:
     """Learn heads for a classifier's prompts, which have none, from labelled queries; the rest as in `learn`.
 
-    least_agreement: None: from their labels; taught: by prompt (n, n_labels) another configuration's answers.
+    least_agreement: None: from their labels; taught: by prompt (n, n_labels) another configuration's answers;
+    shares: of labels where heads will be used, empty: as the rows without labels have them, None: as the others do.
     Raises ConfigError where the disk cannot hold the states, and what `classify_batch` raises.
     """
     n_embd, prompts = classifier.engine.model.facts.n_embd, classifier.prompts
     n_labels = max(len(prompt.labels) for prompt in prompts)
     n = min(len(rows), _MOST_ROWS, _MOST_NUMBERS // n_embd, _MOST_CELLS // n_labels)
-    order = np.random.default_rng(seed).permutation(len(rows))[:n]
+    order = np.random.default_rng(seed).permutation(len(rows))
+    if shares is not None:  # rows without labels only tell how frequent these are
+        has_labels = np.array([bool(row.labels) for row in rows])[order]
+        order = np.concatenate([order[has_labels][: n - (~has_labels).sum()], order[~has_labels]])
+    order = order[:n]
     rows = [rows[place] for place in order]
     queries, tried = [row.query for row in rows], tried_depths(classifier, depths)
     fed = _fed(classifier, queries)
@@ -265,7 +313,7 @@ def learn_heads(
             index, target = np.arange(n), p
         fold = folds(target.argmax(axis=1), [queries[row] for row in index], seed)
         of_truth: Any = {"truth": truth, "index": index, "target": target, "fold": fold}
-        tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, **of_truth))
+        tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
     texts = (
         [common]
         if common
@@ -361,20 +409,32 @@ def learn_prompt(
         return LearntPrompt(**told, reason=reason), None
     fits = task.fits(candidates, on_fit)
     best = cheapest([fit.losses for fit, _ in fits])
-    p = np.exp(held_out([fit for fit, _ in fits], task.fold))
+    odds = task.odds(candidates[best], fits[best][1])
+    p = np.exp(held_out([fit for fit, _ in fits], task.fold)) * odds
+    p /= p.sum(axis=1, keepdims=True)
     learnt = prompt_statistics(replace(truth, index=at), p)[0] if len(at) else None
-    head = replace(fits[best][1], n_rows=n, accuracy=learnt.accuracy if learnt else None)
+    bias = (fits[best][1].bias + np.log(odds)).astype(np.float32)
+    head = replace(fits[best][1], bias=bias, n_rows=n, accuracy=learnt.accuracy if learnt else None)
     told |= {"learnt": learnt, "depth": head.depth, "text": head.text, "reads_labels": head.reads_labels}
     before, after = _right(task.p[compared.index], compared.accepted), _right(p[at[:k]], compared.accepted)
     n_better, n_worse = int((after & ~before).sum()), int((before & ~after).sum())
-    gain = f"{100 * (after.mean() - before.mean()):+.1f} points on {k} held-out rows" if k else ""
+    weight = odds[compared.first]
+    gains = weight * (after.astype(float) - before)
+    gain = f"{100 * gains.sum() / weight.sum():+.1f} points on {k} held-out rows" if k else ""
     if least_agreement is None:
         p_value = binomial_cdf(n_worse, n_better + n_worse, 0.5)  # so few, if each of these rows were a coin's toss
+        if k and (odds != 1).any():
+            given = odds * task.target.mean(axis=0)
+            told["shares"] = dict(zip(labels, (given / given.sum()).tolist(), strict=True))
+            spread = (
+                np.square(gains).sum() + weight.max() ** 2
+            )  # as if one more row, of those that count most, were lost
+            p_value = math.erfc(gains.sum() / math.sqrt(2 * spread)) / 2
         is_kept = p_value <= SIGNIFICANT
         if not is_kept:
-            no_gain = ", no gain" if after.sum() <= before.sum() else f", which is no proof (p = {p_value:.2g})"
+            no_gain = ", no gain" if gains.sum() <= 0 else f", which is no proof (p = {p_value:.2g})"
             gain += f"{no_gain}: {_rows_of(task.prompt, n)}"
-        elif min(counts.values()) > _EVEN * max(counts.values()):
+        elif (odds == 1).all() and min(counts.values()) > _EVEN * max(counts.values()):
             gain += "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
         told |= {"p": p_value, "reason": gain, "curve": _curve(task, candidates[best], fits[best][0].penalty, p)}
         told["words"] = word_accuracy(truth, queries)

@@ -30,7 +30,12 @@ class LearntPrompt(Record):
     curve: dict[int, float] = Field(
         default={}, description="accuracy of such heads by rows learnt from: a quarter, half, all"
     )
-    p: float | None = Field(default=None, description="of the sign test of rows that only one of both has right")
+    p: float | None = Field(
+        default=None, description="of the sign test of rows that only one of both has right; by `shares`, of their mean"
+    )
+    shares: dict[str, float] | None = Field(
+        default=None, description="by label, for which a gain is stated, where they are not those of the rows"
+    )
     agreement: float | None = Field(
         default=None, description="from queries without labels: the share of held-out answers that stay the same"
     )
@@ -79,7 +84,8 @@ def learn_document(record: LearnRecord) -> Document:
         where = " of the prompt's own text" if prompt.kept and prompt.text is None else ""
         verdicts[name] = f"{'a head' if prompt.kept else 'no head'}{where}: {prompt.reason}"
         if after:
-            verdicts[name] += f"; stated for queries of which {_shares(after)}"
+            shares = prompt.shares or {name: found.support / after.n_rows for name, found in after.labels.items()}
+            verdicts[name] += f"; stated for queries of which {_shares(shares)}"
         if prompt.unlearnt:
             verdicts[name] += f"; without rows, by their texts: {listed(list(map(shown, prompt.unlearnt)), 'label')}"
     columns = {
@@ -118,10 +124,10 @@ def learn_document(record: LearnRecord) -> Document:
     )
 
 
-def _shares(found: PromptStatistics) -> str:
-    """Which shares the labels have in the rows that figures are of, the most frequent ones first."""
-    frequent = sorted(found.labels.items(), key=lambda item: -item[1].support)
-    shares = [f"{label.support / found.n_rows:.0%} are {shown(name, quoted=False)}" for name, label in frequent]
+def _shares(of_labels: Mapping[str, float]) -> str:
+    """The shares of the most frequent labels."""
+    frequent = sorted(of_labels.items(), key=lambda item: -item[1])
+    shares = [f"{share:.0%} are {shown(name, quoted=False)}" for name, share in frequent]
     return ", ".join([*shares[:_N_SHARES], *(["…"] if len(shares) > _N_SHARES else [])])
 
 

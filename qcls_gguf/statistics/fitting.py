@@ -171,3 +171,15 @@ def rows_needed(n: int, steps: Sequence[Step], target: float, confidence: float)
             low, high = (low, k) if binomial_cdf(int(error * k), k, target) <= share else (k + 1, high)
         found.append(math.ceil(low / part))
     return min(found, default=None)
+
+
+def shares_of_labels(p: FloatArray, prior: FloatArray) -> FloatArray:
+    """(n_labels,) the shares that labels have among rows, by a fit to rows in which their shares are `prior`.
+
+    p: (n, n_labels) the fit's probabilities. Expectation maximisation: Saerens, Latinne and Decaestecker 2002.
+    """
+    found = prior
+    for _ in range(_N_HALVINGS):
+        odds = p * (found / prior)
+        found = (odds / odds.sum(axis=1, keepdims=True)).mean(axis=0)
+    return found

@@ -208,6 +208,38 @@ def test_states_not_finite_are_refused(make_model: MakeModel, write_config: Writ
     assert "not finite" in said
 
 
+@pytest.mark.parametrize(
+    ("given", "shares", "said"),
+    [
+        (["red=0.8"], [0.8, 0.1, 0.1], "80% are red, 10% are"),
+        (["FILE"], [0.9, 0.05, 0.05], "are red, "),
+        (["red=0.8", "none=0.3"], None, "`shares` none=0.3: shares lie between 0 and 1"),
+        (["green=0.8"], None, "'green' is no label"),
+        (["red=much"], None, "red=much: shares lie"),
+        (["red=0.8", "red=0.7"], None, "different labels"),
+        (["FILE", "red=0.8"], None, "one file of queries, or"),
+    ],
+)
+def test_gains_hold_for_shares_of_labels(
+    given: list[str], shares: list[float] | None, said: str, config: Path, data: Path, tmp_path: Path
+) -> None:
+    """In numbers, or as queries that have them, here nine tenths of them red."""
+    queries = [f"dress {n} {'small' if n % 20 == 0 else 'blue' if n % 20 == 1 else 'red'}" for n in range(200, 400)]
+    (tmp_path / "log.txt").write_text("\n".join(queries))
+    words = [word for text in given for word in ("--shares", text.replace("FILE", str(tmp_path / "log.txt")))]
+    out, arguments = tmp_path / "heads.npz", ("--data", data, "--config", config, "--prompt", "color")
+    result = invoked("learn", *arguments, "--out", out, *words)
+    if shares is None:
+        assert result.exit_code == 2
+        assert said.replace("`shares`", "--shares") in result.stderr
+        return
+    assert said in " ".join(result.stdout.split())
+    code, record, _ = run(*arguments, "--out", out, "--force", *words)
+    assert code == 0
+    color = record["prompts"]["color"]
+    np.testing.assert_allclose(list(color["shares"].values()), shares, atol=0.06)
+
+
 @pytest.fixture
 def log(data: Path, tmp_path: Path) -> Path:
     """The queries of the rows without their labels, one of them twice."""

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,15 @@ from sklearn.linear_model import LogisticRegression
 
 from qcls_gguf import PromptConfig
 from qcls_gguf.config.fitted import Calibration, Head, PromptCalibration
+from qcls_gguf.evaluation.evaluate import Truth
 from qcls_gguf.learning.fit import Candidate, cheapest, held_out
+from qcls_gguf.learning.learn import Task, learn_prompt
 from qcls_gguf.learning.passes import common_texts
 from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjustments_of, log_prior
 from qcls_gguf.score.rows import unit_states
 from qcls_gguf.statistics import Float32Array, FloatArray, binomial_cdf, log_softmax, upper_bound
 from qcls_gguf.statistics import logistic as regressions
-from qcls_gguf.statistics.fitting import Verdict, cross_validate, error_thresholds, fit, rows_needed
+from qcls_gguf.statistics.fitting import Verdict, cross_validate, error_thresholds, fit, rows_needed, shares_of_labels
 from qcls_gguf.statistics.fitting import losses as log_losses
 from qcls_gguf.statistics.logistic import N_FOLDS, PENALTIES, cross_fit, folds, logistic, word_statistics
 
@@ -176,6 +179,56 @@ def test_the_prompts_texts_are_joined(templates: list[str], joined: str | None) 
     texts = common_texts(prompts, ["a coat"], own_first=False)
     assert texts[3:] == ([joined] if joined else [])
     assert common_texts(prompts, ["a coat"], own_first=True) == [*texts[3:], *texts[:3]]
+
+
+def test_shares_of_labels_are_found_among_rows_without_labels() -> None:
+    """By a fit to rows with equally many of each label."""
+    rng, prior = np.random.default_rng(0), np.full(3, 1 / 3)
+    label = rng.choice(3, 4000, p=[0.7, 0.25, 0.05])
+    state = label[:, None] + rng.normal(size=(4000, 1))
+    p = np.exp(log_softmax(-((state - np.arange(3)) ** 2) / 2))
+    assert abs(p.mean(axis=0)[0] - 0.7) > 0.1
+    np.testing.assert_allclose(shares_of_labels(p, prior), [0.7, 0.25, 0.05], atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("shares", "kept", "stated"),
+    [
+        (None, True, None),
+        ({"a": 0.9}, False, [0.9, 0.05, 0.05]),
+        ({"c": 0.6, "b": 0.3}, True, [0.1, 0.3, 0.6]),
+        ({"x": 0.5}, True, [0.4, 0.3, 0.3]),
+        ({}, False, [0.95, 0.03, 0.02]),
+    ],
+)
+def test_a_gain_is_stated_for_the_shares_of_queries(
+    shares: dict[str, float] | None, kept: bool, stated: list[float] | None
+) -> None:
+    """The prompt always answers a; 100 labelled rows, 40, 30 and 30 of a label, are beside 400 of which most are a."""
+    rng, middle = np.random.default_rng(0), np.random.default_rng(1).normal(size=(3, N_EMBD))
+    label = np.concatenate([np.repeat([0, 1, 2], [40, 30, 30]), rng.choice(3, 400, p=[0.95, 0.03, 0.02])])
+    states = unit_states((middle[label] * 0.4 + rng.normal(size=(500, N_EMBD))).astype(np.float32))
+    index, target = np.arange(100), np.eye(3)[label[:100]]
+    prompt = SimpleNamespace(name="p", labels=("a", "b", "c"))
+    truth = Truth(prompt=cast(Any, prompt), index=index, accepted=target > 0, first=label[:100])
+    task = Task(
+        prompt=PromptConfig(name="p", prompt_template="{query}", labels=("a", "b", "c")), truth=truth, index=index,
+        target=target, fold=folds(label[:100], names(100)), p=np.tile([0.8, 0.1, 0.1], (500, 1)), place=0,
+        columns=slice(0, 3), shares=shares,
+    )  # fmt: skip
+    candidates = [Candidate(depth=1, states=states, text="{query}", index=index)]
+    record, head = learn_prompt(task, candidates, names(500))
+    assert (record.kept, head is not None) == (kept, kept)
+    if stated is None or shares == {"x": 0.5}:  # a label of another prompt
+        assert "+" in record.reason
+        return
+    assert record.shares is not None
+    np.testing.assert_allclose(list(record.shares.values()), stated, atol=0.03)
+    if head:  # it answers as often as is stated
+        answers = head_scores(head, states[:100], np.zeros((100, 3), np.float32)).argmax(axis=1)
+        weight = np.array(stated)[label[:100]] / np.array([0.4, 0.3, 0.3])[label[:100]]
+        counts = np.bincount(answers, weights=weight, minlength=3)
+        np.testing.assert_allclose(counts / counts.sum(), stated, atol=0.1)
 
 
 def test_large_states_keep_their_direction() -> None:
