@@ -66,24 +66,14 @@ _LARGEST_ON_CPU = 2_000_000_000
 """a larger file makes a CPU of few cores take seconds for a text"""
 
 
-class Choice(NamedTuple):
-    """A model of the hub, which answers at once, without thinking."""
-
-    repo: str
-    quantization: str | None
-    """None: what the repository has"""
-    size_bytes: int
-    """about; what is fetched tells"""
-
-
 LARGEST_FIRST = (
-    Choice("Qwen/Qwen3-8B-GGUF", "Q8_0", 8_709_518_112),
-    Choice("Qwen/Qwen3-8B-GGUF", "Q4_K_M", 5_027_783_488),
-    Choice("Qwen/Qwen3-4B-GGUF", "Q4_K_M", 2_500_000_000),
-    Choice("Qwen/Qwen3-1.7B-GGUF", None, 1_830_000_000),
-    Choice("Qwen/Qwen3-0.6B-GGUF", None, 640_000_000),
+    ("Qwen/Qwen3-8B-GGUF:Q8_0", 8_709_518_112),
+    ("Qwen/Qwen3-8B-GGUF:Q4_K_M", 5_027_783_488),
+    ("Qwen/Qwen3-4B-GGUF:Q4_K_M", 2_500_000_000),
+    ("Qwen/Qwen3-1.7B-GGUF", 1_830_000_000),
+    ("Qwen/Qwen3-0.6B-GGUF", 640_000_000),
 )
-"""the models that are chosen from"""
+"""the models of the hub that are chosen from, which answer at once, without thinking, with their bytes, about"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,26 +165,20 @@ def fitting_model() -> DraftModel:
     from ..report.environment import free_memory  # as above
 
     free = free_memory()
-    chosen = choose(free.weights_bytes, on_gpu=free.on_gpu)
+    repo, n_bytes = choose(free.weights_bytes, on_gpu=free.on_gpu)
     where = "of GPU memory" if free.on_gpu else "of main memory, and no GPU; a larger one labels better, takes longer"
     return DraftModel(
-        settings={"hf_repo": f"{chosen.repo}:{chosen.quantization}" if chosen.quantization else chosen.repo},
-        why=f"about {chosen.size_bytes / 1e9:.1f} GB, fetched once; chosen for {free.free_bytes / 1e9:.1f} GB {where}. "
+        settings={"hf_repo": repo},
+        why=f"about {n_bytes / 1e9:.1f} GB, fetched once; chosen for {free.free_bytes / 1e9:.1f} GB {where}. "
         "`qcls-gguf models` lists those that are here",
-        is_small=chosen.size_bytes < _SMALL_BYTES,
+        is_small=n_bytes < _SMALL_BYTES,
     )
 
 
-def choose(free_bytes: int, *, on_gpu: bool) -> Choice:
-    """The largest model that fits; the smallest where none does."""
-    return next(
-        (
-            choice
-            for choice in LARGEST_FIRST
-            if choice.size_bytes <= free_bytes and (on_gpu or choice.size_bytes <= _LARGEST_ON_CPU)
-        ),
-        LARGEST_FIRST[-1],
-    )
+def choose(free_bytes: int, *, on_gpu: bool) -> tuple[str, int]:
+    """The largest model that fits, and its bytes; the smallest where none does."""
+    most = free_bytes if on_gpu else min(free_bytes, _LARGEST_ON_CPU)
+    return next((choice for choice in LARGEST_FIRST if choice[1] <= most), LARGEST_FIRST[-1])
 
 
 def draft_text(draft: Draft, folder: Path) -> str:

@@ -181,11 +181,11 @@ def test_the_largest_model_that_fits_is_chosen(free_gb: float, on_gpu: bool, wan
 
 
 def test_a_model_that_fits_becomes_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = [choice.size_bytes for choice in LARGEST_FIRST]
+    sizes = [n_bytes for _, n_bytes in LARGEST_FIRST]
     assert sizes == sorted(sizes, reverse=True)
     monkeypatch.setattr("qcls_gguf.report.environment.free_memory", lambda: FreeMemory(True, 15 * GB, 14 * GB))
     config = loaded(draft_text(draft("a=p,q", model=fitting_model()), tmp_path), tmp_path)
-    assert config.model.hf_repo == ":".join(map(str, LARGEST_FIRST[0][:2]))
+    assert config.model.hf_repo == LARGEST_FIRST[0][0]
     assert config.prompts[0].is_chat
 
 
