@@ -68,6 +68,7 @@ def init(
     chosen = given_model(model, hf_repo, folder) or fitting_model()
     found: LabelColumns | None = None
     remarks: tuple[str, ...] = ()
+    then = "eval"
     if data is not None:
         columns = o.columns(ctx.params)
         found = find_labels(data, columns)
@@ -82,7 +83,7 @@ def init(
     if not quick and data is not None and found is not None and "path" in chosen.settings:
         with long_work(True, False) as opener:
             draft, tried = search(draft, folder, data, replace(columns, query=found.query, ignored=("all",)), opener)
-        remarks += tried
+        remarks, then = remarks + tried, "learn"  # rows that chose a wording do not measure it
     text = draft_text(draft, folder)
     write_file(out, text, "--out")
     schema = write_schema(out)
@@ -90,13 +91,13 @@ def init(
         f"wrote {out}" + (f", and {schema.name}, by which editors check it" if schema else ""),
         *(f"note: {with_options(remark)}" for remark in remarks),
         "next:",
-        *(f"  {command}" for command in _next(out, data, found, reading)),
+        *(f"  {command}" for command in _next(out, data, found, reading, then)),
     ):
         say(line)
 
 
-def _next(out: Path, data: Path | None, found: "LabelColumns | None", reading: Reading) -> list[str]:
-    """The commands that follow."""
+def _next(out: Path, data: Path | None, found: "LabelColumns | None", reading: Reading, then: str) -> list[str]:
+    """The commands that follow; then: the one for the rows."""
     config = shlex.quote(str(out))
     commands = [f"qcls-gguf inspect -c {config}"]
     if data is not None and found is not None:
@@ -105,7 +106,7 @@ def _next(out: Path, data: Path | None, found: "LabelColumns | None", reading: R
             columns += f" --ignore-columns {shlex.quote(','.join(found.ignored))}"
         options = {"--input-format": reading.format, "--encoding": reading.encoding, "--delimiter": reading.delimiter}
         columns += "".join(f" {option} {shlex.quote(value)}" for option, value in options.items() if value)
-        commands.append(f"qcls-gguf eval -c {config} --data {shlex.quote(str(data))}{columns}")
+        commands.append(f"qcls-gguf {then} -c {config} --data {shlex.quote(str(data))}{columns}")
     return [*commands, f"qcls-gguf run -c {config}"]
 
 

@@ -128,6 +128,9 @@ def test_init_writes_what_rows_say(chat_model: Path, tmp_path: Path) -> None:
         code, said = init(*options)
         assert code == 0
         assert words in said
+        assert f"qcls-gguf learn -c {out} --data" in said, "rows that chose a wording do not measure it"
         written = " ".join(out.read_text().replace("#", "").split())
         assert ("expected right" in said) == ("expected right" in written) == (n == 20)
-        assert "expected right" not in init(*options, "--quick")[1]
+        quick = init(*options, "--quick")[1]
+        assert "expected right" not in quick
+        assert f"qcls-gguf eval -c {out} --data" in quick
