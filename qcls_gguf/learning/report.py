@@ -105,9 +105,7 @@ def learn_document(record: LearnRecord) -> Document:
     twice = record.n_contradictions
     notes = [f"{name}: {why}" for name, learnt in heads.items() for why in likely_faults(learnt)]
     notes += [
-        f"{name}: {why}"
-        for name, prompt in record.prompts.items()
-        for why in word_notes(prompt.learnt.accuracy if prompt.learnt else None, prompt.words)
+        f"{name}: {why}" for name, prompt in record.prompts.items() for why in word_notes(prompt.learnt, prompt.words)
     ]
     notes += [f"{counted(twice, 'query', 'queries')} with different labels in several rows"] if twice else []
     warnings = [Paragraph(note, "warning") for note in notes]

@@ -21,7 +21,7 @@ from qcls_gguf.evaluation.evaluate import (
     prompt_statistics,
     truth_of,
 )
-from qcls_gguf.evaluation.report import confusion_table, likely_faults
+from qcls_gguf.evaluation.report import confusion_table, likely_faults, word_notes
 from qcls_gguf.score.result import LabelScore, PromptResult
 from qcls_gguf.statistics import wilson
 
@@ -190,3 +190,9 @@ def test_agreement_counts_equal_winners() -> None:
     assert method_record("qcls", [], MS, MS, ["a", "a"], OURS).as_scoring == 0.5
     nobody = method_record("qcls", [], MS, MS, [None] * 2, OURS)
     assert (nobody.as_scoring, nobody.n_answers, nobody.n_without_answer) == (None, 0, 2)
+
+
+@cases((0.52, False), (0.54, True), (0.4, False))
+def test_words_are_enough_where_they_are_as_good_and_better_than_one_label(words: float, is_said: bool) -> None:
+    found, _ = scored([[0.9, 0.05, 0.05]] * 10, ["a"] * 5 + ["b"] * 5, abstains=False)  # as good as one label
+    assert bool([*word_notes(found, words)]) == is_said
