@@ -34,14 +34,6 @@ def test_sentencepiece_tokens_spell_the_text_behind_a_space(text: str, make_mode
         assert joined(model, text) == (b" " + text.encode() if text else b"")
 
 
-def test_special_tokens_are_parsed_only_when_asked_for(model: NativeModel) -> None:
-    parsed = model.tokenize("<|im_start|>user", parse_special=True)
-    plain = model.tokenize("<|im_start|>user", parse_special=False)
-    assert model.piece(int(parsed[0])) == (b"<|im_start|>", True)
-    assert len(parsed) < len(plain)
-    assert not any(model.piece(int(token))[1] for token in plain)
-
-
 @pytest.mark.parametrize("text", ["\ud800", "red \udfff dress", "a" * 100 + "\udc80"])
 def test_lone_surrogates(text: str, model: NativeModel) -> None:
     with pytest.raises(PlanError, match=f"character {next(i for i, c in enumerate(text) if ord(c) > 0xD7FF)} "):

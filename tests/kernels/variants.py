@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
+from time import perf_counter_ns
+
+import numpy as np
+import numpy.typing as npt
 
 from qcls_gguf import Classifier, Model, ModelError
 from qcls_gguf.engine.capacity import whole_cells
@@ -19,11 +23,12 @@ from qcls_gguf.engine.resources import threads
 from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import NativeContext, NativeModel, build_info
 from qcls_gguf.native.device import LANE_ORDER, STEPS, STOCK, environment
-from qcls_gguf.plan.decodes import DecodeInput, Root
+from qcls_gguf.plan.decodes import DecodeInput, Root, TokenTree
 from qcls_gguf.report.document import TEXT, Paragraph, Part, Table
 
-from .decodes import N_OUTPUTS, Float32Array, largest_difference, sequence_plan, timed_decode
-
+Float32Array = npt.NDArray[np.float32]
+N_OUTPUTS = 2
+"""hidden states are read for this many of the last new tokens"""
 TOKENS = (1, 8, 9, 16, 24, 26, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 160)
 LANES = "+ lane order"
 _N_DISCARDED, _N_COUNTED = 3, 5
@@ -200,3 +205,42 @@ def _engine(classifier: Classifier, native: NativeModel, n_tokens: int) -> Itera
     with Engine(model, context, n_leaf_seqs=_N_LEAVES) as engine:
         engine.hold([prefix])
         yield engine
+
+
+def hidden_states(classifier: Classifier, n_tokens: int, n_other: int = 0, *, prompt: int = 0) -> Float32Array:
+    """(N_OUTPUTS, n_embd) after a prompt's prefix and n_tokens new tokens; n_other as in sequence_plan."""
+    held = classifier.held[prompt]
+    root = Root(held.holder, len(held.tokens))
+    plan = sequence_plan(classifier.engine, root, n_tokens, n_other)
+    return timed_decode(classifier.engine, plan)[0].copy()
+
+
+def sequence_plan(engine: Engine, root: Root, n_tokens: int, n_other: int = 0) -> DecodeInput:
+    """One sequence of n_tokens new tokens, the last few of which are read.
+
+    n_other: tokens of a second sequence in the same decode, none of which is read.
+    """
+    text = engine.model.tokenize(" red dress for girls in summer", parse_special=False).tolist()
+    tree = TokenTree()
+    start = node = tree.add_root(root)
+    for i in range(n_tokens):
+        node = tree.add_path(node, [text[i % len(text)]])
+        if i >= n_tokens - min(N_OUTPUTS, engine.context.n_outputs_max):
+            tree.read(node)
+    if n_other:
+        tree.add_path(start, [text[-1 - i % len(text)] for i in range(n_other)])
+    return tree.finish()
+
+
+def timed_decode(engine: Engine, plan: DecodeInput) -> tuple[Float32Array, float]:
+    """The rows of a decode; its milliseconds do not include the trimming after it."""
+    begun = perf_counter_ns()
+    rows, _, trim_us = engine.decode(plan)
+    return rows, (perf_counter_ns() - begun) / 1e6 - trim_us / 1e3
+
+
+def largest_difference(rows: Float32Array, reference: Float32Array) -> float:
+    """max over rows of |row - reference| / |reference|, Euclidean; NaN or infinite where a value is not finite."""
+    difference = rows.astype(np.float64) - reference
+    with np.errstate(all="ignore"):
+        return float(np.max(np.linalg.norm(difference, axis=1) / np.linalg.norm(reference.astype(np.float64), axis=1)))

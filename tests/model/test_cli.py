@@ -22,8 +22,6 @@ from qcls_gguf.native import devices
 from qcls_gguf.report.files import write_file
 from qcls_gguf.report.record import json_text
 
-PROMPTS = ["category", "audience", "colour", "season", "occasion", "material", "price", "fit"]
-
 
 def run(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
     command = [COMMAND, "run", *arguments]

@@ -64,17 +64,6 @@ def test_a_model_that_cannot_branch_is_refused_at_load(name: str, why: str, make
         NativeModel(make_model(name))
 
 
-def test_only_flagged_tokens_come_back_in_order(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
-    tokens = random_tokens(np.random.default_rng(0), context, 40)
-    every = decode_sequence(context, tokens)
-    for seed in range(5):
-        output = np.random.default_rng(seed).random(40) < 0.3
-        np.testing.assert_allclose(
-            decode_sequence(open_context(model), tokens, output=output), every[output], rtol=0, atol=1e-4
-        )
-
-
 def test_nothing_is_written_behind_the_flagged_rows(context: NativeContext) -> None:
     buffer = np.full((4, context.row_size), 7.0, np.float32)
     ids = np.arange(3, dtype=np.int32)

@@ -103,18 +103,6 @@ def test_a_trimmed_sequence_leaves_the_others_their_cells(context: NativeContext
     np.testing.assert_array_equal(decode_sequence(context, [16, 17], start=6), whole[6:])
 
 
-def test_answers_do_not_depend_on_the_shapes_that_are_kept(open_classifier: OpenClassifier) -> None:
-    prompt = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
-    queries = ["red", "red dress", "red dress for girls", "a b c d e f g"]
-    answers = []
-    context = (classifier := open_classifier("qwen3", [prompt])).engine.context
-    for n_shapes in (0, 2, 16):
-        classifier.core.run(context.keep_shapes, n_shapes)
-        answers.append([classifier.classify(query).results for query in queries * 2])
-        assert context.counters().n_shapes == min(n_shapes, len(queries))
-    assert answers[0] == answers[1] == answers[2]
-
-
 WHILE_DECODING = """
 import threading
 from qcls_gguf import Classifier, load_config

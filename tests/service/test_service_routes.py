@@ -21,8 +21,6 @@ from served import ROOT, Server, with_runtime
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.native import NativeModel
 
-MISSION = ROOT / "configs/mission.yaml"
-
 
 def without_times(record: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if not key.endswith("_ms")}
