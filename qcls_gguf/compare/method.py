@@ -118,7 +118,7 @@ class Workload:
     @property
     def n_threads(self) -> int:
         """CPU threads of a decode."""
-        return threads(self.ours.config.runtime).n
+        return threads(self.ours.config.runtime)[0]
 
     @property
     def n_ctx(self) -> int:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
+from unittest.mock import patch
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from ..errors import ConfigError, PlanError
 from ..model import OpenModels
 from ..model.placement import gpus
 from ..native.device import CPU_PRODUCTS, LANE_ORDER, STOCK
-from ..native.device import environment as set_environment
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..statistics import FloatArray, mean, quantiles
@@ -61,7 +61,8 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
     on_gpu = settings.config.runtime.n_gpu_layers != 0 and bool(gpus())
     with ExitStack() as stack:
         # a GPU need not hold the model twice: there ours reads the weights as stock kernels do
-        stack.enter_context(set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if with_stock and on_gpu else {}))
+        comparable = {LANE_ORDER: "0", CPU_PRODUCTS: "0"} if with_stock and on_gpu else {}
+        stack.enter_context(patch.dict("os.environ", comparable))
         classifier = stack.enter_context(opener.open(settings.config))
         for query in settings.queries:
             try:
@@ -72,12 +73,13 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
         compiled = compile_config(variant_of(settings.config, scoring=TREE), stock_model, audit=True).prompts
         prompts = tuple(map(WorkloadPrompt, compiled.prompts))
         if with_stock and not on_gpu:
-            with set_environment(STOCK):
+            with patch.dict("os.environ", STOCK):
                 stock_model = open_model(settings.config, stack.enter_context(OpenModels(offline=True)))
         workload = Workload(settings=settings, ours=classifier, stock_model=stock_model, prompts=prompts)
         contest = _Contest(settings)
         for name in names:
-            with contest.listed_if_it_fails(name, started=False), set_environment({} if name == QCLS else STOCK):
+            kernels = {} if name == QCLS else STOCK
+            with contest.listed_if_it_fails(name, started=False), patch.dict("os.environ", kernels):
                 contest.methods[name] = stack.enter_context(METHODS[name][0](workload))
         answers = contest.answers(opener)
         ms = contest.measure(opener)

@@ -104,11 +104,6 @@ class TokenizedItem(NamedTuple):
     n_chars_cut: int
     """characters of the query that the fragments lack"""
 
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of all distinct fragments."""
-        return sum(map(len, self.fragments))
-
 
 class Core:
     """Answers items on one engine. Usable from several threads once `start` has been called."""
@@ -238,10 +233,6 @@ class Core:
                 n = max(0, n - n_more)
             part, n_kept = long.kept(n)
 
-    def counts(self, handle: PromptHandle, query: str) -> Counts:
-        """The counts of `ask` for a query; computes nothing. Raises PlanError."""
-        return self.run(lambda: _counts(1, self.plan([handle.tokenize(query)])))
-
     def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an action between two turns and return its result. Raises DecodeError if the classifier was closed."""
         return self.executor.run(partial(action, *args, **kwargs))
@@ -292,7 +283,7 @@ class Core:
         except ScoreError:
             self.engine.restore()
             raise
-        counts = _counts(len(tokenized), plan)
+        counts = counts_of(len(tokenized), plan)
         end_ns = perf_counter_ns()
         stage_ms = {
             "tokenize": (tokenized_ns - start_ns) / 1e6,
@@ -404,7 +395,8 @@ def _token_ends(data: bytes, tokenizer: Tokenizer) -> list[int]:
     return [len(data) * end // ends[-1] for end in ends]  # its tokens do not spell the text
 
 
-def _counts(n_queries: int, plan: Plan) -> Counts:
+def counts_of(n_queries: int, plan: Plan) -> Counts:
+    """The counts of a request."""
     n_tokens = n_cached = n_positions = 0
     for decode in plan:
         n_tokens += len(decode.token)

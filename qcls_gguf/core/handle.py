@@ -23,13 +23,11 @@ from ..score.rows import Output
 from ..score.scorer import AnswerMaker, Scorer
 from ..statistics import Float32Array, FloatArray
 from ..system.lifetimes import Closing
-from .core import MAX_QUERIES, Core, TokenizedItem
+from .core import MAX_QUERIES, Core, TokenizedItem, counts_of
 
 PIECE = 64
 """tokens of a prefix that are decoded between two turns: about as many as a request of several prompts feeds"""
 _BYTES_PER_TOKEN = 4
-_N_LONG = 8
-"""tokens of a query; `estimated_fed` draws a line through what it and an empty one feed"""
 
 
 def estimated_tokens(n_bytes: int) -> int:
@@ -78,8 +76,8 @@ class PromptHandle(Closing):
         self.answer_maker = AnswerMaker(compiled.prompts, self.scorer, compiled.orders)
         self.n_prefixes = len(set(compiled.prefixes))
         self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.fed)
-        # (tokens that an empty query feeds, tokens that every token of a query adds)
-        self._fed: tuple[int, float] | None = None
+        self._n_fed: int | None = None  # tokens that an empty query feeds
+        self._n_copies = len({(prompt.prefix, prompt.before) for prompt in compiled.fed})  # of a query, that are fed
 
     def __reduce__(self) -> NoReturn:
         what = f"a {type(self).__name__} cannot be pickled or copied, since its model is in this process's memory"
@@ -125,7 +123,7 @@ class PromptHandle(Closing):
 
     def check(self, query: str) -> Counts:
         """The counts of `classify` for a query; nothing is computed. Raises PlanError as it does."""
-        return self.core.counts(self, query)
+        return counts_of(1, self.core.run(self.core.plan, [self.tokenize(query)]))
 
     def tokenize(self, query: str) -> TokenizedItem:
         """A query with its tokens, for `Core.plan`; any thread may call it. Raises QueryError."""
@@ -134,16 +132,12 @@ class PromptHandle(Closing):
 
     def estimated_fed(self, query: str) -> int:
         """About how many tokens a query feeds."""
-        if self._fed is None:
-            short, long = (self.templates.size_of_query(n) for n in (0, _N_LONG))
-            if short and long:
-                self._fed = short[1], (long[1] - short[1]) / _N_LONG
-            else:
-                n_fixed = sum(len(prompt.closing) + len(prompt.trie.fed) for prompt in self.compiled.fed)
-                self._fed = n_fixed, float(len(self.compiled.fed))
-        n_fixed, per_token = self._fed
+        if self._n_fed is None:
+            size = self.templates.size_of_query(0)
+            n_after = sum(len(prompt.closing) + len(prompt.trie.fed) for prompt in self.compiled.fed)
+            self._n_fed = size[1] if size else n_after
         n_tokens = estimated_tokens(len(query.encode("utf-8", "replace")))
-        return n_fixed + int(per_token * min(n_tokens, self.core.config.runtime.max_query_tokens))
+        return self._n_fed + self._n_copies * min(n_tokens, self.core.config.runtime.max_query_tokens)
 
     @property
     def adjustments(self) -> Sequence[Adjustment]:

@@ -93,11 +93,6 @@ def measured_fixed_tokens(ask: Callable[[Sequence[str]], Sequence[Result]], max_
 class Job(Generic[R]):
     """A request to the executor: to answer items, or to run an action between turns. Its caller waits for it."""
 
-    __slots__ = (
-        "_done", "action", "arrived_ns", "deadline_ns", "error", "future", "has_begun", "is_given_up",
-        "items", "order_ns", "plan", "value",
-    )  # fmt: skip
-
     def __init__(
         self,
         items: Sequence[Any] = (),

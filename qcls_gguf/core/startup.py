@@ -31,8 +31,6 @@ from .core import Core
 from .handle import PromptHandle
 
 H = TypeVar("H", bound=PromptHandle)
-MakeHandle = Callable[[Core, Sequence[Prefix]], H]
-"""makes the handle of the configured prompts, given their cached prefixes"""
 
 # Query lengths that are decoded at start-up, so that a GPU loads their kernels; longer queries use the same kernels.
 _WARM_TOKENS = 64
@@ -103,17 +101,18 @@ def prepare(
     return Prepared(compiled=compiled, sources=config.prompts, model=opened, owns_model=model is None, ledger=ledger)
 
 
-def start(prepared: Prepared, make: MakeHandle[H]) -> H:
+def start(prepared: Prepared, make: Callable[[Core, Sequence[Prefix]], H]) -> H:
     """Open the context, cache the prompts, warm up and calibrate.
 
-    Raises ConfigError or ModelError, after closing what it opened, and the model if it was opened for this.
+    make: the handle of the configured prompts, given their cached prefixes. Raises ConfigError or ModelError, after
+    closing what it opened, and the model if it was opened for this.
     """
     config, prompts, calibration, heads = prepared.compiled
     model, ledger = prepared.model, prepared.ledger
     engine = None
     try:
         engine = open_engine(model, config.runtime, prompts, ledger)
-        held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
+        held = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime.max_query_tokens, model.n_gpu_layers)[0])
         sha256 = model.sha256()
         check_model(config, sha256, calibration, heads)
@@ -121,16 +120,7 @@ def start(prepared: Prepared, make: MakeHandle[H]) -> H:
         core = Core(engine, _model_info(model), config)
         handle = make(core, held)
         core.add(handle)
-        try:
-            _warm_up(handle)
-        except ScoreError as e:
-            if prefix_file is None:
-                raise
-            # The engine has already computed the prefixes in use again.
-            prefix_file.warn(f"its cells give no scores ({e})")
-            with suppress(OSError):
-                prefix_file.path.unlink()
-            _warm_up(handle)
+        _warm_up(handle)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
         handle.calibrate(calibration)
@@ -218,7 +208,7 @@ def _leave_memory(engine: Engine) -> int | None:
     """
     if all(gpu.free_bytes >= LEAST_FREE_BYTES for gpu in used_gpus(engine.model.placement)):
         return None
-    n_kept = engine.context.counters().n_shapes
+    n_kept: int = engine.context.counters().n_shapes
     if n_kept <= _LEAST_SHAPES:
         return None
     engine.context.keep_shapes(n_kept - 1)

@@ -158,7 +158,7 @@ class Engine(Closing):
         """Empty the KV cache and decode the prefixes in use again: a NaN in a freed cell can spoil later requests."""
         self.is_clean = False
         in_use = [prefix for prefix in self.cache.prefixes if prefix.n_users and prefix not in self._unstored]
-        self._unstored = sorted([*self._unstored, *in_use], key=lambda prefix: prefix.group)
+        self._unstored = sorted([*self._unstored, *in_use], key=lambda prefix: (prefix.group, prefix.holder))
         self.context.clear()
         self._forget_shares()
         taken = {prefix.holder for prefix in self._unstored}

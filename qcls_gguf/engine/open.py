@@ -19,6 +19,7 @@ from ..model.header import TensorInfo
 from ..model.open import context_memory, find_file, open_vocabulary
 from ..model.placement import ON_CPU, fitted_placement, flash_attention, gpus, is_scarce, used_gpus
 from ..native.context import ContextSettings, NativeContext, n_contexts_on_gpus
+from ..native.device import type_name
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.lifetimes import Ledger
@@ -42,8 +43,8 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     Raises ConfigError if a limit is too small, ModelError for a model whose logits cannot be computed from its hidden
     states, or if memory is lacking.
     """
-    computing = threads(runtime)
-    settings, n_leaf_seqs = _settings(model, runtime, prompts, computing.n)
+    n_threads, why = threads(runtime)
+    settings, n_leaf_seqs = _settings(model, runtime, prompts, n_threads)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
         check_memory(model, settings, runtime.kv_type, lambda: context_memory(model.file, ON_CPU, settings))
     why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
@@ -51,7 +52,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     ledger.step(
         "open context",
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
-        f"{counted(context.n_seq_max, 'sequence')}, {computing}",
+        f"{counted(context.n_seq_max, 'sequence')}, {counted(n_threads, 'thread')} ({why})",
     )
     label_tokens = prompts.label_tokens if prompts.exact else None
     engine = Engine(model, context, n_leaf_seqs=n_leaf_seqs, label_tokens=label_tokens, why_no_logits=why_no_logits)
@@ -122,9 +123,7 @@ def compile_config(
         if rendered.folded:
             what += f"; it has no turn for a system text, which begins the user's: {', '.join(rendered.folded)}"
         if rendered.end:
-            what += (
-                f"; it ends answers with {shown(rendered.end)}, and so do labels here, not with the file's end of turn"
-            )
+            what += f"; it ends answers with {shown(rendered.end)}, not the file's end of turn, and so do labels here"
         ledger.step("chat template", what)
         config = config.changed(prompts=rendered.prompts)
     config, calibration, heads = fitted or read_fitted(config)
@@ -230,15 +229,9 @@ def check_tensors(tensors: Mapping[str, TensorInfo]) -> str | None:
 def _wrong_matrix(tensor: TensorInfo, most_rows: int) -> str | None:
     step = _COLUMNS_STEP.get(tensor.ggml_type)
     if step is None:
-        from gguf import GGMLQuantizationType  # takes long to load
-
-        return (
-            f"tensor {tensor.name!r} is {GGMLQuantizationType(tensor.ggml_type).name}, and the kernels for that take "
-            "Q4_K, Q6_K and Q8_0: choose another file"
-        )
+        what = f"tensor {tensor.name!r} is {type_name(tensor.ggml_type)}"
+        return f"{what}, and the kernels for that take Q4_K, Q6_K and Q8_0: choose another file"
     if len(tensor.shape) > 2 or tensor.shape[0] % step or tensor.shape[1] % _ROWS_STEP or tensor.shape[1] > most_rows:
-        return (
-            f"tensor {tensor.name!r} has the shape {tensor.shape}, and the kernels for that take two dimensions, the "
-            f"first a multiple of {step}, the second a multiple of {_ROWS_STEP} and at most {most_rows}"
-        )
+        what = f"tensor {tensor.name!r} has the shape {tensor.shape}, and the kernels for that take two dimensions"
+        return f"{what}, the first a multiple of {step}, the second of {_ROWS_STEP} and at most {most_rows}"
     return None

@@ -30,7 +30,6 @@ class Prefix:
     group: int
     """prefixes that were decoded together have the same number; later groups have higher numbers"""
     n_users: int = 0
-    last_used: int = 0
 
 
 class PrefixCache:
@@ -43,9 +42,8 @@ class PrefixCache:
         """
         self.have_states = have_states
         self._free = sorted(holders)  # a heap: the lowest goes first, so that equal starts give equal sequences
-        self._by_tokens: dict[Tokens, Prefix] = {}
+        self._by_tokens: dict[Tokens, Prefix] = {}  # the least recently used one first
         self._ordered: list[Tokens] = []
-        self._clock = 0
         self.n_cells = 0
         """cells that all prefixes occupy"""
 
@@ -54,7 +52,7 @@ class PrefixCache:
 
     @property
     def prefixes(self) -> list[Prefix]:
-        """All prefixes, in the order in which they were cached."""
+        """All prefixes, the least recently used one first."""
         return list(self._by_tokens.values())
 
     @property
@@ -81,8 +79,7 @@ class PrefixCache:
 
     def reserve(self, tokens: Tokens, group: int) -> Prefix:
         """A prefix with a sequence of its own, not in the cache yet; the caller has checked that one is free."""
-        self._clock += 1
-        return Prefix(tokens=tokens, holder=heapq.heappop(self._free), group=group, last_used=self._clock)
+        return Prefix(tokens=tokens, holder=heapq.heappop(self._free), group=group)
 
     def give_back(self, prefix: Prefix) -> None:
         """Free the sequence of a prefix that is not in the cache."""
@@ -109,14 +106,12 @@ class PrefixCache:
 
     def use(self, prefix: Prefix) -> None:
         """Record that a prefix is used now."""
-        self._clock += 1
-        prefix.last_used = self._clock
+        self._by_tokens[prefix.tokens] = self._by_tokens.pop(prefix.tokens)
 
     def n_missing(self, wanted: Sequence[Tokens]) -> tuple[int, int]:
         """(sequences, cells) that those wanted prefixes need which are not cached yet."""
         missing = sorted({tokens for tokens in wanted if tokens not in self._by_tokens})
-        n_cells = 0
-        before: Tokens = ()
+        n_cells, before = 0, Tokens()
         for tokens in missing:  # sorted, so that those which share the longest beginning are neighbours
             n_cells += self._n_own(tokens, before)
             before = tokens
@@ -124,26 +119,16 @@ class PrefixCache:
 
     def least_recently_used(self) -> Prefix | None:
         """The least recently used prefix that is not in use; None if all are."""
-        idle = [prefix for prefix in self._by_tokens.values() if prefix.n_users == 0]
-        return min(idle, key=lambda prefix: prefix.last_used, default=None)
+        return next((prefix for prefix in self._by_tokens.values() if prefix.n_users == 0), None)
 
 
 def store_prefixes(context: NativeContext, cache: PrefixCache, prefixes: Sequence[Prefix]) -> None:
-    """Decode reserved prefixes into the sequences that hold them, and put them into the cache.
-
-    With states a prefix can only continue another whole prefix. Raises DecodeError.
-    """
-    if not cache.have_states:
+    """Decode reserved prefixes into the sequences that hold them, and put them into the cache. Raises DecodeError."""
+    if cache.have_states:  # a prefix can then only continue another whole one
+        for prefix in sorted(prefixes, key=lambda prefix: len(prefix.tokens)):
+            _store_together(context, cache, [prefix])
+    else:
         _store_together(context, cache, prefixes)
-        return
-    for prefix in sorted(prefixes, key=lambda prefix: len(prefix.tokens)):
-        match, n = cache.match(prefix.tokens)
-        if match is not None and n > 0:
-            context.share(match.holder, prefix.holder, 0, n)
-        tree = TokenTree()
-        tree.add_path(tree.add_root(Root(prefix.holder, n)), prefix.tokens[n:])
-        _decode(context, tree.finish([prefix.holder]))
-        cache.put(prefix)
 
 
 def _store_together(context: NativeContext, cache: PrefixCache, prefixes: Sequence[Prefix]) -> None:

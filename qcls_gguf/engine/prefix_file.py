@@ -104,11 +104,8 @@ def _check_folder(folder: Path) -> None:
         folder.chmod(_OWN_FOLDER)
 
 
-def hold_prefixes(
-    engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig, ledger: Ledger
-) -> tuple[list[Prefix], PrefixFile | None]:
-    """Hold prefixes in an engine whose cache is empty; see Engine.hold. Also returns the file whose cells were loaded,
-    if one was.
+def hold_prefixes(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig, ledger: Ledger) -> list[Prefix]:
+    """Hold prefixes in an engine whose cache is empty; see Engine.hold.
 
     On a GPU nothing is saved: prefixes are computed there before the model file is hashed.
     Raises PlanError, DecodeError.
@@ -122,14 +119,14 @@ def hold_prefixes(
             file.warn(str(e))
         else:
             ledger.step("cache prefixes", f"{_cached(engine)}, from {file.path}")
-            return held, file
+            return held
     began = perf_counter()
     with ledger.at_work("cache prefixes", counted(sum(map(len, set(wanted))), "token")):
         held = engine.hold(wanted)
     if file and (perf_counter() - began) * 1e3 >= WORTH_MS:
         file.write(engine.saved_prefixes())
     ledger.step("cache prefixes", _cached(engine))
-    return held, None
+    return held
 
 
 def _cached(engine: Engine) -> str:
@@ -150,7 +147,7 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> P
         "visible_cells": engine.context.why_no_visible_cells is None,
         "n_ctx": engine.context.n_ctx,
         "n_batch": engine.context.n_batch,
-        "n_threads": threads(runtime).n,
+        "n_threads": threads(runtime)[0],
         "n_seq_max": engine.context.n_seq_max,
         "n_leaf_seqs": engine.capacity.n_seqs,
         "build": [build.source_digest, build.backend, __version__, platform.machine(), *instruction_sets()],

@@ -7,7 +7,6 @@ Linux grants more memory than exists, and kills the process that then uses it.
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.schema import KvType, RuntimeConfig
@@ -25,19 +24,8 @@ _ASKED_FROM_BYTES = 1 << 30
 """For smaller caches the free memory is not checked, because that would take longer than opening the context."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Threads:
-    """The number of threads of a decode on the CPU, with the reason for it."""
-
-    n: int
-    why: str
-
-    def __str__(self) -> str:
-        return f"{counted(self.n, 'thread')} ({self.why})"
-
-
-def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
-    """The configured threads, else all cores but one.
+def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> tuple[int, str]:
+    """(threads of a decode on the CPU, why so many): the configured ones, else all cores but one.
 
     A busy neighbour on the last core can make a decode a hundred times slower.
 
@@ -51,12 +39,12 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
             why += f", more than {counted(n_cores, 'core')}: {slow}"
         elif runtime.n_threads == n_cores > 1:
             why += f", one for every core: while other programs work, {slow}"
-        return Threads(n=runtime.n_threads, why=why)
+        return runtime.n_threads, why
     n_free = max(1, n_cores - 1)
     quota = cpu_quota(root)
     if quota is not None and quota < n_free:
-        return Threads(n=max(1, math.floor(quota)), why=f"a quota of {quota:.3g} CPUs, {n_cores} cores")
-    return Threads(n=n_free, why=f"{counted(n_cores, 'core')}{' less one' * (n_cores > 1)}")
+        return max(1, math.floor(quota)), f"a quota of {quota:.3g} CPUs, {n_cores} cores"
+    return n_free, f"{counted(n_cores, 'core')}{' less one' * (n_cores > 1)}"
 
 
 def _usable() -> set[int]:

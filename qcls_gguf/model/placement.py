@@ -44,11 +44,8 @@ class Placement:
     def text(self) -> str:
         """In words, where there are such layers."""
         layers = counted(self.n_gpu_layers, "layer")
-        if self.n_gpus == 1:
-            return f"{layers} on the GPU"
-        n_used = sum(map(bool, self.gpu_layers))
-        of = f"{n_used} of " if n_used < self.n_gpus else ""
-        return f"{layers} on {of}{self.n_gpus} GPUs ({' + '.join(map(str, self.gpu_layers))})"
+        on_gpus = f"{self.n_gpus} GPUs ({' + '.join(map(str, self.gpu_layers))})"
+        return f"{layers} on {'the GPU' if self.n_gpus == 1 else on_gpus}"
 
 
 ON_CPU = Placement(())
@@ -98,15 +95,12 @@ def placement(
     """
     reserve_bytes = RESERVE_BYTES if context is None else _SPARE_BYTES + context.compute_bytes
     spaces = [device.free_bytes - reserve_bytes for device in gpus]
-    if not spaces:
-        return ON_CPU
     *layers, output = weights
     cache_bytes = (context.cache_bytes if context else 0) / len(layers)
     sizes = [*(layer + cache_bytes for layer in layers), output]
+    n = with_all_wanted(runtime, weights, gpus).n_gpu_layers
     if runtime.n_gpu_layers == "auto":
-        n = next((n for n in range(len(sizes), 1, -1) if sum(_filled(sizes[-n:], spaces)) == n), 0)
-    else:
-        n = len(sizes) if runtime.n_gpu_layers == "all" else min(runtime.n_gpu_layers, len(sizes))
+        n = next((n for n in range(n, 1, -1) if sum(_filled(sizes[-n:], spaces)) == n), 0)
     if n == 0:
         return ON_CPU
     *taken, last = _filled(sizes[-n:], spaces)
@@ -124,10 +118,9 @@ def _filled(sizes: Sequence[float], spaces: Sequence[int]) -> list[int]:
 
 def with_all_wanted(runtime: RuntimeConfig, weights: Sequence[int], gpus: Sequence[Device]) -> Placement:
     """All layers that are wanted on GPUs, on the first one."""
-    if runtime.n_gpu_layers == "auto":
-        return Placement((len(weights),)) if gpus else ON_CPU
-    n = placement(runtime, weights, gpus).n_gpu_layers
-    return Placement((n,)) if n else ON_CPU
+    given = runtime.n_gpu_layers
+    n = min(given, len(weights)) if isinstance(given, int) else len(weights)
+    return Placement((n,)) if n and gpus else ON_CPU
 
 
 def fitted_placement(
@@ -154,8 +147,6 @@ def fitted_placement(
 
 def used_gpus(placement: Placement) -> list[Device]:
     """The GPUs that layers are on, with what they have free now."""
-    if not placement.n_gpus:
-        return []
     return [device for device, n_layers in zip(gpus(), placement.gpu_layers, strict=False) if n_layers]
 
 

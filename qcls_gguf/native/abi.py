@@ -23,33 +23,12 @@ LOG_FUNCTION = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 PROGRESS_FUNCTION = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
 
 
-class Status(IntEnum):
-    """What a function of the library returns."""
-
-    OK = 0
-    BAD_ARGUMENT = 1
-    LOAD_FAILED = 2
-    UNSUPPORTED = 3
-    DECODE_FAILED = 4
-    TOO_SMALL = 5
-
-
-class Parse(IntEnum):
-    """How text that spells a special token is tokenised: as text, as the token, or as the token if user-defined."""
-
-    NOTHING = 0
-    SPECIAL = 1
-    USER_DEFINED = 2
-
-
-class TokenKind(IntEnum):
-    """What a token is for."""
-
-    TEXT = 0
-    CONTROL = 1
-    USER_DEFINED = 2
-
-
+Status = IntEnum("Status", "OK BAD_ARGUMENT LOAD_FAILED UNSUPPORTED DECODE_FAILED TOO_SMALL", start=0)
+"""What a function of the library returns."""
+Parse = IntEnum("Parse", "NOTHING SPECIAL USER_DEFINED", start=0)
+"""How text that spells a special token is tokenised: as text, as the token, or as the token if user-defined."""
+TokenKind = IntEnum("TokenKind", "TEXT CONTROL USER_DEFINED", start=0)
+"""What a token is for."""
 _ERRORS: dict[int, type[QclsError]] = {
     Status.BAD_ARGUMENT: PlanError,
     Status.LOAD_FAILED: ModelError,

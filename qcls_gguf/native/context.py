@@ -77,20 +77,6 @@ class ContextSettings(ContextLimits):
     """f16 by default"""
 
 
-@dataclass(frozen=True, slots=True)
-class Counters(ContextMemory):
-    """Counts of a context since it was opened, and its memory."""
-
-    n_graphs_reused: int
-    """decodes that reused a graph"""
-    n_shapes: int
-    """graphs kept now"""
-    shapes_bytes: int
-    """their compute buffers, on all devices"""
-    n_cuda_graphs: int
-    """CUDA graphs launched by this process; -1 in a build without CUDA"""
-
-
 class NativeContext(Closing):
     """A llama.cpp context with a unified KV cache. One thread at a time; `close` is idempotent."""
 
@@ -179,9 +165,12 @@ class NativeContext(Closing):
         """Keep the graphs of the last n_shapes shapes of decode, with their compute buffers; 0: llama.cpp's one."""
         call("qcls_context_keep_shapes", self.handle, int32(n_shapes, "n_shapes"))
 
-    def counters(self) -> Counters:
-        """Counts since the context was opened, and its memory, as of its last call; any thread may ask."""
-        return described(self.handle).to(Counters)
+    def counters(self) -> abi.Struct:
+        """Counts since the context was opened, and its memory, as of its last call: the members of qcls_context_facts.
+
+        Any thread may ask.
+        """
+        return described(self.handle)
 
     def share(self, src: int, dst: int, start: int, end: int) -> None:
         """Let sequence dst share src's cells at positions [start, end); copies nothing."""

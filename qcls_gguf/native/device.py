@@ -1,10 +1,8 @@
 """The devices that llama.cpp can compute on, and what this project's kernels compute on them."""
 
 import ctypes
-import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from ctypes import byref
 from dataclasses import dataclass
 from functools import cache
@@ -117,18 +115,3 @@ def type_name(ggml_type: int) -> str:
     name = library().ggml_type_name  # of a library that it is linked with
     name.restype = ctypes.c_char_p
     return str(name(ggml_type).decode()).upper()
-
-
-@contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """These variables are in the environment inside, and what they were before afterwards."""
-    before = {name: os.environ.get(name) for name in variables}
-    try:
-        os.environ.update(variables)
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

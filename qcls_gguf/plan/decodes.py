@@ -205,18 +205,15 @@ class Addition:
         return self.trie.n_leaves, len(self.tokens) + len(self.trie.fed), len(self.trie.read)
 
 
-def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:
-    """The additions of the prompts of a set for one query.
+def addition_of(prompt: Prompt, holder: int, fragment: list[int]) -> Addition:
+    """The addition of a prompt for one query.
 
-    holders[i]: the sequence that holds the prefix of prompt i; fragments[i]: the tokens of its fragment with the query
-    in it. Raises PlanError where there is nothing to feed.
+    holder: the sequence that holds its prefix; fragment: the tokens of its fragment with the query in it. Raises
+    PlanError where there is nothing to feed.
     """
-    additions = []
-    for prompt, holder, fragment in zip(prompts, holders, fragments, strict=True):
-        n_cached, tokens = prompt.new_tokens(fragment)
-        root, fast_path = Root(holder, n_cached), n_cached == len(prompt.prefix)
-        additions.append(Addition(trie=prompt.trie, root=root, tokens=tokens, fast_path=fast_path))
-    return additions
+    n_cached, tokens = prompt.new_tokens(fragment)
+    root, fast_path = Root(holder, n_cached), n_cached == len(prompt.prefix)
+    return Addition(trie=prompt.trie, root=root, tokens=tokens, fast_path=fast_path)
 
 
 def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> tuple[DecodeInput, ...]:

@@ -15,15 +15,15 @@ import numpy as np
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
 from ..statistics import Int32Array, IntArray
-from .decodes import Addition, Capacity, DecodeInput, additions_of, plan_decodes, side_by_side
+from .decodes import Addition, Capacity, DecodeInput, addition_of, plan_decodes, side_by_side
 
 Fragments: TypeAlias = Sequence[Int32Array]
 """the tokens of the distinct fragments of a prompt set with the query in them, in the order of `PromptSet.fragments`"""
 
 _MOST_BYTES = 32 << 20
 """Most bytes of all templates: those of queries of up to 256 tokens take 10.5 MiB for the 8 prompts of fashion-8."""
-_OBJECTS_BYTES = 2048
-"""about what the objects around the arrays of a template take"""
+_OBJECTS_BYTES, _TOKEN_BYTES = 2048, 40
+"""about what the objects around the arrays of a template take, and a token in them"""
 
 
 class Template(NamedTuple):
@@ -34,12 +34,6 @@ class Template(NamedTuple):
     """(n_filled,) the nodes that are filled in"""
     source: IntArray
     """(n_filled,) the token that fills a node: its place among the varying tokens of all fragments, joined"""
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of its arrays."""
-        arrays = (*self.decode, self.node, self.source)
-        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def any_tokens(self) -> DecodeInput:
         """The decode with some tokens, for a result that is not read."""
@@ -90,7 +84,7 @@ class Templates:
     def additions(self, fragments: Fragments) -> list[Addition]:
         """What the prompts add for a query. Raises PlanError where there is nothing to feed."""
         tokens = [tokens.tolist() for tokens in fragments]
-        return additions_of(self._set.fed, self._holders, [tokens[index] for index in self._fragment_of])
+        return list(map(addition_of, self._set.fed, self._holders, [tokens[n] for n in self._fragment_of]))
 
     def beginnings(self, fragments: Fragments) -> list[tuple[int, int]]:
         """For the cached prefixes (sequence, first token that a query adds to it), -1 where it adds none."""
@@ -111,7 +105,7 @@ class Templates:
             token = decodes[0].token
             node: IntArray = np.flatnonzero(token >= self._n_vocab)
             made = Template(decodes[0], node, (token[node] - self._n_vocab).astype(np.intp))
-        n_bytes = _OBJECTS_BYTES + (made.n_bytes if made else 0)
+        n_bytes = _OBJECTS_BYTES + (_TOKEN_BYTES * made.decode.n_tokens if made else 0)
         self._n_bytes += n_bytes  # of two threads that make one at the same time, one may go uncounted
         if self._n_bytes > _MOST_BYTES:
             self._made.clear()

@@ -84,7 +84,7 @@ def environment(config: Config) -> Environment:
         cpu=next((device.name for device in devices() if device.kind == "CPU"), platform.processor()),
         instruction_sets=instruction_sets(),
         n_cores=physical_cores(),
-        n_threads=threads(config.runtime).n,
+        n_threads=threads(config.runtime)[0],
         gpu=gpu_state(),
         python=platform.python_version(),
     )

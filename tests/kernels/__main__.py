@@ -5,12 +5,12 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import patch
 
 from rich.console import Console
 
 from qcls_gguf import ModelConfig, QclsError, load_config
 from qcls_gguf.native.device import LANE_ORDER
-from qcls_gguf.native.device import environment as kernel_environment
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import Document
 from qcls_gguf.report.environment import environment, gpu_state
@@ -31,7 +31,8 @@ def main() -> int:
         model=ModelConfig(path=path) if path.is_file() else ModelConfig(hf_repo=asked.model)
     )
     try:
-        with ClassifierOpener() as opener, kernel_environment({LANE_ORDER: "0"}), opener.open(config) as classifier:
+        file_order = patch.dict("os.environ", {LANE_ORDER: "0"})
+        with ClassifierOpener() as opener, file_order, opener.open(config) as classifier:
             n_batch, gpu = classifier.engine.context.n_batch, gpu_state()
             found = compare_variants(classifier, [n for n in asked.tokens if n <= n_batch], asked.rounds)
     except (ValueError, QclsError) as e:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from ctypes import c_bool, c_char_p, c_float, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from typing import Any, Self
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,6 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from random_tensors import SCALES, random_blocks
 
-from qcls_gguf.native.device import environment as set_environment
 from qcls_gguf.native.library import library, library_folder
 
 Floats = npt.NDArray[np.float32]
@@ -148,7 +148,7 @@ def backend(environment: dict[str, str], *, name: str = "CUDA", batch_invariant:
 
     put, invariant = address(b"qcls_put_into_lane_order"), address(b"qcls_set_batch_invariant")
     set_invariant = ctypes.CFUNCTYPE(None, c_bool)(invariant) if invariant else None
-    with set_environment(environment):
+    with patch.dict("os.environ", environment):
         if set_invariant:
             set_invariant(batch_invariant)
         handle = c_void_p(ggml.ggml_backend_dev_init(device, None))

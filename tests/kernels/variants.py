@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter_ns
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from qcls_gguf.engine.engine import Engine
 from qcls_gguf.engine.resources import threads
 from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import NativeContext, NativeModel, build_info
-from qcls_gguf.native.device import LANE_ORDER, STEPS, STOCK, environment
+from qcls_gguf.native.device import LANE_ORDER, STEPS, STOCK
 from qcls_gguf.plan.decodes import DecodeInput, Root, TokenTree
 from qcls_gguf.report.document import TEXT, Paragraph, Part, Table
 
@@ -108,7 +109,7 @@ def compare_variants(
         engines: dict[str, Engine] = {}
 
         def add(name: str, native: NativeModel, variables: Mapping[str, str]) -> None:
-            with environment(variables):
+            with patch.dict("os.environ", variables):
                 engines[name] = stack.enter_context(_engine(classifier, native, n_most))
 
         in_file_order = stack.enter_context(_loaded(model, is_lanes=False))
@@ -164,7 +165,7 @@ def _loaded(model: Model, *, is_lanes: bool) -> AbstractContextManager[NativeMod
     """The model in lane order, or in the file's: as it is open, or loaded once more and closed in the end."""
     if (model.facts.n_lane_ordered > 0) == is_lanes:
         return nullcontext(model.native)
-    with environment({LANE_ORDER: str(int(is_lanes))}):
+    with patch.dict("os.environ", {LANE_ORDER: str(int(is_lanes))}):
         return NativeModel(model.path, n_gpu_layers=model.n_gpu_layers, share=model.placement.gpu_layers)
 
 
@@ -198,7 +199,7 @@ def _engine(classifier: Classifier, native: NativeModel, n_tokens: int) -> Itera
         n_batch=n_batch,
         n_seq_max=_N_LEAVES + 1,  # the prefix has one
         n_outputs_max=max(N_OUTPUTS, _N_LEAVES + 1),
-        n_threads=threads(runtime).n,
+        n_threads=threads(runtime)[0],
         flash_attn=flash_attention(runtime, model.n_gpu_layers),
         kv_type=runtime.kv_type,
     )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from oracle import Float32Array, decode_sequence, random_tokens
 
 from qcls_gguf.config.schema import CpuActivations
 from qcls_gguf.native import NativeModel
-from qcls_gguf.native.device import CPU_PRODUCTS, environment
+from qcls_gguf.native.device import CPU_PRODUCTS
 
 TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q6_K", "MXFP4"]
 """Those of which a random model can be written; tests/abi/test_products.py has all."""
@@ -43,7 +44,7 @@ always have one for 32. One token of 64 chooses another expert by that differenc
 def layouts_of(path: Path, use: str, caplog: pytest.LogCaptureFixture) -> tuple[NativeModel, bool]:
     """The model, and whether it has weights in our layout."""
     caplog.clear()
-    with caplog.at_level("INFO", "qcls_gguf.llama"), environment({CPU_PRODUCTS: use}):
+    with caplog.at_level("INFO", "qcls_gguf.llama"), patch.dict("os.environ", {CPU_PRODUCTS: use}):
         return NativeModel(path), "CPU_QCLS model buffer" in caplog.text
 
 

@@ -1,6 +1,7 @@
 """The direct matrix kernels against stock's on a CUDA device: right within rounding, at work where they should be."""
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from conftest import MakeModel, OpenClassifier, sees_cuda_gpu
 from kernels.variants import LANES, compare_variants, variants
 from oracle import ITEM, PromptSpec
 
-from qcls_gguf.native.device import OWN_TYPES, environment
+from qcls_gguf.native.device import OWN_TYPES
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LEFT_TO_STOCK = 1
@@ -65,7 +66,7 @@ def test_the_head_is_taken_too(head_type: str, make_model: MakeModel, open_class
     specs = [PromptSpec(name="item", template="item of {query}\nlabel:", labels=labels, scoring="joint")]
     scores = []
     for variables in list(variants().values())[:: len(variants()) - 1]:
-        with environment(variables):
+        with patch.dict("os.environ", variables):
             classifier = open_classifier(path, specs, n_gpu_layers="all")
         scores.append([score.score for score in classifier.classify("red dress for girl").results[0].scores])
     assert scores[0] != scores[1]

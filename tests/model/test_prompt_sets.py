@@ -292,7 +292,7 @@ def test_an_interrupted_call_leaves_no_prefix_pinned(open_classifier: OpenClassi
     """It is interrupted at any time: before, between and while pieces of a long prefix are cached."""
     classifier = open_classifier("qwen3", CONFIGURED, n_ctx=2048, n_batch=512)
     cache = classifier.engine.cache
-    pins = [(prefix.tokens, prefix.n_users) for prefix in cache.prefixes]
+    pins = {prefix.tokens: prefix.n_users for prefix in cache.prefixes}
     compiled = compile_prompts([LONG], classifier.engine.model)
     n_interrupts, random = 0, Random(7)
 
@@ -313,7 +313,7 @@ def test_an_interrupted_call_leaves_no_prefix_pinned(open_classifier: OpenClassi
                 prompts.close()
             except KeyboardInterrupt:
                 n_interrupts += 1
-            assert [(each.tokens, each.n_users) for each in cache.prefixes if each.n_users] == pins
+            assert {prefix.tokens: prefix.n_users for prefix in cache.prefixes if prefix.n_users} == pins
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

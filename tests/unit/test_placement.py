@@ -104,7 +104,7 @@ def test_only_gpus_with_layers_are_used(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "devices", lambda: found)
     monkeypatch.setattr(module, "gpus", lambda: found[1:])
     assert [used_gpus(Placement(each)) for each in ((0, 5, 6), (5,), ())] == [found[2:], found[1:2], []]
-    assert Placement((0, 5, 6)).text == "11 layers on 2 of 3 GPUs (0 + 5 + 6)"
+    assert Placement((0, 5, 6)).text == "11 layers on 3 GPUs (0 + 5 + 6)"
     assert Placement((5, 6)).text == "11 layers on 2 GPUs (5 + 6)"
 
 

@@ -11,7 +11,7 @@ from made_prompts import made_prompt
 
 from qcls_gguf.engine.prefix_cache import Prefix, PrefixCache, Tokens
 from qcls_gguf.errors import PlanError
-from qcls_gguf.plan.decodes import Capacity, DecodeInput, Root, TokenTree, additions_of, padded, plan_decodes, rung
+from qcls_gguf.plan.decodes import Capacity, DecodeInput, Root, TokenTree, addition_of, padded, plan_decodes, rung
 
 FIRST_SEQ = 7
 
@@ -172,7 +172,7 @@ def test_limits_are_kept(forest: Forest, room: int, n_positions: int) -> None:
 def test_prompts_are_divided_among_decodes_by_each_limit(limit: str) -> None:
     """Six prompts that share no token, two in a decode."""
     prompts = [made_prompt(str(n), ((1, 2), (1, 3), (4, 5), (4, 6)), opening=(n,)) for n in range(6)]
-    additions = additions_of(prompts, range(6), [[9, n] for n in range(6)])
+    additions = [addition_of(prompt, n, [9, n]) for n, prompt in enumerate(prompts)]
     ample = Capacity(n_seqs=99, n_tokens=99, n_rows=99)
     for n_together, n_decodes in ((6, 1), (2, 3), (1, 6)):
         (some,) = plan_decodes(additions[:n_together], ample)

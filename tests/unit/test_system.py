@@ -80,12 +80,12 @@ def test_automatic_threads_leave_a_core_where_there_is_another(
 ) -> None:
     unknown_to_the_system = set(range(900_000, 900_000 + n_cores))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: unknown_to_the_system, raising=False)
-    assert (physical_cores(), threads(RuntimeConfig(), root=tmp_path).n) == (n_cores, n_threads)
-    assert threads(RuntimeConfig(n_threads=7), root=tmp_path).n == 7
-    told = str(threads(RuntimeConfig(n_threads=n_cores + 1), root=tmp_path))
+    assert (physical_cores(), threads(RuntimeConfig(), root=tmp_path)[0]) == (n_cores, n_threads)
+    assert threads(RuntimeConfig(n_threads=7), root=tmp_path)[0] == 7
+    _, told = threads(RuntimeConfig(n_threads=n_cores + 1), root=tmp_path)
     assert f"as configured, more than {n_cores} core" in told
-    assert str(threads(RuntimeConfig(n_threads=1), root=tmp_path)) == "1 thread (as configured)"
-    all_of_them = str(threads(RuntimeConfig(n_threads=n_cores), root=tmp_path))
+    assert threads(RuntimeConfig(n_threads=1), root=tmp_path) == (1, "as configured")
+    _, all_of_them = threads(RuntimeConfig(n_threads=n_cores), root=tmp_path)
     assert ("one for every core: while other programs work" in all_of_them) == (n_cores > 1)
 
 
@@ -143,15 +143,17 @@ def test_a_quota_is_the_kernels(groups: str, files: dict[str, str], quota: float
 
 
 @cases(
-    ("200000 100000", "2 threads (a quota of 2 CPUs, 64 cores)"),
-    ("20000 100000", "1 thread (a quota of 0.2 CPUs, 64 cores)"),
-    ("max 100000", "63 threads (64 cores less one)"),
+    ("200000 100000", (2, "a quota of 2 CPUs, 64 cores")),
+    ("20000 100000", (1, "a quota of 0.2 CPUs, 64 cores")),
+    ("max 100000", (63, "64 cores less one")),
 )
-def test_a_quota_limits_the_threads(quota: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_quota_limits_the_threads(
+    quota: str, wanted: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(900_000, 900_064)), raising=False)
     root = make_groups(tmp_path, "0::/\n", **{"cpu.max": quota})
-    assert str(threads(RuntimeConfig(), root=root)) == text
-    assert str(threads(RuntimeConfig(n_threads=63), root=root)) == "63 threads (as configured)"
+    assert threads(RuntimeConfig(), root=root) == wanted
+    assert threads(RuntimeConfig(n_threads=63), root=root) == (63, "as configured")
 
 
 def memory(most: str, used: str, stat: str = "", *, at: str = "") -> dict[str, str]:
