@@ -144,8 +144,8 @@ def limits(
         n_ctx = runtime.n_ctx
     if n_ctx_short is not None and max(whole) <= n_ctx_short < n_ctx:
         what = f"would make this model use its RoPE factors for sequences longer than {n_ctx_short} tokens"
-        remedy = "lower max_query_tokens or max_batch"
-        raise ConfigError(f"runtime: a cache of {n_ctx} cells {what}, and the longest has {max(whole)}: {remedy}")
+        remedy = f"and the longest prompt has {max(whole)}: lower max_query_tokens or max_batch"
+        raise ConfigError(f"runtime: a cache of {n_ctx} cells {what}, {remedy}")
     if runtime.question_prefixes == "auto":  # llama.cpp has no more sequences than tokens in a batch
         n_more = min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
         n_seqs = min(n_seqs + n_more, _most_seqs(runtime), n_batch)
