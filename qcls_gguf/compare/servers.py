@@ -46,36 +46,26 @@ def _asked(
     prompts, queries = workload.prompts, workload.settings.queries
     piece = workload.stock_model.piece
     pieces = {tokens[0]: piece(tokens[0])[0] for prompt in prompts for tokens in prompt.paths}
-    # by prompt and query: labels whose first token does not come back, and why no token comes back
     outside: dict[tuple[int, str], set[str]] = {}
-    ended: dict[tuple[int, str], str] = {}
+    """by prompt and query, labels whose first token does not come back"""
 
     def answered(index: int, query: str) -> str | None:
         prompt = prompts[index]
         text = prompt.template.replace("{query}", query)
         answer = connections[index].request("POST", path, body(index, text))
-        log_probs: dict[int, float] = {}
-        if isinstance(answer, dict) and end_key in answer and not answer.get(list_key):
-            ended[index, query] = f"{end_key} {answer[end_key]}"
-        else:
-            log_probs = _log_probs(answer, list_key, pieces)
-            labels = zip(prompt.labels, prompt.paths, strict=True)
-            if missing := {label for label, tokens in labels if tokens[0] not in log_probs}:
-                outside[index, query] = missing
+        is_ended = isinstance(answer, dict) and end_key in answer and not answer.get(list_key)
+        log_probs = {} if is_ended else _log_probs(answer, list_key, pieces)
+        labels = zip(prompt.labels, prompt.paths, strict=True)
+        if missing := {label for label, tokens in labels if tokens[0] not in log_probs}:
+            outside[index, query] = missing
         return prompt.label_of_first_tokens(log_probs)
 
     def remarks() -> list[str]:
         lines = []
-        of = f"of {len(prompts) * len(queries)} answers"
         if outside:
-            labels = sorted(set.union(*outside.values()))
-            where = f"outside the {n_top} tokens that come back, in {len(outside)} {of}"
-            lines.append(f"{where}: {listed(labels, most=6)}")
-        if ended:
-            lines.append(
-                f"{len(ended)} {of} came without log-probabilities ({', '.join(sorted({*ended.values()}))}): their "
-                "likeliest token ends the text or is no whole character, or this version of the server has none"
-            )
+            where = f"outside the {n_top} tokens that come back, or none came because the likeliest one ends the text"
+            of = f"in {len(outside)} of {len(prompts) * len(queries)} answers"
+            lines.append(f"{where}, {of}: {listed(sorted(set.union(*outside.values())), most=6)}")
         if several := [prompt.compiled.name for prompt in prompts if not prompt.distinct]:
             lines.append(f"labels that share first tokens ({', '.join(several)}) cannot be told apart by one request")
         return [*lines, *notes]

@@ -221,7 +221,7 @@ def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here:
         server.body = b'{"content": "", "stop_type": "eos", "done_reason": "stop"}'  # with no token to send
         ended = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
     assert (ended["n_answers"], ended["n_without_answer"]) == (0, 15)
-    assert "15 of 15 answers came without log-probabilities" in ended["note"]
+    assert "the likeliest one ends the text, in 15 of 15 answers" in ended["note"]
     assert method["n_without_answer"] > 0
     assert f"outside the {100 if server.kind == 'llama-server' else 20} tokens that come back" in method["note"]
 
@@ -232,7 +232,7 @@ def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeM
     assert record["absent"] == []
     method = by_name(record)["ollama"]
     assert method["n_without_answer"] >= len(PROMPTS)
-    assert "3 of 15 answers came without log-probabilities (done_reason stop)" in method["note"]
+    assert "or none came because the likeliest one ends the text, in " in method["note"]
     assert "its weights are the same file, by sha256" in method["note"]
 
 
