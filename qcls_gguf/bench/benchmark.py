@@ -57,9 +57,7 @@ class WorkloadRecord(Record):
 
     name: str = Field(description="configuration and batch")
     config: str = Field(description="the name of the configuration")
-    n_prompts: int = Field(description="prompts that a request answers")
     batch: int = Field(description="queries of a request")
-    n_requests: int = Field(description="requests that were timed")
     total_ms: Quantiles = Field(description="time of a request as its caller sees it")
     p50_spread: float | None = Field(description="(largest - smallest) / median of the repetitions' medians, or null")
     stage_ms: dict[str, Quantiles] = Field(description="by stage of a request")
@@ -134,9 +132,7 @@ class Workload:
         return WorkloadRecord(
             name=f"{self.config}, batch {batch}",
             config=self.config,
-            n_prompts=len(self.classifier.prompts),
             batch=batch,
-            n_requests=len(self.counts),
             total_ms=_quantiles(self.total_ms),
             p50_spread=spread(p50_runs),
             stage_ms={stage: _quantiles(values) for stage, values in self.stage_ms.items()},

@@ -27,8 +27,7 @@ class MethodRecord(Record):
     ratio_to_qcls: float = Field(description="median over the rounds of the ratio of the two medians of a round")
     ratio_range: tuple[float, float] = Field(description="10 % and 90 % quantile of the same ratios")
     as_scoring: float | None = Field(description="share of answers with the winner of `qcls`; null without answers")
-    n_answers: int = Field(description="answers that have a winner")
-    n_without_answer: int = Field(description="those without one: the method saw too little of the vocabulary")
+    n_without_answer: int = Field(description="answers without a winner: it saw too little of the vocabulary")
     note: str = Field(description="observations while it ran; may be empty")
 
 
@@ -48,8 +47,6 @@ class ComparisonRecord(Record):
     config: Config
     model: ModelInfo
     warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
-    n_prompts: int = Field(description="prompts that a request answers")
-    n_queries: int = Field(description="number of the queries")
     queries: tuple[str, ...] = Field(description="the texts that were labelled")
     rounds: int = Field(description="timed rounds; a round is one request of every query by every method")
     warm_up: int = Field(description="rounds before them that were not timed")
@@ -79,7 +76,7 @@ def comparison_document(comparison: ComparisonRecord) -> Document:
     notes += [f"{other.name} {'failed' if other.started else 'absent'}: {other.reason}" for other in comparison.absent]
     model = comparison.model
     heading = (
-        f"{counted(comparison.n_prompts, 'prompt')}, {counted(comparison.n_queries, 'query', 'queries')}, "
+        f"{counted(len(comparison.config.prompts), 'prompt')}, {counted(len(comparison.queries), 'query', 'queries')}, "
         f"{counted(comparison.rounds, 'round')} of alternating requests; {model.description}, {model.quantization}, "
         f"{model.device}, {counted(comparison.environment.n_threads, 'thread')}; peers on stock kernels"
     )

@@ -88,8 +88,6 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
             config=classifier.config,
             model=classifier.model,
             warnings=opener.warnings,
-            n_prompts=len(prompts),
-            n_queries=len(settings.queries),
             queries=settings.queries,
             rounds=settings.n_rounds,
             warm_up=settings.n_warm_up,
@@ -183,7 +181,6 @@ def method_record(
         ratio_to_qcls=ratio,
         ratio_range=(low, high),
         as_scoring=mean(equal),
-        n_answers=len(equal),
         n_without_answer=len(answers) - len(equal),
         note="; ".join(remarks),
     )

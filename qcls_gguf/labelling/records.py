@@ -46,7 +46,6 @@ class ShardCounts(RowCounts):
     """What became of a shard's rows; a line of `done.jsonl`."""
 
     output: str = Field(description="the file's name")
-    seconds: float = Field(description="from its first query to its file, which is whole then")
 
 
 class RunSpeed(Record):
@@ -71,9 +70,7 @@ class LabellingRecord(RowCounts):
     warnings: tuple[str, ...] = Field(default=(), description="what is likely a mistake in the prompts")
 
 
-def shard_counts(
-    path: str, output: str, queries: Queries, answers: Answers, *, n_bytes: int, seconds: float
-) -> ShardCounts:
+def shard_counts(path: str, output: str, queries: Queries, answers: Answers, *, n_bytes: int) -> ShardCounts:
     """What became of a shard's rows."""
     reasons = queries.reasons | answers.failures(queries)
     n_null = sum(reason.endswith((NULL, BLANK)) for reason in queries.reasons.values())
@@ -90,7 +87,6 @@ def shard_counts(
         n_cut=int(answers.is_cut[queries.index[queries.index >= 0]].sum()),
         bad=tuple(f"{path}: {reasons[row]}" for row in sorted(reasons)[:_N_LISTED]),
         labels=_label_counts(queries, answers),
-        seconds=seconds,
     )
 
 

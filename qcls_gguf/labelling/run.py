@@ -226,11 +226,11 @@ class _Run:
             blocks: deque[Future[Block]] = deque()
             for number, task in enumerate(missing):
                 blocks += [pool.submit(self._read, next_) for next_ in missing[number + len(blocks) : number + 2]]
-                block, began = blocks.popleft().result(), perf_counter()
+                block = blocks.popleft().result()
                 answers = self._answered(task, block)
                 if self.writing:
                     self.writing.result()
-                self.writing = pool.submit(self._write, task, block, answers, began)
+                self.writing = pool.submit(self._write, task, block, answers)
         if self.writing:
             self.writing.result()
         return RunSpeed(
@@ -279,14 +279,11 @@ class _Run:
             self.writing.result()  # an error is told at once
         self.opener.on_progress("label", round(self.n_rows), self.n_left)
 
-    def _write(self, task: Task, block: Block, answers: Answers, began: float) -> None:
+    def _write(self, task: Task, block: Block, answers: Answers) -> None:
         format_ = self.settings.format or task.input.format
         added = answers.table(block.queries, None if format_ == "parquet" else DIGITS)
         for name, value in reversed(task.input.partition.items()):
             added = added.add_column(0, name, pa.array([value] * added.num_rows, pa.string()))
         n_bytes = write_block(self.output.folder / task.output, block, added, format_, header=task.header)
         self.output.kept_path(task.output).unlink(missing_ok=True)
-        seconds = perf_counter() - began
-        self.output.add(
-            shard_counts(task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, seconds=seconds)
-        )
+        self.output.add(shard_counts(task.input.path, task.output, block.queries, answers, n_bytes=n_bytes))

@@ -31,7 +31,7 @@ def test_a_record_and_its_page_have_the_numbers(tmp_path: Path) -> None:
     assert all(6e6 < classifier["weight_bytes"] < 7e6 for classifier in record["classifiers"])
     for each in record["workloads"]:
         assert each["name"] in page
-        assert (each["n_requests"], list(each["stage_ms"])) == (6, list(STAGES))
+        assert list(each["stage_ms"]) == list(STAGES)
         for times in (each["total_ms"], *each["stage_ms"].values()):
             assert list(times.values()) == sorted(times.values())
         assert each["total_ms"]["min"] >= sum(times["min"] for times in each["stage_ms"].values())
@@ -52,4 +52,4 @@ def test_requests_are_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     with ClassifierOpener() as opener:
         record = benchmark(BenchmarkSettings(configs=configs, **numbers), opener)
     assert asked == [(2, 1), (8, 1), *[(2, 1), (8, 1)] * 3, *[(2, 2), (8, 2)] * 3]
-    assert [workload.n_requests for workload in record.workloads] == [2] * 4
+    assert len(record.workloads) == 4

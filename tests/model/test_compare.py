@@ -194,7 +194,7 @@ def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "olla
     assert record["absent"] == []
     method = by_name(record)[kind]
     assert method["as_scoring"] == 1.0
-    assert (method["n_answers"], method["n_without_answer"]) == (16, 0)
+    assert method["n_without_answer"] == 0
     assert "labels that share first tokens (colour, material) cannot be told apart" in method["note"]
     assert len(server.requests) == 2 * len(queries) * len(config.prompts)  # the answers, then one round
     templates = {request["prompt"].split("query: ")[0] for request in server.requests}
@@ -220,7 +220,7 @@ def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here:
         method = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
         server.body = b'{"content": "", "stop_type": "eos", "done_reason": "stop"}'  # with no token to send
         ended = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
-    assert (ended["n_answers"], ended["n_without_answer"]) == (0, 15)
+    assert ended["n_without_answer"] == 15
     assert "the likeliest one ends the text, in 15 of 15 answers" in ended["note"]
     assert method["n_without_answer"] > 0
     assert f"outside the {100 if server.kind == 'llama-server' else 20} tokens that come back" in method["note"]

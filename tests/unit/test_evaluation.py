@@ -186,10 +186,10 @@ def test_a_ratio_and_its_range_are_quantiles_of_the_rounds_ratios() -> None:
 
 def test_agreement_counts_equal_winners() -> None:
     found = method_record("qcls", [], MS, MS, ["a", None], OURS)
-    assert (found.as_scoring, found.n_answers, found.n_without_answer) == (1.0, 1, 1)
+    assert (found.as_scoring, found.n_without_answer) == (1.0, 1)
     assert method_record("qcls", [], MS, MS, ["a", "a"], OURS).as_scoring == 0.5
     nobody = method_record("qcls", [], MS, MS, [None] * 2, OURS)
-    assert (nobody.as_scoring, nobody.n_answers, nobody.n_without_answer) == (None, 0, 2)
+    assert (nobody.as_scoring, nobody.n_without_answer) == (None, 2)
 
 
 @cases((0.52, False), (0.54, True), (0.4, False))
