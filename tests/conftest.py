@@ -146,17 +146,7 @@ def write_config(make_model: MakeModel, tmp_path: Path) -> WriteConfig:
         tree = {
             "model": {"path": str(make_model(model) if isinstance(model, str) else model)},
             "runtime": {"n_threads": 1, "n_gpu_layers": 0, "max_query_tokens": 64, **runtime},
-            "prompts": [
-                {
-                    "name": prompt.name,
-                    "prompt_template": prompt.template,
-                    "labels": list(prompt.labels),
-                    "label_prefix": prompt.label_prefix,
-                    "scoring": prompt.scoring,
-                    **({"label_end": prompt.label_end} if prompt.label_end else {}),
-                }
-                for prompt in prompts
-            ],
+            "prompts": [prompt.settings() for prompt in prompts],
         }
         path = tmp_path / f"config-{len(list(tmp_path.iterdir()))}.yaml"
         path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")

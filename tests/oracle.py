@@ -8,7 +8,7 @@ Decodes of random tokens, and of some beside the cells of others.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -83,6 +83,11 @@ class PromptSpec:
     label_prefix: str = " "
     scoring: Scoring = "tree"
     label_end: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """As a configuration has them."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"prompt_template": given.pop("template"), **given}
 
 
 COLOR = PromptSpec(

@@ -57,14 +57,7 @@ STYLES = {"separate": SEPARATE, "joint": JOINT}
 
 def prompt_config(spec: PromptSpec) -> PromptConfig:
     """What a configuration says of the prompt."""
-    return PromptConfig(
-        name=spec.name,
-        prompt_template=spec.template,
-        labels=spec.labels,
-        label_prefix=spec.label_prefix,
-        label_end=spec.label_end,
-        scoring=spec.scoring,
-    )
+    return PromptConfig(**spec.settings())
 
 
 def make_template(style: str, topic: str) -> str:
