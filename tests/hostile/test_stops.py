@@ -224,7 +224,7 @@ def test_a_full_disk_loses_nothing(row: Row, tmp_path: Path) -> None:
     row.name, row.n = "label, full disk", 1
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=132k", "tmpfs", str(disk)], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(disk)], check=False).returncode:
         pytest.skip("a file system can be mounted by its owner only")
     path, out = tmp_path / "log.parquet", disk / "out"
     try:
