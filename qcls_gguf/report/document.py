@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -241,30 +242,12 @@ def measured(value: float | None) -> str:
 
 # Text in figures stays text, so that the reader's fonts show every script; a $ in a label is no formula.
 _FIGURES = {"svg.fonttype": "none", "svg.hashsalt": "qcls-gguf", "text.parse_math": False, "font.size": 9}
-_PAGE = Template("""\
-<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
-:root { color-scheme: light; }
-body { font: 15px/1.45 system-ui, "Noto Sans CJK SC", sans-serif; margin: 2em auto; max-width: 78em; padding: 0 1em; }
-h2 { border-top: 1px solid #ccc; margin-top: 1.6em; padding-top: .8em; }
-table { border-collapse: collapse; margin: .6em 0 1.2em; display: block; max-width: 100%; overflow-x: auto; }
-th, td { padding: .2em .7em; text-align: right; vertical-align: top; white-space: nowrap; }
-td.text, th.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 5em; }
-img { max-width: 100%; height: auto; vertical-align: top; margin: .4em .8em .4em 0; }
-.strong { font-weight: bold; }
-.warning { background: #fff6dd; padding: .3em .7em; margin: .3em 0; }
-.faint { color: #666; }
-</style></head><body>
-<h1>$title</h1>
-$body</body></html>
-""")
 
 
 def document_page(document: Document) -> str:
     """The HTML of a document, with its figures drawn."""
-    return _PAGE.substitute(title=escape(document.title), body="".join(_elements(document.parts, 2)))
+    page = Template(Path(__file__).with_name("page.html").read_text("utf-8"))
+    return page.substitute(title=escape(document.title), body="".join(_elements(document.parts, 2)))
 
 
 def _elements(parts: Sequence[Part | None], level: int) -> Iterator[str]:
