@@ -220,10 +220,8 @@ def check_tensors(tensors: Mapping[str, TensorInfo]) -> str | None:
         if name.startswith("blk.") and len(tensor.shape) > 1 and (wrong := _wrong_matrix(tensor, _MOST_ROWS)):
             raise ConfigError(f"runtime.batch_invariant: {wrong}; without it, max_batch 1 keeps queries apart")
     wrong = _wrong_matrix(next(tensors[name] for name in _OUTPUTS if name in tensors), _MOST_OUTPUT_ROWS)
-    return wrong and (
-        f"runtime.batch_invariant: {wrong}, for exact scores: choose scoring: tree, or leave batch_invariant out; "
-        "max_batch 1 keeps queries apart"
-    )
+    remedy = "choose scoring: tree, or leave batch_invariant out; max_batch 1 keeps queries apart"
+    return wrong and f"runtime.batch_invariant: {wrong}, for exact scores: {remedy}"
 
 
 def _wrong_matrix(tensor: TensorInfo, most_rows: int) -> str | None:

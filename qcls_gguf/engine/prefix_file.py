@@ -137,19 +137,9 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> P
     folder = cache_folder()
     if not runtime.state_cache or engine.model.n_gpu_layers > 0 or folder is None:
         return None
-    build = build_info()
-    depends_on = {
-        "tokens": list(dict.fromkeys(wanted)),
-        "kv_type": runtime.kv_type,
-        "cpu_activations": runtime.cpu_activations,
-        "end_depth": engine.layout.last_layer,
-        "flash_attn": runtime.flash_attn,
-        "visible_cells": engine.context.why_no_visible_cells is None,
-        "n_ctx": engine.context.n_ctx,
-        "n_batch": engine.context.n_batch,
-        "n_threads": threads(runtime)[0],
-        "n_seq_max": engine.context.n_seq_max,
-        "n_leaf_seqs": engine.capacity.n_seqs,
-        "build": [build.source_digest, build.backend, __version__, platform.machine(), *instruction_sets()],
-    }
-    return PrefixFile(folder / "prefixes", digest_of(depends_on), engine.model.sha256)
+    build, context, tokens = build_info(), engine.context, list(dict.fromkeys(wanted))
+    built = [build.source_digest, build.backend, __version__, platform.machine(), *instruction_sets()]
+    sizes = [context.n_ctx, context.n_batch, context.n_seq_max, engine.capacity.n_seqs, engine.layout.last_layer]
+    computing = [runtime.kv_type, runtime.cpu_activations, runtime.flash_attn, threads(runtime)[0]]
+    key = digest_of([tokens, built, sizes, computing, context.why_no_visible_cells is None])
+    return PrefixFile(folder / "prefixes", key, engine.model.sha256)

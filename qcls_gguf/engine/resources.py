@@ -47,13 +47,9 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> tuple[int, str
     return n_free, f"{counted(n_cores, 'core')}{' less one' * (n_cores > 1)}"
 
 
-def _usable() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-
-
 def physical_cores() -> int:
     """Physical cores that this process may use; hardware threads, if the system does not tell which share a core."""
-    usable = _usable()
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = set()
     for cpu in usable:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")

@@ -8,16 +8,13 @@ from ctypes import POINTER, c_char, c_char_p, c_float, c_int32, c_int64, c_uint6
 from dataclasses import fields
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config.words import printable_lines
 from ..errors import DecodeError, ModelError, PlanError, QclsError
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 LOG_FUNCTION = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 PROGRESS_FUNCTION = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -52,10 +49,8 @@ def address(array: npt.NDArray[Any], dtype: np.dtype[Any], ndim: int, size: int)
     """
     flags, n = array.flags, array.size
     if array.dtype != dtype or array.ndim != ndim or not flags.c_contiguous or n < size:
-        raise PlanError(
-            f"expected a contiguous {dtype.name} array of {ndim} dimensions and at least {size} elements, "
-            f"got {array.dtype.name} {array.shape}"
-        )
+        wanted = f"a contiguous {dtype.name} array of {ndim} dimensions and at least {size} elements"
+        raise PlanError(f"expected {wanted}, got {array.dtype.name} {array.shape}")
     if n and flags.writeable:  # five times as fast as array.ctypes.data
         return ctypes.addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
     return array.ctypes.data
@@ -68,7 +63,7 @@ def int32(value: int, name: str = "") -> int:
     return value
 
 
-Facts = TypeVar("Facts", bound="DataclassInstance")
+Facts = TypeVar("Facts")
 
 
 class Struct(ctypes.Structure):
@@ -83,7 +78,8 @@ class Struct(ctypes.Structure):
 
     def to(self, kind: type[Facts], /, **others: Any) -> Facts:
         """A dataclass of the members of the same names, texts decoded, and of others."""
-        values = {field.name: getattr(self, field.name) for field in fields(kind) if field.name not in others}
+        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        values = {name: getattr(self, name) for name in names if name not in others}
         texts = {name: text.decode(errors="replace") for name, text in values.items() if isinstance(text, bytes)}
         return kind(**values | texts | others)
 

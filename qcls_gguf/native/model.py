@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +20,6 @@ from ..system.lifetimes import Closing, start_thread
 from . import abi
 from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, check, int32
 from .library import call, heard, library
-
-if TYPE_CHECKING:
-    from .context import NativeContext
 
 _USUAL = 512  # tokens; longer texts are tokenised twice, the second time into a temporary buffer
 _TOO_SMALL = int(Status.TOO_SMALL)
@@ -120,7 +116,7 @@ class NativeModel(Closing):
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
         self.path = path
         self.n_gpu_layers = n_gpu_layers
-        self.contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
+        self.contexts: weakref.WeakSet[Closing] = weakref.WeakSet()
         """Those that are open."""
         facts = abi.ModelFacts()
         call("qcls_model_describe", handle, byref(facts), path=path)
