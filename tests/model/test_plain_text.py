@@ -131,7 +131,7 @@ def test_a_template_keeps_its_marks(query_tokens: str, path: Path, write_config:
 def test_a_model_that_was_opened_otherwise_is_refused(path: Path, write_config: WriteConfig) -> None:
     with (
         Model.open(ModelConfig(path=path), RuntimeConfig(query_tokens="user_defined")) as model,
-        pytest.raises(ConfigError, match=r"cpu_activations: plain, default, .* opened with user_defined, default"),
+        pytest.raises(ConfigError, match=r"cpu_activations: plain, default, .* has user_defined, default"),
     ):
         Classifier.from_config(write_config(path, [PROMPT]), model=model)
 
