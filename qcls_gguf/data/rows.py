@@ -407,7 +407,7 @@ def _object(line: str, number: int, key: str) -> Row:
     """A line of JSON as a row with the object's query."""
     twice = None
     try:
-        values = json.loads(line, object_pairs_hook=_once)
+        values = _DECODER.decode(line)
     except (ValueError, RecursionError) as e:
         return Row(line, f"is not valid JSON: {e}", number, line)
     except ConfigError as e:
@@ -426,6 +426,9 @@ def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
         twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
         raise ConfigError(f"has the key {shown(twice)} twice: keep one of them")
     return values
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)
 
 
 _CSV_MISTAKES = {
