@@ -251,7 +251,7 @@ class Rows:
     def _of_table(self) -> Iterator[Row]:
         """Rows of delimited text, whose header is read at once."""
         first = "\n"
-        while first and not first.strip():
+        while first and not first.strip(" \r\n" + "".join(_DELIMITERS)):  # as spreadsheets save a row that is empty
             first, self.next_line = next(self._fed(), ""), self.next_line + 1
         if problem := self._problem_of(first):
             raise ConfigError(f"the header {problem}")

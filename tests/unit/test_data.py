@@ -179,7 +179,7 @@ def test_rows_in_are_rows_out(drawn: st.DataObject) -> None:
         writer = csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=line_end)  # type: ignore[arg-type]
         writer.writerows([("sku", "query"), *rows])
         name = drawn.draw(st.sampled_from(["a.csv", "a.CSV", "a.tsv", "a.TAB", "a.psv", "a", "part-00000", "a.txt"]))
-        blank = line_end * drawn.draw(st.integers(0, 2))
+        blank = "".join(drawn.draw(st.lists(st.sampled_from([line_end, delimiter + line_end]), max_size=2)))
         path = saved(Path(folder), name, blank + text.getvalue(), encoding, packing)
         named = encoding if encoding in ENCODINGS[6:] else None
         is_over_lines = any("\n" in text for row in rows for text in row)  # which may look like rows, unless it is CSV
