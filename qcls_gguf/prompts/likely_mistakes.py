@@ -139,9 +139,7 @@ def unknown_marks(case: _Case) -> _Mistakes:
     unknown = [mark for mark in marks if not is_token(case.model, mark) and not (is_plain and "INST]" in mark)]
     if unknown:
         named = listed(unknown, most=_N_NAMED)
-        what = (
-            f"the model's chat template writes {named}, no tokens of this file, which the model reads letter by letter"
-        )
+        what = f"the model's chat template writes {named}, no tokens of this file, which are read letter by letter"
         yield "control_token", "", f"{what}: choose a file that was converted anew, or the model's own template"
 
 
@@ -246,11 +244,8 @@ def labels_to_change(case: _Case) -> _Mistakes:
 def untrained_prompts(case: _Case) -> _Mistakes:
     """The embedded model with a prompt that it was not trained on."""
     if case.model.is_embedded and digest(case.whole) not in TRAINED:
-        what = (
-            "the embedded model answers other prompts than those of fashion-8 and fashion-8-joint nearly at random: "
-            "name another model with model.path or model.hf_repo"
-        )
-        yield "untrained", "", what
+        what = "the embedded model answers other prompts than those of fashion-8 and fashion-8-joint nearly at random"
+        yield "untrained", "", f"{what}: name another model with model.path or model.hf_repo"
 
 
 def digest(prompt: PromptConfig) -> str:
