@@ -110,6 +110,8 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert entry["fit"]["n_rows"] == 60
 
     calibrated = changed(fashion, calibration="fits.yaml")
+    other = ROOT / "models" / "fashion-tiny-Q4_K_M.gguf"
+    assert "made with the model of sha256" in refused("run", "-c", calibrated, "-q", "x", "--model", other)
     raw, found = probabilities(fashion), probabilities(calibrated)
     expected = softmax(np.log(raw["audience"]) / entry["temperature"])
     assert found["audience"] == pytest.approx(expected, abs=1e-4)
