@@ -4,10 +4,12 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import typer
 import yaml
 from typer.testing import CliRunner, Result
 
@@ -15,6 +17,7 @@ from qcls_gguf.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
+COMMANDS = typer.main.get_group(app).commands
 
 
 def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -23,15 +26,28 @@ def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, **options)
 
 
-def invoked(*words: object, stdin: str = "") -> Result:
-    """The command in this process, which saves the start of an interpreter; an error of Python's own is raised."""
+@contextmanager
+def _own_log() -> Iterator[None]:
+    """What a command prints of the log it prints to streams that are gone afterwards."""
     try:
-        return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
-    finally:  # what the command prints of the log it prints to streams that are gone now
+        yield
+    finally:
         for name in ("qcls_gguf", "qcls_gguf.llama"):
             logger = logging.getLogger(name)
             logger.handlers, logger.filters = [logging.NullHandler()], []
             logger.setLevel(logging.NOTSET)
+
+
+def invoked(*words: object, stdin: str = "") -> Result:
+    """The command in this process, which saves the start of an interpreter; an error of Python's own is raised."""
+    with _own_log():
+        return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
+
+
+def check_usage(name: str, words: Sequence[str]) -> None:
+    """Raise what a command would refuse as usage."""
+    with _own_log():
+        COMMANDS[name].make_context(name, [*words])
 
 
 def printed(*words: object) -> str:

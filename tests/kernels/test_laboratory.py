@@ -10,15 +10,13 @@ import shlex
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
-import typer
+from commands import COMMANDS, check_usage
 from conftest import ROOT, OpenClassifier, sees_cuda_gpu
 from oracle import PromptSpec
 
 from kernels.variants import LANES, compare_variants, variants
-from qcls_gguf.cli.app import app
 from qcls_gguf.native import build_info
 from qcls_gguf.native.device import STEPS
 
@@ -50,7 +48,6 @@ def test_variants_take_turns_on_one_model(open_classifier: OpenClassifier, monke
 
 def test_the_commands_for_a_t4_are_valid() -> None:
     """With programs that print how they are called."""
-    commands: Any = typer.main.get_command(app)
     with TemporaryDirectory() as folder:
         for name in ("python", "qcls-gguf"):
             (program := Path(folder, name)).write_text('#!/bin/sh\necho "$@"\n')
@@ -61,8 +58,8 @@ def test_the_commands_for_a_t4_are_valid() -> None:
         called = [path.read_text().split() for path in sorted(Path(folder, "t4").glob("*.json"))]
         assert Path(folder, "t4", "ended.txt").read_text().count("0 ") == len(called) == 11
     for words in called:
-        if words[0] in commands.commands:
-            commands.commands[words[0]].make_context(words[0], words[1:])  # raises for what it would refuse as usage
+        if words[0] in COMMANDS:
+            check_usage(words[0], words[1:])
         else:
             assert words[:2] in (["-m", "pytest"], ["-m", "kernels"])
 
@@ -80,6 +77,5 @@ def test_the_notebook_runs_what_there_is() -> None:
     asked = re.findall(r"\bmake --no-print-directory (\S+)", shell)
     assert asked == [".venv/.built", "t4"]
     assert set(asked) <= set(targets)
-    commands: Any = typer.main.get_command(app)
     for name, rest in re.findall(r"bin/qcls-gguf (\w+) (.*)$", shell, re.M):
-        commands.commands[name].make_context(name, shlex.split(rest))
+        check_usage(name, shlex.split(rest))
