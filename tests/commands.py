@@ -14,6 +14,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from qcls_gguf.cli.app import app
+from qcls_gguf.config.yaml_values import load_yaml
 
 ROOT = Path(__file__).parents[1]
 COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
@@ -78,7 +79,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 def change(path: Path, **keys: Any) -> Path:
     """Give a configuration other top-level keys."""
-    tree = yaml.safe_load(path.read_text(encoding="utf-8")) | keys
+    tree = load_yaml(path.read_text(encoding="utf-8")).values | keys
     path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
     return path
 

@@ -13,6 +13,8 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from qcls_gguf.config.yaml_values import load_yaml
+
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 JSON = {"content-type": "application/json"}
@@ -135,7 +137,7 @@ def threads(*targets: threading.Thread) -> Iterator[Sequence[threading.Thread]]:
 
 def with_runtime(folder: Path, path: Path, **settings: int) -> Path:
     """A copy of a configuration with other settings."""
-    tree = yaml.safe_load(path.read_text())
+    tree = load_yaml(path.read_text()).values
     tree.setdefault("runtime", {}).update(settings)
     if "path" in tree.get("model", {}):
         tree["model"]["path"] = str(path.parent / tree["model"]["path"])

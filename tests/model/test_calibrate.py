@@ -22,6 +22,7 @@ from served import Server
 from qcls_gguf import Classifier, ConfigError, Result, load_config
 from qcls_gguf.config.fitted import PromptCalibration, calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
+from qcls_gguf.config.yaml_values import load_yaml
 from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord, calibrate, state
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.statistics import upper_bound
@@ -41,7 +42,7 @@ def specs(*scorings: Scoring) -> list[PromptSpec]:
 
 def changed(path: Path, *, prompt: str | None = None, **keys: Any) -> Path:
     """A copy of a configuration with more keys: of a prompt, or of the top level."""
-    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    tree = load_yaml(path.read_text(encoding="utf-8")).values
     place = tree if prompt is None else next(entry for entry in tree["prompts"] if entry["name"] == prompt)
     place.update(keys)
     copy = path.with_name(f"{path.stem}-{len(list(path.parent.iterdir()))}.yaml")
@@ -65,7 +66,7 @@ def config(write_config: WriteConfig) -> Path:
 @pytest.fixture
 def fashion(tmp_path: Path) -> Path:
     """The embedded model with these two prompts, as a file to change."""
-    tree = yaml.safe_load((ROOT / "configs" / "fashion-8.yaml").read_text(encoding="utf-8"))
+    tree = load_yaml((ROOT / "configs" / "fashion-8.yaml").read_text(encoding="utf-8")).values
     tree["model"] = {"path": str(ROOT / "models" / "fashion-tiny-Q8_0.gguf")}
     tree["prompts"] = [prompt for prompt in tree["prompts"] if prompt["name"] in FASHION]
     path = tmp_path / "fashion.yaml"
