@@ -344,9 +344,13 @@ def learn_heads(
             heads[task.prompt.name] = task.prompt, head
     on_progress("fit", n_fits, n_fits)
     before = RequestCost(tokens=fed, layers=tried[-1])
-    return LearntHeads(
-        learnt, heads, tried, text, queries, before, _cost(classifier, queries, heads) if heads else before
-    )
+    after = _cost(classifier, queries, heads) if heads else before
+    if least_agreement is not None and taught is None and after.tokens * after.layers > before.tokens * before.layers:
+        for name in heads:
+            why = f"{learnt[name].reason}; the others' own texts and these heads' would cost more than without heads"
+            learnt[name] = learnt[name].model_copy(update={"kept": False, "reason": why})
+        heads, after = {}, before
+    return LearntHeads(learnt, heads, tried, text, queries, before, after)
 
 
 def _cost(

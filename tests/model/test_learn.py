@@ -19,6 +19,7 @@ from oracle_prompts import EXACT
 
 from qcls_gguf import Classifier, PromptHandle, QclsError
 from qcls_gguf.learning import learn as learn_module
+from qcls_gguf.learning.report import RequestCost
 
 TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
 LABELS = ("red", "light blue", "none")
@@ -273,6 +274,17 @@ def test_a_log_without_labels_teaches_the_prompts_answers(config: Path, log: Pat
         assert same >= record["prompts"][name]["agreement"] - 0.05
 
 
+def test_heads_of_a_log_that_cost_more_are_not_kept(
+    config: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as of one prompt of two, whose other text is read, too."""
+    monkeypatch.setattr(learn_module, "_cost", lambda *_: RequestCost(tokens=1000, layers=5))
+    code, record, _ = run("--queries", log, "--config", config, "--out", tmp_path / "h.npz", "--least-agreement", 0)
+    assert (code, record["after"]) == (1, record["before"])
+    assert not any(prompt["kept"] for prompt in record["prompts"].values())
+    assert "would cost more" in record["prompts"]["color"]["reason"]
+
+
 def test_labelled_rows_decide_beside_a_log(config: Path, data: Path, log: Path, tmp_path: Path) -> None:
     arguments = ("--config", config, "--out", tmp_path / "heads.npz", "--prompt", "color", "--least-agreement", 1)
     code, record, _ = run("--queries", log, "--data", data, *arguments)
@@ -291,7 +303,9 @@ def test_another_configuration_teaches(config: Path, log: Path, tmp_path: Path) 
     tree["prompts"] = tree["prompts"][::-1]
     teacher = tmp_path / "teacher.yaml"
     teacher.write_text(yaml.safe_dump(tree))
-    arguments = ("--queries", log, "--config", config, "--prompt", "color", "--least-agreement", 0)
+    arguments = (
+        "--queries", log, "--config", config, "--prompt", "color", "--least-agreement", 0, "--common-text", "{query}:",
+    )  # fmt: skip
     heads = []
     for number, more in enumerate([[], ["--teacher", teacher]]):
         code, _, said = run(*arguments, *more, "--out", tmp_path / f"{number}.npz")
