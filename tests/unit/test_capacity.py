@@ -15,9 +15,6 @@ from made_prompts import made_prompt
 from qcls_gguf import ConfigError, RuntimeConfig
 from qcls_gguf.engine import capacity
 from qcls_gguf.engine.capacity import check_capacity, shapes
-from qcls_gguf.model.header import TensorInfo
-from qcls_gguf.model.placement import is_scarce, placement, weights_of
-from qcls_gguf.native import ContextMemory, Device
 from qcls_gguf.plan.decodes import Capacity
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import PromptSet
@@ -36,11 +33,11 @@ def limits(*setup: Any, **more: Any) -> SimpleNamespace:
 
 
 def prompt_of(
-    *,
-    name: str = "category",
     n_head: int = 0,
     n_stable: int = 0,
     n_tail: int = 0,
+    *,
+    name: str = "category",
     first: int = 0,
     labels: tuple[tuple[int, ...], ...] = TWO_WORDS,
 ) -> Prompt:
@@ -69,17 +66,11 @@ def setups(draw: st.DrawFn) -> tuple[RuntimeConfig, list[Prompt], list[int]]:
     """Prompts with an empty query's fragment lengths, and a runtime of automatic limits."""
     prompts, n_empty = [], []
     for index in range(draw(st.integers(1, 5))):
-        n_stable = draw(st.integers(0, 9))
-        prompts.append(
-            prompt_of(
-                n_head=draw(st.integers(0, 60)),
-                n_stable=n_stable,
-                n_tail=draw(st.integers(0, 9)),
-                first=index % draw(st.integers(1, 3)),
-                labels=draw(st.sampled_from([TWO_WORDS, LIGHT, forks(3), forks(40)])),
-            )
-        )
-        n_empty.append(n_stable + draw(st.integers(0, 4)))
+        n_head, n_stable, n_tail, n_more = (draw(st.integers(0, most)) for most in (60, 9, 9, 4))
+        labels = draw(st.sampled_from([TWO_WORDS, LIGHT, forks(3), forks(40)]))
+        first = index % draw(st.integers(1, 3))
+        prompts.append(prompt_of(n_head, n_stable, n_tail, first=first, labels=labels))
+        n_empty.append(n_stable + n_more)
     config = runtime(max_query_tokens=draw(st.integers(1, 300)), max_batch=draw(st.integers(1, 9)))
     return config, prompts, n_empty
 
@@ -89,11 +80,13 @@ def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list
     config, prompts, n_empty = setup
     found = limits(config, set_of(prompts, n_empty), 0)
     prefixes = {prompt.prefix for prompt in prompts}
-    n_query = [n + config.max_query_tokens for n in n_empty]
-    fast = sum(n - len(p.stable) + len(p.closing) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
-    slow = max(n + len(p.opening) + len(p.closing) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
-    assert found.n_batch >= max(fast, slow)
-    assert found.n_batch >= found.n_outputs_max >= found.n_seq_max
+    n_fed = [
+        n + config.max_query_tokens + len(p.closing) + len(p.trie.fed) for n, p in zip(n_empty, prompts, strict=True)
+    ]
+    fast = sum(n_fed) - sum(len(prompt.stable) for prompt in prompts)
+    slow = max(n + len(prompt.opening) for n, prompt in zip(n_fed, prompts, strict=True))
+    assert found.n_batch >= max(fast, slow, found.n_outputs_max)
+    assert found.n_outputs_max >= found.n_seq_max
     assert found.n_ctx % 256 == 0
     assert 0 <= found.n_ctx - (sum(map(len, prefixes)) + found.n_batch) < 256
     n_leaves = [prompt.trie.n_leaves for prompt in prompts]
@@ -144,77 +137,9 @@ def test_a_cache_that_changes_the_rope_factors_is_refused() -> None:
         limits(config, prompts, 0, 512)
 
 
-def weights(gib: int) -> tuple[int, ...]:
-    """36 layers, and a head as large as one."""
-    return (gib * GIB // 37,) * 37
-
-
-def gpus_of(*free_gib: float) -> list[Device]:
-    free_bytes = [round(gib * GIB) for gib in free_gib]
-    return [Device(kind="GPU", name="", free_bytes=free) for free in free_bytes]
-
-
-PLACED: dict[bool, list[tuple[Layers, tuple[float, ...], int, int]]] = {
-    False: [
-        # given ones are taken up to all
-        *((1, (9,), 1, 1), (37, (9,), 37, 1), (38, (9,), 37, 1), (9, (), 0, 0), ("all", (), 0, 0), (0, (5, 5), 0, 0)),
-        # automatic ones fit the free memory
-        *(("auto", (), 0, 0), ("auto", (0,), 0, 0), ("auto", (1.2,), 0, 0), ("auto", (1.25,), 2, 1)),
-        *(("auto", (3,), 18, 1), ("auto", (4.99,), 36, 1), ("auto", (5,), 37, 1), ("auto", (80,), 37, 1)),
-        *(("auto", (2, 2), 18, 2), ("auto", (2, 1), 9, 1), ("auto", (4, 2), 36, 2), ("auto", (4, 2.1), 37, 2)),
-        # they are divided where the first GPU has no room
-        *(("auto", (5, 5), 37, 1), ("auto", (4.9, 5), 37, 2), ("auto", (0.5, 80), 37, 2), ("auto", (2, 2, 2), 27, 3)),
-        *(("all", (5, 5), 37, 1), ("all", (3, 1), 37, 2), ("all", (3,), 37, 1)),
-        *((9, (2, 5), 9, 1), (10, (2, 5), 10, 2), ("auto", (1, 0.5), 0, 0)),
-    ],
-    # 4 GiB of weights and as much of cache go where the layers go; 1 GiB of buffers and 0.5 are on each GPU
-    True: [
-        *(("auto", (9.5,), 37, 1), ("auto", (9.4,), 36, 1), ("auto", (5.5,), 18, 1), ("auto", (1.5,), 0, 0)),
-        *(("auto", (5.5, 5.5), 36, 2), ("auto", (5.5, 5.6), 37, 2), ("auto", (5.5, 1.2), 18, 1)),
-        *(("all", (9.5, 80), 37, 1), ("all", (9.4, 80), 37, 2), ("all", (5,), 37, 1), (0, (80,), 0, 0)),
-    ],
-}
-"""Whether the context is known: layers that are asked for, GiB free on each GPU, layers and GPUs that are taken."""
-
-
-@pytest.mark.parametrize("is_known", PLACED)
-def test_layers_fit_the_free_memory(is_known: bool) -> None:
-    context = ContextMemory(cache_bytes=4 * GIB, compute_bytes=GIB) if is_known else None
-    for given_layers, free_gib, layers, n_gpus in PLACED[is_known]:
-        found = placement(RuntimeConfig(n_gpu_layers=given_layers), weights(4), gpus_of(*free_gib), context)
-        assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus), (given_layers, free_gib)
-
-
-def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
-    def tensors(**n_bytes: int) -> dict[str, TensorInfo]:
-        names = {name.replace("__", "."): each for name, each in n_bytes.items()}
-        return {
-            name: TensorInfo(name=name, shape=(1,), ggml_type=0, offset=0, n_bytes=each) for name, each in names.items()
-        }
-
-    untied = tensors(token_embd__weight=1000, blk__0__a=1, blk__1__a=2, output_norm__weight=10, output__weight=20)
-    assert (weights_of(untied, 2), weights_of(untied, 1, head=False)) == ((1, 2, 30), (1, 30))
-    tied = tensors(token_embd__weight=1000, per_layer_token_embd__weight=5000, blk__0__a=1, output_norm__weight=10)
-    assert (weights_of(tied, 1), weights_of(tied, 1, head=False)) == ((1, 1010), (1, 10))
-
-
-def test_the_context_is_measured_where_layers_depend_on_it() -> None:
-    cases: list[tuple[Layers, tuple[float, ...], bool]] = [
-        *(("auto", (15,), True), ("auto", (16,), False), ("auto", (15, 80), True), ("auto", (), False)),
-        *(("all", (5,), False), ("all", (5, 5), True), (9, (5, 5), True), (0, (5, 5), False)),
-    ]
-    for given_layers, free_gib, wanted in cases:
-        assert is_scarce(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, gpus_of(*free_gib)) == wanted
-
-
-@pytest.mark.parametrize(
-    ("max_query_tokens", "n_gpu_layers", "wanted"), [(256, 0, (16, 0)), (256, 37, (24, 16)), (5, 37, (16, 5))]
-)
+@cases((256, 0, (16, 0)), (256, 37, (24, 16)), (5, 37, (16, 5)))
 def test_shapes(max_query_tokens: int, n_gpu_layers: int, wanted: tuple[int, int]) -> None:
     assert shapes(max_query_tokens, n_gpu_layers) == wanted
-
-
-NONE: dict[str, Any] = {"question_cells": 0, "question_prefixes": 0}
 
 
 def test_questions_get_room_beside_the_prompts() -> None:
@@ -223,14 +148,9 @@ def test_questions_get_room_beside_the_prompts() -> None:
     auto = limits(RuntimeConfig(n_batch=1024), prompts, 0)
     assert (auto.n_ctx, auto.n_seq_max) == (without.n_ctx + 1024, without.n_seq_max + 16)
     assert auto.n_leaf_seqs == without.n_leaf_seqs == 4
-    for settings, state_bytes, walks, n in (
-        ({}, 0, False, 24),
-        ({}, 9, True, 24),
-        ({}, 9, False, 4),
-        (NONE, 0, False, 4),
-    ):
-        found = limits(RuntimeConfig(**settings), prompts, 0, None, state_bytes, walks_trees=walks)
-        assert found.n_leaf_seqs == n
+    for state_bytes, walks, n in ((0, False, 24), (9, True, 24), (9, False, 4)):
+        assert limits(RuntimeConfig(), prompts, 0, None, state_bytes, walks_trees=walks).n_leaf_seqs == n
+    assert limits(RuntimeConfig(question_cells=0, question_prefixes=0), prompts, 0).n_leaf_seqs == 4
     given_room = limits(RuntimeConfig(n_batch=1024, question_cells=3000, question_prefixes=40), prompts, 0)
     assert (given_room.n_ctx, given_room.n_seq_max) == (4096, 45)  # 1,044 + 3,000 cells, in steps of 256
     # a cache that would change the RoPE factors takes less by itself
@@ -242,8 +162,7 @@ def test_a_decision_model_answers_eight_at_once(settings: dict[str, Any], state_
     prompts = set_of([prompt_of(n_head=20)], [0])
     found = limits(RuntimeConfig(**settings), prompts, 0, None, state_bytes, decides=True)
     assert (found.n_leaf_seqs, found.n_batch, found.n_outputs_max) == (n_leaf_seqs, 2048, 2048)
-    assert found.n_seq_max > n_leaf_seqs
-    assert found.n_state_seqs == found.n_seq_max
+    assert n_leaf_seqs < found.n_seq_max == found.n_state_seqs
 
 
 def test_leaves_of_trees_that_are_walked_keep_no_states() -> None:

@@ -1,6 +1,7 @@
 """Where layers go on several GPUs, and which models can be batch invariant."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from qcls_gguf import ConfigError, RuntimeConfig
 from qcls_gguf.engine.open import check_tensors
 from qcls_gguf.model import placement as module
 from qcls_gguf.model.header import TensorInfo
-from qcls_gguf.model.placement import Placement, fitted_placement, placement, used_gpus
+from qcls_gguf.model.placement import Placement, fitted_placement, is_scarce, placement, used_gpus, weights_of
 from qcls_gguf.native import ContextMemory, Device
 
-MIB = 1 << 20
+Layers = int | Literal["auto", "all"]
+MIB, GIB = 1 << 20, 1 << 30
 SPARE = 512 * MIB
 """What each GPU keeps free beside what is known."""
 SIZES = st.integers(1, 900).map(lambda n: n * MIB)
@@ -23,6 +25,52 @@ SIZES = st.integers(1, 900).map(lambda n: n * MIB)
 
 def gpus_of(*free_bytes: int) -> list[Device]:
     return [Device(kind="GPU", name="", free_bytes=free) for free in free_bytes]
+
+
+AUTO: list[tuple[tuple[float, ...], int, int]] = [
+    *(((), 0, 0), ((0,), 0, 0), ((1.2,), 0, 0), ((1.25,), 2, 1), ((3,), 18, 1), ((4.99,), 36, 1), ((5,), 37, 1)),
+    *(((2, 2), 18, 2), ((2, 1), 9, 1), ((4, 2), 36, 2), ((4, 2.1), 37, 2), ((1, 0.5), 0, 0)),
+    # they are divided where the first GPU has no room
+    *(((5, 5), 37, 1), ((4.9, 5), 37, 2), ((0.5, 80), 37, 2), ((2, 2, 2), 27, 3)),
+]
+"""GiB free on each GPU, layers and GPUs that are taken, where the context is not known."""
+GIVEN: list[tuple[int | Literal["all"], tuple[float, ...], int, int]] = [
+    *((1, (9,), 1, 1), (38, (9,), 37, 1), (9, (), 0, 0), (0, (5, 5), 0, 0), (9, (2, 5), 9, 1), (10, (2, 5), 10, 2)),
+    *(("all", (), 0, 0), ("all", (5, 5), 37, 1), ("all", (3, 1), 37, 2), ("all", (3,), 37, 1)),
+]
+WEIGHTS = (4 * GIB // 37,) * 37
+"""36 layers, and a head as large as one."""
+
+
+@cases(*GIVEN, *(("auto", *automatic) for automatic in AUTO))
+def test_layers_fit_the_free_memory(
+    given_layers: Layers, free_gib: tuple[float, ...], layers: int, n_gpus: int
+) -> None:
+    free = [round(gib * GIB) for gib in free_gib]
+    found = placement(RuntimeConfig(n_gpu_layers=given_layers), WEIGHTS, gpus_of(*free), None)
+    assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
+
+
+@cases(
+    *(("auto", (15,), True), ("auto", (16,), False), ("auto", (15, 80), True), ("auto", (), False)),
+    *(("all", (5,), False), ("all", (5, 5), True), (9, (5, 5), True), (0, (5, 5), False)),
+)
+def test_the_context_is_measured_where_layers_depend_on_it(
+    given_layers: Layers, free_gib: tuple[int, ...], wanted: bool
+) -> None:
+    found = is_scarce(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, gpus_of(*(gib * GIB for gib in free_gib)))
+    assert found == wanted
+
+
+def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
+    def tensors(**n_bytes: int) -> dict[str, TensorInfo]:
+        found = [tensor(name.replace("__", "."), F32, 1, n_bytes=size) for name, size in n_bytes.items()]
+        return {info.name: info for info in found}
+
+    untied = tensors(token_embd__weight=1000, blk__0__a=1, blk__1__a=2, output_norm__weight=10, output__weight=20)
+    assert (weights_of(untied, 2), weights_of(untied, 1, head=False)) == ((1, 2, 30), (1, 30))
+    tied = tensors(token_embd__weight=1000, per_layer_token_embd__weight=5000, blk__0__a=1, output_norm__weight=10)
+    assert (weights_of(tied, 1), weights_of(tied, 1, head=False)) == ((1, 1010), (1, 10))
 
 
 def divisions(n: int, n_gpus: int) -> Iterator[tuple[int, ...]]:
@@ -111,8 +159,8 @@ def test_only_gpus_with_layers_are_used(monkeypatch: pytest.MonkeyPatch) -> None
 F32, F16, Q8_0, Q4_K, Q5_K, Q6_K = 0, 1, 8, 12, 13, 14
 
 
-def tensor(name: str, ggml_type: int, *shape: int) -> TensorInfo:
-    return TensorInfo(name=name, shape=shape, ggml_type=ggml_type, offset=0, n_bytes=0)
+def tensor(name: str, ggml_type: int, *shape: int, n_bytes: int = 0) -> TensorInfo:
+    return TensorInfo(name=name, shape=shape, ggml_type=ggml_type, offset=0, n_bytes=n_bytes)
 
 
 SOUND = (
@@ -126,11 +174,7 @@ SOUND = (
 
 
 def model(*changed: TensorInfo, without: str = "") -> dict[str, TensorInfo]:
-    return {each.name: each for each in (*SOUND, *changed) if each.name != without}
-
-
-def test_models_of_the_usual_files_are_taken() -> None:
-    assert check_tensors(model()) is None
+    return {info.name: info for info in (*SOUND, *changed) if info.name != without}
 
 
 @cases(
@@ -141,6 +185,7 @@ def test_models_of_the_usual_files_are_taken() -> None:
     (tensor("blk.0.ffn_up.weight", Q8_0, 4096, 12_288, 8), r"\(4096, 12288, 8\)"),  # of several experts
 )
 def test_other_matrices_are_named(changed: TensorInfo, says: str) -> None:
+    assert check_tensors(model()) is None
     with pytest.raises(ConfigError, match=f"^runtime.batch_invariant: tensor .*{says}.*without it, max_batch 1"):
         check_tensors(model(changed))
 
