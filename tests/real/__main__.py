@@ -61,7 +61,7 @@ class Proof:
             rows = self.files["few"]
             done = invoked("init", "--data", rows, "-m", self.model, "--about", self.task.about, "-o", out, *options)
             assert done.exit_code == 0, done.stderr
-            change(out, runtime={"n_threads": 1, "state_cache": False})
+            change(out, runtime={"n_threads": 1, "state_cache": False, "long_queries": "head"})
         return out
 
     def _drafted(self, *options: str) -> float:
