@@ -6,7 +6,7 @@ Templates by the name `systemone` for each kind of decision model: the state fir
 from pathlib import Path
 from typing import NamedTuple
 
-from random_vocab import BOS, IM_END, IM_START, VocabKind
+from random_vocab import IM_END, IM_START
 
 
 class Chat(NamedTuple):
@@ -17,74 +17,32 @@ class Chat(NamedTuple):
     add_bos: bool
     rendered: str
     """what the system text SYSTEM and the user text USER become"""
-    vocab: VocabKind = "bpe"
 
 
-def _template(name: str) -> str:
-    return (Path(__file__).parent / "chats" / f"{name}.jinja").read_text()
+def _text(file: str) -> str:
+    return (Path(__file__).parent / "chats" / file).read_text(encoding="utf-8")
 
 
-CHATML, THINKS_ALWAYS = _template("chatml"), _template("thinks-always")
-QWEN3, LLAMA3, GEMMA, NEMOTRON = map(_template, ("qwen3", "llama3", "gemma", "nemotron"))
-CHATS = {
-    "qwen3": Chat(
-        QWEN3,
-        ("<think>", "</think>"),
-        False,
-        f"{IM_START}system\nSYSTEM{IM_END}\n{IM_START}user\nUSER{IM_END}\n{IM_START}assistant\n<think>\n\n</think>\n\n",
-    ),
-    "llama3": Chat(
-        LLAMA3,
-        ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-        True,
-        f"{BOS}<|start_header_id|>system<|end_header_id|>\n\nToday: 26 Jul 2024\n\nSYSTEM<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nUSER<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-    ),
-    "mistral": Chat(_template("mistral"), ("[INST]", "[/INST]"), True, f"{BOS}[INST] SYSTEM\n\nUSER[/INST]"),
-    "gemma": Chat(
-        GEMMA,
-        ("<start_of_turn>", "<end_of_turn>"),
-        True,
-        f"{BOS}<start_of_turn>user\nSYSTEM\n\nUSER<end_of_turn>\n<start_of_turn>model\n",
-    ),
-    "phi": Chat(
-        _template("phi"),
-        ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
-        False,
-        "<|system|>\nSYSTEM<|end|>\n<|user|>\nUSER<|end|>\n<|assistant|>\n",
-    ),
-    "qwen35": Chat(
-        _template("qwen35"),
-        ("<think>", "</think>"),
-        False,
-        f"{IM_START}system\nSYSTEM{IM_END}\n{IM_START}user\nUSER{IM_END}\n{IM_START}assistant\n<think>\n\n</think>\n\n",
-    ),
-    "gemma4": Chat(
-        _template("gemma4"),
-        ("<|turn>", "<turn|>", "<|channel>", "<channel|>"),
-        True,
-        f"{BOS}<|turn>system\nSYSTEM<turn|>\n<|turn>user\nUSER<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",
-    ),
-    "granite4": Chat(
-        _template("granite4"),
-        ("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
-        False,
-        "<|start_of_role|>system<|end_of_role|>SYSTEM<|end_of_text|>\n"
-        "<|start_of_role|>user<|end_of_role|>USER<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>",
-    ),
-    "lfm2": Chat(
-        _template("lfm2"),
-        (IM_START, IM_END),
-        True,
-        f"{BOS}{IM_START}system\nSYSTEM{IM_END}\n{IM_START}user\nUSER{IM_END}\n{IM_START}assistant\n",
-    ),
-    "nemotron": Chat(
-        NEMOTRON,
-        ("<SPECIAL_1>", "<think>", "</think>"),
-        False,
-        "<SPECIAL_1>System\nSYSTEM\n<SPECIAL_1>User\nUSER\n<SPECIAL_1>Assistant\n<think></think>",
-    ),
+_WITH_BOS = {
+    "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "mistral": ("[INST]", "[/INST]"),
+    "gemma": ("<start_of_turn>", "<end_of_turn>"),
+    "gemma4": ("<|turn>", "<turn|>", "<|channel>", "<channel|>"),
+    "lfm2": (IM_START, IM_END),
 }
+_WITHOUT_BOS = {
+    "qwen3": ("<think>", "</think>"),
+    "phi": ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+    "qwen35": ("<think>", "</think>"),
+    "granite4": ("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
+    "nemotron": ("<SPECIAL_1>", "<think>", "</think>"),
+}
+CHATS = {
+    name: Chat(_text(f"{name}.jinja"), tokens, name in _WITH_BOS, _text(f"{name}.txt"))
+    for name, tokens in (_WITH_BOS | _WITHOUT_BOS).items()
+}
+CHATML, THINKS_ALWAYS = _text("chatml.jinja"), _text("thinks-always.jinja")
+QWEN3, LLAMA3, GEMMA, NEMOTRON = (CHATS[name].template for name in ("qwen3", "llama3", "gemma", "nemotron"))
 
 
 SHOWN = "{% macro shown(v) %}{{ v if v is string else v | tojson }}{% endmacro %}"

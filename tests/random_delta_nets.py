@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from random_layers import HEAD_DIM, Shape, expert_keys, experts, gated_ffn, head_keys, layers
+from random_layers import HEAD_DIM, Shape, attention, expert_keys, experts, gated_ffn, head_keys, layers
 from random_tensors import RandomTensors
 
 _N_CONV = 4
@@ -49,7 +49,7 @@ def qwen35(
         prefix = f"blk.{shape.n_layer}."
         for name in ("attn_norm", "post_attention_norm", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm"):
             t.norm(f"{prefix}{name}", shape.n_embd)
-        _gated_attention(t, shape, prefix)
+        attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qk_norm=True, has_gate=True)
         gated_ffn(t, shape, prefix)
         t.matrix(f"{prefix}nextn.eh_proj", 2 * shape.n_embd, shape.n_embd)
     _gated_layers(t, shape, net, n_expert, mixes=(("ssm_beta", net.n_v_heads), ("ssm_alpha", net.n_v_heads)))
@@ -78,23 +78,13 @@ def _gated_layers(
         if (i + 1) % net.interval:
             _delta_net(t, shape, net, prefix, mixes)
         else:
-            _gated_attention(t, shape, prefix)
+            attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qk_norm=True, has_gate=True)
         if n_expert:
             experts(t, shape, prefix, n_expert, n_ff_expert)
             t.vector(f"{prefix}ffn_gate_inp_shexp.weight", shape.n_embd)
             _shared_expert(t, shape, prefix, n_ff_expert)
         else:
             gated_ffn(t, shape, prefix)
-
-
-def _gated_attention(t: RandomTensors, shape: Shape, prefix: str) -> None:
-    # queries and their gates in one
-    t.matrix(f"{prefix}attn_q", shape.n_embd, 2 * shape.n_head * shape.head_dim)
-    t.matrix(f"{prefix}attn_k", shape.n_embd, shape.n_head_kv * shape.head_dim)
-    t.matrix(f"{prefix}attn_v", shape.n_embd, shape.n_head_kv * shape.head_dim)
-    t.matrix(f"{prefix}attn_output", shape.n_head * shape.head_dim, shape.n_embd, gain=3.0)
-    t.norm(f"{prefix}attn_q_norm", shape.head_dim)
-    t.norm(f"{prefix}attn_k_norm", shape.head_dim)
 
 
 def _delta_net(t: RandomTensors, shape: Shape, net: DeltaNet, prefix: str, mixes: Sequence[tuple[str, int]]) -> None:
@@ -132,10 +122,8 @@ def kimi_linear(t: RandomTensors, shape: Shape, *, is_ling: bool = False) -> Non
         t.key("kda.gate_lower_bound", -5.0)
         t.key("expert_weights_norm", True)
     t.key("leading_dense_block_count", 1)
-    t.key("expert_count", n_expert)
-    t.key("expert_used_count", 2)
+    expert_keys(t, n_expert, n_ff_expert)
     t.key("expert_shared_count", 1)
-    t.key("expert_feed_forward_length", n_ff_expert)
     t.key("expert_weights_scale", 1.5)
     t.key("expert_gating_func", 2)
     for i, prefix in enumerate(layers(t, shape)):

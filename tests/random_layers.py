@@ -70,6 +70,13 @@ def layers(t: RandomTensors, shape: Shape, *, bias: bool = False, final: str = "
     t.norm(final, shape.n_embd, bias=bias)
 
 
+def shape_keys(t: RandomTensors, shape: Shape) -> None:
+    t.key("context_length", CONTEXT_LENGTH)
+    t.key("block_count", shape.n_layer)
+    t.key("embedding_length", shape.n_embd)
+    t.key("feed_forward_length", shape.n_ff)
+
+
 def head_keys(t: RandomTensors, shape: Shape) -> None:
     t.keys("attention", head_count=shape.n_head, head_count_kv=shape.n_head_kv)
 
@@ -92,9 +99,11 @@ def attention(
     qkv_bias: bool = False,
     out_bias: bool = False,
     qk_norm: bool = False,
+    has_gate: bool = False,
     out_name: str = "attn_output",
 ) -> None:
-    t.matrix(f"{prefix}attn_q", shape.n_embd, shape.n_head * shape.head_dim, bias=qkv_bias)
+    """has_gate: the matrix of the queries gives their gates, too."""
+    t.matrix(f"{prefix}attn_q", shape.n_embd, (1 + has_gate) * shape.n_head * shape.head_dim, bias=qkv_bias)
     t.matrix(f"{prefix}attn_k", shape.n_embd, n_head_kv * shape.head_dim, bias=qkv_bias)
     t.matrix(f"{prefix}attn_v", shape.n_embd, n_head_kv * shape.head_dim, bias=qkv_bias)
     # The mean over the context is small: the gain lets it weigh as much as the token itself.

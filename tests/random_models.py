@@ -17,7 +17,6 @@ from gguf import GGUFWriter, PoolingType
 from gguf_parts import finish
 from random_hybrids import HYBRIDS, mamba
 from random_layers import (
-    CONTEXT_LENGTH,
     ArchSpec,
     Shape,
     attention,
@@ -30,10 +29,11 @@ from random_layers import (
     latent_decoder,
     layers,
     longrope_decoder,
+    shape_keys,
     sinks_decoder,
     t5,
 )
-from random_tensors import RandomTensors
+from random_tensors import LOGIT_SPREAD, RandomTensors
 from random_vocab import VocabKind, build_vocab
 
 _N_ALTUP, _N_EMBD_ALTUP, _LAUREL_RANK = 4, 256, 64
@@ -100,9 +100,6 @@ def gemma3n(t: RandomTensors, shape: Shape) -> None:
         t.norm(f"{prefix}laurel_post_norm", shape.n_embd)
 
 
-LOGIT_SPREAD = 2.5
-
-
 def write_model(
     path: Path,
     name: str = "qwen3",
@@ -131,8 +128,7 @@ def write_model(
     256. `heads` is (head size, query heads, key and value heads), for models of `decoder`; otherwise heads have 64
     values, and there are two query heads to a key. `n_vocab` pads the vocabulary with unused tokens, `pre` names a
     pre-tokeniser. `control_tokens` are added to the vocabulary, `chat_template` (or several with their names) and
-    `keys`, with the architecture before them, to the file. `pointer` is the size of a pointer head, as llama.cpp's
-    converter writes it.
+    `keys`, with the architecture before them, to the file. `pointer` is the size of a pointer head.
     """
     spec = ARCHS[name]
     if tied is None:
@@ -152,20 +148,10 @@ def write_model(
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     tensors = RandomTensors(writer, np.random.default_rng(seed), weight_type)
-    for key, value in {
-        "context_length": CONTEXT_LENGTH,
-        "block_count": n_layer,
-        "embedding_length": n_embd,
-        "feed_forward_length": n_ff,
-        "attention.layer_norm_epsilon": 1e-5,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-    }.items():
+    shape_keys(tensors, shape)
+    tensors.keys("attention", layer_norm_epsilon=1e-5, layer_norm_rms_epsilon=1e-5)
+    for key, value in (keys or {}).items():
         tensors.key(key, value)
-    for key, given in (keys or {}).items():
-        if isinstance(given, str):
-            writer.add_string(f"{writer.arch}.{key}", given)
-        else:
-            tensors.key(key, given)
     embedding_type = head_type if tied else None
     tensors.matrix("token_embd", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=embedding_type)
     if not tied:
@@ -173,8 +159,7 @@ def write_model(
         tensors.matrix("output", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=head_type, bias=has_bias)
     spec.build(tensors, shape)
     if pointer is not None:
-        tensors.key("embedding_length_out", 2 * pointer)
-        tensors.matrix("cls.output", n_embd, 2 * pointer, gain=1.5, bias=True)
+        tensors.pointer(pointer, n_embd)
 
     finish(writer)
     return path

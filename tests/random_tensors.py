@@ -21,7 +21,7 @@ class RandomTensors:
     rng: np.random.Generator
     weight_type: str
 
-    def key(self, name: str, value: float | bool | Sequence[int]) -> None:
+    def key(self, name: str, value: float | bool | str | Sequence[int]) -> None:
         """Add the key `<arch>.<name>`, typed as its value is."""
         key = f"{self.writer.arch}.{name}"
         self.writer.kv_data[0].pop(key, None)  # what every model has, a family may have otherwise
@@ -31,6 +31,8 @@ class RandomTensors:
             self.writer.add_uint32(key, value)
         elif isinstance(value, float):
             self.writer.add_float32(key, value)
+        elif isinstance(value, str):
+            self.writer.add_string(key, value)
         else:
             self.writer.add_array(key, value)
 
@@ -76,6 +78,11 @@ class RandomTensors:
         """Add the F32 tensor `name` (n,), or of that shape: -exp of normal numbers, as state-space layers have them."""
         self.writer.add_tensor(name, -np.exp(self.rng.normal(mean, 0.5, n)).astype(np.float32))
 
+    def pointer(self, n: int, n_embd: int) -> None:
+        """Add a pointer head of this size, as llama.cpp's converter writes it."""
+        self.key("embedding_length_out", 2 * n)
+        self.matrix("cls.output", n_embd, 2 * n, gain=1.5, bias=True)
+
     def norm(self, name: str, n: int, *, bias: bool = False) -> None:
         """Add norm weights `name.weight` (n,) around 1, with `name.bias` (n,) around 0 if asked for."""
         self.vector(f"{name}.weight", n, mean=1.0)
@@ -83,6 +90,8 @@ class RandomTensors:
             self.vector(f"{name}.bias", n)
 
 
+LOGIT_SPREAD = 2.5
+"""The gain of matrices that give logits."""
 _T = GGMLQuantizationType
 SCALES: dict[GGMLQuantizationType, dict[int, float]] = {
     _T.Q3_K: {108: 1 / 43},

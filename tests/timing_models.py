@@ -20,12 +20,11 @@ from chat_templates import TEMPLATES
 from gguf import GGUFReader, GGUFWriter, LlamaFileType, TokenType
 from gguf_parts import finish
 from random_delta_nets import DeltaNet, qwen35
-from random_layers import Shape, decoder
-from random_tensors import RandomTensors
+from random_layers import Shape, decoder, shape_keys
+from random_tensors import LOGIT_SPREAD, RandomTensors
 from random_vocab import BOS, IM_END, Vocab
 
 VOCAB_FILE = Path(__file__).parents[1] / "vendor/llama.cpp/models/ggml-vocab-qwen2.gguf"
-LOGIT_SPREAD = 2.5
 _N_POINTER = 256  # of the published models of kind kev
 Sizes = tuple[int, int, int, tuple[int, int, int], bool]
 """Layers, values of a state and within the network, (head size, query heads, heads of keys), whether the head is the
@@ -91,15 +90,13 @@ def write_timing_model(path: Path, name: str, vocab: Vocab, decision: str | None
     vocab.with_control(["<|box_end|>"] if decision == "kev" else []).padded(n_vocab).write(writer, add_bos=False)
     tensors = _TimingTensors(writer, np.random.default_rng(0), "Q4_K", n_layer, is_tied)
     if decision:
-        writer.add_string(f"{arch}.decision.type", decision)
+        tensors.key("decision.type", decision)
         default = {"name": "default", "template": "{{ messages }}"}
         writer.add_chat_template([{"name": "systemone", "template": TEMPLATES[decision]}, default])
     if decision == "kev":
-        tensors.key("embedding_length_out", 2 * _N_POINTER)
-        tensors.matrix("cls.output", n_embd, 2 * _N_POINTER)
-        tensors.vector("cls.output.bias", 2 * _N_POINTER)
-    sizes = {"context_length": 4096, "block_count": n_layer, "embedding_length": n_embd, "feed_forward_length": n_ff}
-    for key, value in (sizes | {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6}).items():
+        tensors.pointer(_N_POINTER, n_embd)
+    shape_keys(tensors, shape)
+    for key, value in {"context_length": 4096, "attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6}.items():
         tensors.key(key, value)
     tensors.matrix("token_embd", n_embd, n_vocab, gain=LOGIT_SPREAD)
     if not is_tied:
