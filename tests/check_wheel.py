@@ -14,10 +14,9 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from commands import PLAIN, write_plain_rows
 
@@ -67,27 +66,9 @@ def faults(names: Sequence[str], machine: str) -> list[str]:
     return found
 
 
-def foreign(libraries: Iterable[str], *, cuda: bool) -> list[str]:
-    """Of the libraries that a wheel needs beside the system's, those that others may not have.
-
-    cuda: a build for CUDA, whose own libraries come with the toolkit and the driver.
-    """
-    return [name for name in libraries if not (cuda and re.match(r"lib(cuda|cudart|cublas|cublasLt)\.so", name))]
-
-
-def audit(wheel: str) -> dict[str, Any]:
-    """What auditwheel says: `sym_tag`, the platforms whose C library is new enough, and `external_libs`, which is not
-    the system's."""
-    command = [sys.executable, "-m", "auditwheel", "show", "--json", wheel]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return found
-
-
-def tagged(wheel: str, tag: str) -> str:
-    """The path of the wheel, named for the platforms of this tag instead of any Linux."""
-    command = [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel]
-    name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return str(Path(wheel).parent / name)
+def output_of(*words: str) -> str:
+    """What a Python module, run with these words, prints."""
+    return subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=True).stdout
 
 
 def installed(wheel: str, folder: str, *packages: str) -> str:
@@ -136,13 +117,17 @@ def main(path: str, *options: str) -> None:
     n_variants = sum(PurePosixPath(name).stem.startswith(f"{CPU}-") for name in names)
     what = f"CPU code in {n_variants} variants" if n_variants else "CPU code for one kind of processor"
     print(f"{path}: {Path(path).stat().st_size / 1e6:.1f} MB, {what}, models and Python files, licences, no sources")
-    found = audit(path)
-    cuda = any(PurePosixPath(name).stem == "libggml-cuda" for name in names)
-    if needed := foreign(found["external_libs"], cuda=cuda):
+    # `sym_tag`: the platforms whose C library is new enough; `external_libs`: what is not the system's
+    found = json.loads(output_of("auditwheel", "show", "--json", path))
+    # a build for CUDA needs libraries that come with the toolkit and the driver
+    with_cuda = any(PurePosixPath(name).stem == "libggml-cuda" for name in names)
+    theirs = r"lib(cuda|cudart|cublas|cublasLt)\.so"
+    if needed := [name for name in found["external_libs"] if not (with_cuda and re.match(theirs, name))]:
         sys.exit(f"{path}: needs libraries that others may not have: {', '.join(needed)}")
     print(f"{path}: auditwheel: {found['sym_tag']}, needs {', '.join(found['external_libs']) or 'nothing else'}")
     if "--tag" in options:
-        path = tagged(path, found["sym_tag"])
+        name = output_of("wheel", "tags", "--remove", "--platform-tag", found["sym_tag"], path).strip()
+        path = str(Path(path).parent / name)
         print(f"{path}: its name for pip")
     if "--types" in options:
         if said := untyped(path) or "":

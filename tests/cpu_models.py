@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,12 +21,7 @@ MODELS = ("Nehalem", "SandyBridge", "Denverton", "Haswell", "Skylake-Server", "C
 """SSE 4.2; AVX; an Atom, which has no AVX; AVX2; the same for qemu, which has no AVX-512 (twice); AMD's AVX2."""
 FOREIGN = ("Nehalem", "Haswell")
 """Where a build for this processor has to refuse."""
-QUERIES = (
-    "red summer dress for girls",
-    "cheap slim fit jeans for men",
-    "孕妇连衣裙 棉 宽松",
-    "when does the shop open",
-)
+QUERIES = ("red summer dress for girls", "cheap slim fit jeans for men", "孕妇连衣裙 棉 宽松", "when do you open")
 WITHIN = 0.005
 """Without AVX2 products are llama.cpp's, whose activations are rounded more: 0.0033 in 112 answers to other queries."""
 QEMU = "qemu-x86_64"
@@ -57,15 +51,12 @@ Answers = list[dict[str, dict[str, float]]]
 """Of each query, of each prompt, the probability of each label."""
 
 
-def command(python: str, model: str | None) -> list[str]:
-    """What runs a Python interpreter, with its own packages, under a model of a processor; none: on this one."""
-    return [*([QEMU, "-cpu", model] if model else []), python, "-P"]
-
-
-def run(words: Sequence[str], packages: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A finished process; packages: where Python looks for them first."""
+def run(python: str, model: str | None, *words: str, packages: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A finished Python interpreter, under a model of a processor, none: on this one; packages: where it looks for them
+    first, before its own."""
     environment = {**ENVIRONMENT, "PYTHONPATH": str(packages)} if packages else ENVIRONMENT
-    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    command = [*([QEMU, "-cpu", model] if model else []), python, "-P", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def ask(python: str, model: str | None, packages: Path | None = None) -> dict[str, Any] | None:
@@ -73,20 +64,13 @@ def ask(python: str, model: str | None, packages: Path | None = None) -> dict[st
 
     None where no variant runs.
     """
-    done = run([*command(python, model), "-c", PROGRAM, json.dumps(QUERIES)], packages)
+    done = run(python, model, "-c", PROGRAM, json.dumps(QUERIES), packages=packages)
     if done.returncode and LACKS_CODE in done.stderr:
         return None
     if done.returncode:
         sys.exit(f"{model or 'this processor'}: exit code {done.returncode}\n{done.stderr}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def difference(here: Answers, there: Answers) -> tuple[int, float]:
-    """(prompts of queries with another label, the largest difference of a probability)."""
-    pairs = [(one[prompt], other[prompt]) for one, other in zip(here, there, strict=True) for prompt in one]
-    n_other = sum(max(one, key=one.__getitem__) != max(other, key=other.__getitem__) for one, other in pairs)
-    return n_other, max(abs(one[label] - other[label]) for one, other in pairs for label in one)
 
 
 def link_with(package: Path, variant: Path, folder: Path) -> None:
@@ -105,8 +89,7 @@ def link_with(package: Path, variant: Path, folder: Path) -> None:
 
 def refusal(python: str, model: str) -> str:
     """What the command of a build for another kind of processor says before exit code 3."""
-    script = Path(python).parent / "qcls-gguf"
-    done = run([*command(python, model), str(script), "run", "--query", QUERIES[0]])
+    done = run(python, model, str(Path(python).parent / "qcls-gguf"), "run", "--query", QUERIES[0])
     said = [line for line in done.stderr.splitlines() if line.startswith("qcls-gguf: ")]
     if done.returncode != 3 or not said:
         sys.exit(f"{model}, a build for another processor: exit code {done.returncode}, wanted 3\n{done.stderr}")
@@ -115,10 +98,12 @@ def refusal(python: str, model: str) -> str:
 
 def add_row(here: Answers, name: str, there: dict[str, Any]) -> bool:
     """Print a row of what answered, beside the answers here. Returns whether they are the same."""
-    n_other, most = difference(here, there["answers"])
-    n_all = sum(len(answer) for answer in here)
-    print(f"| {name} | {there['variant']} | {n_other} of {n_all} | {most:.6f} | {there['seconds']:.0f} |", flush=True)
-    return n_other == 0 and most <= WITHIN
+    pairs = [(one[prompt], other[prompt]) for one, other in zip(here, there["answers"], strict=True) for prompt in one]
+    n_other = sum(max(one, key=one.__getitem__) != max(other, key=other.__getitem__) for one, other in pairs)
+    most = max(abs(one[label] - other[label]) for one, other in pairs for label in one)
+    labels = f"{n_other} of {len(pairs)}"
+    print(f"| {name} | {there['variant']} | {labels} | {most:.6f} | {there['seconds']:.0f} |", flush=True)
+    return n_other == 0 and bool(most <= WITHIN)
 
 
 def main(portable: str, native: str, *models: str) -> None:

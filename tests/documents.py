@@ -23,7 +23,14 @@ _WITH_OUTPUT = re.compile(
     r"^```(?P<language>\w*)\n(?P<text>.*?)^```$(?:\s*^```(?P<kind>text|json)\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
-_DECIMAL = r"[\d,]+(?:\.\d+)?(?:e-?\d+)?"
+_LIKE = {
+    "…": ".*",
+    "[█▉▊▋▌▍▎▏]+": "[█▉▊▋▌▍▎▏]*",
+    r"\d+(?:\.\d+)?%": r"([\d.]+)%",
+    r"\d+\.\d+(?:e-?\d+)?": r"[\d,]+(?:\.\d+)?(?:e-?\d+)?",
+    r"\s+": r"\s+",
+}
+"""What is printed where a page shows such a part of a line."""
 _MACHINE = re.compile(r"^(?:model  |CPU code  |start-up  |\S.{15} +[\d.]+ ms  )")
 """Lines about the machine or the time that something took there: what stands first in them is compared."""
 
@@ -143,21 +150,11 @@ def _reason(shown: str, actual: str) -> str | None:
         first = masked[0].split("  ")[0]
         return None if actual.startswith(first) else f"{actual!r} does not begin with {first!r}"
     shown = re.sub(r"(?<=%)  +.*$", "…", shown.rstrip())
-    pattern = ""
     percentages = [float(number) for number in re.findall(r"([\d.]+)%", shown)]
-    for part in re.split(r"(…|[█▉▊▋▌▍▎▏]+|\d+(?:\.\d+)?%|\d+\.\d+(?:e-?\d+)?|\s+)", shown):
-        if part == "…":
-            pattern += ".*"
-        elif re.fullmatch(r"[█▉▊▋▌▍▎▏]+", part):
-            pattern += "[█▉▊▋▌▍▎▏]*"
-        elif part.endswith("%") and part[0].isdigit():
-            pattern += r"([\d.]+)%"
-        elif re.fullmatch(r"\d+\.\d+(?:e-?\d+)?", part):
-            pattern += _DECIMAL
-        elif part.isspace():
-            pattern += r"\s+"
-        else:
-            pattern += re.escape(part)
+    parts = re.split(f"({'|'.join(_LIKE)})", shown)
+    pattern = "".join(
+        next((like for kind, like in _LIKE.items() if re.fullmatch(kind, part)), re.escape(part)) for part in parts
+    )
     found = re.fullmatch(pattern, actual)
     if found is None:
         return f"shown {shown!r}, printed {actual!r}"

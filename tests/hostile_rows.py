@@ -13,8 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pytest
+
+Found = TypeVar("Found")
 
 _LONGEST_SPAN = 400
 ODD = (
@@ -30,81 +33,47 @@ ODD = (
 def mutated(content: bytes, rng: random.Random, pieces: Sequence[bytes] = ODD) -> bytes:
     """The content after one to six edits; pieces: what may be put in. One in 30 is in another encoding afterwards."""
     for _ in range(rng.randint(1, 6)):
-        content = rng.choice(_EDITS)(content, rng, pieces)
+        content = _edited(content, rng, rng.choice(pieces))
     if rng.random() < 1 / 30:
         text = content.decode(errors="replace")
         content = text.encode(rng.choice(["utf-16", "utf-16-be", "utf-32", "utf-8-sig", "utf-7"]), errors="replace")
     return content
 
 
-def seeded(seed: int, n: int) -> Iterator[tuple[int, random.Random]]:
-    """The seeds of n cases and what to draw from: each case can be made again by its own seed."""
-    for case in range(seed, seed + n):
-        yield case, random.Random(case)
-
-
-def _span(content: bytes, rng: random.Random) -> tuple[int, int]:
+def _edited(content: bytes, rng: random.Random, piece: bytes) -> bytes:
     start = rng.randint(0, len(content))
-    return start, min(len(content), start + min(rng.randint(0, _LONGEST_SPAN), rng.randint(0, _LONGEST_SPAN)))
-
-
-def _flip(content: bytes, rng: random.Random, _: Sequence[bytes]) -> bytes:
-    if not content:
-        return content
-    at = rng.randrange(len(content))
-    return content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1 :]
-
-
-def _put(content: bytes, rng: random.Random, pieces: Sequence[bytes]) -> bytes:
-    at = rng.randint(0, len(content))
-    return content[:at] + rng.choice(pieces) + content[at:]
-
-
-def _put_for(content: bytes, rng: random.Random, pieces: Sequence[bytes]) -> bytes:
-    start, end = _span(content, rng)
-    return content[:start] + rng.choice(pieces) + content[end:]
-
-
-def _put_for_value(content: bytes, rng: random.Random, pieces: Sequence[bytes]) -> bytes:
-    """Put a piece where a value stands: behind a colon, up to the end of the line or the next comma."""
-    colons = [at for at, byte in enumerate(content) if byte == ord(":")]
-    if not colons:
-        return content
-    start = rng.choice(colons) + 1
-    end = next((at for at in range(start, len(content)) if content[at] in b",}\n"), len(content))
-    return content[:start] + b" " + rng.choice(pieces) + content[end:]
-
-
-def _remove(content: bytes, rng: random.Random, _: Sequence[bytes]) -> bytes:
-    start, end = _span(content, rng)
-    return content[:start] + content[end:]
-
-
-def _repeat(content: bytes, rng: random.Random, _: Sequence[bytes]) -> bytes:
-    start, end = _span(content, rng)
-    return content[:end] + content[start:end] * rng.choice([1, 1, 2, 30]) + content[end:]
-
-
-def _move(content: bytes, rng: random.Random, _: Sequence[bytes]) -> bytes:
+    end = min(len(content), start + min(rng.randint(0, _LONGEST_SPAN), rng.randint(0, _LONGEST_SPAN)))
     lines = content.split(b"\n")
-    lines.insert(rng.randint(0, len(lines)), lines.pop(rng.randrange(len(lines))))
-    return b"\n".join(lines)
+    line = rng.randrange(len(lines))
+    match rng.choice(_EDITS):
+        case "flip a bit" if start < len(content):
+            return content[:start] + bytes([content[start] ^ (1 << rng.randrange(8))]) + content[start + 1 :]
+        case "put":
+            return content[:start] + piece + content[start:]
+        case "put for a span":
+            return content[:start] + piece + content[end:]
+        case "put for a value" if b":" in content:  # up to the end of the line or the next comma
+            at = rng.choice([at for at, byte in enumerate(content, 1) if byte == ord(":")])
+            end = next((end for end in range(at, len(content)) if content[end] in b",}\n"), len(content))
+            return content[:at] + b" " + piece + content[end:]
+        case "remove":
+            return content[:start] + content[end:]
+        case "repeat":
+            return content[:end] + content[start:end] * rng.choice([1, 1, 2, 30]) + content[end:]
+        case "move a line":
+            lines.insert(rng.randrange(len(lines)), lines.pop(line))
+            return b"\n".join(lines)
+        case "indent a line":
+            lines[line] = rng.choice([b" ", b"  ", b"\t", b"- ", b"? "]) + lines[line].lstrip()
+            return b"\n".join(lines)
+        case "cut":
+            return content[:start]
+    return content
 
 
-def _indent(content: bytes, rng: random.Random, _: Sequence[bytes]) -> bytes:
-    lines = content.split(b"\n")
-    at = rng.randrange(len(lines))
-    lines[at] = rng.choice([b" ", b"  ", b"\t", b"- ", b"? "]) + lines[at].lstrip()
-    return b"\n".join(lines)
-
-
-def _cut(content: bytes, rng: random.Random, _: Sequence[bytes]) -> bytes:
-    return content[: rng.randint(0, len(content))]
-
-
-_EDITS: tuple[Callable[[bytes, random.Random, Sequence[bytes]], bytes], ...] = (
-    *(_flip, _put, _put_for, _put_for_value, _put_for_value),
-    *(_remove, _repeat, _move, _indent, _cut),
+_EDITS = (
+    *("flip a bit", "put", "put for a span", "put for a value", "put for a value"),
+    *("remove", "repeat", "move a line", "indent a line", "cut"),
 )
 
 
@@ -135,11 +104,23 @@ class Row:
         Where time ends the row, n is the number of cases that were tried.
         """
         self.n_planned, self.n = self.n, 0
-        for case, rng in seeded(self.seed, self.n_planned):
+        for case in range(self.seed, self.seed + self.n_planned):
             if time.monotonic() - self.began > self.limit_s:
                 return
             self.n += 1
-            yield case, rng
+            yield case, random.Random(case)
+
+    def ended(self, case: int, action: Callable[[], Found], *refusals: type[Exception]) -> Found | None:
+        """What comes of a case; None where it is refused, in few words that a terminal can show, or goes wrong."""
+        try:
+            return action()
+        except refusals as e:
+            self.kinds["refused"] += 1
+            text = str(e).replace("\n", "")
+            self.check(text.isprintable() and len(text) < 10_000, f"seed {case}: {text[:500]!r}")
+        except BaseException as e:
+            self.wrong.append(f"seed {case}: {type(e).__name__}: {e}")
+        return None
 
     def check(self, good: bool, what: str) -> None:
         """Note a case that went wrong."""

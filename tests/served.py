@@ -5,8 +5,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -121,18 +121,6 @@ def raw(body: bytes, *headers: str, path: str = "/v1/classify", method: str = "P
     if not any(header.startswith("content-type") for header in headers):
         lines.append("content-type: application/json")
     return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-@contextmanager
-def threads(*targets: threading.Thread) -> Iterator[Sequence[threading.Thread]]:
-    """Threads that have ended when the block is left."""
-    for thread in targets:
-        thread.start()
-    try:
-        yield targets
-    finally:
-        for thread in targets:
-            thread.join()
 
 
 def with_runtime(folder: Path, path: Path, **settings: int) -> Path:

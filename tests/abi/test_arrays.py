@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import cases
-from conftest import OpenContext
+from conftest import MakeModel, OpenContext
 from oracle import Float32Array, decode_sequence
 
 from qcls_gguf.errors import DecodeError, PlanError
@@ -96,25 +96,15 @@ def test_ids_out_of_range(name: str, index: int, values: tuple[int, ...], contex
         assert_refused(context, **{name: array})
 
 
-@pytest.mark.parametrize("n", [0, 65])
-def test_a_number_of_tokens_that_does_not_fit(n: int, context: NativeContext) -> None:
-    assert_refused(
-        context,
-        token=np.ones(n, np.int32),
-        pos=np.arange(n, dtype=np.int32),
-        seq_offset=np.arange(n + 1, dtype=np.int32),
-        seq_id=np.zeros(n, np.int32),
-        output=np.zeros(n, np.bool_),
-        rows=np.zeros((0, context.row_size), np.float32),
-    )
-
-
-def test_more_flagged_tokens_than_the_context_allows(model: NativeModel, open_context: OpenContext) -> None:
+@cases((0, "0 tokens do not fit"), (65, "65 tokens do not fit"), (4, "4 flagged tokens, room for 3 rows"))
+def test_a_number_of_tokens_that_does_not_fit(
+    n: int, message: str, model: NativeModel, open_context: OpenContext
+) -> None:
     context = open_context(model, n_seq_max=1, n_outputs_max=3)
     before = decode_sequence(context, [5, 6, 7])
     context.trim(NO_SEQ, NO_SEQ)
-    with pytest.raises(PlanError, match="4 flagged tokens, room for 3 rows"):
-        decode_sequence(context, [5, 6, 7, 8])
+    with pytest.raises(PlanError, match=message):
+        decode_sequence(context, [5] * n, output=np.arange(n) < 4)
     assert (decode_sequence(context, [5, 6, 7]) == before).all()
 
 
@@ -243,6 +233,23 @@ def test_rows_that_were_not_left_are_refused(n_rows: int, context: NativeContext
     assert ask(2) == Status.BAD_ARGUMENT
 
 
+def calls_of(context: NativeContext) -> dict[str, Callable[[], object]]:
+    """Whatever is asked of a context."""
+    fresh = np.array([4], np.int32)
+    return {
+        "clear": context.clear,
+        "trim": lambda: context.trim(NO_SEQ, NO_SEQ),
+        "share": lambda: context.share(0, 1, 0, 4),
+        "save_state": context.save_state,
+        "load_state": lambda: context.load_state(b"state"),
+        "set_label_tokens": lambda: context.set_label_tokens(NO_SEQ[:0]),
+        "keep_shapes": lambda: context.keep_shapes(2),
+        "decode": lambda: context.decode(
+            fresh, fresh, np.arange(2, dtype=np.int32), NO_SEQ, np.zeros(1, np.bool_), np.zeros((0, 256), np.float32)
+        ),
+    }
+
+
 @pytest.mark.parametrize(
     "call", ["clear", "trim", "share", "save_state", "load_state", "set_label_tokens", "keep_shapes", "decode"]
 )
@@ -250,25 +257,34 @@ def test_whatever_else_is_asked_waits_for_work_in_flight(call: str, context: Nat
     """As after an interrupt at the very return of qcls_decode, which leaves rows that nobody will ask for."""
     before = decode_good(context)[[1, 3]]
     state = context.save_state()
-    fresh = np.array([4], np.int32)
-    calls: dict[str, Callable[[], object]] = {
-        "clear": context.clear,
-        "trim": lambda: context.trim(NO_SEQ, NO_SEQ),
-        "share": lambda: context.share(0, 1, 0, 4),
-        "save_state": context.save_state,
-        "load_state": lambda: context.load_state(state),
-        "set_label_tokens": lambda: context.set_label_tokens(NO_SEQ[:0]),
-        "keep_shapes": lambda: context.keep_shapes(2),
-        "decode": lambda: context.decode(
-            fresh, fresh, np.arange(2, dtype=np.int32), NO_SEQ, np.zeros(1, np.bool_), good_plan(context)["rows"][:0]
-        ),
-    }
     room, ask = leave_rows(context)
-    calls[call]()
+    if call == "load_state":
+        context.load_state(state)
+    else:
+        calls_of(context)[call]()
     assert ask(2) == Status.BAD_ARGUMENT
     assert not room.any()
     context.clear()
     assert (decode_good(context)[[1, 3]] == before).all()
+
+
+def test_a_closed_context_says_so(context: NativeContext) -> None:
+    context.close()
+    for call in (*calls_of(context).values(), context.counters):
+        with pytest.raises(DecodeError, match="closed"):
+            call()
+
+
+def test_a_model_without_weights_has_contexts_to_describe_alone(
+    make_model: MakeModel, open_context: OpenContext
+) -> None:
+    with NativeModel(make_model(), without_weights=True) as model:
+        context = open_context(model)
+        assert context.counters().cache_bytes > 0
+        for call in calls_of(context).values():
+            with pytest.raises(PlanError, match="opened without weights"):
+                call()
+        context.close()
 
 
 @cases((-1, 0, 0), (0, -1, 0), (0, 8, 0), (8, 0, 0), (0, 1, -1), (0, 1 << 32, 0), (0, -(1 << 32), 0))

@@ -41,7 +41,6 @@ def child():
     for refused in (
         lambda: classifier.classify("red dress"),
         lambda: classifier.check("red dress"),
-        lambda: classifier.check("red dress"),
         lambda: classifier.prompt_set(config),
         lambda: other.classify("red dress"),
         lambda: classifier.engine.context.clear(),

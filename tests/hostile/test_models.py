@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import cases
 from conftest import MakeModel, WriteConfig
 from gguf_parts import put_together, take_apart
 from hostile_rows import ODD, Row, mutated, sizes
@@ -169,32 +168,26 @@ def test_old_files_go(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == N_KEPT
 
 
-@cases(
-    (lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], "the file is damaged"),
-    ("no cells", "the saved cells do not fit this context"),
-    ("", "there are no saved cells"),
-)
-def test_damaged_cells_are_named_and_computed_anew(
-    change: Callable[[bytes], bytes] | str, message: str, prefix_files: Path, start: Answers
-) -> None:
-    """Texts have a head that fits them."""
+def test_damaged_cells_are_named_and_computed_anew(prefix_files: Path, start: Answers) -> None:
     wanted, _ = start()
     (file,) = prefix_files.glob("*.kv")
     whole = file.read_bytes()
-    if isinstance(change, str):
-        _write(file, change.encode())
-    else:
-        file.write_bytes(change(whole))
-    with pytest.warns(UserWarning, match=rf"{file.name}: {message}"):
-        assert start() == (wanted, False)
-    assert (file.read_bytes(), start()) == (whole, (wanted, True))
+    flipped = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
 
+    def signed(state: bytes) -> bytes:
+        """With the digest that fits it."""
+        return hashlib.sha256(file.name.encode() + state).digest() + state
 
-def test_cells_that_are_no_numbers_change_no_answer(prefix_files: Path, start: Answers) -> None:
-    """With a head that fits them: the last bytes are the values of the last layer."""
-    wanted, _ = start()
-    (file,) = prefix_files.glob("*.kv")
-    _write(file, file.read_bytes()[32:-64] + b"\xff\x7f" * 32)
+    for content, message in (
+        (flipped, "the file is damaged"),
+        (signed(b"no cells"), "the saved cells do not fit this context"),
+        (signed(b""), "there are no saved cells"),
+    ):
+        file.write_bytes(content)
+        with pytest.warns(UserWarning, match=rf"{file.name}: {message}"):
+            assert start() == (wanted, False)
+        assert (file.read_bytes(), start()) == (whole, (wanted, True))
+    file.write_bytes(signed(whole[32:-64] + b"\xff\x7f" * 32))  # values of the last layer that are no numbers
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert start()[0] == wanted
@@ -238,11 +231,6 @@ def test_a_folder_of_others_is_not_used(prefix_files: Path, start: Answers, monk
     assert len(told) == 2  # of reading and of saving
 
 
-def _write(file: Path, state: bytes) -> None:
-    """Put cells into a file, with the digest that fits them."""
-    file.write_bytes(hashlib.sha256(file.name.encode() + state).digest() + state)
-
-
 @sizes(500, 100_000)
 def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> None:
     row.name, row.n = "prefix files, read", n
@@ -257,11 +245,7 @@ def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> Non
         for case, rng in row.cases():
             content = mutated(whole, rng, ODD)
             ours.path.write_bytes(content)
-            try:
-                read = ours.read()
-            except Exception as e:
-                row.wrong.append(f"seed {case}: {type(e).__name__}: {e}")
-                continue
+            read = row.ended(case, ours.read)
             row.kinds["read" if read is not None else "not read"] += 1
             row.check(read is None if content != whole else read == state, f"seed {case}: believed")
         ours.path.write_bytes(whole)

@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from unittest.mock import AsyncMock
 
@@ -24,20 +26,24 @@ from qcls_gguf.service.lifecycle import Lifecycle, ServiceSettings
 until = partial(waiting.until, most_s=30)
 
 
+@contextmanager
+def busy(n: int, *options: str) -> Iterator[tuple[Server, socket.socket]]:
+    """A service that computes the answer to n queries, and the connection that waits for it."""
+    body = json.dumps({"queries": [f"red dress number {n}" for n in range(n)]}).encode()
+    with Server(*options) as server, server.connect() as connection:
+        server.classify(query="red dress")
+        connection.sendall(raw(body))
+        until(lambda: server.metric("qcls_admitted_requests") == 1)
+        yield server, connection
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_who_has_come_is_answered_before_the_end(number: signal.Signals) -> None:
-    with Server() as server:
-        body = json.dumps({"queries": ["red dress"] * 60}).encode()
-        with server.connect() as connection:
-            connection.sendall(raw(body))
-            until(lambda: server.metric("qcls_admitted_requests") == 1)
-            server.process.send_signal(number)
-            until(lambda: _ready_status(server) != 200)
-            data = b""
-            while part := connection.recv(1 << 20):
-                data += part
-        assert data.startswith(b"HTTP/1.1 200 ")
-        assert len(json.loads(data.partition(b"\r\n\r\n")[2])["answers"]) == 60
+    with busy(60) as (server, connection):
+        server.process.send_signal(number)
+        until(lambda: _ready_status(server) != 200)
+        ((status, body),) = answers(received(connection))
+        assert (status, len(json.loads(body)["answers"])) == (200, 60)
         assert server.process.wait(60) == 0
 
 
@@ -49,20 +55,14 @@ def _ready_status(server: Server) -> int:
 
 
 def test_the_end_comes_within_the_grace() -> None:
-    queries = [f"red dress number {n}" for n in range(250)]
-    with Server("--grace", "0.02") as server:
-        with server.connect() as connection:
-            connection.sendall(raw(json.dumps({"queries": queries}).encode()))
-            until(lambda: server.metric("qcls_admitted_requests") == 1)
-            assert server.stop() == 0
+    with busy(250, "--grace", "0.02") as (server, _):
+        assert server.stop() == 0
         assert any("told to end; requests to answer: 1" in line for line in server.lines)
         assert any("not answered within the grace" in line for line in server.lines)
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    with Server() as server, server.connect() as connection:
-        connection.sendall(raw(json.dumps({"queries": ["red dress"] * 250}).encode()))
-        until(lambda: server.metric("qcls_admitted_requests") == 1)
+    with busy(250) as (server, connection):
         server.process.send_signal(signal.SIGTERM)
         until(lambda: _ready_status(server) != 200)
         assert server.stop() == 0
@@ -70,10 +70,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
 
 
 def test_a_full_service_refuses_and_says_when_to_come_again() -> None:
-    with Server("--max-requests", "1") as server, server.connect() as connection:
-        server.classify(query="red dress")
-        connection.sendall(raw(json.dumps({"queries": ["red dress"] * 200}).encode()))
-        until(lambda: server.metric("qcls_admitted_requests") == 1)
+    with busy(200, "--max-requests", "1") as (server, connection):
         response = server.classify(query="red dress")
         assert (response.status_code, response.json()["error"]["code"]) == (503, "requests")
         assert int(response.headers["retry-after-ms"]) > 0
@@ -113,6 +110,7 @@ def test_a_killed_service_starts_again_at_the_same_port() -> None:
 
 
 @cases(
+    ([], 2, "QCLS_API_KEY is set but empty"),  # which opens the service to nobody
     (["--host", "no.such.host.invalid"], 2, "--port 8080 of --host no.such.host.invalid: cannot listen there"),
     (
         ["--port", "{port}"],
@@ -125,13 +123,9 @@ def test_a_killed_service_starts_again_at_the_same_port() -> None:
 )
 def test_what_ends_a_start(options: list[str], code: int, says: str, server: Server) -> None:
     words = [option.replace("{port}", str(server.port)) for option in options]
-    done = CliRunner().invoke(app, ["serve", "--config", "mission", "--quiet", *words])
+    runner = CliRunner(env={} if options else {"QCLS_API_KEY": " "})
+    done = runner.invoke(app, ["serve", "--config", "mission", "--quiet", *words])
     assert (done.exit_code, says in done.stderr) == (code, True), done.stderr
-
-
-def test_an_empty_variable_for_the_key_opens_the_service_to_nobody() -> None:
-    done = CliRunner(env={"QCLS_API_KEY": " "}).invoke(app, ["serve", "--config", "mission", "--port", "0"])
-    assert (done.exit_code, "QCLS_API_KEY is set but empty" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_full_disk_for_the_log_ends_nothing() -> None:

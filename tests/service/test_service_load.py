@@ -7,11 +7,12 @@ import json
 import os
 import resource
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Literal
 
 import httpx
 import pytest
@@ -50,17 +51,28 @@ def ask_often(server: Server, n: int) -> None:
         list(pool.map(client, range(4)))
 
 
-def held(server: Server) -> dict[str, float]:
-    """What must not grow."""
-    kept = ("prefix_cells", "prefixes", "admitted_requests", "admitted_queries")
-    return {name: server.metric(name) for name in ("process_open_fds", *(f"qcls_{name}" for name in kept))}
+@contextmanager
+def steady(server: Server, asked: str) -> Iterator[None]:
+    """By what is asked in the block nothing grows that must not."""
+    kept = ("process_open_fds", "qcls_prefixes", "qcls_admitted_requests", "qcls_admitted_queries")
+    before, memory = [server.metric(name) for name in kept], server.metric("process_resident_memory_bytes")
+    began = perf_counter()
+    yield
+    seconds, grown = perf_counter() - began, server.metric("process_resident_memory_bytes") - memory
+    print(f"{asked}, {seconds:.1f} s, memory {memory / 2**20:.1f} MiB, then {grown / 2**20:+.1f}")
+    assert [server.metric(name) for name in kept] == before
+    assert server.metric("qcls_prefix_cells") <= server.metric("qcls_prefix_cells_most")
+    assert grown < 8 << 20
 
 
-def asked(*numbers: int) -> dict[str, Any]:
-    """A request with a question for every number."""
+def probabilities(server: Server, *numbers: int) -> list[list[float]]:
+    """Those that a request with a question for every number is answered by."""
     choices = [{"value": "light blue"}, {"value": "red"}]
     questions = [{"type": "choice", "instructions": f"Is it number {n}?", "choices": choices} for n in numbers]
-    return {"model": "m", "input": QUERIES[0], "questions": questions}
+    body = {"model": "m", "input": QUERIES[0], "questions": questions}
+    response = server.http.post("/v1/decisions", json=body, headers={"x-request-timeout-ms": "60000"})
+    assert response.status_code == 200, response.text
+    return [[option["probability"] for option in answer["probabilities"]] for answer in response.json()["answers"]]
 
 
 def test_nothing_grows_with_requests(tmp_path: Path) -> None:
@@ -70,36 +82,20 @@ def test_nothing_grows_with_requests(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(yaml.safe_dump({"prompts": [prompt]}))
     with Server("--quiet", config=tmp_path / "one.yaml") as server:
         ask_often(server, N_REQUESTS // 10)
-        before, memory = held(server), server.metric("process_resident_memory_bytes")
-        ask_often(server, N_REQUESTS)
-        grown = server.metric("process_resident_memory_bytes") - memory
-        print(f"memory {memory / 2**20:.1f} MiB, then {grown / 2**20:+.1f}")
-        assert held(server) == before
-        assert grown < 8 << 20
+        with steady(server, f"{N_REQUESTS} requests"):
+            ask_often(server, N_REQUESTS)
 
 
 def test_nothing_grows_with_questions(tmp_path: Path) -> None:
     def ask(first: int, n: int) -> None:
         for at in range(first, first + n, 20):
-            response = server.http.post("/v1/decisions", json=asked(*range(at, at + 20)))
-            assert response.status_code == 200, response.text
+            probabilities(server, *range(at, at + 20))
 
     config = with_runtime(tmp_path, ROOT / "configs/mission.yaml", question_prefixes=N_KEPT, question_cells=40 * N_KEPT)
     with Server("--quiet", config=config) as server:
         ask(0, 8 * N_KEPT)
-        before, memory = held(server), server.metric("process_resident_memory_bytes")
-        began = perf_counter()
-        ask(1_000_000, N_QUESTIONS)
-        ms = (perf_counter() - began) * 1e3 / N_QUESTIONS
-        grown = server.metric("process_resident_memory_bytes") - memory
-        print(f"{N_QUESTIONS} questions, {ms:.1f} ms each, memory {memory / 2**20:.1f} MiB, then {grown / 2**20:+.1f}; "
-              f"in the cache {before}, {server.metric('qcls_prefixes_evicted_total'):.0f} evicted")  # fmt: skip
-        after = held(server)
-        assert after.keys() == before.keys()
-        assert after["process_open_fds"] == before["process_open_fds"]
-        assert after["qcls_prefixes"] == before["qcls_prefixes"]
-        assert after["qcls_prefix_cells"] <= server.metric("qcls_prefix_cells_most")
-        assert grown < 8 << 20
+        with steady(server, f"{N_QUESTIONS} questions"):
+            ask(1_000_000, N_QUESTIONS)
 
 
 def test_a_thousand_idle_connections_and_400_questions() -> None:
@@ -112,16 +108,10 @@ def test_a_thousand_idle_connections_and_400_questions() -> None:
         assert server.classify(query="red dress").status_code == 200
         assert server.metric("process_open_fds") == files + 1000
         began = perf_counter()
-        answer = server.http.post(
-            "/v1/decisions", json=asked(*range(400)), headers={"x-request-timeout-ms": "60000"}
-        ).json()
+        together = probabilities(server, *range(400))
         print(f"400 questions in {perf_counter() - began:.1f} s")
         for n in (0, 200, 399):
-            alone = server.http.post("/v1/decisions", json=asked(n)).json()
-            for one, other in zip(
-                answer["answers"][n]["probabilities"], alone["answers"][0]["probabilities"], strict=True
-            ):
-                assert one["probability"] == pytest.approx(other["probability"], abs=CLOSE)
+            assert together[n] == pytest.approx(probabilities(server, n)[0], abs=CLOSE)
 
 
 def test_made_up_requests_are_answered_or_refused(tmp_path: Path) -> None:

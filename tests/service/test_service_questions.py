@@ -111,13 +111,6 @@ def test_the_typesafe_sdk(server: Server) -> None:
     assert (one.choice, one.confidence, one.probabilities) == ("only", 1, {"only": 1})
 
 
-def test_other_words_have_their_own_path(server: Server) -> None:
-    system_one = {"state": "red dress", "questions": {"q": {"type": "choice", "criteria": {"red": None, "blue": None}}}}
-    assert ask(server, system_one, "/v1/systemone")[0] == 200
-    status, answer = ask(server, system_one)
-    assert (status, "are answered at /v1/systemone" in answer["error"]["message"]) == (422, True)
-
-
 def test_numbers_that_few_programs_hold(server: Server) -> None:
     for number, statuses in (("1" + "0" * 30, (200,)), ("1e400", (400, 422)), ("NaN", (400, 422))):
         body = f'{{"state": {{"n": {number}}}, "questions": {{"q": {{"type": "noul", "instructions": "Is it?"}}}}}}'
@@ -162,41 +155,42 @@ PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url
 IMAGE = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,"}]}]
 
 
-def test_what_does_not_fit_is_told_with_the_setting_to_raise(server: Server) -> None:
-    question = choice(values=tuple(f"shade {n} of the sea" for n in range(255)))
-    status, answer = ask(server, {"model": "m", "input": "x", "questions": [question]})
-    what = r"questions\[0\]: 255 options and their question do not fit: give fewer .* runtime\.question_cells"
-    assert (status, bool(re.match(what, answer["error"]["message"]))) == (422, True), answer
+OF_TYPESAFE = {"state": "x", "questions": {"q": {"type": "choice", "criteria": {"red": None, "blue": None}}}}
+SHADES = choice(values=tuple(f"shade {n} of the sea" for n in range(255)))
+NO_ROOM = "255 options and their question do not fit: give fewer .* runtime\\.question_cells"
+
+
+def decisions(*questions: object, about: object = "x") -> tuple[str, object]:
+    return "/v1/decisions", {"model": "m", "input": about, "questions": questions}
+
+
+def system_one(question: object, **more: object) -> tuple[str, object]:
+    return "/v1/systemone", {"state": "x", "questions": {"q": question}, **more}
 
 
 @cases(
-    ("decisions", {"model": "m", "input": IMAGE, "questions": [choice()]}, "input[0].content[0].type"),
-    ("decisions", {"model": "m", "input": "x", "questions": [choice(values=("a", " "))]}, "questions[0]"),
-    ("decisions", {"model": "m", "input": "x", "questions": [choice(), {"type": "box"}]}, "questions[1].type"),
-    ("decisions", {"model": "m", "input": "word " * 400, "questions": [choice()]}, "input"),
-    ("decisions", {"model": "m", "input": "x", "questions": [choice("long " * 5000)]}, "questions[0]"),
-    ("systemone", {"state": "x", "questions": {"q": {"type": "noul"}}}, "q"),
-    ("systemone", {"state": "x", "questions": {"q": {"type": "box", "instructions": "?"}}}, "type"),
-    ("systemone", {"state": "x", "images": ["data:image/png;base64,"], "questions": {"q": NOUL}}, "images"),
-    ("systemone", {"state": PICTURE, "questions": {"q": NOUL}}, "state"),
-    ("systemone", {"state": {"messages": PICTURE}, "questions": {"q": NOUL}}, "state"),
+    (*decisions(choice(), about=IMAGE), 422, "input[0].content[0].type", ""),
+    (*decisions(choice(values=("a", " "))), 422, "questions[0]", ""),
+    (*decisions(choice(), {"type": "box"}), 422, "questions[1].type", ""),
+    (*decisions(choice(), about="word " * 400), 422, "input", ""),
+    (*decisions(choice("long " * 5000)), 422, "questions[0]", ""),
+    (*decisions(SHADES), 422, "questions[0]", NO_ROOM),
+    (*decisions(*[choice()] * 401), 413, "questions", "at most 400"),
+    (*decisions(choice("a" * 40_000)), 413, "questions[0]", "at most 32,768 bytes"),
+    ("/v1/decisions", OF_TYPESAFE, 422, "the body", "are answered at /v1/systemone"),
+    (*system_one({"type": "noul"}), 422, "q", ""),
+    (*system_one({"type": "box", "instructions": "?"}), 422, "type", ""),
+    (*system_one(NOUL, images=["data:image/png;base64,"]), 422, "images", ""),
+    (*system_one(NOUL, state=PICTURE), 422, "state", ""),
+    (*system_one(NOUL, state={"messages": PICTURE}), 422, "state", ""),
 )
-def test_what_cannot_be_asked(path: str, body: object, param: str, server: Server) -> None:
-    status, answer = ask(server, body, f"/v1/{path}")
-    assert status == 422, answer
-    if path == "decisions":
-        assert answer["error"]["param"] == param
-    else:
-        assert answer["detail"][0]["loc"][-1] == param
-        assert answer["detail"][0]["msg"]
-
-
-def test_limits_of_questions(server: Server) -> None:
-    many = {"model": "m", "input": "x", "questions": [choice()] * 401}
-    long = {"model": "m", "input": "x", "questions": [choice("a" * 40_000)]}
-    for body, says in ((many, "at most 400"), (long, "at most 32,768 bytes")):
-        status, answer = ask(server, body)
-        assert (status, says in answer["error"]["message"]) == (413, True)
+def test_what_cannot_be_asked(path: str, body: object, status: int, param: str, says: str, server: Server) -> None:
+    response = server.http.post(path, json=body)
+    answer = response.json()
+    error = answer.get("error") or {"param": answer["detail"][0]["loc"][-1], "message": answer["detail"][0]["msg"]}
+    assert (response.status_code, error["param"]) == (status, param), answer
+    assert error["message"]
+    assert re.search(says, error["message"])
 
 
 def test_more_questions_than_the_cache_holds(server: Server) -> None:

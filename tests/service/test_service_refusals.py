@@ -1,5 +1,6 @@
 """What is refused, with which status and in which words; after all of it the service answers as before."""
 
+import codecs
 import json
 import re
 import socket
@@ -31,19 +32,15 @@ def _answers_afterwards(server: Server) -> Iterator[None]:
     (b'{"query": "%s"}' % (b"word " * 2000), 422, "query"),
     (b'{"queries": [%s]}' % b",".join([b'"a"'] * 401), 413, "queries"),
     (b'{"query": "%s"}' % (b"x" * (4 << 20)), 413, "body"),
+    *(('{"query": "a"}'.encode(encoding), 400, None) for encoding in ("utf-8-sig", "utf-16")),
 )
 def test_bodies_that_are_wrong(body: bytes, status: int, param: str | None, server: Server) -> None:
     response = server.http.post("/v1/classify", content=body, headers=JSON)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (status, param), error
     assert len(error["message"]) < 1000
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_byte_order_mark_is_named(server: Server, encoding: str) -> None:
-    answer = server.http.post("/v1/classify", content='{"query": "a"}'.encode(encoding), headers=JSON)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["message"].endswith("it begins with a byte order mark: send UTF-8 without one")
+    has_mark = body.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16))
+    assert ("it begins with a byte order mark: send UTF-8 without one" in error["message"]) == has_mark
 
 
 @cases(
@@ -61,13 +58,24 @@ def test_headers_that_are_wrong(headers: dict[str, str], status: int, server: Se
     assert server.http.post("/v1/classify", content=QUERY, headers=headers).status_code == status
 
 
-def test_paths_and_methods_that_are_wrong(server: Server) -> None:
-    assert server.http.get("/v1/classify").status_code == 405
-    assert server.http.get("/v1/classify").headers["allow"] == "POST"
-    for path in ("/v1", "/v1/classify/", "/v1/CLASSIFY", "/v1/%63lassif%79/x"):
-        assert server.http.post(path, json={"query": "a"}).status_code == 404, path
-    error = server.http.post("/v1/embeddings", json={"input": "a"}).json()["error"]
-    assert "no path generates or embeds text" in error["message"]
+@cases(
+    ("/v1", {"query": "a"}, 404, ""),
+    ("/v1/classify/", {"query": "a"}, 404, ""),
+    ("/v1/CLASSIFY", {"query": "a"}, 404, ""),
+    ("/v1/%63lassif%79/x", {"query": "a"}, 404, ""),
+    ("/v1/embeddings", {"input": "a"}, 404, "no path generates or embeds text"),
+    ("/classify", {"model": "default/category", "input": "red dress"}, 404, "use /predict"),  # vLLM's
+    ("/predict", {"inputs": "a"}, 422, "default/category"),
+    ("/predict?prompt=nobody", {"inputs": "a"}, 404, ""),
+)
+def test_paths_that_are_wrong(path: str, body: object, status: int, says: str, server: Server) -> None:
+    answer = server.http.post(path, json=body)
+    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+
+
+def test_a_method_that_is_wrong(server: Server) -> None:
+    answer = server.http.get("/v1/classify")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
 def test_of_a_list_what_had_not_begun_by_the_deadline_is_late_and_the_rest_is_answered(server: Server) -> None:

@@ -180,17 +180,6 @@ def test_either_end_of_a_text_is_labelled(server: Server) -> None:
         assert ([len(each) for each in found], found[1][0]["label"]) == ([1, 1], label)
 
 
-def test_one_of_several_prompts_has_to_be_named(server: Server) -> None:
-    response = server.http.post("/predict", json={"inputs": "a"})
-    assert (response.status_code, "default/category" in response.text) == (422, True)
-    assert server.http.post("/predict?prompt=nobody", json={"inputs": "a"}).status_code == 404
-
-
-def test_a_path_that_is_gone_says_what_to_use(server: Server) -> None:
-    answer = server.http.post("/classify", json={"model": "default/category", "input": "red dress"})
-    assert (answer.status_code, "use /predict" in answer.json()["error"]["message"]) == (404, True)
-
-
 def test_models_for_both_sdks(server: Server) -> None:
     names = ["default", "default/category", "default/audience"]
     with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none") as client:
