@@ -16,7 +16,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,34 +44,14 @@ _TIMEOUT_S = 120
 _MEMORY = 6 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How one process ended."""
-
-    seed: int
-    what: str
-    """what was changed"""
-    how: str
-    """label, the name of an error, traceback, hang or the name of a signal"""
-    text: str
-    """an error's message, or what was printed"""
-
-    @property
-    def is_bad(self) -> bool:
-        return self.how in ("traceback", "hang") or self.how.startswith(("SIG", "exit"))
-
-
-def write_bases(folder: Path) -> list[Path]:
-    """The files that are mutated: small models with random weights."""
-    return [write_model(folder / f"base-{i}.gguf", name, **options) for i, (name, options) in enumerate(BASES)]
-
-
-def try_all(seeds: Iterable[int], folder: Path) -> Iterator[Ended]:
-    """Mutate a base by each seed and start a classifier on it.
+def try_all(seeds: Iterable[int], folder: Path) -> Iterator[dict[str, Any]]:
+    """Mutate a base by each seed and start a classifier on it: its `seed`, `what` was changed, `how` it ended (label,
+    the name of an error, traceback, hang or the name of a signal), the `text` of an error or of what was printed, and
+    whether it `is_bad`.
 
     What is refused by the header or by the trial, in steps that run here as in every start, needs no other process.
     """
-    paths = write_bases(folder)
+    paths = [write_model(folder / f"base-{i}.gguf", name, **options) for i, (name, options) in enumerate(BASES)]
     bases = [take_apart(path) for path in paths]
     # few tokens, since plans are made at start-up for every length of a query up to it
     settings = RuntimeConfig(n_threads=1, max_query_tokens=8, max_batch=1, state_cache=False)
@@ -91,7 +70,8 @@ def try_all(seeds: Iterable[int], folder: Path) -> Iterator[Ended]:
             how, text = "traceback", traceback.format_exc()
         else:
             how, text = _end_of(path, settings)
-        yield Ended(seed=seed, what=what, how=how, text=text)
+        is_bad = how in ("traceback", "hang") or how.startswith(("SIG", "exit"))
+        yield {"seed": seed, "what": what, "how": how, "text": text, "is_bad": is_bad}
 
 
 def _end_of(path: Path, settings: RuntimeConfig) -> tuple[str, str]:
@@ -155,7 +135,7 @@ def main() -> None:
         seeds = range(int(seed), int(seed) + int(count))
         in_time = itertools.takewhile(lambda _: time.monotonic() < until, seeds)
         for ended in try_all(in_time, Path(folder)):
-            print(json.dumps({**asdict(ended), "is_bad": ended.is_bad}), flush=True)
+            print(json.dumps(ended), flush=True)
 
 
 if __name__ == "__main__":

@@ -172,11 +172,10 @@ def test_facts_are_those_of_the_file(make_model: MakeModel) -> None:
         facts = model.facts
     assert (facts.n_layer, facts.n_embd, facts.n_ctx_train) == (3, 256, 512)
     assert facts.n_vocab == len(reader.fields["tokenizer.ggml.tokens"].data)
-    assert facts.n_params == sum(int(tensor.n_elements) for tensor in reader.tensors)
-    assert facts.size_bytes == sum(int(tensor.n_bytes) for tensor in reader.tensors)
-    assert facts.add_bos is True
-    assert facts.token_bos == reader.fields["tokenizer.ggml.bos_token_id"].contents()
-    assert facts.token_eos == reader.fields["tokenizer.ggml.eos_token_id"].contents()
+    for found, attribute in ((facts.n_params, "n_elements"), (facts.size_bytes, "n_bytes")):
+        assert found == sum(int(getattr(tensor, attribute)) for tensor in reader.tensors)
+    ids = [reader.fields[f"tokenizer.ggml.{name}_token_id"].contents() for name in ("bos", "eos")]
+    assert ([facts.token_bos, facts.token_eos], facts.add_bos) == (ids, True)
     assert "llama" in facts.description
 
 

@@ -13,15 +13,14 @@ from typing import Any
 import jinja2
 import numpy as np
 import pytest
-import yaml
 from cases import cases
 from chat_templates import STATE_FIRST, TEMPLATES
-from conftest import MakeModel
+from conftest import MakeModel, OpenClassifier, WriteConfig
 from gguf import GGUFReader
-from oracle import Oracle, decode_sequence
+from oracle import Oracle, PromptSpec, decode_sequence
 from served import Server
 
-from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, ModelError, OpenModels, PromptConfig, RuntimeConfig
+from qcls_gguf import ConfigError, ModelError, OpenModels, load_config
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.questions.decision import read_decision
 from qcls_gguf.questions.question import Question
@@ -52,6 +51,7 @@ FLAT = {
 }
 """what kev reads in place of values that are not strings"""
 N_POINTER = 24
+PROMPT = PromptSpec(name="p", template="{query} is:", labels=("red", "blue"))
 CLOSE = 1e-4
 
 
@@ -60,26 +60,24 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def decision_file(make_model: MakeModel, template: str | None, keys: dict[str, Any], **options: Any) -> Path:
+    """A model that was trained to decide, with this template `systemone`."""
+    named = [{"name": "systemone", "template": template}] if template else []
+    templates = [*named, {"name": "default", "template": "{{ messages }}"}]
+    return make_model(vocab="bpe-answers", chat_template=templates, keys=keys, **options)
+
+
 @pytest.fixture
 def path(kind: str, make_model: MakeModel) -> Path:
-    temperatures = {f"decision.temperature.{key}": value for key, value in TEMPERATURES.items()}
-    templates = [{"name": "systemone", "template": TEMPLATES[kind]}, {"name": "default", "template": "{{ messages }}"}]
-    keys = {"decision.type": kind, **temperatures}
-    if kind == "kev":
-        options: dict[str, Any] = {"name": "qwen35", "control_tokens": ("<|box_end|>",), "pointer": N_POINTER}
-        return make_model(vocab="bpe-answers", chat_template=templates, keys=keys, **options)
-    return make_model(vocab="bpe-answers", chat_template=templates, keys=keys)
+    keys = {"decision.type": kind, **{f"decision.temperature.{key}": value for key, value in TEMPERATURES.items()}}
+    kev: dict[str, Any] = {"name": "qwen35", "control_tokens": ("<|box_end|>",), "pointer": N_POINTER}
+    return decision_file(make_model, TEMPLATES[kind], keys, **(kev if kind == "kev" else {}))
 
 
 @pytest.fixture
-def server(path: Path, tmp_path: Path) -> Iterator[Server]:
-    config = {
-        "model": {"path": str(path)},
-        "runtime": {"n_gpu_layers": 0, "question_cells": 2048, "kv_type": "f32", "flash_attn": False},
-        "prompts": [{"name": "p", "prompt_template": "{query} is:", "labels": ["red", "blue"]}],
-    }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    with Server(config=tmp_path / "c.yaml") as server:
+def server(path: Path, write_config: WriteConfig) -> Iterator[Server]:
+    settings: dict[str, Any] = {"max_query_tokens": 256, "question_cells": 2048, "kv_type": "f32", "flash_attn": False}
+    with Server(config=write_config(path, [PROMPT], **settings)) as server:
         yield server
 
 
@@ -208,14 +206,6 @@ def test_labels_of_a_request_for_several_texts_are_answered_as_for_each_alone(se
         assert {each["label"]: each["score"] for each in found} == alone
 
 
-def config(path: Path) -> Config:
-    return Config(
-        prompts=(PromptConfig(name="p", prompt_template="{query} is:", labels=("red", "blue")),),
-        model=ModelConfig(path=path),
-        runtime=RuntimeConfig(n_gpu_layers=0),
-    )
-
-
 @cases(
     ({"decision.type": "clef"}, STATE_FIRST, "decision model of kind 'clef', which has a head of its own"),
     ({"decision.type": "kev"}, STATE_FIRST, "cls.output.weight has the shape None"),
@@ -223,41 +213,32 @@ def config(path: Path) -> Config:
     ({"decision.type": "lev", "decision.temperature.choice": 0.0}, STATE_FIRST, "choice is 0.0"),
 )
 def test_an_unusable_file_is_refused(
-    keys: dict[str, Any], template: str | None, what: str, make_model: MakeModel
+    keys: dict[str, Any], template: str | None, what: str, make_model: MakeModel, write_config: WriteConfig
 ) -> None:
-    templates = [
-        {"name": "default", "template": "x"},
-        *([{"name": "systemone", "template": template}] if template else []),
-    ]
-    path = make_model(vocab="bpe-answers", chat_template=templates, keys=keys)
+    config = load_config(write_config(decision_file(make_model, template, keys), [PROMPT]))
     with pytest.raises(ModelError, match=what), OpenModels() as models:
-        read_decision(open_model(config(path), models))
+        read_decision(open_model(config, models))
 
 
-def test_what_does_not_fit_a_model_is_refused(make_model: MakeModel) -> None:
-    path = make_model(
-        vocab="bpe-answers",
-        chat_template=[{"name": "default", "template": "x"}, {"name": "systemone", "template": STATE_FIRST * 2}],
-        keys={"decision.type": "openjev"},
-    )
+def test_what_does_not_fit_a_model_is_refused(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(decision_file(make_model, STATE_FIRST * 2, {"decision.type": "openjev"}), [PROMPT])
     many = Question.of("choice", "Which?", ((f"option {index}", None) for index in range(53)))
-    with Classifier.from_config(config(path)) as classifier:
-        reader = read_decision(classifier.core.engine.model)
-        assert reader is not None
-        with pytest.raises(ConfigError, match="has 53 options, and this model tells 52 apart"):
-            reader.compile(many, classifier)
-        with pytest.raises(ConfigError, match="shows the state 2 times"):
-            reader.compile(Question.predicate("Is it?"), classifier)
+    reader = read_decision(classifier.core.engine.model)
+    assert reader
+    for question, says in (
+        (many, "has 53 options, and this model tells 52 apart"),
+        (Question.predicate("Is it?"), "shows the state 2 times"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            reader.compile(question, classifier)
 
 
-def test_a_template_is_tokenised_as_it_is_written(make_model: MakeModel) -> None:
-    templates = [{"name": "default", "template": "x"}, {"name": "systemone", "template": STATE_FIRST}]
-    keys = {"decision.type": "openjev"}
-    path = make_model(vocab="bpe-answers", chat_template=templates, keys=keys, add_bos=True)
-    with Classifier.from_config(config(path)) as classifier:
-        model = classifier.core.engine.model
-        reader = read_decision(model)
-        assert reader is not None
-        (prompt,) = reader.compile(Question.predicate("Is it?"), classifier).prompts
-        assert classifier.prompts[0].opening == (model.first_token,)
-        assert prompt.opening == tuple(model.tokenize("<|im_start|>", parse_special=True))
+def test_a_template_is_tokenised_as_it_is_written(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    path = decision_file(make_model, STATE_FIRST, {"decision.type": "openjev"}, add_bos=True)
+    classifier = open_classifier(path, [PROMPT])
+    model = classifier.core.engine.model
+    reader = read_decision(model)
+    assert reader
+    (prompt,) = reader.compile(Question.predicate("Is it?"), classifier).prompts
+    assert classifier.prompts[0].opening == (model.first_token,)
+    assert prompt.opening == tuple(model.tokenize("<|im_start|>", parse_special=True))
