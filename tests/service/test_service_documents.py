@@ -1,18 +1,15 @@
 """The examples of docs/serving.md asked of a running service, and the Label Studio adapter of docs/serving."""
 
-import asyncio
-import importlib.util
 import json
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
-import httpx
 import pytest
 from documents import Block, blocks, contains, matches, text_of
 from prometheus_client.parser import text_string_to_metric_families
 from served import ROOT, Server
+from starlette.testclient import TestClient
 
 from qcls_gguf.service.app import _ROUTES
 
@@ -57,39 +54,24 @@ CONFIG = """<View>
 </View>"""
 
 
-@pytest.fixture
-def studio(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[httpx.Response]]:
-    """Sends requests, each (method, path, body), to the adapter."""
-    monkeypatch.setenv("QCLS_ADDRESS", server.address)
-    spec = importlib.util.spec_from_file_location("label_studio", ROOT / "docs/serving/label_studio.py")
-    assert spec
-    assert spec.loader
-    adapter = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(adapter)
-
-    async def ask(*requests: tuple[str, str, Any]) -> list[httpx.Response]:
-        transport = httpx.ASGITransport(adapter.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://adapter") as client, adapter.client:
-            return [await client.request(method, path, json=body) for method, path, body in requests]
-
-    return lambda *requests: asyncio.run(ask(*requests))
-
-
-def test_tasks_are_labelled_by_the_prompts_of_their_choices(studio: Callable[..., list[httpx.Response]]) -> None:
+def test_tasks_are_labelled_by_the_prompts_of_their_choices(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the words of Label Studio 1.x, which sends the configuration with the tasks, or only at the set-up."""
+    monkeypatch.setenv("QCLS_ADDRESS", server.address)
+    adapter = runpy.run_path(str(ROOT / "docs/serving/label_studio.py"))
     tasks = [{"id": n, "data": {"query": query}} for n, query in enumerate(("red dress for girls", "jeans for men"))]
     params = {"login": None, "password": None, "context": None}
     body = {"tasks": tasks, "model_version": None, "project": "1.1", "label_config": CONFIG, "params": params}
     set_up = {"project": "1.1", "schema": CONFIG, "hostname": "", "access_token": "k", "extra_params": None}
-    health, setup, *answers, versions, told = studio(
-        *(("GET", "/health", None), ("POST", "/setup", set_up), ("POST", "/predict", body)),
-        ("POST", "/predict", body | {"label_config": None}),
-        *(("POST", "/versions", {"project": "1.1"}), ("POST", "/webhook", {"action": "ANNOTATION_CREATED"})),
-    )
-    assert health.json()["status"] == "UP"
-    assert {response.status_code for response in (setup, versions, told)} == {200}
-    for answer in (response.json() for response in answers):
-        assert setup.json()["model_version"] == answer["model_version"]
+    with TestClient(adapter["app"]) as client:
+        assert client.get("/health").json()["status"] == "UP"
+        setup = client.post("/setup", json=set_up).json()
+        answers = [client.post("/predict", json=body | more).json() for more in ({}, {"label_config": None})]
+        for path, event in (("/versions", {"project": "1.1"}), ("/webhook", {"action": "ANNOTATION_CREATED"})):
+            assert client.post(path, json=event).status_code == 200
+        assert client.portal
+        client.portal.call(adapter["client"].aclose)
+    for answer in answers:
+        assert setup["model_version"] == answer["model_version"]
         labels = [[each["value"]["choices"] for each in result["result"]] for result in answer["results"]]
         assert labels == [[["dress"], ["girl"]], [["jeans"], ["man"]]]
         assert all(0 < result["score"] <= 1 for result in answer["results"])
