@@ -150,6 +150,8 @@ def _check_events(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if n_values > MAX_VALUES:
             raise _refused(event, f"more than {MAX_VALUES} keys and values")
+        if getattr(event, "tag", None) == "!":
+            raise _refused(event, "! stands alone before a value: write a text that begins with it in quotes")
         if depth > MAX_DEPTH + 1:
             raise _refused(event, f"nested deeper than {MAX_DEPTH} levels")
 

@@ -224,7 +224,7 @@ def test_texts_that_are_written_are_read_as_they_were(text: str) -> None:
 @pytest.mark.parametrize("form", ["[{}, tee]", "\n    - {}\n    - tee"])
 @pytest.mark.parametrize("sign", "#-?!&*@`%|>'\"[]{}:~=<$^.+()")
 def test_a_label_that_begins_with_any_sign_is_read_or_told_how_to_be_written(form: str, sign: str) -> None:
-    for label in (sign, f"{sign}b", f"{sign}{sign}", f"{sign}b{sign}", f"b {sign}b"):
+    for label in (sign, f"{sign}b", f"! {sign}b", f"{sign}{sign}", f"{sign}b{sign}", f"b {sign}b"):
         try:
             labels = parse(with_labels(form.replace("{}", label, 1))).prompts[0].labels
         except ConfigError as e:
