@@ -32,7 +32,7 @@ def refused(*prompts: dict[str, Any], **top: Any) -> str:
 
 
 def test_a_common_text_is_every_prompts_with_its_own_words() -> None:
-    text = "{all_labels}\n{name} one of [{labels}]: {query}\n"
+    text = "{all_labels}\n{name} one of [{labels}]: {query}"
     colour, size = parsed(COLOUR, SIZE, prompt_template=text).prompts
     both = "colour: [red, blue]\nsize (how large it is): [small, large]\n"
     assert colour.expanded_template == both + "colour one of [red, blue]: {query}"
