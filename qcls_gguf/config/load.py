@@ -63,7 +63,11 @@ def _prompt(prompt: Any, shared: JsonObject) -> Any:
     elif any(key in own for key in TEXT_KEYS):
         replaced.append("prompt_template")
     common = {key: value for key, value in shared.items() if key not in replaced}
-    return {**common, **own}
+    values = {**common, **own}
+    for key in TEXT_KEYS:  # YAML's blocks (`|`) add a line break, which a copy by a program has in quotes
+        if isinstance(text := values.get(key), str):
+            values[key] = text.removesuffix("\n")
+    return values
 
 
 def _at_its_place(mistake: Mistake, tree: dict[Any, Any]) -> Mistake:

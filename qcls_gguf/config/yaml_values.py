@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ..errors import ConfigError
-from .words import TEXT_KEYS, shown
+from .words import shown
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -179,15 +179,12 @@ def _size(node: Any, sizes: dict[yaml.Node, int]) -> int:
 
 
 def _parts(mapping: yaml.MappingNode) -> Iterator[yaml.Node]:
-    """The keys and values of a mapping; a key that is given twice is refused, and blocks of text lose the line break
-    that YAML adds to them."""
+    """The keys and values of a mapping; a key that is given twice is refused."""
     keys = set()
     for key, value in mapping.value:
         if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in keys:
             raise _refused(key, f"key {shown(key.value)} is given twice")
         keys.add((key.tag, str(key.value)))
-        if isinstance(value, yaml.ScalarNode) and value.style in ("|", ">") and key.value in TEXT_KEYS:
-            value.value, value.style = value.value.removesuffix("\n"), None  # once, also where it has an alias
         yield from (key, value)
 
 
@@ -205,7 +202,7 @@ def text_block(text: str) -> str:
 
     The loader takes off the last line break, which such a block adds.
     """
-    return f"{text}\n" if yaml_text(f"{text}\n").startswith("|") and "\n" in text else text
+    return f"{text}\n" if "\n" in text else text
 
 
 class _Dumper(yaml.SafeDumper):
