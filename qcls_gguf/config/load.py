@@ -7,10 +7,11 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from ..errors import ConfigError, prefixed
+from .prompt import TEXT_KEYS
 from .resources import config_path
 from .schema import Config, ConfigFile
 from .settings import Mistake, config_error, given, mistakes
-from .words import TEXT_KEYS, JsonObject, kind_of
+from .words import JsonObject, kind_of
 from .yaml_values import load_yaml, read_text
 
 _SCORING_KEYS = ("scoring", "force_single_token_labels")

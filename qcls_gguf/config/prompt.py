@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from ..errors import ConfigError
 from .scoring import FIRST_TOKEN, TREE, Scoring
 from .settings import LISTED, FilledText, Settings, Text, Truth, VisibleText, distinct, given, refusal
-from .words import TEXT_KEYS, JsonObject, kind_of, shown
+from .words import JsonObject, kind_of, shown
 
 Prior = Literal["none", "content_free"]
 MistakeKind = Literal[
@@ -31,6 +31,8 @@ _NOTHING = {
 }
 NO_CONTENT = {word: kind for kind, words in _NOTHING.items() for word in words.split()}
 """Labels that may be right for a query without content, by what they mean; they stand at the end of a list."""
+TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
+"""What a prompt's text is made from."""
 _MAX_LABELS = 10_000
 _CUE = "{name}:"  # docs/real-models.md has the figures
 _NO_TEXT = object()

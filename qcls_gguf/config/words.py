@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 
 JsonObject: TypeAlias = dict[str, Any]
 """keys and values of JSON or YAML"""
-TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
-"""what a prompt's text is made from"""
 MAX_LISTED = 20
 """names or mistakes that one message lists"""
 _LONGEST = 80
@@ -48,11 +46,8 @@ def seen_as(text: str, *, case: bool = False) -> str:
     """A text as a reader perceives it: without white space and invisible characters, with accents normalised, and
     without case unless that counts."""
     composed = unicodedata.normalize("NFKC", text)
-    seen = (
-        c
-        for c in (composed if case else composed.casefold())
-        if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf")
-    )
+    composed = composed if case else composed.casefold()
+    seen = (c for c in composed if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf"))
     return "".join(c for c in seen if not "\ufe00" <= c <= "\ufe0f")  # which choose a variant of the one before
 
 

@@ -291,7 +291,7 @@ def word_accuracy(truth: Truth, queries: Sequence[str]) -> float | None:
         return None
     texts = [queries[row] for row in truth.index[:_MOST_READ]]
     found = cross_fit(word_statistics(texts), np.eye(n_labels)[label], folds(label, texts), [_WORD_PENALTY])
-    return float(truth.accepted[np.arange(len(label)), found.log_p.argmax(axis=1)].mean())
+    return float(stats.right_answers(found.log_p, truth.accepted).mean())
 
 
 class Outcomes(NamedTuple):

@@ -32,7 +32,7 @@ from ..evaluation.evaluate import (
     word_accuracy,
 )
 from ..opening import ClassifierOpener, OnProgress
-from ..statistics import SMALLEST, BoolArray, FloatArray, IntArray, binomial_cdf, wilson
+from ..statistics import SMALLEST, FloatArray, IntArray, right_answers, sign_test, wilson
 from ..statistics.fitting import shares_of_labels
 from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, folds
 from .fit import SIGNIFICANT, Candidate, cheapest, held_out
@@ -420,19 +420,18 @@ def learn_prompt(
     bias = (fits[best][1].bias + np.log(odds)).astype(np.float32)
     head = replace(fits[best][1], bias=bias, n_rows=n, accuracy=learnt.accuracy if learnt else None)
     told |= {"learnt": learnt, "depth": head.depth, "text": head.text, "reads_labels": head.reads_labels}
-    before, after = _right(task.p[compared.index], compared.accepted), _right(p[at[:k]], compared.accepted)
+    before, after = (right_answers(of, compared.accepted) for of in (task.p[compared.index], p[at[:k]]))
     n_better, n_worse = int((after & ~before).sum()), int((before & ~after).sum())
     weight = odds[compared.first]
     gains = weight * (after.astype(float) - before)
     gain = f"{100 * gains.sum() / weight.sum():+.1f} points on {k} held-out rows" if k else ""
     if least_agreement is None:
-        p_value = binomial_cdf(n_worse, n_better + n_worse, 0.5)  # so few, if each of these rows were a coin's toss
+        p_value = sign_test(n_better, n_worse)
         if k and (odds != 1).any():
             given = odds * task.target.mean(axis=0)
             told["shares"] = dict(zip(labels, (given / given.sum()).tolist(), strict=True))
-            spread = (
-                np.square(gains).sum() + weight.max() ** 2
-            )  # as if one more row, of those that count most, were lost
+            # as if one more row, of those that count most, were lost
+            spread = np.square(gains).sum() + weight.max() ** 2
             p_value = math.erfc(gains.sum() / math.sqrt(2 * spread)) / 2
         is_kept = p_value <= SIGNIFICANT
         if not is_kept:
@@ -448,7 +447,7 @@ def learn_prompt(
         reason = f"{same.mean():.1%} of {n} held-out answers are the same"
         is_kept = bool(same.mean() >= least_agreement)
         if k >= _LEAST_COMPARED:
-            is_kept = binomial_cdf(n_better, n_better + n_worse, 0.5) > SIGNIFICANT
+            is_kept = sign_test(n_worse, n_better) > SIGNIFICANT
             reason += f", {gain}{'' if is_kept else ', more than chance explains'}"
         elif not is_kept:
             reason += f", {least_agreement:.0%} are wanted"
@@ -463,8 +462,8 @@ def _curve(task: Task, candidate: Candidate, penalty: float, p: FloatArray) -> d
         n_learnt = len(range(0, n - n // N_FOLDS, every))
         if n_learnt >= 2 * p.shape[1]:
             part, _ = candidate.fit(task.target, task.fold, [penalty], every)
-            curve[n_learnt] = float(_right(part.log_p, task.truth.accepted).mean())
-    return curve | {n - n // N_FOLDS: float(_right(p, task.truth.accepted).mean())}
+            curve[n_learnt] = float(right_answers(part.log_p, task.truth.accepted).mean())
+    return curve | {n - n // N_FOLDS: float(right_answers(p, task.truth.accepted).mean())}
 
 
 def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
@@ -478,10 +477,6 @@ def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
 
 def _rows_of(prompt: PromptConfig, n: int) -> str:
     return f"{counted(n, 'labelled row')} for {counted(len(prompt.labels), 'label')}: 100 to 300 are usual"
-
-
-def _right(p: FloatArray, accepted: BoolArray) -> BoolArray:
-    return np.asarray(accepted[np.arange(len(p)), p.argmax(axis=1)])
 
 
 def _n_contradictions(rows: Sequence[LabelledQuery]) -> int:

@@ -1,4 +1,4 @@
-"""Passes over queries: answers, and states at several depths, in nameless files; the common texts that are read."""
+"""Passes over queries: answers, and states at several depths, in files; the common texts that are read."""
 
 import shutil
 import tempfile

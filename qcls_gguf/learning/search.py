@@ -20,7 +20,7 @@ from ..opening import ClassifierOpener
 from ..report.document import percent
 from ..score.adjustment import log_prior
 from ..score.result import PromptResult
-from ..statistics import BoolArray, FloatArray, binomial_cdf, softmax, wilson
+from ..statistics import BoolArray, FloatArray, right_answers, sign_test, softmax, wilson
 from .fit import SIGNIFICANT, cheapest
 
 _MOST_S = 240.0
@@ -49,9 +49,7 @@ class _Cells(NamedTuple):
 
     def right(self, with_prior: bool) -> BoolArray:
         """(n,) which rows are answered rightly."""
-        answers = (self.scores - self.prior * with_prior).argmax(axis=1)
-        right: BoolArray = self.truth.accepted[np.arange(len(answers)), answers]
-        return right
+        return right_answers(self.scores - self.prior * with_prior, self.truth.accepted)
 
     def prior_helps(self, chosen: BoolArray) -> bool:
         """Whether more of the chosen rows are right with the prior than chance explains (sign test, 5 %), and no label
@@ -62,7 +60,7 @@ class _Cells(NamedTuple):
         answers = ((self.scores - prior)[chosen].argmax(axis=1) for prior in (0.0, self.prior))
         given, was, now = (np.bincount(a, minlength=len(self.prior)) for a in (self.truth.first[chosen], *answers))
         is_lost = (now < given / 100) & (given / 100 <= was)
-        return not is_lost.any() and binomial_cdf(n_worse, n_better + n_worse, 0.5) <= SIGNIFICANT
+        return not is_lost.any() and sign_test(n_better, n_worse) <= SIGNIFICANT
 
 
 @dataclass(slots=True)

@@ -54,6 +54,16 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
     return min(1.0, math.exp(n * math.log1p(-p) + log_sum_exp(np.append(terms, 0.0))))
 
 
+def sign_test(n_better: int, n_worse: int) -> float:
+    """How likely so few of the rows that changed are worse if each were a coin's toss."""
+    return binomial_cdf(n_worse, n_better + n_worse, 0.5)
+
+
+def right_answers(p: AnyFloats, accepted: BoolArray) -> BoolArray:
+    """(n_rows,) whether the answers by probabilities or scores, p, are accepted, of which more rows may be known."""
+    return np.asarray(accepted[np.arange(len(p)), p.argmax(axis=1)])
+
+
 def upper_bound(n_seen: int, n: int, confidence: float) -> float:
     """The one-sided bound that a share of which n_seen in n were seen lies below with at least this confidence.
 
