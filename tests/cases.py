@@ -1,7 +1,8 @@
-"""Tables of cases for tests."""
+"""Tables of cases for tests, and files of them."""
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -19,3 +20,9 @@ def cases(*rows: Any, ids: Any = None) -> Callable[[Test], Test]:
         return test
 
     return decorate
+
+
+def written(path: Path, content: str | bytes | bytearray, encoding: str = "utf-8") -> Path:
+    """The path of a file that has this content now."""
+    path.write_bytes(content.encode(encoding) if isinstance(content, str) else content)
+    return path

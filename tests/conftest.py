@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,8 @@ hypothesis.settings.load_profile("untimed")
 
 ROOT = Path(__file__).parents[1]
 MakeModel = Callable[..., Path]
+ModelSpec = Path | str | Mapping[str, Any]
+"""A file, or what `make_model` makes one of: a name, or all options."""
 OpenContext = Callable[..., NativeContext]
 SIZES: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}
 WriteConfig = Callable[..., Path]
@@ -91,6 +93,18 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
     return make
 
 
+@pytest.fixture(scope="session")
+def model_path(make_model: MakeModel) -> Callable[[ModelSpec], Path]:
+    """The file of a model."""
+
+    def find(model: ModelSpec) -> Path:
+        return (
+            model if isinstance(model, Path) else make_model(**({"name": model} if isinstance(model, str) else model))
+        )
+
+    return find
+
+
 @pytest.fixture
 def model_file(make_model: MakeModel, tmp_path: Path) -> Path:
     """A copy of the small model, for tests that change the file."""
@@ -105,20 +119,22 @@ def model(make_model: MakeModel) -> Iterator[NativeModel]:
 
 
 @pytest.fixture
-def open_context(make_model: MakeModel) -> Iterator[OpenContext]:
+def open_context(model_path: Callable[[ModelSpec], Path]) -> Iterator[OpenContext]:
     """Opens small contexts, hidden states only unless told otherwise, and closes them after the test.
 
-    On a model, or on a file or what `make_model` names, which is then loaded once, on the CPU unless told otherwise.
+    On a model, or on one that is then loaded once, on the CPU unless told otherwise.
     """
     with ExitStack() as stack:
 
         @cache
-        def loaded(model: Path | str, **placed: Any) -> NativeModel:
-            return stack.enter_context(NativeModel(make_model(model) if isinstance(model, str) else model, **placed))
+        def loaded(path: Path, **placed: Any) -> NativeModel:
+            return stack.enter_context(NativeModel(path, **placed))
 
-        def open_one(model: NativeModel | Path | str, **options: Any) -> NativeContext:
-            placed = {name: options.pop(name) for name in ("n_gpu_layers", "share") if name in options}
-            native = model if isinstance(model, NativeModel) else loaded(model, **placed)
+        def open_one(model: NativeModel | ModelSpec, **options: Any) -> NativeContext:
+            placed = {
+                name: options.pop(name) for name in ("n_gpu_layers", "share", "without_weights") if name in options
+            }
+            native = model if isinstance(model, NativeModel) else loaded(model_path(model), **placed)
             return stack.enter_context(NativeContext(native, **{**SIZES, **options}))
 
         yield open_one
@@ -131,13 +147,13 @@ def context(model: NativeModel, open_context: OpenContext) -> NativeContext:
 
 
 @pytest.fixture
-def write_config(make_model: MakeModel, tmp_path: Path) -> WriteConfig:
-    """Writes the configuration of a model, by its file or as `make_model` names it, and some prompts, with runtime
-    settings as keywords; for the CPU, unless `n_gpu_layers` says otherwise."""
+def write_config(model_path: Callable[[ModelSpec], Path], tmp_path: Path) -> WriteConfig:
+    """Writes the configuration of a model and some prompts, with runtime settings as keywords; for the CPU, unless
+    `n_gpu_layers` says otherwise."""
 
-    def write(model: Path | str, prompts: Sequence[PromptSpec], **runtime: Any) -> Path:
+    def write(model: ModelSpec, prompts: Sequence[PromptSpec], **runtime: Any) -> Path:
         tree = {
-            "model": {"path": str(make_model(model) if isinstance(model, str) else model)},
+            "model": {"path": str(model_path(model))},
             "runtime": {"n_threads": 1, "n_gpu_layers": 0, "max_query_tokens": 64, **runtime},
             "prompts": [prompt.settings() for prompt in prompts],
         }
@@ -153,7 +169,7 @@ def open_classifier(write_config: WriteConfig) -> Iterator[OpenClassifier]:
     """Opens a classifier on what `write_config` takes, and closes it after the test."""
     with ExitStack() as stack:
 
-        def open_one(model: Path | str, prompts: Sequence[PromptSpec], **runtime: Any) -> Classifier:
+        def open_one(model: ModelSpec, prompts: Sequence[PromptSpec], **runtime: Any) -> Classifier:
             return stack.enter_context(Classifier.from_config(write_config(model, prompts, **runtime)))
 
         yield open_one

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from commands import ROOT
 from oracle import PromptSpec
 
 from qcls_gguf import load_config
@@ -11,7 +10,6 @@ from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.evaluation.evaluate import evaluate
 from qcls_gguf.opening import ClassifierOpener
 
-HELD_OUT = ROOT / "models" / "tiny" / "heldout.jsonl"
 TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "<b>$x$</b>")}
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import cases
-from conftest import MakeModel, OpenContext
+from conftest import OpenContext
 from oracle import Float32Array, decode_sequence
 
 from qcls_gguf.errors import DecodeError, PlanError
@@ -240,9 +240,7 @@ def calls_of(context: NativeContext) -> dict[str, Callable[[], object]]:
     }
 
 
-@pytest.mark.parametrize(
-    "call", ["clear", "trim", "share", "save_state", "load_state", "set_label_tokens", "keep_shapes", "decode"]
-)
+@cases("clear", "trim", "share", "save_state", "load_state", "set_label_tokens", "keep_shapes", "decode")
 def test_whatever_else_is_asked_waits_for_work_in_flight(call: str, context: NativeContext) -> None:
     """As after an interrupt at the very return of qcls_decode, which leaves rows that nobody will ask for."""
     before = decode_good(context)[[1, 3]]
@@ -265,16 +263,12 @@ def test_a_closed_context_says_so(context: NativeContext) -> None:
             call()
 
 
-def test_a_model_without_weights_has_contexts_to_describe_alone(
-    make_model: MakeModel, open_context: OpenContext
-) -> None:
-    with NativeModel(make_model(), without_weights=True) as model:
-        context = open_context(model)
-        assert context.counters().cache_bytes > 0
-        for call in calls_of(context).values():
-            with pytest.raises(PlanError, match="opened without weights"):
-                call()
-        context.close()
+def test_a_model_without_weights_has_contexts_to_describe_alone(open_context: OpenContext) -> None:
+    context = open_context("qwen3", without_weights=True)
+    assert context.counters().cache_bytes > 0
+    for call in calls_of(context).values():
+        with pytest.raises(PlanError, match="opened without weights"):
+            call()
 
 
 @cases((-1, 0, 0), (0, -1, 0), (0, 8, 0), (8, 0, 0), (0, 1, -1), (0, 1 << 32, 0), (0, -(1 << 32), 0))

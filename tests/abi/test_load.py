@@ -13,7 +13,7 @@ from typing import Any
 
 import gguf
 import pytest
-from cases import cases
+from cases import cases, written
 from conftest import SIZES, MakeModel, OpenContext, RunPython
 from gguf_parts import finish
 from oracle import decode_sequence
@@ -302,8 +302,7 @@ def resident_bytes() -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_cycles_leak_neither_files_nor_memory(make_model: MakeModel, tmp_path: Path) -> None:
     """A model here has 4 MB and a context 1 MB. Measured over 20 cycles: no growth."""
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(make_model().read_bytes()[:-100_000])
+    broken = written(tmp_path / "broken.gguf", make_model().read_bytes()[:-100_000])
     before_files = before_bytes = 0
     for n in range(N_CYCLES + 5):
         if n == 5:  # the first ones warm up allocators and thread pools

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import cases
-from conftest import SIZES, MakeModel, OpenContext
+from conftest import SIZES, OpenContext
 from oracle import Float32Array, decode_sequence
 
 from qcls_gguf.errors import PlanError
@@ -144,12 +144,11 @@ def decode_again(context: NativeContext) -> Float32Array:
 
 @pytest.mark.parametrize("types", [{}, {"head_type": "Q6_K", "weight_type": "Q8_0"}], ids=["f32", "q8_0"])
 @pytest.mark.parametrize("n_shapes", [0, 4])
-def test_rows_are_those_of_a_context_opened_with_the_tokens(
-    n_shapes: int, types: dict[str, str], make_model: MakeModel, open_context: OpenContext
+def test_rows_are_those_of_a_context_opened_with_them(
+    n_shapes: int, types: dict[str, str], open_context: OpenContext
 ) -> None:
     """Set, lengthened, reordered, shortened and removed, at one shape of decode, whose graph must not be kept."""
-    path = make_model(**types)
-    context = open_context(path)
+    context = open_context(types)
     context.keep_shapes(n_shapes)
     plain = decode_again(context)
     n_embd = context.row_size
@@ -157,7 +156,7 @@ def test_rows_are_those_of_a_context_opened_with_the_tokens(
         tokens = label_tokens(*wanted)
         context.set_label_tokens(tokens)
         assert context.row_size == n_embd + len(wanted) + 1
-        with open_context(path, label_tokens=tokens) as opened:
+        with open_context(types, label_tokens=tokens) as opened:
             expected = decode_again(opened)
         for _ in range(2):  # the second of them reuses the graph
             assert (decode_again(context) == expected).all()

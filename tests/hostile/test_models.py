@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import written
 from conftest import MakeModel, WriteConfig
 from gguf_parts import put_together, take_apart
 from hostile_rows import ODD, Row, mutated, sizes
@@ -35,8 +36,7 @@ def test_a_head_that_names_more_dimensions_than_it_needs(make_model: MakeModel, 
     file = take_apart(make_model())
     for tensor in file.tensors:
         tensor.shape += [1] * (4 - len(tensor.shape))
-    path = tmp_path / "four.gguf"
-    path.write_bytes(put_together(file))
+    path = written(tmp_path / "four.gguf", put_together(file))
     np.testing.assert_array_equal(
         OutputRows(ModelFile.read(path)).of([7])[7], OutputRows(ModelFile.read(make_model())).of([7])[7]
     )

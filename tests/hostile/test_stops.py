@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import cases
+from cases import cases, written
 from commands import COMMAND, run, tiny_rows, write_rows
 from hostile_rows import Row, sizes
 from labelled_tables import CONFIG, check_like_classify, label_command, outputs, query_log
@@ -288,8 +288,7 @@ def _limited() -> None:
 def test_a_command_whose_file_does_not_fit(name: str, row: Row, tmp_path: Path) -> None:
     row.name, row.n = f"full disk: {name}", 1
     write_rows(tmp_path / "rows.jsonl", tiny_rows("heldout")[:300])
-    path = tmp_path / "report"
-    path.write_text(_OLD)
+    path = written(tmp_path / "report", _OLD)
     words = [*COMMANDS[name], path, *([] if name == "init --out" else _SMALL)]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # Python would keep, and later trust, half a file
     # the caches of matplotlib and of prefixes do not fit either, and nobody minds

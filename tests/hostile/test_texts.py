@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cases import cases
+from cases import cases, written
 from commands import run
 from hostile_rows import ODD, Row, mutated, sizes
 from waiting import occupied
@@ -109,9 +109,7 @@ def config(tmp_path: Path) -> Path:
     """Prompts and labels with such texts in their names."""
     prompt = {"name": f"a{_EVIL}", "prompt_template": "{query} is", "labels": [f"x{_EVIL}", f"y{_EVIL}"]}
     tree = {"runtime": {"n_threads": 1}, "prompts": [prompt, {**prompt, "name": f"b{_EVIL}"}]}
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
-    return path
+    return written(tmp_path / "config.yaml", yaml.safe_dump(tree))
 
 
 def _is_clean(text: str) -> bool:

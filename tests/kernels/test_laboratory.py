@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from cases import written
 from commands import COMMANDS, check_usage
 from conftest import ROOT, OpenClassifier, sees_cuda_gpu
 from oracle import PromptSpec
@@ -50,7 +51,7 @@ def test_the_commands_for_a_t4_are_valid() -> None:
     """With programs that print how they are called."""
     with TemporaryDirectory() as folder:
         for name in ("python", "qcls-gguf"):
-            (program := Path(folder, name)).write_text('#!/bin/sh\necho "$@"\n')
+            program = written(Path(folder, name), '#!/bin/sh\necho "$@"\n')
             program.chmod(0o755)
         models = ["Qwen/Qwen3-8B-GGUF:Q4_K_M", str(ROOT / "models/fashion-tiny-Q8_0.gguf")]
         environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import written
 from conftest import MakeModel, OpenClassifier, sees_cuda_gpu
 from oracle import ITEM
 
@@ -112,8 +113,7 @@ def test_a_model_with_one_damaged_block_is_refused(
     data = bytearray(source.read_bytes())
     start = tensor.offset + place_of_scale
     data[start : start + 2] = np.float16("nan").tobytes()
-    path = tmp_path / "damaged.gguf"
-    path.write_bytes(data)
+    path = written(tmp_path / "damaged.gguf", data)
     monkeypatch.setenv(LANE_ORDER, lanes)
     with pytest.raises(ModelError, match="not finite"):
         open_classifier(path, [ITEM], n_gpu_layers="all", state_cache=False)

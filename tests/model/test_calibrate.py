@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from cases import cases
+from cases import cases, written
 from commands import ROOT, invoked, printed, refused, tiny_rows, write_rows
 from conftest import WriteConfig
 from evaluations import TEMPLATE, evaluated
@@ -69,9 +69,7 @@ def fashion(tmp_path: Path) -> Path:
     tree = load_yaml((ROOT / "configs" / "fashion-8.yaml").read_text(encoding="utf-8")).values
     tree["model"] = {"path": str(ROOT / "models" / "fashion-tiny-Q8_0.gguf")}
     tree["prompts"] = [prompt for prompt in tree["prompts"] if prompt["name"] in FASHION]
-    path = tmp_path / "fashion.yaml"
-    path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
-    return path
+    return written(tmp_path / "fashion.yaml", yaml.safe_dump(tree, allow_unicode=True))
 
 
 def labelled_rows(name: Literal["dev", "heldout"], n: int) -> list[dict[str, Any]]:

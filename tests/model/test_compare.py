@@ -148,7 +148,7 @@ def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(write_config: 
 
 
 def test_stock_kernels_are_not_measured_on_rearranged_weights(
-    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+    write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU all read the file's order, on a CPU the others have a copy of the model in it."""
     loaded = []
@@ -161,8 +161,7 @@ def test_stock_kernels_are_not_measured_on_rearranged_weights(
     monkeypatch.setattr(Model, "open", opened)
     monkeypatch.setenv(LANE_ORDER, "1")
     monkeypatch.setenv(CPU_PRODUCTS, "1")
-    path = make_model(weight_type="Q8_0", n_embd=256, n_ff=512)
-    config = load_config(write_config(path, PROMPTS, n_gpu_layers="auto"))
+    config = load_config(write_config({"weight_type": "Q8_0", "n_ff": 512}, PROMPTS, n_gpu_layers="auto"))
     record = compared(config, "batched")
     assert record["model"]["n_lane_ordered"] == 0
     assert loaded == ([("0", "0")] if gpus() else [("1", "1"), ("1", "0")])
@@ -236,13 +235,10 @@ def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeM
     assert "its weights are the same file, by sha256" in method["note"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "fault", "reason"),
-    [
-        ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
-        ("ollama", {"model_name": "other:latest"}, "no usable server: POST .*/api/show: HTTP 404: .*not found"),
-        ("llama-server", {}, "no usable server: POST http://127.0.0.1"),
-    ],
+@cases(
+    ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
+    ("ollama", {"model_name": "other:latest"}, "no usable server: POST .*/api/show: HTTP 404: .*not found"),
+    ("llama-server", {}, "no usable server: POST http://127.0.0.1"),
 )
 def test_an_ollama_that_cannot_be_compared_is_absent(
     kind: Any, fault: dict[str, str], reason: str, make_model: MakeModel, compare_here: Compare

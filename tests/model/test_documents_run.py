@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from cases import written
 from chat_templates import CHATS
 from commands import PLAIN, invoked, write_plain_rows
 from conftest import MakeModel
@@ -170,8 +171,7 @@ def test_configurations_label_or_are_refused_as_shown(block: Block, folder: Path
     text = block.text
     if "prompts" not in tree:
         text += (ROOT / "configs/mission.yaml").read_text(encoding="utf-8")
-    path = folder / "config.yaml"
-    path.write_text(text, encoding="utf-8")
+    path = written(folder / "config.yaml", text)
     refusal, labels = "", []
     try:
         config = load_config(path)

@@ -161,9 +161,7 @@ def test_a_model_whose_template_cannot_render_the_forms_says_so(classifier: Clas
         form_of("predicate", classifier.engine.model, refusing)
 
 
-@pytest.mark.parametrize(
-    ("instructions", "name"), [("@category", "category"), ("@ home?", None), ("@", None), ("which @category?", None)]
-)
+@cases(("@category", "category"), ("@ home?", None), ("@", None), ("which @category?", None))
 def test_which_instructions_name_a_configured_prompt(instructions: str, name: str | None) -> None:
     assert Question.predicate(instructions).prompt_name == name
 

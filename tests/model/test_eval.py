@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import change, invoked, printed, refused, write_rows
+from commands import change, invoked, printed, refused, tiny_rows, write_rows
 from conftest import MakeModel, WriteConfig
-from evaluations import HELD_OUT, LABELS, evaluated, specs
+from evaluations import LABELS, evaluated, specs
 from gguf_parts import with_nan_embedding
 
 from qcls_gguf import Classifier, ConfigError
@@ -28,9 +28,7 @@ STATISTICS = {
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Forty rows of the held-out data."""
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(HELD_OUT.read_text(encoding="utf-8").splitlines(keepends=True)[:40]), encoding="utf-8")
-    return path
+    return write_rows(tmp_path / "rows.jsonl", tiny_rows("heldout")[:40])
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cases import cases
-from conftest import MakeModel, RunPython, WriteConfig
+from conftest import RunPython, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, OpenModels, RuntimeConfig, load_config
@@ -72,10 +72,9 @@ def most_taken(classifier: Classifier) -> ContextMemory:
     ("kimi-linear", [COLOUR, KIND], {}),
 )
 def test_what_is_measured_is_what_a_context_takes(
-    name: str, prompts: list[PromptSpec], runtime: dict[str, Any], make_model: MakeModel, write_config: WriteConfig
+    name: str, prompts: list[PromptSpec], runtime: dict[str, Any], write_config: WriteConfig
 ) -> None:
-    path = make_model(name)
-    config = load_config(write_config(path, prompts, **runtime))
+    config = load_config(write_config(name, prompts, **runtime))
     with Model.open(config.model, config.runtime) as model:
         with open_vocabulary(model.file, config.runtime) as vocabulary:
             measured = context_memory(model.file, model.placement, context_settings(config, vocabulary))

@@ -159,13 +159,10 @@ def test_rows_that_were_read_long_ago_are_not_kept(make_model: MakeModel, monkey
     np.testing.assert_array_equal(np.stack(list(head.of(range(64)).values())), np.stack(list(all_rows.values())))
 
 
-def test_another_tail_is_refused_by_its_name(
-    make_model: MakeModel, open_context: OpenContext, open_classifier: OpenClassifier
-) -> None:
-    path = make_model(**WITH_ANOTHER_TAIL)
+def test_another_tail_is_refused_by_its_name(open_context: OpenContext, open_classifier: OpenClassifier) -> None:
     why = r"between the final norm of this model and its logits stands CLAMP \(img_logits\), which is neither the"
     with pytest.raises(ModelError, match=why):
-        open_context(path)
-    assert np.isfinite(decode_sequence(open_context(path, hidden_only=False), [5, 6])).all()
+        open_context(WITH_ANOTHER_TAIL)
+    assert np.isfinite(decode_sequence(open_context(WITH_ANOTHER_TAIL, hidden_only=False), [5, 6])).all()
     with pytest.raises(ModelError, match=why):
-        open_classifier(path, PROMPTS)
+        open_classifier(WITH_ANOTHER_TAIL, PROMPTS)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from cases import written
 from commands import change, printed, refused, tiny_rows, write_rows
 from evaluations import evaluated
 from oracle_prompts import random_head
@@ -78,8 +79,7 @@ def headed(tmp_path_factory: pytest.TempPathFactory) -> Headed:
     folder = tmp_path_factory.mktemp("headed")
     (folder / "texts.yaml").write_text(yaml.safe_dump(TREE))
     (folder / "heads.npz").write_bytes(heads_file(load_config(folder / "texts.yaml")))
-    config = folder / "headed.yaml"
-    config.write_text(yaml.safe_dump({**TREE, "heads": "heads.npz"}))
+    config = written(folder / "headed.yaml", yaml.safe_dump({**TREE, "heads": "heads.npz"}))
     (folder / "queries.txt").write_text("\n".join(QUERIES))
     with Classifier.from_config(config) as classifier:
         assert classifier.engine.layout.last_layer == 3
@@ -175,9 +175,7 @@ UNLABELLED = [f"{word} {i}" for i in range(15) for word in ("red dress", "blue j
 @pytest.fixture
 def queries(tmp_path: Path) -> Path:
     """Sixty queries, one that is too long, and a blank line."""
-    path = tmp_path / "queries.txt"
-    path.write_text("\n".join([*UNLABELLED, "", "long " * 500]), encoding="utf-8")
-    return path
+    return written(tmp_path / "queries.txt", "\n".join([*UNLABELLED, "", "long " * 500]))
 
 
 def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -> None:

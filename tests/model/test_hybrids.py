@@ -57,14 +57,11 @@ def test_other_architectures(name: str, open_classifier: OpenClassifier) -> None
 
 @pytest.mark.parametrize("weight_type", ["Q8_0", "Q4_K"])
 @pytest.mark.parametrize("name", ["lfm2", "qwen35", "kimi-linear", "jamba", "gemma3n"])
-def test_quantised_weights_in_products_of_several_sequences(
-    name: str, weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_quantised_weights_in_products_of_several(name: str, weight_type: str, open_classifier: OpenClassifier) -> None:
     """Their layers multiply three-dimensional activations, or by several matrices at once (gemma3n, kimi-linear). The
     bound is one of rounding: what a product rounds activations to depends on its kernel."""
-    path, labels = make_model(name, weight_type=weight_type), ("light", "light blue", "none")
-    prompts = prompts_of("separate", "item", "user", "color", labels=labels)
-    classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
+    prompts = prompts_of("separate", "item", "user", "color", labels=("light", "light blue", "none"))
+    classifier = open_classifier({"name": name, "weight_type": weight_type}, prompts, max_batch=2, **EXACT)
     compared(prompts, classifier, ["red dress for girl", "dark"], largest=ROUNDING)
 
 
@@ -193,10 +190,10 @@ def test_a_state_is_not_cut_back_in_silence(open_context: OpenContext) -> None:
     context.trim(zero, zero)
 
 
-def test_settings_without_kernels_for_recurrent_layers(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    path = make_model("qwen35", weight_type="Q8_0", head_type="Q8_0")
+def test_settings_without_kernels_for_recurrent_layers(open_classifier: OpenClassifier) -> None:
+    model = {"name": "qwen35", "weight_type": "Q8_0", "head_type": "Q8_0"}
     with pytest.raises(ConfigError, match=r"runtime\.batch_invariant: recurrent layers, .* leave it out, max_batch 1"):
-        open_classifier(path, numbered_prompts(2, "joint"), batch_invariant=True)
+        open_classifier(model, numbered_prompts(2, "joint"), batch_invariant=True)
 
 
 def test_eight_queries_of_which_some_are_as_long_as_may_be(open_classifier: OpenClassifier) -> None:

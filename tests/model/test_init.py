@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import cases
+from cases import cases, written
 from chat_templates import CHATS
 from commands import invoked
 from conftest import MakeModel
@@ -107,8 +107,7 @@ def test_rows_choose_the_wording_that_answers_them(
             return [classifier.classify(query).labels["color"] for query in queries]
 
     given = [("none" if place % 10 == 0 else label) for place, label in enumerate(answers(taught))]
-    data = tmp_path / "rows.csv"
-    data.write_text("\n".join(["query,color", *map(",".join, zip(queries, given, strict=True))]))
+    data = written(tmp_path / "rows.csv", "\n".join(["query,color", *map(",".join, zip(queries, given, strict=True))]))
     with ClassifierOpener() as opener:
         chosen, remarks = search(draft, tmp_path, data, PLAIN_COLUMNS, opener)
     n_right, n_taught = (sum(map(str.__eq__, answers(d), given)) for d in (chosen, taught))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from cases import cases
+from cases import cases, written
 from commands import change, invoked
 from conftest import MakeModel, WriteConfig
 from gguf_parts import with_nan_embedding
@@ -29,8 +29,8 @@ N = 90
 
 
 @pytest.fixture
-def config(make_model: MakeModel, write_config: WriteConfig) -> Path:
-    return write_config(make_model(n_layer=5), PROMPTS, **EXACT)
+def config(write_config: WriteConfig) -> Path:
+    return write_config({"n_layer": 5}, PROMPTS, **EXACT)
 
 
 @pytest.fixture
@@ -95,8 +95,7 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data
 
 
 def test_a_file_is_written_whole_and_not_over_another(config: Path, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "heads.npz"
-    out.write_text("other")
+    out = written(tmp_path / "heads.npz", "other")
     code, _, said = run("--data", data, "--config", config, "--out", out)
     assert (code, out.read_text()) == (2, "other")
     assert "is there already" in said
@@ -209,17 +208,14 @@ def test_states_not_finite_are_refused(make_model: MakeModel, write_config: Writ
     assert "not finite" in said
 
 
-@pytest.mark.parametrize(
-    ("given", "shares", "said"),
-    [
-        (["red=0.8"], [0.8, 0.1, 0.1], "80% are red, 10% are"),
-        (["FILE"], [0.9, 0.05, 0.05], "are red, "),
-        (["red=0.8", "none=0.3"], None, "`shares` none=0.3: shares lie between 0 and 1"),
-        (["green=0.8"], None, "'green' is no label"),
-        (["red=much"], None, "red=much: shares lie"),
-        (["red=0.8", "red=0.7"], None, "different labels"),
-        (["FILE", "red=0.8"], None, "one file of queries, or"),
-    ],
+@cases(
+    (["red=0.8"], [0.8, 0.1, 0.1], "80% are red, 10% are"),
+    (["FILE"], [0.9, 0.05, 0.05], "are red, "),
+    (["red=0.8", "none=0.3"], None, "`shares` none=0.3: shares lie between 0 and 1"),
+    (["green=0.8"], None, "'green' is no label"),
+    (["red=much"], None, "red=much: shares lie"),
+    (["red=0.8", "red=0.7"], None, "different labels"),
+    (["FILE", "red=0.8"], None, "one file of queries, or"),
 )
 def test_gains_hold_for_shares_of_labels(
     given: list[str], shares: list[float] | None, said: str, config: Path, data: Path, tmp_path: Path
@@ -301,8 +297,7 @@ def test_another_configuration_teaches(config: Path, log: Path, tmp_path: Path) 
     for prompt in tree["prompts"]:
         prompt["labels"] = prompt["labels"][::-1]
     tree["prompts"] = tree["prompts"][::-1]
-    teacher = tmp_path / "teacher.yaml"
-    teacher.write_text(yaml.safe_dump(tree))
+    teacher = written(tmp_path / "teacher.yaml", yaml.safe_dump(tree))
     arguments = (
         "--queries", log, "--config", config, "--prompt", "color", "--least-agreement", 0, "--common-text", "{query}:",
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from cases import cases
+from cases import cases, written
 from commands import change
 from conftest import MakeModel, WriteConfig
 from gguf import GGUFReader
@@ -121,8 +121,7 @@ def test_layers_nobody_asks_are_left(
         assert whole.engine.model.facts.n_left_out == 0
         wanted = [each.labels for each in whole.classify_batch(QUERIES)]
         cache_bytes = whole.engine.context.counters().cache_bytes / whole.engine.context.n_ctx
-    damaged = tmp_path / "damaged.gguf"
-    damaged.write_bytes(path.read_bytes())
+    damaged = written(tmp_path / "damaged.gguf", path.read_bytes())
     with damaged.open("r+b") as file:
         for tensor in GGUFReader(path).tensors:
             if tensor.name.startswith(("blk.2.", "blk.3.", "output.weight")):

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from cases import cases
+from cases import cases, written
 from chat_templates import CHATML, CHATS
 from commands import invoked, printed, write_rows
 from conftest import MakeModel
@@ -214,8 +214,10 @@ def test_every_kind_has_a_check() -> None:
 
 
 def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({"prompts": [{"name": "c", "prompt_template": GOOD, "labels": ["red", "blue"]}]}))
+    path = written(
+        tmp_path / "config.yaml",
+        yaml.safe_dump({"prompts": [{"name": "c", "prompt_template": GOOD, "labels": ["red", "blue"]}]}),
+    )
     page = tmp_path / "page.html"
     data = write_rows(tmp_path / "rows.jsonl", [{"query": f"{i}", "labels": {"c": "red"}} for i in range(3)])
     line = "qcls-gguf: warning: prompts.c: the embedded model answers other prompts than those of fashion-8 and"
@@ -243,8 +245,7 @@ def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
 def test_a_model_of_another_purpose_is_told(pooling: int, purpose: str, make_model: MakeModel, tmp_path: Path) -> None:
     file = take_apart(make_model())
     file.keys.append((b"qwen3.pooling_type", 4, pooling))
-    path = tmp_path / "other.gguf"
-    path.write_bytes(put_together(file))
+    path = written(tmp_path / "other.gguf", put_together(file))
     said = rf"was made for {purpose} \(qwen3\.pooling_type is {pooling}\), .* choose the model that it was made from"
     with pytest.warns(UserWarning, match=said), Model.open(ModelConfig(path=path), RuntimeConfig(try_model=False)):
         pass

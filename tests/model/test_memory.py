@@ -34,12 +34,10 @@ PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red"
 
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "bf16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("heads", [None, (128, 4, 2)])
-def test_the_size_is_llama_cpps(
-    kv_type: KvType, heads: tuple[int, int, int] | None, make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
-    path = make_model(heads=heads)
-    context = open_classifier(path, [PROMPT], kv_type=kv_type).engine.context
-    assert cache_bytes(read_header(path), context.n_ctx, kv_type) == context.counters().cache_bytes
+def test_the_size_is_llama_cpps(kv_type: KvType, heads: Any, open_classifier: OpenClassifier) -> None:
+    engine = open_classifier({"heads": heads}, [PROMPT], kv_type=kv_type).engine
+    n_bytes = cache_bytes(engine.model.file.headers[0], engine.context.n_ctx, kv_type)
+    assert n_bytes == engine.context.counters().cache_bytes
 
 
 def test_a_configuration_that_asks_for_too_much(write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,9 +51,8 @@ def test_a_hybrid_is_not_refused_for_a_cache_that_it_does_not_have(
     make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has attention in every second layer only, so its cache takes half of what the header says at most."""
-    path = make_model("qwen35")
-    config = write_config(path, [PROMPT], n_ctx=1 << 14)
-    most = cache_bytes(read_header(path), 1 << 14, "f16")
+    config = write_config("qwen35", [PROMPT], n_ctx=1 << 14)
+    most = cache_bytes(read_header(make_model("qwen35")), 1 << 14, "f16")
     monkeypatch.setattr(resources, "_ASKED_FROM_BYTES", most)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=int(0.8 * most)))
     with Classifier.from_config(config) as classifier:

@@ -184,10 +184,10 @@ def test_labels_of_any_kind(change: dict[str, Any], open_classifier: OpenClassif
         assert abs(sum(score.probability for score in answer.scores) - 1) < 1e-5
 
 
-def test_a_quantised_model_agrees_within_its_own_noise(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_a_quantised_model_agrees_within_its_own_noise(open_classifier: OpenClassifier) -> None:
     """Measured: 0.05, since the graph of the oracle quantises what it multiplies with the head."""
-    path = make_model(weight_type="Q8_0", head_type="Q8_0")
-    compared(SEPARATE, open_classifier(path, SEPARATE, **EXACT), ["red dress"], largest=0.2)
+    classifier = open_classifier({"weight_type": "Q8_0", "head_type": "Q8_0"}, SEPARATE, **EXACT)
+    compared(SEPARATE, classifier, ["red dress"], largest=0.2)
 
 
 BREAKING = [
@@ -216,9 +216,7 @@ def test_a_query_that_breaks_the_cached_prefix(name: str, open_classifier: OpenC
     assert all(plain_scores(results) == plain_scores(found[0]) for results in found[::2])
 
 
-@pytest.mark.parametrize(
-    "template", ["query: {query}", "<|im_start|>{query}", "<|im_start|>user\nquery:{query}", "{query}"]
-)
+@cases("query: {query}", "<|im_start|>{query}", "<|im_start|>user\nquery:{query}", "{query}")
 @pytest.mark.parametrize("query", ["red dress", "", "  ", "<|im_end|>"])
 def test_a_template_that_ends_in_its_slot(template: str, query: str, open_classifier: OpenClassifier) -> None:
     prompts = [replace(SEPARATE[0], template=template), JOINT[1]]

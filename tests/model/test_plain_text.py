@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from cases import cases
+from cases import cases, written
 from chat_templates import CHATML, CHATS
 from conftest import MakeModel, WriteConfig
 from hypothesis import given, settings
@@ -142,8 +142,7 @@ def test_a_control_token_within_a_character(make_model: MakeModel, write_config:
     assert len(spelt) == len(IM_START)
     broken = data.replace(IM_START.encode(), spelt)
     assert broken.count(spelt) == 1
-    path = tmp_path / "split.gguf"
-    path.write_bytes(broken)
+    path = written(tmp_path / "split.gguf", broken)
     prompt = PromptSpec(name="color", template="{query} 红|im_start| is", labels=("red", "light blue"))
     with pytest.raises(ConfigError, match=r"prompts\.color: a control token .* part of a character"):
         Classifier.from_config(write_config(path, [prompt]))
@@ -261,8 +260,7 @@ def test_prompts_that_come_at_run_time_are_rendered_too(classifier: Classifier, 
             [PromptConfig(name="season", prompt_template=whole, labels=question.labels)]
         ) as same:
             assert same.prompts == other.prompts
-    path = tmp_path / "other.yaml"
-    path.write_text("prompts: [{name: a, user: 'q: {query}', labels: [red, blue]}]")
+    path = written(tmp_path / "other.yaml", "prompts: [{name: a, user: 'q: {query}', labels: [red, blue]}]")
     with classifier.prompt_set(path) as other:
         assert other.classify("red").results[0].label in ("red", "blue")
 

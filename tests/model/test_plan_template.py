@@ -13,7 +13,7 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 from commands import printed, refused
-from conftest import MakeModel, OpenClassifier, WriteConfig
+from conftest import OpenClassifier, WriteConfig
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import COLOR, PromptSpec
@@ -161,13 +161,10 @@ def how(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def classifiers(
-    how: str, vocab: str, make_model: MakeModel, open_classifier: OpenClassifier
-) -> tuple[Classifier, Classifier]:
+def classifiers(how: str, vocab: str, open_classifier: OpenClassifier) -> tuple[Classifier, Classifier]:
     """One that labels a part of long queries, and one that refuses them."""
-    path = make_model(vocab=vocab)
-    cutting = open_classifier(path, PROMPTS, max_query_tokens=MOST, long_queries=how)
-    return cutting, open_classifier(path, PROMPTS, max_query_tokens=MOST)
+    cutting = open_classifier({"vocab": vocab}, PROMPTS, max_query_tokens=MOST, long_queries=how)
+    return cutting, open_classifier({"vocab": vocab}, PROMPTS, max_query_tokens=MOST)
 
 
 def parts(how: str, query: str, n_cut: int) -> list[str]:

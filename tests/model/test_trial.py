@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cases import cases
+from cases import cases, written
 from commands import refused
 from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
 from gguf_parts import File, filled, put_together, take_apart, with_nan_embedding
@@ -39,9 +39,7 @@ def deadly(make_model: MakeModel, tmp_path: Path) -> Path:
     """A sound file by every rule, on which llama.cpp ends the process: it computes with a tensor that is not there."""
     file = take_apart(make_model("longrope"))
     file.tensors = [tensor for tensor in file.tensors if tensor.name != b"blk.1.attn_k.weight"]
-    path = tmp_path / "deadly.gguf"
-    path.write_bytes(put_together(file))
-    return path
+    return written(tmp_path / "deadly.gguf", put_together(file))
 
 
 def tried(path: Path, runtime: RuntimeConfig = CPU, placed: Placement = ON_CPU) -> bool:
@@ -211,10 +209,8 @@ def write_parts(folder: Path, first: Path, second: Path) -> tuple[Path, Path]:
     return paths
 
 
-def test_a_split_model_answers_as_the_whole_one(
-    parts: tuple[Path, Path], make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
-    whole, split = (open_classifier(path, PROMPTS) for path in (make_model(), parts[0]))
+def test_a_split_model_answers_as_the_whole_one(parts: tuple[Path, Path], open_classifier: OpenClassifier) -> None:
+    whole, split = (open_classifier(model, PROMPTS) for model in ("qwen3", parts[0]))
     assert split.classify("red dress").results == whole.classify("red dress").results
     assert split.engine.model.file.tensors.keys() == whole.engine.model.file.tensors.keys()
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import cases
-from conftest import MakeModel, OpenClassifier, OpenContext
+from conftest import ModelSpec, OpenClassifier, OpenContext
 from oracle import (
     BRANCHING,
     Node,
@@ -40,20 +40,14 @@ OTHER_CACHE = "the cache is neither F16 nor F32"
 PLAIN = {"flash_attn": False}
 HEADS = [(64, 4, 4), (64, 8, 1), (80, 4, 2), (96, 6, 3), (128, 4, 2), (256, 2, 1), (40, 5, 5)]
 """Head size, query heads, key and value heads."""
-LIKE_STOCK: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in HAVE_IT),
-    *((name, {"heads": heads}) for name in ("llama", "qwen3") for heads in HEADS),
-]
+WITH_HEADS: list[ModelSpec] = [{"name": name, "heads": heads} for name in ("llama", "qwen3") for heads in HEADS]
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16"])
-@pytest.mark.parametrize(("name", "model"), LIKE_STOCK, ids=str)
-def test_every_model_that_can_have_it_and_every_kind_of_head(
-    name: str, model: dict[str, Any], kv_type: str, make_model: MakeModel, open_context: OpenContext
-) -> None:
+@pytest.mark.parametrize("model", [*HAVE_IT, *WITH_HEADS], ids=str)
+def test_every_model_that_can_have_it_and_any_heads(model: ModelSpec, kv_type: str, open_context: OpenContext) -> None:
     """A sequence of 40 tokens, and a tree with tokens of three, two and one sequence after it."""
-    path, options = make_model(name, **model), {**PLAIN, "kv_type": kv_type}
-    ours, stock = open_context(path, **options), open_context(path, visible_cells=False, **options)
+    ours, stock = (open_context(model, **PLAIN, kv_type=kv_type, visible_cells=on) for on in (True, False))
     assert ours.why_no_visible_cells is None
     assert stock.why_no_visible_cells == ANOTHER
     tokens = random_tokens(np.random.default_rng(0), ours, 48)
@@ -116,20 +110,18 @@ def test_switched_off(model: NativeModel, open_context: OpenContext, monkeypatch
     assert open_context(model, **PLAIN).why_no_visible_cells is None
 
 
-@pytest.mark.parametrize(
-    ("weight_type", "n_foreign"), [("F32", 16384), ("F16", 512), ("Q8_0", 512), ("Q4_K", 512), ("Q6_K", 512)]
-)
-def test_a_row_does_not_depend_on_other_cells_or_threads(
-    weight_type: str, n_foreign: int, make_model: MakeModel, open_context: OpenContext
+@cases(("F32", 16384), ("F16", 512), ("Q8_0", 512), ("Q4_K", 512), ("Q6_K", 512))
+def test_a_row_depends_on_no_other_cells_or_threads(
+    weight_type: str, n_foreign: int, open_context: OpenContext
 ) -> None:
     """To a bit: with thousands of others' cells in the cache, with cells scattered among theirs, by three threads."""
     sizes = {"n_ctx": 17408, "n_batch": 512, "n_outputs_max": 512, "n_seq_max": 48, **PLAIN}
-    random, path = np.random.default_rng(2), make_model(weight_type=weight_type)
-    context = open_context(path, **sizes)
+    random, model = np.random.default_rng(2), {"weight_type": weight_type}
+    context = open_context(model, **sizes)
     tokens = random_tokens(random, context, 53)
-    wanted = decode_sequence(open_context(path, **sizes), tokens)
+    wanted = decode_sequence(open_context(model, **sizes), tokens)
     check_cells_of_others(random, context, tokens, wanted, n_foreign)
-    np.testing.assert_array_equal(decode_sequence(open_context(path, n_threads=3, **sizes), tokens), wanted)
+    np.testing.assert_array_equal(decode_sequence(open_context(model, n_threads=3, **sizes), tokens), wanted)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])

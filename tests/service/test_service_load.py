@@ -17,6 +17,7 @@ from typing import Literal
 import httpx
 import pytest
 import yaml
+from cases import written
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from served import BIN, ROOT, Server, with_runtime
@@ -124,8 +125,7 @@ def test_made_up_requests_are_answered_or_refused(tmp_path: Path) -> None:
         responses = {"200": {"description": "answered"}, "default": {"description": "refused"}}
         paths[path] = {"post": {"requestBody": {"required": True, "content": content}, "responses": responses}}
     described = {"openapi": "3.1.0", "info": {"title": "qcls-gguf", "version": "0"}, "paths": paths}
-    schema = tmp_path / "openapi.json"
-    schema.write_text(json.dumps(described | {"components": {"schemas": schemas["$defs"]}}))
+    schema = written(tmp_path / "openapi.json", json.dumps(described | {"components": {"schemas": schemas["$defs"]}}))
     with Server("--quiet", config="configs/mission.yaml") as server:
         command = [
             str(BIN / "schemathesis"), "run", str(schema), "--url", server.address,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from cases import cases
@@ -19,7 +19,6 @@ from qcls_gguf.plan.decodes import Capacity
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import PromptSet
 
-Layers = int | Literal["auto", "all"]
 GIB = 1 << 30
 MAX_SEQ = 256
 """Of the contexts here, so that labels for so many are quickly made."""

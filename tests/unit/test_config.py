@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cases import cases
+from cases import cases, written
 from config_texts import CONFIGS, FOLDER, MISSION, PROMPT, parse, refused, with_labels, with_prompt_line
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,18 +38,6 @@ def test_the_mission_loads_word_for_word() -> None:
         (" ", "tree", None)
     }
     assert (config.model, config.runtime, config.path) == (ModelConfig(), RuntimeConfig(), None)
-
-
-@cases(
-    ("|\n      a {query}\n      b:\n", "a {query}\nb:"),
-    ("|-\n      a {query}\n      b:\n", "a {query}\nb:"),
-    ("|+\n      a {query}\n      b:\n\n", "a {query}\nb:\n"),
-    ('"a {query} b: "\n', "a {query} b: "),
-    ids=["clip", "strip", "keep", "quoted"],
-)
-def test_one_line_break_at_the_end_of_a_template_is_dropped(scalar: str, template: str) -> None:
-    text = f"prompts:\n  - name: a\n    labels: [x, y]\n    prompt_template: {scalar}"
-    assert parse(text).prompts[0].prompt_template == template
 
 
 def test_labels_keep_their_order_and_their_text() -> None:
@@ -200,15 +188,14 @@ def test_a_model_path_resolves_from_the_files_folder(tmp_path: Path, monkeypatch
     assert load_config("~/config.yaml").path == tmp_path / "home" / "config.yaml"
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("|\n  {query}", ""),
-        (">\n  {query}\n", ""),
-        ("|+\n  {query}\n\n", "\n\n"),
-        ('"{query}\\n"', ""),  # as a program writes a copy of a block
-        ('"{query}"', ""),
-    ],
+@cases(
+    ("|\n  {query}", ""),
+    ("|-\n  {query}\n", ""),
+    (">\n  {query}\n", ""),
+    ("|+\n  {query}\n\n", "\n\n"),
+    ('"{query}\\n"', ""),  # as a program writes a copy of a block
+    ('"{query}"', ""),
+    ('"{query} "', " "),
 )
 def test_the_line_break_that_yaml_adds_is_no_part_of_a_text(text: str, kept: str) -> None:
     alias = "prompts:\n- {name: a, labels: [x, y]}\n- {name: b, labels: [x, y], prompt_template: *text}\n"
@@ -250,8 +237,7 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_is_no_configuration(tmp_path: Path) -> None:
-    path = tmp_path / "x.gguf"
-    path.write_bytes(b"GGUF" + bytes(2 << 20))
+    path = written(tmp_path / "x.gguf", b"GGUF" + bytes(2 << 20))
     with pytest.raises(ConfigError, match="is a GGUF file, which is a model: give it as the model"):
         load_config(path)
 
@@ -307,8 +293,7 @@ def test_every_key_is_explained_in_the_schema() -> None:
 
 
 def test_a_byte_order_mark_and_dos_line_ends_change_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "dos.yaml"
-    file.write_bytes(b"\xef\xbb\xbf" + MISSION.replace("\n", "\r\n").encode())
+    file = written(tmp_path / "dos.yaml", b"\xef\xbb\xbf" + MISSION.replace("\n", "\r\n").encode())
     assert load_config(file).prompts == parse(MISSION).prompts
 
 

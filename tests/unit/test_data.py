@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import cases
+from cases import cases, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +23,7 @@ from qcls_gguf.errors import ConfigError
 
 
 def read(folder: Path, data: bytes, *, blank: bool = False) -> list[Row]:
-    path = folder / "queries.txt"
-    path.write_bytes(data)
+    path = written(folder / "queries.txt", data)
     return list(read_queries(str(path), blank=blank))
 
 
@@ -67,8 +66,7 @@ def test_what_has_no_rows_is_refused_before_and_while_reading(name: str, words: 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "|"])
 def test_a_space_after_every_delimiter_is_no_part_of_a_field(delimiter: str, tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text('id, query\n1, "red, dress"\n2, blue\n3,"a\nb"\n'.replace(",", delimiter))
+    path = written(tmp_path / "rows.csv", 'id, query\n1, "red, dress"\n2, blue\n3,"a\nb"\n'.replace(",", delimiter))
     assert all_queries(str(path)) == [f"red{delimiter} dress", "blue", "a\nb"]
     path.write_text(f"id{delimiter}query\n1{delimiter} red\n")
     assert all_queries(str(path)) == [" red"]
@@ -78,8 +76,7 @@ LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")
 
 
 def labelled(folder: Path, text: str | bytes, name: str = "rows.jsonl") -> LabelledData:
-    path = folder / name
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path = written(folder / name, text)
     return read_labelled(path, LABELS)
 
 
@@ -143,7 +140,7 @@ def test_other_columns_stand_beside_them(
     ("rows.jsonl", '{"query": "x", "labels": {"category": "dress", "user": "no such label", "sku": "7"}}'),
 )
 def test_columns_of_labels_may_be_named(name: str, text: str, tmp_path: Path) -> None:
-    (path := tmp_path / name).write_text(text)
+    path = written(tmp_path / name, text)
     for columns in (LabelledColumns(labels=("category",)), LabelledColumns(ignored=("user", "sku"))):
         assert dict(read_labelled(path, LABELS, columns).rows[0].labels) == {"category": ("dress",)}
     with pytest.raises(ConfigError, match="has no column 'kind': the columns are 'category', 'user'"):
@@ -208,8 +205,9 @@ def test_a_quote_that_is_not_closed_takes_no_row_along(drawn: st.DataObject) -> 
     if last[0] < n and last != where:
         rows[last[0]][last[1]] += drawn.draw(st.sampled_from(['"', '" more', '"more"']))
     with TemporaryDirectory() as folder:
-        path = Path(folder, "a.csv")
-        path.write_text("".join(f"{delimiter.join(row)}\n" for row in [["id", "query", "size"], *rows]))
+        path = written(
+            Path(folder, "a.csv"), "".join(f"{delimiter.join(row)}\n" for row in [["id", "query", "size"], *rows])
+        )
         try:
             found = list(read_queries(str(path)))
         except ConfigError as e:
@@ -224,8 +222,7 @@ def test_a_quote_that_is_not_closed_takes_no_row_along(drawn: st.DataObject) -> 
 def test_a_text_over_lines_that_look_like_rows_is_one_where_the_format_is_named(
     kind: Any, between: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / f"rows.{kind}"
-    path.write_text('id,query\n1,"red,\n2,dress"\n3,blue jeans'.replace(",", between))
+    path = written(tmp_path / f"rows.{kind}", 'id,query\n1,"red,\n2,dress"\n3,blue jeans'.replace(",", between))
     if kind == "csv":
         with pytest.raises(ConfigError, match="line 2: a field in quotes runs on to line 3, over lines that look like"):
             all_queries(str(path))
@@ -295,8 +292,7 @@ def test_what_must_not_be_guessed_is_named(content: bytes, reading: Reading, wor
     *(("hz", ["红色", "~{a}"]), ("utf-7", ["déjà", "10+2-1"])),
 )
 def test_texts_in_ascii_that_stand_for_others_are_told(name: str, texts: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "rows.txt"
-    path.write_bytes("\n".join(texts).encode(name))
+    path = written(tmp_path / "rows.txt", "\n".join(texts).encode(name))
     rows = list(read_queries(str(path)))
     assert rows[1].error is None
     assert "name its encoding" in (rows[0].error or "")
@@ -306,8 +302,7 @@ def test_texts_in_ascii_that_stand_for_others_are_told(name: str, texts: list[st
 
 
 def test_long_fields_and_other_encodings_are_rows(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(f"query,notes\nred dress,{'x' * 140_000}\nrobe d\xe9t\xe9,\n", encoding="latin-1")
+    path = written(tmp_path / "rows.csv", f"query,notes\nred dress,{'x' * 140_000}\nrobe d\xe9t\xe9,\n", "latin-1")
     first, second = read_queries(str(path))
     assert (first.error, len(first.fields[1])) == (None, 140_000)
     assert (second.text, second.is_blank) == ("robe d\\xe9t\\xe9", False)
@@ -368,7 +363,7 @@ def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
 
 
 def test_a_column_without_a_name_is_an_index_of_rows(tmp_path: Path) -> None:
-    (path := tmp_path / "rows.csv").write_text(",query,user\n0,x,boy\n")
+    path = written(tmp_path / "rows.csv", ",query,user\n0,x,boy\n")
     assert [dict(row.labels) for row in read_labelled(path, {"user": ["boy", "girl"]}).rows] == [{"user": ("boy",)}]
 
 
@@ -378,7 +373,7 @@ def test_a_refusal_has_a_few_lines() -> None:
 
 
 def test_a_null_is_not_taken_for_the_label_null(tmp_path: Path) -> None:
-    (path := tmp_path / "rows").write_text('{"query": "x", "labels": {"user": null}}')
+    path = written(tmp_path / "rows", '{"query": "x", "labels": {"user": null}}')
     assert "write the label null in quotes" in read_labelled(path, {"user": ["null", "boy"]}).bad[0].reason
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import cases
+from cases import cases, written
+from commands import write_rows
 
 from qcls_gguf import Config, ConfigError, load_config
 from qcls_gguf.data.labelled import LabelledColumns
@@ -36,8 +37,7 @@ def draft(*options: str, model: DraftModel = CHAT) -> Draft:
 
 
 def loaded(text: str, folder: Path) -> Config:
-    path = folder / "config.yaml"
-    path.write_text(text, encoding="utf-8")
+    path = written(folder / "config.yaml", text)
     return load_config(path)
 
 
@@ -102,8 +102,7 @@ def csv(rows: list[tuple[str, str, str, str]], delimiter: str = ";") -> str:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None:
-    path = tmp_path / "tickets.csv"
-    path.write_text(csv(ROWS), encoding=encoding)
+    path = written(tmp_path / "tickets.csv", csv(ROWS), encoding)
     found = find_labels(path)
     assert (found.query, found.ignored, found.n_rows) == ("what was said", ("id",), 17)
     assert [(prompt.name, prompt.labels) for prompt in found.prompts] == [
@@ -133,8 +132,10 @@ def test_a_bar_divides_labels_given_elsewhere(cells: list[str], labels: list[str
 
 
 def test_json_lines_say_their_labels(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"query": "a", "labels": {"x": "p", "y": ["q", "r"]}}\n\n{"query": "b", "labels": {"x": "s"}}\n')
+    path = written(
+        tmp_path / "rows.jsonl",
+        '{"query": "a", "labels": {"x": "p", "y": ["q", "r"]}}\n\n{"query": "b", "labels": {"x": "s"}}\n',
+    )
     found = {prompt.name: prompt.labels for prompt in find_labels(path).prompts}
     assert found == {"x": ("p", "s"), "y": ("q", "r")}
     path.write_text("nope\n")
@@ -152,7 +153,7 @@ def test_labels_may_be_numbers_and_truth_values(form: str, values: list[object],
     }
     separator = "," if form == "csv" else "\t"
     lines = [json.dumps(objects[form](value)) if form in objects else f"a{separator}{value}" for value in values * 4]
-    (path := tmp_path / "rows").write_text("\n".join(lines if form in objects else [f"text{separator}stars", *lines]))
+    path = written(tmp_path / "rows", "\n".join(lines if form in objects else [f"text{separator}stars", *lines]))
     (prompt,) = find_labels(path, LabelledColumns(query="data.text" if form == "nested" else None)).prompts
     right = json.dumps(values).replace("1.0", "1")[1:-1].split(", ") if form in objects else list(map(str, values))
     assert (prompt.name, sorted(prompt.labels)) == ("stars", sorted(right))
@@ -165,8 +166,7 @@ def test_labels_may_be_numbers_and_truth_values(form: str, values: list[object],
     ("query,x\na,1\nb,2\n", "has no column of labels"),
 )
 def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text(text)
+    path = written(tmp_path / "rows.csv", text)
     with pytest.raises(ConfigError, match=words):
         find_labels(path)
 
@@ -231,15 +231,13 @@ def test_labels_that_say_nothing_get_their_sentence(label: str, sentence: str, t
     (["123", "!!"], "en"),
 )
 def test_rows_are_asked_about_in_their_language(texts: list[str], language: str, tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("query,topic\n" + "".join(f"{text},{label}\n" for text in texts for label in ("a", "无") * 3))
-    nested = tmp_path / "rows.jsonl"
-    rows = [{"query": text, "labels": {"topic": label}} for text in texts for label in ("a", "无")]
-    nested.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for data in (path, nested):
+    rows = [(text, label) for text in texts for label in ("a", "无") * 3]
+    table = written(tmp_path / "rows.csv", "\n".join(["query,topic", *map(",".join, rows)]))
+    objects = [{"query": text, "labels": {"topic": label}} for text, label in rows]
+    for data in (table, write_rows(tmp_path / "rows.jsonl", objects)):
         found = find_labels(data)
         assert found.language == language
-        written = draft_text(Draft(prompts=found.prompts, model=CHAT, source="x", language=found.language), tmp_path)
-        text = loaded(written, tmp_path).prompts[0].system or ""
+        draft = Draft(prompts=found.prompts, model=CHAT, source="x", language=found.language)
+        text = loaded(draft_text(draft, tmp_path), tmp_path).prompts[0].system or ""
         assert ("只输出列表中的一个标签。如果没有提到，输出“无”。" in text) == (language == "zh")
         assert ("Use '无' if none is mentioned." in text) == (language == "en")

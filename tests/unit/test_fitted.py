@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from cases import cases
+from cases import cases, written
 from config_texts import FOLDER, parse
 
 from qcls_gguf import Config, ConfigError, PromptConfig, load_config
@@ -81,7 +81,7 @@ def config(tmp_path: Path) -> Config:
     return load_config(tmp_path / "config.yaml")
 
 
-def written(config: Config, prompts: dict[str, PromptCalibration]) -> Calibration | None:
+def calibrated(config: Config, prompts: dict[str, PromptCalibration]) -> Calibration | None:
     assert config.calibration is not None
     config.calibration.write_text(calibration_text(SHA256, prompts), encoding="utf-8")
     return read_calibration(config)
@@ -91,7 +91,7 @@ def test_what_is_written_is_read(config: Config) -> None:
     """Of a subset of the prompts, with labels that YAML would take for something else."""
     bias = {"dress": 0.5, "no": -0.75, "孕": 0.25}
     fit = entry(config.prompts[0], bias=bias)
-    found = written(config, {"category": fit})
+    found = calibrated(config, {"category": fit})
     assert found is not None
     assert (found.prompts, fit.biases(config.prompts[0].labels)) == ({"category": fit}, [0.5, -0.75, 0.25])
     check_model(config, SHA256, found)
@@ -125,8 +125,8 @@ def test_a_fit_and_a_temperature_of_ones_own_are_a_contradiction(config: Config)
     first, second = config.prompts
     own = config.changed(prompts=(first.changed(temperature=1.0), second))
     with pytest.raises(ConfigError, match=r"prompts\.category: the configuration gives this prompt temperature 1"):
-        written(own, {"category": entry(first)})
-    assert written(own, {"audience": entry(second)}) is not None
+        calibrated(own, {"category": entry(first)})
+    assert calibrated(own, {"audience": entry(second)}) is not None
 
 
 N_EMBD, N_LAYER = 6, 4
@@ -136,8 +136,7 @@ HEAD = Head(depth=3, weight=RNG.normal(size=(N_EMBD, 3)).astype(np.float32), bia
 
 
 def written_heads(folder: Path, head: Head = HEAD, prompt: PromptConfig = HEADED) -> Config:
-    path = folder / "heads.npz"
-    path.write_bytes(heads_content("ab" * 32, N_LAYER, N_EMBD, {prompt.name: (prompt, head)}))
+    path = written(folder / "heads.npz", heads_content("ab" * 32, N_LAYER, N_EMBD, {prompt.name: (prompt, head)}))
     return Config(prompts=(HEADED,), heads=path)
 
 

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cases import cases
+from cases import cases, written
 
 from qcls_gguf.data.lines import REMEDY
 from qcls_gguf.data.rows import Reading
@@ -223,8 +223,7 @@ def test_empty_files_have_one_shard_without_rows(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("a\nb\n")
+    path = written(tmp_path / "a.txt", "a\nb\n")
     planned = plan(path)
     planned.check_unchanged()
     path.write_text("a\nbc\n")

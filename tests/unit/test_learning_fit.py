@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
@@ -160,22 +161,19 @@ def test_words_tell_what_words_tell() -> None:
     assert word_statistics(["", "…"]).shape == word_statistics(texts[:2]).shape
 
 
-@pytest.mark.parametrize(
-    ("templates", "joined"),
-    [
-        (["<s>\nAsk a.</s>\nq: {query}\nlabel:", "<s>\nAsk bc.</s>\nq: {query}\nlabel:"],
-         "<s>\nAsk a\nAsk bc.</s>\nq: {query}\n{name} label:"),
-        (["Lists.\nq: {query}\nfirst:", "Lists.\nq: {query}\nsecond:"], "Lists.\nq: {query}\n{name}:"),
-        (["A {query} label: ", "B {query} label: "], "A\nB {query}\n{name} label: "),
-        (["{query}", "{query}"], "{query}\n{name}:"),
-        (["One alone {query}:"], None),
-    ],
-)  # fmt: skip
+@cases(
+    (
+        ["<s>\nA a.</s>\nq: {query}\nis:", "<s>\nA bc.</s>\nq: {query}\nis:"],
+        "<s>\nA a\nA bc.</s>\nq: {query}\n{name} is:",
+    ),
+    (["Lists.\nq: {query}\nfirst:", "Lists.\nq: {query}\nsecond:"], "Lists.\nq: {query}\n{name}:"),
+    (["A {query} label: ", "B {query} label: "], "A\nB {query}\n{name} label: "),
+    (["{query}", "{query}"], "{query}\n{name}:"),
+    (["One alone {query}:"], None),
+)
 def test_the_prompts_texts_are_joined(templates: list[str], joined: str | None) -> None:
-    prompts = [
-        PromptConfig(name=name, prompt_template=text, labels=("x", "y"))
-        for name, text in zip("ab", templates, strict=False)
-    ]
+    named = zip("ab", templates, strict=False)
+    prompts = [PromptConfig(name=name, prompt_template=text, labels=("x", "y")) for name, text in named]
     texts = common_texts(prompts, ["a coat"], own_first=False)
     assert texts[3:] == ([joined] if joined else [])
     assert common_texts(prompts, ["a coat"], own_first=True) == [*texts[3:], *texts[:3]]
@@ -191,15 +189,12 @@ def test_shares_of_labels_are_found_among_rows_without_labels() -> None:
     np.testing.assert_allclose(shares_of_labels(p, prior), [0.7, 0.25, 0.05], atol=0.03)
 
 
-@pytest.mark.parametrize(
-    ("shares", "kept", "stated"),
-    [
-        (None, True, None),
-        ({"a": 0.9}, False, [0.9, 0.05, 0.05]),
-        ({"c": 0.6, "b": 0.3}, True, [0.1, 0.3, 0.6]),
-        ({"x": 0.5}, True, [0.4, 0.3, 0.3]),
-        ({}, False, [0.95, 0.03, 0.02]),
-    ],
+@cases(
+    (None, True, None),
+    ({"a": 0.9}, False, [0.9, 0.05, 0.05]),
+    ({"c": 0.6, "b": 0.3}, True, [0.1, 0.3, 0.6]),
+    ({"x": 0.5}, True, [0.4, 0.3, 0.3]),
+    ({}, False, [0.95, 0.03, 0.02]),
 )
 def test_a_gain_is_stated_for_the_shares_of_queries(
     shares: dict[str, float] | None, kept: bool, stated: list[float] | None
@@ -395,9 +390,7 @@ POPULATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
 """The error of an answer by its probability."""
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "p"), [(10, 0, 0.05), (100, 3, 0.05), (1000, 60, 0.05), (10, 9, 0.9), (5, 5, 0.5), (4, 1, 0.5)]
-)
+@cases((10, 0, 0.05), (100, 3, 0.05), (1000, 60, 0.05), (10, 9, 0.9), (5, 5, 0.5), (4, 1, 0.5))
 def test_the_distributions_are_scipys(n: int, k: int, p: float) -> None:
     assert binomial_cdf(k, n, p) == pytest.approx(binom.cdf(k, n, p), rel=1e-9)
     expected = 1.0 if k == n else beta.ppf(0.95, k + 1, n - k)

@@ -11,7 +11,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from cases import cases
+from cases import cases, written
 from gguf_parts import finish
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,9 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    path = tmp_path / "large.gguf"
-    path.write_bytes(os.urandom(1 << 20) * 16)
-    return path
+    return written(tmp_path / "large.gguf", os.urandom(1 << 20) * 16)
 
 
 def write_split(folder: Path, name: str = "model") -> list[Path]:
@@ -71,8 +69,7 @@ def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path:
     """As two models of one shape where all files have one time: in images that can be built again bit by bit."""
     os.utime(large, ns=(0, 0))
     before = sha256_of([large])
-    other = tmp_path / "other.gguf"
-    other.write_bytes(b"another" + large.read_bytes()[7:])
+    other = written(tmp_path / "other.gguf", b"another" + large.read_bytes()[7:])
     os.utime(other, ns=(0, 0))
     other.replace(large)
     assert hashed(large) == (sha256(large), True) != (before, True)
@@ -251,8 +248,7 @@ def test_agrees_with_the_gguf_package(tmp_path: Path, alignment: int | None) -> 
 @PROPERTY
 @given(data=st.data())
 def test_a_truncated_file_is_refused(model: bytes, tmp_path: Path, data: st.DataObject) -> None:
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(model)
+    path = written(tmp_path / "cut.gguf", model)
     end = max(tensor.offset + tensor.n_bytes for tensor in read_header(path).tensors.values())
     length = data.draw(st.integers(0, end - 1))
     path.write_bytes(model[:length])
@@ -273,8 +269,7 @@ def test_damaged_bytes_never_do_worse_than_an_error(model: bytes, tmp_path: Path
         )
         at = data.draw(st.integers(0, 1100))
         damaged[at : at + len(patch)] = patch
-    path = tmp_path / "damaged.gguf"
-    path.write_bytes(damaged)
+    path = written(tmp_path / "damaged.gguf", damaged)
     tracemalloc.start()
     began = time.perf_counter()
     try:
@@ -310,8 +305,7 @@ def test_damaged_bytes_never_do_worse_than_an_error(model: bytes, tmp_path: Path
 )
 def test_damaged_headers_and_files_of_another_kind(content: bytes, words: str, tmp_path: Path) -> None:
     """Behind each is a hole of 8 GiB, which takes no disk space but minutes to walk over."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(content)
+    path = written(tmp_path / "model.gguf", content)
     os.truncate(path, 8 << 30 if content else 0)
     began = time.perf_counter()
     with pytest.raises(ModelError, match=words):

@@ -93,9 +93,7 @@ def test_of_llama_cpps_words_few_are_shown(capsys: pytest.CaptureFixture[str], m
     assert "qcls_gguf.llama: n_layer = 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "text", ["کت\u200cوشلوار", "क्\u200dष", "👩\u200d👩\u200d👧", "👨🏽\u200d💻 x", "赤い\u3000ドレス", "cafe\u0301", ""]
-)
+@cases("کت\u200cوشلوار", "क्\u200dष", "👩\u200d👩\u200d👧", "👨🏽\u200d💻 x", "赤い\u3000ドレス", "cafe\u0301", "")
 def test_what_scripts_are_written_with_stays(text: str) -> None:
     assert printable(text) == text
 

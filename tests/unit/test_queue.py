@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from cases import cases
 from waiting import occupied, until
 
 from qcls_gguf.core.queue import Executor, Job, fixed_tokens, pays_to_join
@@ -291,9 +292,7 @@ def test_a_call_joins_where_all_wait_less_for_it(fixed: float, n_calls: int) -> 
         assert pays_to_join(fixed, in_turn, n_tokens, n_calls - in_turn) == (joined <= apart)
 
 
-@pytest.mark.parametrize(
-    ("many", "fixed"), [((50, 6.0), 10.0), ((50, 4.0), 30.0), ((50, 10.0), 0.0), ((50, 1.5), inf), ((10, 9.0), inf)]
-)
+@cases(((50, 6.0), 10.0), ((50, 4.0), 30.0), ((50, 10.0), 0.0), ((50, 1.5), inf), ((10, 9.0), inf))
 def test_the_fixed_part_is_where_the_line_of_two_decodes_begins(many: tuple[int, float], fixed: float) -> None:
     """Of a decode of 10 tokens in 2 ms and another; where more tokens take no longer, sharing always pays."""
     assert fixed_tokens((10, 2.0), many) == pytest.approx(fixed)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cases import cases
+from cases import cases, written
 from config_texts import parse
 
 from qcls_gguf import Config, ConfigError, PromptConfig
@@ -109,8 +109,7 @@ def test_a_bomb_is_refused_within_the_memory_that_it_may_have(name: str, said: d
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    file = tmp_path / "large.yaml"
-    file.write_bytes(b"#" * (MAX_BYTES + 1))
+    file = written(tmp_path / "large.yaml", b"#" * (MAX_BYTES + 1))
     with pytest.raises(ConfigError, match=r"^the configuration is larger than 1048576 bytes"):
         read_text(file, "the configuration")
     with pytest.raises(ConfigError, match=r"^the configuration is larger than 1048576 bytes"):
