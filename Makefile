@@ -50,7 +50,7 @@ real: $(VENV)/.checked
 # For kernel developers with an NVIDIA card: tests of the CUDA kernels, then each step against llama.cpp's (docs/kernels.md).
 MODEL ?= Qwen/Qwen3-8B-GGUF:Q4_K_M
 kernels: $(VENV)/.checked
-	$(BIN)/python -m pytest -q tests/kernels tests/model/test_mmq_direct.py $(wildcard tests/model/test_gpu_*.py)
+	$(BIN)/python -m pytest -q tests/kernels tests/model/test_gpu.py
 	cd tests && $(abspath $(BIN))/python -m kernels --model $(abspath $(wildcard $(MODEL)))$(if $(wildcard $(MODEL)),,$(MODEL))
 
 # All that the owner of a Tesla T4 should run once, into the folder t4: an hour or two, and 14 GB to fetch. T4_MODELS:

@@ -12,7 +12,7 @@ part() {
     "$@" > "$out/$name.json" 2> "$out/$name.txt"
     echo "$? $name" >> "$out/ended.txt"
 }
-part tests python -m pytest -q -n0 kernels model/test_mmq_direct.py model/test_gpu_*.py
+part tests python -m pytest -q -n0 kernels model/test_gpu.py
 for model in "${@:2}"; do
     name=$(basename "${model##*:}")
     given=(-hf "$model")

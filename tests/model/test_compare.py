@@ -1,4 +1,7 @@
-"""`qcls-gguf compare`: every method gives the classifier's answers, absent and failing ones say why."""
+"""`qcls-gguf compare`: every method gives the classifier's answers, absent and failing ones say why.
+
+`qcls-gguf bench`: its record, its page, its turns. No time is asserted.
+"""
 
 import json
 import os
@@ -11,12 +14,13 @@ from typing import Any, Literal
 
 import pytest
 from cases import cases
-from commands import printed
-from conftest import MakeModel, WriteConfig
+from commands import invoked, printed
+from conftest import ROOT, MakeModel, WriteConfig
 from oracle import PromptSpec
 from peer_servers import PeerServer
 
-from qcls_gguf import Config, Model, load_config
+from qcls_gguf import Classifier, Config, Model, load_config
+from qcls_gguf.bench.benchmark import BenchmarkRecord, BenchmarkSettings, benchmark
 from qcls_gguf.compare import servers
 from qcls_gguf.compare.method import ComparisonSettings, Method, PeerError
 from qcls_gguf.compare.records import ComparisonRecord, comparison_document
@@ -28,6 +32,7 @@ from qcls_gguf.native.device import CPU_PRODUCTS, LANE_ORDER, STEPS
 from qcls_gguf.opening import QUERIES as UNASKED
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import document_page
+from qcls_gguf.score.result import STAGES
 
 IN_PROCESS = ("naive", "prefix", "batched")
 EXACT = {"flash_attn": False, "kv_type": "f32"}
@@ -290,3 +295,48 @@ def test_a_connection_is_kept_and_opened_anew_where_it_was_closed(make_model: Ma
         url = server.url
     with pytest.raises(PeerError, match=rf"GET {url}/health: .*refused"):
         Connection(url, 30.0).request("GET", "/health")
+
+
+# `qcls-gguf bench`: its record, its page, its turns. No time is asserted.
+
+
+SEPARATE, JOINT = (str(ROOT / "configs" / name) for name in ("fashion-8.yaml", "fashion-8-joint.yaml"))
+
+
+def test_a_record_and_its_page_have_the_numbers(tmp_path: Path) -> None:
+    html = tmp_path / "report.html"
+    asked = ["-c", SEPARATE, "-c", JOINT, "--batch", 1, "--batch", 2, "-n", 3]
+    done = invoked("bench", *asked, "--warm-up", 1, "--repeat", 2, "--format", "json", "--html", html, "--quiet")
+    assert (done.exit_code, done.stderr) == (0, "")
+    record, page = json.loads(done.stdout), html.read_text()
+    assert BenchmarkRecord.model_validate(record).to_dict() == record
+    assert "No queries were given: these are about clothes and short" in page
+    assert "http" not in page
+    assert [each["name"] for each in record["workloads"]] == [
+        f"{name}, batch {batch}" for batch in (1, 2) for name in ("fashion-8", "fashion-8-joint")
+    ]
+    assert all(6e6 < classifier["weight_bytes"] < 7e6 for classifier in record["classifiers"])
+    for each in record["workloads"]:
+        assert each["name"] in page
+        assert list(each["stage_ms"]) == list(STAGES)
+        for times in (each["total_ms"], *each["stage_ms"].values()):
+            assert list(times.values()) == sorted(times.values())
+        assert each["total_ms"]["min"] >= sum(times["min"] for times in each["stage_ms"].values())
+        assert 0 <= each["graph_reuse_rate"] <= 1
+
+
+def test_requests_are_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    real = Classifier.classify_batch
+
+    def spy(self: Classifier, queries: Any, **options: Any) -> Any:
+        asked.append((len(self.prompts), len(queries)))
+        return real(self, queries, **options)
+
+    monkeypatch.setattr(Classifier, "classify_batch", spy)
+    configs = (load_config("mission"), load_config("fashion-8"))
+    numbers: Any = {"queries": ("red", "blue"), "batches": (1, 2), "n_requests": 2, "n_warm_up": 1, "n_repeats": 1}
+    with ClassifierOpener() as opener:
+        record = benchmark(BenchmarkSettings(configs=configs, **numbers), opener)
+    assert asked == [(2, 1), (8, 1), *[(2, 1), (8, 1)] * 3, *[(2, 2), (8, 2)] * 3]
+    assert len(record.workloads) == 4

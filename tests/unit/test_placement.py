@@ -1,20 +1,32 @@
-"""Where layers go on several GPUs, and which models can be batch invariant."""
+"""Where layers go on several GPUs, and which models can be batch invariant.
 
+The limits of a context, from small prompts made by hand, and the choice of GPU layers.
+"""
+
+import re
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_prompts import made_prompt
 
 from qcls_gguf import ConfigError, RuntimeConfig
+from qcls_gguf.engine import capacity
+from qcls_gguf.engine.capacity import check_capacity, shapes
 from qcls_gguf.engine.open import check_tensors
 from qcls_gguf.model import placement as module
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import Placement, fitted_placement, is_scarce, placement, used_gpus, weights_of
 from qcls_gguf.native import ContextMemory, Device
+from qcls_gguf.plan.decodes import Capacity
+from qcls_gguf.prompts.compiled import Prompt
+from qcls_gguf.prompts.prompt_set import PromptSet
 
 Layers = int | Literal["auto", "all"]
 MIB, GIB = 1 << 20, 1 << 30
@@ -200,3 +212,193 @@ def test_another_head_costs_the_exact_scores_alone(changed: TensorInfo, without:
     assert why
     assert says in why
     assert "scoring: tree" in why
+
+
+# The limits of a context, from small prompts made by hand, and the choice of GPU layers.
+
+
+MAX_SEQ = 256
+"""Of the contexts here, so that labels for so many are quickly made."""
+TWO_WORDS = ((1,), (2,))
+LIGHT = ((1, 2), (1, 3), (4,))
+
+
+def limits(*setup: Any, **more: Any) -> SimpleNamespace:
+    sizes, n_leaf_seqs = capacity.limits(*setup, **more)
+    return SimpleNamespace(**sizes, n_leaf_seqs=n_leaf_seqs)
+
+
+def prompt_of(
+    n_head: int = 0,
+    n_stable: int = 0,
+    n_tail: int = 0,
+    *,
+    name: str = "category",
+    first: int = 0,
+    labels: tuple[tuple[int, ...], ...] = TWO_WORDS,
+) -> Prompt:
+    """A prompt of so many tokens; `first` is its first token."""
+    return made_prompt(name, labels, (first,) * n_head, (first,) * n_stable, (0,) * n_tail)
+
+
+def set_of(prompts: Sequence[Prompt], n_empty: Sequence[int]) -> PromptSet:
+    """The prompts with fragments of their own, of so many tokens for an empty query."""
+    own = enumerate(zip(prompts, n_empty, strict=True))
+    return PromptSet(prompts=tuple(replace(each, before=str(i), n_empty=n) for i, (each, n) in own), exact=False)
+
+
+def runtime(**settings: Any) -> RuntimeConfig:
+    """A runtime with no room for questions beside the configured prompts."""
+    return RuntimeConfig(**{"question_cells": 0, "question_prefixes": 0, "n_seq_max": MAX_SEQ, **settings})
+
+
+def forks(n: int) -> tuple[tuple[int, ...], ...]:
+    """Labels that need n sequences: n pairs, each with its own first token."""
+    return tuple((first, second) for first in range(n) for second in (1000, 1001))
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> tuple[RuntimeConfig, list[Prompt], list[int]]:
+    """Prompts with an empty query's fragment lengths, and a runtime of automatic limits."""
+    prompts, n_empty = [], []
+    for index in range(draw(st.integers(1, 5))):
+        n_head, n_stable, n_tail, n_more = (draw(st.integers(0, most)) for most in (60, 9, 9, 4))
+        labels = draw(st.sampled_from([TWO_WORDS, LIGHT, forks(3), forks(40)]))
+        first = index % draw(st.integers(1, 3))
+        prompts.append(prompt_of(n_head, n_stable, n_tail, first=first, labels=labels))
+        n_empty.append(n_stable + n_more)
+    config = runtime(max_query_tokens=draw(st.integers(1, 300)), max_batch=draw(st.integers(1, 9)))
+    return config, prompts, n_empty
+
+
+@given(setups())
+def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list[int]]) -> None:
+    config, prompts, n_empty = setup
+    found = limits(config, set_of(prompts, n_empty), 0)
+    prefixes = {prompt.prefix for prompt in prompts}
+    n_fed = [
+        n + config.max_query_tokens + len(p.closing) + len(p.trie.fed) for n, p in zip(n_empty, prompts, strict=True)
+    ]
+    fast = sum(n_fed) - sum(len(prompt.stable) for prompt in prompts)
+    slow = max(n + len(prompt.opening) for n, prompt in zip(n_fed, prompts, strict=True))
+    assert found.n_batch >= max(fast, slow, found.n_outputs_max)
+    assert found.n_outputs_max >= found.n_seq_max
+    assert found.n_ctx % 256 == 0
+    assert 0 <= found.n_ctx - (sum(map(len, prefixes)) + found.n_batch) < 256
+    n_leaves = [prompt.trie.n_leaves for prompt in prompts]
+    assert len(prefixes) + max(n_leaves) <= found.n_seq_max <= MAX_SEQ
+
+
+MANY = prompt_of(labels=forks(40))
+TWO = [prompt_of(n_head=20, n_tail=5), prompt_of(n_head=30, n_tail=5, first=1)]
+STABLE = prompt_of(n_head=20, n_stable=1, n_tail=5)
+FORKS = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(99))]
+
+
+@cases(
+    (FORKS, {}, "n_seq_max", 101, "and the prefixes 2, more than runtime.n_seq_max (100 of at most 4096): raise"),
+    (TWO, {"max_query_tokens": 8}, "n_batch", 43, "runtime.n_batch: 42 is less than the 43 that"),
+    ([MANY], {}, "n_batch", 164, "runtime.n_batch: 163 is less than the 164 that"),
+    ([MANY], {"question_prefixes": 200}, "n_batch", 256, "runtime.n_batch: 255 is less than the 256 that"),
+    ([STABLE], {"max_query_tokens": 8}, "n_ctx", 55, "(21) and a batch (34) need: raise it"),
+    (TWO[:1], {"n_batch": 1024}, "n_ctx", 1044, "runtime.n_ctx: 1043 is less than the 1044 cells"),
+)
+def test_one_less_than_is_needed_is_refused(
+    prompts: list[Prompt], settings: dict[str, int], limit: str, least: int, message: str
+) -> None:
+    def found(n: int) -> SimpleNamespace:
+        config = runtime(**{"max_query_tokens": 1, "n_seq_max": MAX_SEQ, **settings, limit: n})
+        return limits(config, set_of(prompts, [len(prompt.stable) for prompt in prompts]), 0)
+
+    assert getattr(found(least), limit) == least
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        found(least - 1)
+
+
+def test_a_prompt_longer_than_the_training_context_is_refused() -> None:
+    colour = prompt_of(name="colour", n_head=10, n_stable=3, n_tail=6, labels=LIGHT)
+    prompts, config = set_of([prompt_of(), colour], [0, 4]), runtime(max_query_tokens=8)
+    for n_train in (29, 0, -1):
+        assert limits(config, prompts, n_train).n_batch >= 29
+    with pytest.raises(ConfigError, match=r"^prompts.colour: with a query .* it has 29 tokens, .* for 28: lower max"):
+        limits(config, prompts, 28)
+
+
+def test_a_cache_that_changes_the_rope_factors_is_refused() -> None:
+    config = runtime(max_query_tokens=1, max_batch=1)
+    prompts = set_of([prompt_of(n_head=200, first=first) for first in (0, 1)], [0, 0])
+    for n_cells in (768, 200):  # one prompt alone is past 200: the long factors are right
+        assert limits(config, prompts, 0, n_cells).n_ctx == 768
+    with pytest.raises(ConfigError, match=r"cache of 768 cells .* longer than 512"):
+        limits(config, prompts, 0, 512)
+
+
+@cases((256, 0, (16, 0)), (256, 37, (24, 16)), (5, 37, (16, 5)))
+def test_shapes(max_query_tokens: int, n_gpu_layers: int, wanted: tuple[int, int]) -> None:
+    assert shapes(max_query_tokens, n_gpu_layers) == wanted
+
+
+def test_questions_get_room_beside_the_prompts() -> None:
+    prompts = set_of([prompt_of(n_head=20)], [0])
+    without = limits(runtime(n_batch=1024), prompts, 0)
+    auto = limits(RuntimeConfig(n_batch=1024), prompts, 0)
+    assert (auto.n_ctx, auto.n_seq_max) == (without.n_ctx + 1024, without.n_seq_max + 16)
+    assert auto.n_leaf_seqs == without.n_leaf_seqs == 4
+    for state_bytes, walks, n in ((0, False, 24), (9, True, 24), (9, False, 4)):
+        assert limits(RuntimeConfig(), prompts, 0, None, state_bytes, walks_trees=walks).n_leaf_seqs == n
+    assert limits(RuntimeConfig(question_cells=0, question_prefixes=0), prompts, 0).n_leaf_seqs == 4
+    given_room = limits(RuntimeConfig(n_batch=1024, question_cells=3000, question_prefixes=40), prompts, 0)
+    assert (given_room.n_ctx, given_room.n_seq_max) == (4096, 45)  # 1,044 + 3,000 cells, in steps of 256
+    # a cache that would change the RoPE factors takes less by itself
+    assert limits(RuntimeConfig(n_batch=1024), prompts, 0, 1500).n_ctx == 1500
+
+
+@cases(({}, 0, 24), ({}, GIB, 16), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8))
+def test_a_decision_model_answers_eight_at_once(settings: dict[str, Any], state_bytes: int, n_leaf_seqs: int) -> None:
+    prompts = set_of([prompt_of(n_head=20)], [0])
+    found = limits(RuntimeConfig(**settings), prompts, 0, None, state_bytes, decides=True)
+    assert (found.n_leaf_seqs, found.n_batch, found.n_outputs_max) == (n_leaf_seqs, 2048, 2048)
+    assert n_leaf_seqs < found.n_seq_max == found.n_state_seqs
+
+
+def test_leaves_of_trees_that_are_walked_keep_no_states() -> None:
+    prompts = set_of([prompt_of(n_head=20)], [0])
+    found = limits(RuntimeConfig(), prompts, 0, None, GIB, decides=True, walks_trees=True)
+    assert (found.n_leaf_seqs, found.n_seq_max, found.n_state_seqs) == (24, 25, 1)
+    found = limits(RuntimeConfig(question_prefixes=3), prompts, 0, None, GIB, walks_trees=True)
+    assert found.n_state_seqs == found.n_seq_max - found.n_leaf_seqs == 4
+
+
+def test_questions_take_no_sequence_from_the_prompts() -> None:
+    prompts = set_of([prompt_of(labels=forks(40))], [0])
+    many: dict[str, Any] = {"max_batch": 1000, "n_seq_max": MAX_SEQ}
+    for options, n_leaf_seqs in ((many, 255), ({**many, "question_prefixes": 100}, 155), ({"n_seq_max": 60}, 59)):
+        found = limits(RuntimeConfig(max_query_tokens=1, **options), prompts, 0)
+        assert (found.n_seq_max, found.n_leaf_seqs) == (options["n_seq_max"], n_leaf_seqs)
+
+
+@cases(
+    (Capacity(n_seqs=39, n_tokens=99, n_rows=99), "needs 40 label branches in one decode, and this engine .* 39"),
+    (Capacity(n_seqs=40, n_tokens=60, n_rows=99), "needs 61 tokens in one decode, .* runtime.n_batch"),
+    (Capacity(n_seqs=40, n_tokens=61, n_rows=40), "needs 41 hidden states in one decode, .* 40"),
+)
+def test_prompts_that_an_open_engine_cannot_hold_are_refused(capacity: Capacity, message: str) -> None:
+    prompts = set_of([prompt_of(n_head=20, labels=forks(40))], [0])
+    check_capacity(prompts, Capacity(n_seqs=40, n_tokens=61, n_rows=41), 1, 0)
+    with pytest.raises(ConfigError, match=rf"^prompts\.category: {message}"):
+        check_capacity(prompts, capacity, 1, 0)
+
+
+@given(st.integers(1, 200), st.integers(0, 900))
+def test_what_a_refusal_of_a_question_advises_is_enough(n: int, n_head: int) -> None:
+    configured, question = set_of([prompt_of()], [0]), set_of([prompt_of(n_head=n_head, labels=forks(n))], [0])
+    settings: dict[str, Any] = {}
+    for _ in range(4):
+        found = limits(RuntimeConfig(max_query_tokens=1, **settings), configured, 0)
+        opened = Capacity(n_seqs=found.n_leaf_seqs, n_tokens=found.n_batch, n_rows=found.n_outputs_max)
+        try:
+            return check_capacity(question, opened, 1, 0)
+        except ConfigError as e:
+            (setting, least), *_ = re.findall(r"raise runtime\.(\w+) of its configuration to (\d+)", str(e))
+            settings[setting] = int(least)
+    raise AssertionError(settings)
