@@ -9,7 +9,7 @@ from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
 from .config.schema import Config, check_config
-from .config.words import shown
+from .config.words import instead_of, shown
 from .core.core import Core, Item
 from .core.handle import PromptHandle, load_prompts
 from .core.startup import Prepared, prepare, start
@@ -22,13 +22,6 @@ from .model import Model, OpenModels
 from .prompts.prompt_set import PromptSet, read_depths
 from .score.result import ModelInfo, Result
 from .system.lifetimes import OnStep
-
-_RENAMED = {
-    "configured": "the classifier itself is the handle of its prompts",
-    "handle": "the classifier itself is the handle of its prompts",
-    "some": "it is called subset",
-    "plan_counts": "check returns the counts",
-}
 
 
 class Classifier(PromptHandle):
@@ -49,8 +42,8 @@ class Classifier(PromptHandle):
         self._prepared = prepared
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in _RENAMED:
-            raise AttributeError(f"a Classifier has no {name} any more: {_RENAMED[name]}")
+        if instead := instead_of("Classifier", name):
+            raise AttributeError(f"a Classifier has no {name} any more: {instead}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod

@@ -65,11 +65,8 @@ def calibrate(
         help="Of that statement.")] = 0.95,
     fallback: Annotated[str | None, Option("--fallback", metavar="TEXT",
         help="The answer below a threshold. Default: the prompt's, or unsure.")] = None,
-    by_label: Annotated[bool, Option("--by-label", help="Bound the error of each answer, too.")] = False,
     out: Annotated[Path, Option("--out", "-o", metavar="FILE",
         help="The calibration file to write.")] = Path("calibration.yaml"),
-    n_folds: Annotated[int, Option("--folds", metavar="N", min=2, max=100, help="Folds of the cross-validation.")] = 5,
-    seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
     names: o.PromptNames = None, force: o.Force = False, format: o.Format = "table", quiet: o.Quiet = False,
     verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None,
     offline: o.Offline = False, n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None,
@@ -88,8 +85,8 @@ def calibrate(
 
     --target-error SHARE states an error rate instead: it finds for every prompt the lowest threshold with which the
     error among answered queries is at most SHARE, with --confidence over the choice of the rows; all other queries
-    get --fallback. --by-label bounds the error of each answer, all bounds together with that confidence. The rows
-    must be others than those that fitted a temperature, biases or heads, and like the queries to come; docs/stated-
+    get --fallback. The error of each answer is bounded, too, all bounds together with that confidence. The rows must
+    be others than those that fitted a temperature, biases or heads, and like the queries to come; docs/stated-
     error.md says more. Prompts whose error cannot be stated are named, with the rows that would be needed, and left
     out of the file. `eval` on other rows shows how many of those that are answered are wrong.
 
@@ -103,8 +100,6 @@ def calibrate(
     qcls-gguf calibrate --data labelled.jsonl --target-error 0.05 --fallback "ask a person"
     """
     o.only_one(queries=queries, data=data)
-    if by_label and target_error is None:
-        raise ConfigError("--by-label bounds what --target-error states: give both")
     settings = o.configured(ctx.params)
     check_outputs({"--out": out}, {"--data": data, "--queries": queries, "--config": settings.path}, force=force)
     from ..learning import calibrate as learning  # see app.py for why here
@@ -126,11 +121,11 @@ def calibrate(
             record, text = learning.state(
                 settings, data, opener, target_error=target_error, confidence=confidence, fallback=fallback, **rows
             )
-        view, why_not = learning.statement_document(record, by_label=by_label), "what cannot be stated is named above"
+        view, why_not = learning.statement_document(record), "what cannot be stated is named above"
         left_out = [name for name, stated in record.prompts.items() if stated.error is None]
     else:
         with long_work(offline, quiet) as opener:
-            record, text = learning.calibrate(settings, data, opener, n_folds=n_folds, seed=seed, **rows)
+            record, text = learning.calibrate(settings, data, opener, **rows)
         view = learning.calibration_document(record)
         why_not = "no fit lowers the held-out log-loss by more than one standard error"
         left_out = [name for name, fit in record.prompts.items() if not fit.accepted]

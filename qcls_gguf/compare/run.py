@@ -12,6 +12,7 @@ import numpy as np
 
 from ..config.schema import variant_of
 from ..config.scoring import TREE
+from ..config.words import instead_of
 from ..engine.open import compile_config, open_model
 from ..errors import ConfigError, PlanError
 from ..model import OpenModels
@@ -25,12 +26,6 @@ from .records import AbsentMethod, ComparisonRecord, MethodRecord
 from .servers import llama_server, ollama
 
 QCLS = "qcls"
-REMOVED = {
-    "cappr": "its probabilities are those of our scoring `mean`",
-    "torch": "docs/measurements.md has what PyTorch took; compare with batched, llama-server or ollama",
-    "llama-cpp-python": "compare with naive and prefix, which decode the same on this llama.cpp",
-}
-"""what replaces a method of earlier versions"""
 
 _STOCK = "stock llama.cpp, all logits: one decode"
 METHODS: dict[str, tuple[Callable[[Workload], AbstractContextManager[Method]], str]] = {
@@ -105,7 +100,8 @@ def _checked_names(settings: ComparisonSettings) -> list[str]:
         raise ConfigError("`ollama` and `ollama_model` belong together: give both or neither")
     for name in settings.methods:
         if name not in METHODS:
-            why = f"was removed: {REMOVED[name]}" if name in REMOVED else f"is not one of {', '.join(METHODS)}"
+            instead = instead_of("compare", name)
+            why = f"was removed: {instead}" if instead else f"is not one of {', '.join(METHODS)}"
             raise ConfigError(f"`method` {name}: {why}")
     if not settings.queries:
         raise ConfigError("there is no query to compare with: give one")

@@ -131,8 +131,8 @@ def close_to(name: Any, known: Sequence[str]) -> str | None:
 
 
 def instead_of(where: str, name: str) -> str | None:
-    """What there is instead of something that was removed: an option of a command, a command (`all`), or a key of the
-    configuration (where: `config`). None: it was not.
+    """What there is instead of something that was removed: an option, method or path of a command, a command (`all`), a
+    key of the configuration (where: `config`), or an attribute of `Classifier`. None: it was not.
     """
     for line in Path(__file__).with_name("removed.txt").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

@@ -44,8 +44,8 @@ from ..statistics import SMALLEST, FloatArray, upper_bound, wilson
 from ..statistics.fitting import Step, cross_validate, error_thresholds, rows_needed
 from ..version import __version__
 
-N_ROWS_A_FOLD = 10
-"""Fewer held-out rows say too little of a fit."""
+LEAST_ROWS = 50
+"""labelled rows: fewer than ten in each fold say too little of a fit"""
 FALLBACK = "unsure"
 _DIGITS = 6
 """Decimals of what is written."""
@@ -59,7 +59,6 @@ class FitRecord(Record):
     accepted: bool = Field(description="whether rows it has not seen have a lower log-loss by a standard error")
     temperature: float = Field(description="what the scores are divided by")
     n_rows: int = Field(description="rows that are labelled for the prompt")
-    n_folds: int = Field(description="of the cross-validation")
     log_loss_before: float = Field(description="mean over the rows, in nats, of the uncalibrated scores")
     log_loss_after: float = Field(description="of rows by the fit to the other folds")
     standard_error: float = Field(description="of the mean of the difference")
@@ -70,7 +69,6 @@ class FitRecord(Record):
 class CalibrationRecord(FittedRecord):
     """Temperatures fitted to labelled queries."""
 
-    seed: int = Field(description="of the shuffle into folds")
     prompts: dict[str, FitRecord] = Field(description="by prompt")
 
 
@@ -110,12 +108,10 @@ def calibrate(
     names: Sequence[str] = (),
     columns: LabelledColumns = PLAIN_COLUMNS,
     skip_bad: bool = False,
-    n_folds: int = 5,
-    seed: int = 0,
 ) -> tuple[CalibrationRecord, str | None]:
     """Fit temperatures; the record that `qcls-gguf calibrate` prints as JSON, and the calibration file's text.
 
-    path: labelled queries; names: prompts to fit, empty: all without a head; seed: of the shuffle into folds.
+    path: labelled queries; names: prompts to fit, empty: all without a head.
     The text has the fits that were accepted, and is None where there are none. Nothing is written. Raises ConfigError
     for what cannot be fitted, before anything is computed; and what Classifier raises.
     """
@@ -123,10 +119,10 @@ def calibrate(
 
     def check_rows(rows: Sequence[LabelledQuery]) -> None:
         for name in chosen:
-            if (n_rows := sum(name in row.labels for row in rows)) < n_folds * N_ROWS_A_FOLD:
+            if (n_rows := sum(name in row.labels for row in rows)) < LEAST_ROWS:
                 raise ConfigError(
-                    f"`data` {path}: prompt {name}: has {n_rows} labelled rows, {n_folds} folds need "
-                    f"{n_folds * N_ROWS_A_FOLD}: label more, lower `n_folds`, or name the prompts to fit with `prompt`"
+                    f"`data` {path}: prompt {name}: has {n_rows} labelled rows, {LEAST_ROWS} are needed: label more, "
+                    "or name the prompts to fit with `prompt`"
                 )
 
     data = read_rows(config, path, columns, skip_bad=skip_bad)
@@ -140,27 +136,22 @@ def calibrate(
         prompt, prior = prompts[number].settings, adjustments[number].prior
         truth = truth_of(prompts[number], answered.rows)
         score = np.array([[score.score for score in answered.answers[row][number].scores] for row in truth.index])
-        found = cross_validate(score if prior is None else score - prior, truth.accepted, n_folds=n_folds, seed=seed)
+        found = cross_validate(score if prior is None else score - prior, truth.accepted)
         fits[prompt.name] = fit = FitRecord(
             scoring=prompt.scoring,
             prior=prompt.prior,
             accepted=found.accepted,
             n_rows=len(score),
-            n_folds=n_folds,
             **{**found._asdict(), "temperature": round(found.temperature, _DIGITS)},
         )
         if fit.accepted:
-            told = fit.model_dump(include={"n_rows", "n_folds", "log_loss_before", "log_loss_after", "standard_error"})
+            told = fit.model_dump(include={"n_rows", "log_loss_before", "log_loss_after", "standard_error"})
             rounded = {name: round(number, _DIGITS) for name, number in told.items()}
             entries[prompt.name] = PromptCalibration(
                 prompt_hash=prompt_hash(prompt), scoring=fit.scoring, temperature=fit.temperature, fit=rounded
             )
     record = CalibrationRecord(
-        data=data_record(data, len(answered.rows), answered.bad),
-        model=model,
-        warnings=opener.warnings,
-        seed=seed,
-        prompts=fits,
+        data=data_record(data, len(answered.rows), answered.bad), model=model, warnings=opener.warnings, prompts=fits
     )
     return record, calibration_text(model.sha256, entries) if entries else None
 
@@ -319,8 +310,8 @@ def _why_no_threshold(steps: Sequence[Step], n: int, target: float, confidence: 
     return f"{what}: {seen}; if errors stay as frequent, about {needed} rows are needed, and there are {n}"
 
 
-def statement_document(record: StatementRecord, *, by_label: bool = False) -> Document:
-    """A row for each prompt's error rate, and what is refused; by_label: also the bounds of the labels."""
+def statement_document(record: StatementRecord) -> Document:
+    """A row for each prompt's error rate, the bounds of the answers, and what is refused."""
     rows, titles, parts, of_labels = [], dict[str, None](), [], []
     for name, prompt in record.prompts.items():
         if prompt.error:
@@ -347,11 +338,10 @@ def statement_document(record: StatementRecord, *, by_label: bool = False) -> Do
     if record.n_duplicates:
         what = f"{counted(record.n_duplicates, 'row')} with a query that came before: leave them out, unless queries"
         parts.append(Paragraph(f"{what} repeat so where the answers are used", "warning"))
-    tables = [Table(columns=columns, rows=rows, title=" and ".join(titles))]
-    if by_label:
-        columns = {"prompt": TEXT, "answer": TEXT, "answered": "d", "wrong": "d", "error below": ".1%"}
-        tables.append(Table(columns=columns, rows=of_labels, title="By label, all bounds together as confident"))
-    return Document(title="Statements", parts=[*tables, *parts])
+    of_prompts = Table(columns=columns, rows=rows, title=" and ".join(titles))
+    columns = {"prompt": TEXT, "answer": TEXT, "answered": "d", "wrong": "d", "error below": ".1%"}
+    by_label = Table(columns=columns, rows=of_labels, title="By label, all bounds together as confident")
+    return Document(title="Statements", parts=[of_prompts, by_label, *parts])
 
 
 LEAST_QUERIES = 50

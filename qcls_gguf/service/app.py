@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..config.words import shown
+from ..config.words import instead_of, shown
 from ..errors import QclsError
 from ..version import __version__
 from .asking import answer, json_bytes
@@ -33,11 +33,6 @@ _NO_PATH = (
     "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
     "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema"
 )
-_REMOVED_PATHS = {
-    "/classify": "/classify was removed: use /predict, or /v1/classify for all prompts",
-    "/v1/completions": "/v1/completions was removed: use /v1/chat/completions, which chooses one of given answers",
-    "/docs": "/docs was removed: docs/serving.md describes requests, and docs/commands.md the answers",
-}
 _OPEN_PATHS = ("/", "/health", "/ready")
 """Paths that need no key: they show nothing beyond the project's documentation."""
 _PAGE = {
@@ -82,7 +77,8 @@ class App:
             exchange.route = _MODEL_PATH if path.startswith(_MODELS) else path
             if exchange.route not in _ROUTES:
                 exchange.route = "other"
-                raise RefusedError(404, "unknown path", _REMOVED_PATHS.get(path, _NO_PATH))
+                instead = instead_of("serve", path)
+                raise RefusedError(404, "unknown path", f"{path} was removed: {instead}" if instead else _NO_PATH)
             method, handler = _ROUTES[exchange.route]
             if exchange.method not in (method, "HEAD" if method == "GET" else ""):
                 raise RefusedError(405, "method", f"this path takes {method}", headers={"allow": method})

@@ -30,6 +30,7 @@ from . import (
     log_sum_exp,
     paired_difference,
 )
+from .logistic import N_FOLDS
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0
 _N_HALVINGS = 40
@@ -58,14 +59,14 @@ class Verdict(NamedTuple):
         return self.log_loss_before - self.log_loss_after > self.standard_error
 
 
-def cross_validate(score: AnyFloats, accepted: BoolArray, *, n_folds: int = 5, seed: int = 0) -> Verdict:
+def cross_validate(score: AnyFloats, accepted: BoolArray) -> Verdict:
     """Fit to all rows, and judge it by fits to all folds but one.
 
     score: (n_rows, n_labels) raw scores less the prior; accepted: (n_rows, n_labels), one label a row at least.
     """
     n = len(score)
     held_out = np.empty_like(score)
-    for fold in np.array_split(np.random.default_rng(seed).permutation(n), n_folds):
+    for fold in np.array_split(np.random.default_rng(0).permutation(n), N_FOLDS):
         others = np.ones(n, np.bool_)
         others[fold] = False
         held_out[fold] = log_softmax(score[fold] / fit(score[others], accepted[others]))

@@ -166,13 +166,14 @@ def test_fits_to_what_cannot_be_told_are_refused(write_config: WriteConfig, tmp_
 
 @cases(
     ({"names": ("colours",)}, "`prompt` colours: is no prompt of the configuration, did you mean colour?"),
-    ({"n_folds": 7}, "rows.jsonl: prompt audience: has 60 labelled rows, 7 folds need 70: label more"),
+    ({"few": 40}, "rows.jsonl: prompt audience: has 40 labelled rows, 50 are needed: label more, or name"),
     ({"temperature": 2}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
 )
 def test_refusals_come_before_the_model(change: dict[str, Any], words: str, data: Path, fashion: Path) -> None:
     steps: list[str] = []
     path = changed(fashion, prompt="colour", **change) if "temperature" in change else fashion
-    options = {key: value for key, value in change.items() if key != "temperature"}
+    options = {key: value for key, value in change.items() if key == "names"}
+    data.write_text("".join(data.read_text().splitlines(keepends=True)[: change.get("few")]))
     with (
         pytest.raises(ConfigError, match=re.escape(words)),
         ClassifierOpener(on_step=lambda *step: steps.append(step[0])) as opener,
@@ -343,7 +344,7 @@ def test_what_can_be_stated_is_written_and_the_rest_named(fashion: Path, tmp_pat
     for row in rows:
         row["labels"]["audience"] = "pregnant"
     out, data = tmp_path / "c.yaml", write_rows(tmp_path / "rows.jsonl", rows)
-    asked = ("calibrate", "--config", fashion, "--target-error", 0.1, "--by-label")
+    asked = ("calibrate", "--config", fashion, "--target-error", 0.1)
     done = invoked(*asked, "--out", out, "--data", data)
     assert done.exit_code == 1, done.stderr
     assert "By label, all bounds together" in done.stdout
