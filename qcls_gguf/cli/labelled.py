@@ -8,7 +8,7 @@ from typer import Context, Option
 from ..errors import ConfigError
 from ..report.files import check_outputs
 from . import options as o
-from .terminal import EXIT_OTHER, long_work, needs, show, show_fitted
+from .terminal import EXIT_OTHER, long_work, show, show_fitted
 
 
 def evaluate(
@@ -42,8 +42,6 @@ def evaluate(
     from ..evaluation.evaluate import evaluate as evaluated  # see app.py for why here
     from ..evaluation.report import evaluation_document
 
-    if html:
-        needs("--html", "matplotlib", "report")
     check_outputs({"--html": html}, {"--data": data, "--config": config})
     settings = o.configured(ctx.params)
     columns = o.columns(ctx.params)

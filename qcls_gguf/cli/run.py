@@ -28,6 +28,8 @@ _TOP = 3
 def run(
     ctx: Context, query: o.Query = None, queries: o.Queries = None, query_column: o.QueryColumn = None,
     input_format: o.InputFormat = None, encoding: o.Encoding = None, delimiter: o.Delimiter = None,
+    interactive: Annotated[bool, Option("--interactive", "-I",
+        help="On a terminal, ask for more queries after the given ones.")] = False,
     format: Annotated[Literal["table", "json", "jsonl", "labels", "csv", "tsv"], Option("--format", "-f",
         help="How answers are printed: see below.")] = "table",
     top: Annotated[int | None, Option("--top", metavar="N", min=0,
@@ -71,10 +73,13 @@ def run(
         yield from map(Row, query or ())
         if queries is not None:
             yield from read_queries(queries, reading, blank=True)
-        if not query and queries is None:
-            yield from _ask() if sys.stdin.isatty() else read_queries("-", blank=True)
+        nothing_given = not query and queries is None
+        if sys.stdin.isatty() and queries != "-" and (interactive or nothing_given):
+            yield from _ask()
+        elif nothing_given:
+            yield from read_queries("-", blank=True)
 
-    is_one = len(query or ()) == 1 and queries is None
+    is_one = len(query or ()) == 1 and queries is None and not interactive
     with (
         t.classifier_opener(offline, quiet) as opener,
         opener.open(settings, audit=audit, only_configured=True) as classifier,

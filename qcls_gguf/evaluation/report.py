@@ -1,17 +1,10 @@
-"""An evaluation as a document: tables, reliability diagrams and confusion matrices."""
+"""An evaluation as a document."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ..config.words import counted, listed, shown
-from ..report.document import TEXT, Document, Figure, Format, Paragraph, Section, Table, facts, percent, provenance
+from ..report.document import TEXT, Document, Format, Paragraph, Section, Table, facts, percent, provenance
 from .evaluate import EvaluationRecord, LabelStatistics, PromptStatistics, Statistics
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _N_CONFUSIONS, _N_LABELS = 10, 15
 """rows on a terminal"""
@@ -51,7 +44,14 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
             ),
             _labels(prompts),
             confusion_table("confused", prompts),
-            *(Section(title="Pictures", parts=[figure], on_terminal=False) for figure in _figures(evaluation)),
+            Section(
+                title="In detail",
+                parts=[
+                    _reliability(evaluation.together),
+                    *(_confusion_matrix(name, found) for name, found in prompts.items() if found.n_rows),
+                ],
+                on_terminal=False,
+            ),
             *(Paragraph(note, "warning") for note in _notes(evaluation)),
         ],
     )  # fmt: skip
@@ -157,36 +157,25 @@ def likely_faults(prompt: PromptStatistics) -> Iterator[str]:
         yield f"answers {percent(prompt.n_abstained / prompt.n_rows)} of the rows by its fallback; {others}"
 
 
-def _figures(evaluation: EvaluationRecord) -> Iterator[Figure]:
-    """Reliability of all answers, confusions of the prompts."""
-    yield Figure("reliability diagram", (4.6, 4.2), partial(_draw_reliability, evaluation.together))
-    for name, found in evaluation.prompts.items():
-        if found.n_rows:
-            side = max(2.6, 1.4 + 0.28 * len(found.labels))
-            draw = partial(_draw_confusion, name, found)
-            yield Figure(f"confusion matrix of {name}", (side + 0.4, side + 0.2), draw)
+def _reliability(found: Statistics) -> Table:
+    """Of all answers, how many in every bin of their probability are right."""
+    rows = [
+        [f"{place / len(found.reliability):.0%}–", one.n, one.confidence, one.accuracy]
+        for place, one in enumerate(found.reliability)
+        if one.n
+    ]
+    columns = {"probability of the answer": TEXT, "rows": "d", "mean": ".1%", "accuracy": ".1%"}
+    return Table(title="Reliability", columns=columns, rows=rows)
 
 
-def _draw_reliability(found: Statistics, axes: "Axes") -> None:
-    bins = [(one.confidence, one.accuracy, one.n) for one in found.reliability if one.n]
-    confidence, accuracy, n_rows = zip(*bins, strict=True)
-    axes.plot([0, 1], [0, 1], color="#999", linewidth=1, linestyle="--")
-    axes.plot(confidence, accuracy, linewidth=0.8, alpha=0.5)
-    axes.scatter(confidence, accuracy, s=[8 + 90 * n / found.n_rows for n in n_rows], alpha=0.8)  # large: many rows
-    limits = (-0.03, 1.03)
-    axes.set(xlim=limits, ylim=limits, xlabel="probability of the answer", ylabel="accuracy", title="Reliability")
+def _confusion_matrix(name: str, found: PromptStatistics) -> Table:
+    """The rows of a prompt by label and answer."""
+    return Table(
+        title=f"Confusion matrix of {name}: a row for a label, a column for an answer",
+        columns={"": TEXT, **dict.fromkeys(found.labels, _number_or_nothing)},
+        rows=[[label, *row] for label, row in zip(found.labels, found.confusion_matrix, strict=True)],
+    )
 
 
-def _draw_confusion(name: str, found: PromptStatistics, axes: "Axes") -> None:
-    labels, matrix = list(found.labels), np.array(found.confusion_matrix)
-    share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    axes.pcolormesh(share, cmap="Blues", vmin=0, vmax=1, edgecolors="#eee", linewidth=0.5)
-    axes.invert_yaxis()
-    for i, j in zip(*np.nonzero(matrix), strict=True):
-        colour = "white" if share[i, j] > 0.6 else "black"
-        axes.text(j + 0.5, i + 0.5, str(matrix[i, j]), ha="center", va="center", color=colour, fontsize=7)
-    places = np.arange(len(labels)) + 0.5
-    axes.set_xticks(places, labels, rotation=90)
-    axes.set_yticks(places, labels)
-    axes.tick_params(length=0)
-    axes.set(aspect="equal", xlabel="answer", ylabel="label", title=name)
+def _number_or_nothing(n: int) -> str:
+    return str(n or "")

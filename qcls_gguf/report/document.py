@@ -1,18 +1,15 @@
-"""What a command shows, as a value: tables, paragraphs, figures and sections of them.
+"""What a command shows, as a value: tables, paragraphs and sections of them.
 
-`console().print(document)` shows it on a terminal, `document_page` as an HTML page, one file that fetches nothing; its
-figures need matplotlib, of the extra `report`. Both leave out tables without rows, and sections with nothing in them.
+`console().print(document)` shows it on a terminal, `document_page` as an HTML page, one file that fetches nothing. Both
+leave out tables without rows, and sections with nothing in them.
 """
 
-import base64
-import io
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import rich.table
 from rich.cells import cell_len
@@ -22,9 +19,6 @@ from rich.text import Text
 from ..config.words import counted, printable
 from ..score.result import ModelInfo
 from .environment import Environment
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NO_VALUE = "–"
 """what a table shows for None"""
@@ -92,18 +86,6 @@ class Paragraph:
     style: Literal["plain", "strong", "faint", "warning"] = "plain"
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A drawing, which only a page shows."""
-
-    name: str
-    """what it shows, for readers who cannot see it"""
-    size: tuple[float, float]
-    """width and height in inches"""
-    draw: "Callable[[Axes], object]"
-    """draws into empty axes of matplotlib"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """Parts below a title."""
@@ -114,7 +96,7 @@ class Section:
     on_terminal: bool = True
 
 
-Part = Table | Paragraph | Figure | Section
+Part = Table | Paragraph | Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,12 +222,8 @@ def measured(value: float | None) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 
-# Text in figures stays text, so that the reader's fonts show every script; a $ in a label is no formula.
-_FIGURES = {"svg.fonttype": "none", "svg.hashsalt": "qcls-gguf", "text.parse_math": False, "font.size": 9}
-
-
 def document_page(document: Document) -> str:
-    """The HTML of a document, with its figures drawn."""
+    """The HTML of a document."""
     page = Template(Path(__file__).with_name("page.html").read_text("utf-8"))
     return page.substitute(title=escape(document.title), body="".join(_elements(document.parts, 2)))
 
@@ -261,8 +239,6 @@ def _elements(parts: Sequence[Part | None], level: int) -> Iterator[str]:
                 yield f'<p class="faint">{escape(part.note)}</p>\n' if part.note else ""
             case Paragraph():
                 yield f'<p class="{part.style}">{escape(part.text)}</p>\n'
-            case Figure():
-                yield _image(part)
             case Section():
                 yield from _elements(part.parts, level + 1)
 
@@ -276,18 +252,3 @@ def _table(table: Table) -> str:
 
     rows = [row(cells, "td", ' class="strong"' * (n in table.bold)) for n, cells in enumerate(table.cells())]
     return f"<table>\n{row(list(table.columns), 'th') * table.has_header}{''.join(rows)}</table>\n"
-
-
-def _image(figure: Figure) -> str:
-    """An SVG inside an image, so that the ids of one drawing do not meet those of another."""
-    import matplotlib
-    from matplotlib import figure as drawings
-
-    svg = io.BytesIO()
-    with matplotlib.rc_context(_FIGURES), warnings.catch_warnings():  # type: ignore[arg-type]
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of its font, by which it only measures texts
-        drawn = drawings.Figure(figsize=figure.size, layout="constrained")
-        figure.draw(drawn.add_subplot())
-        drawn.savefig(svg, format="svg", metadata={"Date": None})
-    source = base64.b64encode(svg.getvalue()).decode()
-    return f'<img alt="{escape(figure.name)}" src="data:image/svg+xml;base64,{source}">\n'

@@ -291,7 +291,7 @@ def test_a_command_whose_file_does_not_fit(name: str, row: Row, tmp_path: Path) 
     path = written(tmp_path / "report", _OLD)
     words = [*COMMANDS[name], path, *([] if name == "init --out" else _SMALL)]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # Python would keep, and later trust, half a file
-    # the caches of matplotlib and of prefixes do not fit either, and nobody minds
+    # the cache of prefixes does not fit either, and nobody minds
     done = run(*words, cwd=tmp_path, env=environment, preexec_fn=_limited)
     said = f"qcls-gguf: {name.split()[1]} {path}: could not be written: File too large\n"
     row.check(done.returncode == 1, f"exit code {done.returncode}")

@@ -141,7 +141,7 @@ def test_a_lost_output_is_one_line_and_a_failure(words: str, to: str, why: str) 
 
 
 def test_without_a_terminal_to_ask_on_the_lines_of_the_input_are_answered() -> None:
-    done = run("--config", "mission", "--quiet", "--format", "labels", stdin=b"red dress\n")
+    done = run("--interactive", "--config", "mission", "--quiet", "--format", "labels", stdin=b"red dress\n")
     assert (done.returncode, done.stdout) == (0, b"dress\tnone\n")
 
 

@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 
 from qcls_gguf.data.rows import Row
 from qcls_gguf.report.answers import AnswerWriter, result_table
-from qcls_gguf.report.document import TEXT, Document, Figure, Paragraph, Section, Table, document_page, facts
+from qcls_gguf.report.document import TEXT, Document, Paragraph, Section, Table, document_page, facts
 from qcls_gguf.report.record import Record, left_out_if_none
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
@@ -96,7 +96,6 @@ DOCUMENT = Document(
         Section(title="Numbers", parts=[TABLE, None, EMPTY]),
         Section(title="Not measured", parts=[EMPTY]),
         Section(title="More", parts=[Paragraph("b: 2")], on_terminal=False),
-        Figure("a line", (2, 1), lambda axes: axes.plot([0, 1], [0, 1])),
         Paragraph("a & b", "warning"),
     ],
 )
@@ -132,7 +131,6 @@ def test_a_page_shows_all_of_them_escaped() -> None:
         assert shown in page
     assert '<tr class="strong"><td class="text">another' in page
     assert '<h2>More</h2>\n<p class="plain">b: 2</p>' in page
-    assert '<img alt="a line" src="data:image/svg' in page
     assert page.count("<table>") == 2
     assert "Not measured" not in page
 
