@@ -233,7 +233,7 @@ def benchmark_document(record: BenchmarkRecord) -> Document:
     sent = f"{record.n_requests} × {record.n_repeats} of a kind, one when the last is answered, configurations in turns"
     conditions = {**provenance(model, record.environment), "requests": sent}
     if model.n_gpu_layers:
-        conditions["GPU"] = f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz" if gpu else "not known (needs the extra `bench`)"
+        conditions["GPU"] = f"{gpu.sm_mhz} of {gpu.max_sm_mhz} MHz" if gpu else "not known (nvidia-smi says nothing)"
     times = tuple(Quantiles.model_fields)
     tokens = {"new": ".1f", "cached": ".1f", "decodes": ".1f", "graphs reused": ".0%"}
     start = dict.fromkeys(("start-up ms", "first request ms", "weights MB"), measured)

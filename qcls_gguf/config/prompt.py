@@ -20,17 +20,6 @@ MistakeKind = Literal[
 ]  # fmt: skip
 IgnoredKind = Literal["all", MistakeKind]
 CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
-_NOTHING = {
-    "none": "none n/a na nil null nothing not_applicable not_mentioned not_specified unspecified 无 没有 未提及 不适用 "
-    "ninguno ninguna nada no_aplica keine keiner keines nichts aucun aucune rien",
-    "other": "other others misc miscellaneous 其他 其它 otro otra otros otras andere anderes sonstige sonstiges autre "
-    "autres divers",
-    "unknown": "unknown unclear undetermined unsure 未知 不明 不清楚 不确定 desconocido desconocida unbekannt unklar "
-    "inconnu inconnue",
-    "neutral": "neutral 中性 中立 neutro neutra neutre",
-}
-NO_CONTENT = {word: kind for kind, words in _NOTHING.items() for word in words.split()}
-"""Labels that may be right for a query without content, by what they mean; they stand at the end of a list."""
 TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
 """What a prompt's text is made from."""
 _MAX_LABELS = 10_000
@@ -60,11 +49,6 @@ Queries: TypeAlias = Annotated[
     LISTED,
     distinct("query"),
 ]
-
-
-def nothing_kind(label: str) -> str | None:
-    """What a label means that says nothing of a text: none, other, unknown or neutral; None for all other labels."""
-    return NO_CONTENT.get("_".join(label.casefold().strip("<>()[]. ").split()))
 
 
 def resolve_forced(values: JsonObject) -> JsonObject:

@@ -9,10 +9,9 @@ from textwrap import indent, wrap
 from typing import NamedTuple
 
 from ..config.load import parse_config
-from ..config.prompt import nothing_kind
 from ..config.resources import EMBEDDED, OLLAMA, PACKAGE, SCHEMA_LINE
 from ..config.words import JsonObject, shown
-from ..config.yaml_values import text_block, yaml_text
+from ..config.yaml_values import load_yaml, text_block, yaml_text
 from ..errors import ConfigError, prefixed
 
 
@@ -26,40 +25,15 @@ class Wording(NamedTuple):
     many: str
     """that of several"""
     user: str
+    cues: Sequence[str]
+    """what the answer follows; the first where no rows speak for another"""
     nothing: Mapping[str, str]
     """of labels that say nothing of a text, by what they mean"""
 
 
-_WORDINGS = {
-    "en": Wording(
-        "a text",
-        "Label {about}. Output exactly one label from the list.{rules}\n{{name}}: [{{labels}}]",
-        "Label {about}. For each attribute output exactly one label from its list.{rules}\n{{all_labels}}",
-        "text: {query}",
-        {
-            "none": " Use '{label}' if none is mentioned.",
-            "none of several": " Use '{label}' for an attribute that the text does not mention.",
-            "other": " Use '{label}' only if no other label fits.",
-            "unknown": " Use '{label}' if the text does not tell.",
-            "neutral": " Use '{label}' if the text takes no side.",
-        },
-    ),
-    "zh": Wording(
-        "文本",
-        "给{about}分类。只输出列表中的一个标签。{rules}\n{{name}}: [{{labels}}]",
-        "给{about}分类。对每个属性只输出其列表中的一个标签。{rules}\n{{all_labels}}",
-        "文本: {query}",
-        {
-            "none": "如果没有提到，输出“{label}”。",
-            "none of several": "文本没有提到的属性，输出“{label}”。",
-            "other": "如果其他标签都不合适，输出“{label}”。",
-            "unknown": "如果从文本看不出来，输出“{label}”。",
-            "neutral": "如果文本没有倾向，输出“{label}”。",
-        },
-    ),
-}
-CUES = {"en": ("{name}:", "Answer:"), "zh": ("{name}:", "答案:")}
-"""What the answer follows, by language; the first where no rows speak for another."""
+_TEXTS = load_yaml(Path(__file__).with_name("wordings.yaml").read_text(encoding="utf-8")).values
+_NO_CONTENT = {word: kind for kind, words in _TEXTS.pop("no_content").items() for word in words.split()}
+WORDINGS = {language: Wording(**texts) for language, texts in _TEXTS.items()}
 _SMALL_BYTES = 2_000_000_000
 """models of smaller files answer far worse by one text for several prompts (docs/real-models.md)"""
 _LARGEST_ON_CPU = 2_000_000_000
@@ -187,7 +161,7 @@ def draft_text(draft: Draft, folder: Path) -> str:
     With one text for several prompts these differ in their last words, so that a request shares nearly all of its work.
     A model with a chat template gets system and user texts; one without, the whole text.
     """
-    wording, has_several = _WORDINGS[draft.language], draft.is_common and len(draft.prompts) > 1
+    wording, has_several = WORDINGS[draft.language], draft.is_common and len(draft.prompts) > 1
     kinds = {label: kind for prompt in draft.prompts for label in prompt.labels if (kind := nothing_kind(label))}
     keys = {label: f"{kind} of several" if has_several and kind == "none" else kind for label, kind in kinds.items()}
     rules = "".join(wording.nothing[key].format(label=label) for label, key in keys.items()) if draft.has_rules else ""
@@ -225,6 +199,13 @@ def draft_text(draft: Draft, folder: Path) -> str:
     with prefixed("no configuration can be made of that"):
         parse_config(text, folder=folder)
     return text
+
+
+def nothing_kind(label: str) -> str | None:
+    """What a label means that says nothing of a text: none, other, unknown or neutral; None for all other labels.
+    Such labels stand at the end of a list.
+    """
+    return _NO_CONTENT.get("_".join(label.casefold().strip("<>()[]. ").split()))
 
 
 def language_of(texts: Sequence[str]) -> str:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from ..config.prompt import nothing_kind
 from ..config.words import ALIKE, counted, seen_as, shown
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, is_missing, label_text
 from ..data.rows import QUERY, open_rows
 from ..errors import ConfigError
-from .draft import DraftPrompt, language_of
+from .draft import DraftPrompt, language_of, nothing_kind
 
 _QUERY_NAMES = ("query", "text", "title", "message", "sentence", "input", "question", "description", "name")
 _MOST_LABELS = 100

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..config.load import parse_config
-from ..config.prompt import CONTENT_FREE_QUERIES, nothing_kind
+from ..config.prompt import CONTENT_FREE_QUERIES
 from ..config.words import counted, shown
 from ..data.labelled import LabelledColumns, LabelledQuery
-from ..drafting.draft import CUES, Draft, draft_text
+from ..drafting.draft import WORDINGS, Draft, draft_text, nothing_kind
 from ..evaluation.evaluate import Truth, prompt_statistics, raw_scores, read_rows, truth_of, usable_rows
 from ..evaluation.report import likely_faults
 from ..opening import ClassifierOpener
@@ -162,7 +162,7 @@ def _wordings(draft: Draft) -> list[_Wording]:
     wordings = []
     for (order, reordered), cue, has_rules, is_common in product(
         _ORDERS.items(),
-        CUES[draft.language],
+        WORDINGS[draft.language].cues,
         (True, False) if says_nothing else (True,),
         (True, False) if len(draft.prompts) > 1 else (draft.is_common,),
     ):

@@ -1,13 +1,13 @@
 """Where a record was made: machine and software; the state of the GPU in use; the memory in use and to be had.
 
-The GPU's state is read from NVIDIA's driver through NVML, with the package nvidia-ml-py of the extra `bench`. It and
-psutil are imported where they are asked: other commands start sooner.
+The GPU's state is what NVIDIA's nvidia-smi says. psutil is imported where it is asked: other commands start sooner.
 """
 
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -19,48 +19,33 @@ from ..native.device import instruction_sets
 from ..system.control_groups import available_bytes
 from .record import Record
 
+_MOST_S = 10.0
+"""for the driver to answer"""
+
 
 class GpuState(Record):
-    """The GPU in use; null for values that the driver does not give, as for a part of a GPU (MIG)."""
+    """The GPU in use; null for values that the driver does not give."""
 
-    name: str | None = Field(description="name of the card")
-    driver: str | None = Field(description="version of NVIDIA's driver")
+    name: str = Field(description="name of the card")
+    driver: str = Field(description="version of NVIDIA's driver")
     sm_mhz: int | None = Field(description="clock of its multiprocessors")
     max_sm_mhz: int | None = Field(description="the highest clock")
 
 
 def gpu_state() -> GpuState | None:
-    """The first GPU that this process may see, now; None without the package, the driver or a GPU."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # there is no package, or no driver
-        return None
-
-    def ask(question: str, *subject: Any) -> Any:
-        try:
-            return getattr(pynvml, f"nvml{question}")(*subject)
-        except (pynvml.NVMLError, AttributeError):  # a driver, or a package, that is too old for the question
-            return None
-
+    """The first GPU that this process may see, now; None without a GPU or the program of NVIDIA's driver."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-    gpu = None
+    if not (first.isdecimal() or first.startswith("GPU-")):  # empty or -1: CUDA is to see none
+        return None
+    asked = "--query-gpu=name,driver_version,clocks.sm,clocks.max.sm"
+    command = ["nvidia-smi", f"--id={first}", asked, "--format=csv,noheader,nounits"]
     try:
-        if first.startswith(("GPU-", "MIG-")):
-            gpu = ask("DeviceGetHandleByUUID", first)
-        elif first.isdecimal():  # empty or -1: CUDA is to see none
-            gpu = ask("DeviceGetHandleByIndex", int(first))
-        if gpu is None:
-            return None
-        return GpuState(
-            name=ask("DeviceGetName", gpu),
-            driver=ask("SystemGetDriverVersion"),
-            sm_mhz=ask("DeviceGetClockInfo", gpu, pynvml.NVML_CLOCK_SM),
-            max_sm_mhz=ask("DeviceGetMaxClockInfo", gpu, pynvml.NVML_CLOCK_SM),
-        )
-    finally:
-        pynvml.nvmlShutdown()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_S, check=True)
+        name, driver, *mhz = done.stdout.strip().split(", ")
+        now, highest = (int(clock) if clock.isdecimal() else None for clock in mhz)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return GpuState(name=name, driver=driver, sm_mhz=now, max_sm_mhz=highest)
 
 
 class Environment(Record):

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..config.words import instead_of, shown
+from ..config.words import instead_of
 from ..errors import QclsError
 from ..version import __version__
 from .asking import answer, json_bytes
@@ -27,8 +27,6 @@ _MOST_DROPPED_BYTES = 64 << 20
 """of the body of a request that is refused"""
 _DROP_S, _DROP_IDLE_S = 10.0, 1.0
 """for them to come, and for the next of them"""
-_MODELS = "/v1/models/"
-_MODEL_PATH = _MODELS + "{name}"
 _NO_PATH = (
     "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
     "prompts, /v1/decisions by questions of the request, /v1/chat/completions by a schema"
@@ -74,12 +72,11 @@ class App:
         path = exchange.scope["path"]
         try:
             self._check_key(exchange)
-            exchange.route = _MODEL_PATH if path.startswith(_MODELS) else path
-            if exchange.route not in _ROUTES:
-                exchange.route = "other"
+            if path not in _ROUTES:
                 instead = instead_of("serve", path)
                 raise RefusedError(404, "unknown path", f"{path} was removed: {instead}" if instead else _NO_PATH)
-            method, handler = _ROUTES[exchange.route]
+            exchange.route = path
+            method, handler = _ROUTES[path]
             if exchange.method not in (method, "HEAD" if method == "GET" else ""):
                 raise RefusedError(405, "method", f"this path takes {method}", headers={"allow": method})
             return await handler(exchange)
@@ -157,7 +154,7 @@ async def _counts(exchange: Exchange) -> Response:
 
 
 async def _models(exchange: Exchange) -> Response:
-    """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`); or one of them."""
+    """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`)."""
     backend = exchange.lifecycle.backend
     info = backend.classifier.model
     about = f"{info.description}, {info.quantization}"
@@ -165,15 +162,9 @@ async def _models(exchange: Exchange) -> Response:
     for name, prompt in backend.prompts.items():
         models[f"{MODEL}/{name}"] = f"one of {len(prompt.labels)} labels by {about}"
     head = {"object": "model", "created": exchange.lifecycle.created, "owned_by": "qcls-gguf"}
-    if exchange.route != _MODEL_PATH:
-        date = datetime.fromtimestamp(exchange.lifecycle.created, UTC).date().isoformat()
-        described = [{"name": name, "description": what, "release_date": date} for name, what in models.items()]
-        return _json({"object": "list", "data": [{"id": name, **head} for name in models], "models": described})
-    name = exchange.scope["path"].removeprefix(_MODELS)
-    if name not in models:
-        what = f"there is no model {shown(name)}: this service has {', '.join(map(shown, models))}"
-        raise RefusedError(404, "unknown prompt", what)
-    return _json({"id": name, **head})
+    date = datetime.fromtimestamp(exchange.lifecycle.created, UTC).date().isoformat()
+    described = [{"name": name, "description": what, "release_date": date} for name, what in models.items()]
+    return _json({"object": "list", "data": [{"id": name, **head} for name in models], "models": described})
 
 
 async def _page(_: Exchange) -> Response:
@@ -186,7 +177,6 @@ _ROUTES: dict[str, tuple[str, Callable[[Exchange], Awaitable[Response]]]] = {
     "/ready": ("GET", _health),
     "/metrics": ("GET", _counts),
     "/v1/models": ("GET", _models),
-    _MODEL_PATH: ("GET", _models),
     "/": ("GET", _page),
 }
 """method and handler by path"""

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from cases import cases
@@ -17,42 +16,31 @@ from qcls_gguf.engine.resources import physical_cores, threads
 from qcls_gguf.native import Device, build_info
 from qcls_gguf.native import device as device_module
 from qcls_gguf.native.device import warn_of_unused_gpu
-from qcls_gguf.report.environment import GpuState, gpu_state
+from qcls_gguf.report.environment import gpu_state
 from qcls_gguf.system.control_groups import available_bytes, cpu_quota
 
 
-@pytest.mark.parametrize("visible", ["", "-1", "1000"])
-def test_a_process_that_sees_no_gpu_is_told_of_none(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@cases(
+    ("2,0", "T4, 580.1, 900, 1590", "2", (900, 1590)),
+    ("GPU-7,GPU-8", "T4, 580.1, 900, [N/A]", "GPU-7", (900, None)),
+    ("", "T4, 580.1, 900, 1590", None, None),
+    ("-1", "T4, 580.1, 900, 1590", None, None),
+    ("0", "No devices were found", "0", None),
+)
+def test_the_first_visible_gpu_is_asked(
+    visible: str, said: str, asked: str | None, mhz: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho $1 > {tmp_path}/asked; echo '{said}'\n")
+    program.chmod(0o700)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = gpu_state()
+    assert (found and (found.sm_mhz, found.max_sm_mhz)) == mhz
+    assert asked is None or (tmp_path / "asked").read_text() == f"--id={asked}\n"
+    assert found is None or (found.name, found.driver) == ("T4", "580.1")
+    program.unlink()
     assert gpu_state() is None
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu_state() is None
-
-
-@pytest.mark.parametrize(("visible", "found"), [("2,0", 2), ("GPU-7,GPU-8", "GPU-7")])
-def test_the_first_visible_gpu_is_asked(visible: str, found: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    class NVMLError(Exception):
-        """What the package raises."""
-
-    def refuse(*_: Any) -> int:
-        raise NVMLError
-
-    closed: list[bool] = []
-    driver = SimpleNamespace(
-        NVMLError=NVMLError,
-        NVML_CLOCK_SM=1,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: closed.append(True),
-        nvmlDeviceGetHandleByIndex=lambda index: ("gpu", index),
-        nvmlDeviceGetHandleByUUID=lambda uuid: ("gpu", uuid),
-        nvmlDeviceGetName=lambda gpu: f"T4 {gpu[1]}",
-        nvmlDeviceGetClockInfo=lambda gpu, clock: 900,
-        nvmlDeviceGetMaxClockInfo=refuse,
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", driver)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert gpu_state() == GpuState(name=f"T4 {found}", driver=None, sm_mhz=900, max_sm_mhz=None)
-    assert closed == [True]
 
 
 @cases((0, 0, True), (0, 1, False), (100, 0, False))
