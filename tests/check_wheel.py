@@ -29,6 +29,10 @@ VARIANTS = {"x86_64": ("x64", "haswell", "sapphirerapids"), "aarch64": ("armv8.0
 TRIAL = "qcls_gguf/native/lib/qcls-trial"
 TEXTS = (
     "qcls_gguf/native/src/qcls.h",
+    "qcls_gguf/native/messages.txt",
+    "qcls_gguf/config/removed.txt",
+    "qcls_gguf/drafting/wordings.yaml",
+    "qcls_gguf/report/page.html",
     "qcls_gguf/native/lib/NOTICE",
     "qcls_gguf/native/lib/LICENSE.llama.cpp",
     "qcls_gguf/py.typed",

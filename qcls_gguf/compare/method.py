@@ -14,7 +14,7 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.schema import MAX_SEQ, Config
 from ..config.scoring import TREE
-from ..engine.capacity import whole_cells
+from ..engine.capacity import n_whole_tokens, whole_cells
 from ..engine.engine import Engine
 from ..engine.resources import threads
 from ..errors import QclsError
@@ -122,16 +122,8 @@ class Workload:
 
     @property
     def n_ctx(self) -> int:
-        """Cells that the longest rendered prompt with its longest label needs of a server, with some to spare."""
-        longest = [max(map(len, prompt.paths)) for prompt in self.prompts]
-        return max(
-            256,
-            *(
-                n_cached + len(tokens) + n + 8
-                for query in self.settings.queries
-                for n, (n_cached, tokens) in zip(longest, self.inputs(query), strict=True)
-            ),
-        )
+        """Cells that a server needs for the longest rendered prompt with the longest query."""
+        return max(256, *n_whole_tokens(self.ours.compiled, self.ours.config.runtime.max_query_tokens, 0))
 
 
 @contextmanager

@@ -147,39 +147,18 @@ def check(status: int, error: Struct, path: Path | None = None) -> None:
 def with_remedy(message: str) -> str:
     """What llama.cpp said of a model file, in this package's words where they are known; else without what only its
     developers understand."""
-    for pattern, words in _KNOWN:
+    for pattern, words in zip(_KNOWN[::2], _KNOWN[1::2], strict=True):
         if known := re.search(pattern, message):
-            return words.format(*known.groups())
+            return words.strip().format(*known.groups())
     for pattern, words in _INNER:
         message = re.sub(pattern, words, message)
     message = message.strip("; \n")
     is_file = "could not load the model: " in message or "could not make a context: a check of its own" in message
-    return f"{message}: {_AGAIN}" if is_file else message
+    return f"{message}: fetch or convert the file again, or choose another" if is_file else message
 
 
-_AGAIN = "fetch or convert the file again, or choose another"
-_KNOWN = (
-    (
-        "unknown (?:model )?(architecture|pre-tokenizer|tokenizer)(?: type)?: '(.*?)'",
-        "this version's llama.cpp does not know the {} '{}': install a newer qcls-gguf, or choose another file",
-    ),
-    (
-        r"id_to_token\.size\(\) == token_to_id\.size\(\)",
-        f"the vocabulary has the same token twice (tokenizer.ggml.tokens): {_AGAIN}",
-    ),
-    (
-        r"cache type (\w+) with block size (\d+) does not divide n_embd_head_[kv]=(\d+)",
-        "runtime.kv_type {} holds values in blocks of {}, which do not fit this model's heads of {}: set "
-        "runtime.kv_type to f16",
-    ),
-    (
-        "(?i)(?:quantized V cache.*requires? Flash Attention|V cache quantization requires flash_attn)",
-        "runtime.kv_type needs flash attention: set runtime.flash_attn to true, or runtime.kv_type to f16",
-    ),
-    ("no kernel image is available", "this library has no code for this GPU: build it on this machine"),
-    (r"wrong number of tensors; expected (\d+), got (\d+)", f"the file has {{}} tensors, and its model {{}}: {_AGAIN}"),
-)
-"""Patterns of llama.cpp's messages, and what the user reads instead."""
+_KNOWN = Path(__file__).with_name("messages.txt").read_text(encoding="utf-8").splitlines()[1:]
+"""Patterns of llama.cpp's messages, and after each what the user reads instead."""
 _INNER = (
     (r"(?:\S*/)?[\w.-]+\.(?:cpp|c|cu|cuh|h):\d+: GGML_ASSERT\((.*?)\) failed", r"a check of its own fails (\1)"),
     (r"(?:\S*/)?[\w.-]+\.(?:cpp|c|cu|cuh|h):\d+: ", ""),
