@@ -84,19 +84,15 @@ def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> Ref
 
 # --- the usual words -------------------------------------------------------------------------------------------------
 
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
+_TYPES = {401: "authentication", 404: "not_found", 503: "overloaded", 504: "timeout"}
 
 
 def openai_words(refusal: RefusedError) -> dict[str, object]:
     """The body of an error as OpenAI's API has it, and as ours has it."""
-    kind = _TYPES.get(refusal.status, "server_error" if refusal.status >= 500 else "invalid_request_error")
-    return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.reason}}
+    kind = _TYPES.get(refusal.status, "server" if refusal.status >= 500 else "invalid_request")
+    return {
+        "error": {"message": refusal.message, "type": f"{kind}_error", "param": refusal.param, "code": refusal.reason}
+    }
 
 
 # --- mistakes in a body ----------------------------------------------------------------------------------------------
