@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -51,10 +51,12 @@ _N_SCOUTS = 160
 """rows by which the common text is chosen"""
 _LEAST_A_LABEL = 5
 """such rows for a label, for texts to be tried"""
-_LEAST_COMPARED = 60
-"""rows on which heads are compared with the labels' texts"""
-_OWN_TOKENS = 12_000
-"""where all rows feed no more to the prompts' own texts, heads may read these; else half as many for the comparison"""
+_LEAST_COMPARED, _MOST_COMPARED = 60, 1_000
+"""rows on which heads are compared with the labels' texts: at first, and where so few do not decide"""
+_OWN_TOKENS, _MOST_OWN_TOKENS = 12_000, 100_000
+"""Where all rows feed no more to the prompts' own texts, heads may read these; else the first rows decide, which feed
+half as many, and above the second number none may.
+"""
 _CURVE = (4, 2)
 """The learning curve has heads of every so many-th row."""
 _EVEN = 0.8
@@ -256,6 +258,14 @@ class Task:
             shares = shares_of_labels(candidate.probabilities(head, self.index), prior)
         return np.where(prior > 2 * SMALLEST, np.clip(shares / shares.sum() / prior, 0.01, 100.0), 1.0)
 
+    @property
+    def compared(self) -> Truth:
+        """The truth of the rows to which the prompt's answers are known."""
+        k = int((self.truth.index < len(self.p)).sum())
+        return replace(
+            self.truth, index=self.truth.index[:k], accepted=self.truth.accepted[:k], first=self.truth.first[:k]
+        )
+
     def first(self, n: int) -> "Task":
         """The same for the first n of all rows."""
         of = self.index < n
@@ -300,13 +310,14 @@ def learn_heads(
     def read(handle: PromptHandle, part: str, found: StateRows, n: int) -> None:
         read_states(handle, queries[:n], tried, found, lambda done: on_progress(part, done, n))
 
-    own = state_rows(classifier, queries[:n_own], tried, folder)
+    n_most = n if n * fed <= _MOST_OWN_TOKENS else min(n, max(n_own, _MOST_COMPARED))
+    own = state_rows(classifier, queries[:n_most], tried, folder)
     read(classifier, "read the prompts", own, n_own)
     ends = np.cumsum([len(prompt.labels) for prompt in prompts])
     tasks = []
     for place, prompt in enumerate(prompts):
         labels = slice(ends[place] - len(prompt.labels), ends[place])
-        p = np.array(own["p"][:, labels]) if taught is None else taught[place][order]
+        p = np.array(own["p"][:n_own, labels]) if taught is None else taught[place][order]
         truth = truth_of(prompt, rows)
         index, target = truth.index, np.eye(len(prompt.labels))[truth.first]
         if least_agreement is not None:
@@ -328,18 +339,30 @@ def learn_heads(
         with suppress(*_TOO_LONG), classifier.prompt_set(common_text(classifier, text)) as handle:
             found[text] = state_rows(handle, queries, tried, folder)
             read(handle, f"common text {number} of {len(texts)}", found[text], n_scouts)
-    text = _best_text(tasks, found, tried, n_scouts) if len(found) > 1 else next(iter(found), texts[0])
+    text = list(found or texts)[_best_text(tasks, [*found.items()], tried, n_scouts) if len(found) > 1 else 0]
     with classifier.prompt_set(common_text(classifier, text)) as handle:
         read(handle, "read the common text", found[text], n)
+    n_read, fewest = n_own, min(len(task.prompt.labels) for task in tasks)
+    if least_agreement is None and n_own < n == n_most and n_own >= _LEAST_A_LABEL * fewest:
+        reads_own = _best_text(tasks, [(text, found[text]), (None, own)], tried, n_own) == 1
+    if reads_own and n_own < n:
+        read(classifier, "read the prompts", own, n)
+        tasks, n_read = [replace(task, p=np.array(own["p"][:, task.columns])) for task in tasks], n
     learnt: dict[str, LearntPrompt] = {}
     heads: dict[str, tuple[PromptConfig, Head]] = {}
     tries = [task.candidates(found[text], tried, text) + task.candidates(own, tried) * reads_own for task in tasks]
     fits, n_fits = count(1), sum(map(len, tries))
+
+    def read_more(task: Task) -> FloatArray:
+        read(classifier, "compare on more rows", own, n_most)
+        return np.array(own["p"][:, task.columns])
+
     for task, candidates in zip(tasks, tries, strict=True):
         candidates.sort(key=lambda candidate: candidate.depth)
         learnt[task.prompt.name], head = learn_prompt(
-            task, candidates, queries, least_agreement, lambda: on_progress("fit", next(fits), n_fits)
-        )
+            task, candidates, queries, least_agreement,
+            on_fit=lambda: on_progress("fit", next(fits), n_fits), read_more=read_more if n_read < n_most else None,
+        )  # fmt: skip
         if head is not None:
             heads[task.prompt.name] = task.prompt, head
     on_progress("fit", n_fits, n_fits)
@@ -372,17 +395,51 @@ def _fed(handle: PromptHandle, queries: Sequence[str]) -> float:
     return float(np.mean([handle.estimated_fed(query) for query in queries[:_N_SCOUTS]]))
 
 
-def _best_text(tasks: Sequence[Task], found: Mapping[str, StateRows], depths: Sequence[int], n_scouts: int) -> str:
-    """The text whose heads have the least loss of the first rows, over all prompts; the first if others are no better
-    than chance explains.
+def _best_text(
+    tasks: Sequence[Task], texts: Sequence[tuple[str | None, StateRows]], depths: Sequence[int], n: int
+) -> int:
+    """The place of the text (None: the prompts' own) whose heads have the least loss of the first n rows, over all
+    prompts; the first if others are no better than chance explains.
     """
     losses = []
-    few = [task.first(n_scouts) for task in tasks]
-    for text, rows in found.items():
+    few = [task.first(n) for task in tasks]
+    for text, rows in texts:
         by_task = [task.fits(task.candidates(rows, depths, text)) for task in few if len(task.index)]
         best = [min((fit.losses for fit, _ in fits), key=lambda loss: float(loss.mean())) for fits in by_task]
         losses.append(np.concatenate(best))
-    return list(found)[cheapest(losses)]
+    return cheapest(losses)
+
+
+class Gain(NamedTuple):
+    """What a head is worth on rows that it has not seen, of which the prompt's answers are known, too."""
+
+    n: int
+    """such rows"""
+    n_better: int
+    n_worse: int
+    points: float
+    """by which accuracy rises"""
+    p: float
+    """how likely so much is won by chance"""
+
+    @classmethod
+    def of(cls, task: Task, p: FloatArray, odds: FloatArray) -> Self:
+        """p: (n_labelled, n_labels) the head's held-out answers; odds: see `Task.odds`."""
+        truth = task.compared
+        before, after = (right_answers(of, truth.accepted) for of in (task.p[truth.index], p[: len(truth.index)]))
+        n_better, n_worse = int((after & ~before).sum()), int((before & ~after).sum())
+        weight = odds[truth.first]
+        gains = weight * (after.astype(float) - before)
+        if (odds == 1).all() or not len(gains):
+            by_chance = sign_test(n_better, n_worse)
+        else:  # as if one more row, of those that count most, were lost
+            spread = np.square(gains).sum() + weight.max() ** 2
+            by_chance = math.erfc(gains.sum() / math.sqrt(2 * spread)) / 2
+        points = 100 * gains.sum() / max(weight.sum(), SMALLEST)
+        return cls(len(gains), n_better, n_worse, points, by_chance)
+
+    def __str__(self) -> str:
+        return f"{self.points:+.1f} points on {self.n} held-out rows" if self.n else ""
 
 
 def learn_prompt(
@@ -390,27 +447,27 @@ def learn_prompt(
     candidates: Sequence[Candidate],
     queries: Sequence[str],
     least_agreement: float | None = None,
+    *,
     on_fit: Callable[[], None] = lambda: None,
+    read_more: Callable[[Task], FloatArray] | None = None,
 ) -> tuple[LearntPrompt, Head | None]:
     """What was learnt for a prompt, and its head if that is better than the prompt, or answers as it does.
 
-    candidates: cheapest first; queries: of all rows; least_agreement: see `learn_heads`.
+    candidates: cheapest first; queries: of all rows; least_agreement: see `learn_heads`; read_more: gives the prompt's
+    answers to more rows, which are asked for where a gain is no proof. Chance may then pass either test half as often.
     """
     truth, labels, n, from_labels = task.truth, task.prompt.labels, len(task.index), least_agreement is None
     counts = Counter(labels[label] for label in truth.first)
     unlearnt = [label for label in labels if label not in counts] if from_labels else []
     if unlearnt:  # their texts answer for them, which only a head beside these leaves to them
         candidates = [candidate for candidate in candidates if candidate.scores is not None]
-    k, at = int((truth.index < len(task.p)).sum()), np.searchsorted(task.index, truth.index)
-    compared = replace(truth, index=truth.index[:k], accepted=truth.accepted[:k], first=truth.first[:k])
-    told: dict[str, Any] = {"n_rows": n, "n_compared": k, "unlearnt": tuple(unlearnt)}
-    told["zero_shot"] = prompt_statistics(compared, task.p)[0] if k else None
     reason = why_not(task.prompt, counts, n) if from_labels else None
     if reason is None and not candidates:
         lacking = listed(list(map(shown, unlearnt)), "label")
         reason = f"no rows for {lacking}, and too many others to read their texts' scores"
     if reason is not None:
-        return LearntPrompt(**told, reason=reason), None
+        return LearntPrompt(**_told(task), unlearnt=tuple(unlearnt), reason=reason), None
+    at = np.searchsorted(task.index, truth.index)
     fits = task.fits(candidates, on_fit)
     best = cheapest([fit.losses for fit, _ in fits])
     odds = task.odds(candidates[best], fits[best][1])
@@ -419,40 +476,44 @@ def learn_prompt(
     learnt = prompt_statistics(replace(truth, index=at), p)[0] if len(at) else None
     bias = (fits[best][1].bias + np.log(odds)).astype(np.float32)
     head = replace(fits[best][1], bias=bias, n_rows=n, accuracy=learnt.accuracy if learnt else None)
-    told |= {"learnt": learnt, "depth": head.depth, "text": head.text, "reads_labels": head.reads_labels}
-    before, after = (right_answers(of, compared.accepted) for of in (task.p[compared.index], p[at[:k]]))
-    n_better, n_worse = int((after & ~before).sum()), int((before & ~after).sum())
-    weight = odds[compared.first]
-    gains = weight * (after.astype(float) - before)
-    gain = f"{100 * gains.sum() / weight.sum():+.1f} points on {k} held-out rows" if k else ""
-    if least_agreement is None:
-        p_value = sign_test(n_better, n_worse)
-        if k and (odds != 1).any():
+    gain, significant = Gain.of(task, p[at], odds), SIGNIFICANT if read_more is None else SIGNIFICANT / 2
+    if read_more is not None and gain.points > 0 and gain.p > significant:
+        task = replace(task, p=read_more(task))
+        gain = Gain.of(task, p[at], odds)
+    told = _told(task) | {"unlearnt": tuple(unlearnt), "learnt": learnt, "depth": head.depth, "text": head.text}
+    told["reads_labels"] = head.reads_labels
+    if from_labels:
+        reason = str(gain)
+        if gain.n and (odds != 1).any():
             given = odds * task.target.mean(axis=0)
             told["shares"] = dict(zip(labels, (given / given.sum()).tolist(), strict=True))
-            # as if one more row, of those that count most, were lost
-            spread = np.square(gains).sum() + weight.max() ** 2
-            p_value = math.erfc(gains.sum() / math.sqrt(2 * spread)) / 2
-        is_kept = p_value <= SIGNIFICANT
+        is_kept = gain.p <= significant
         if not is_kept:
-            no_gain = ", no gain" if gains.sum() <= 0 else f", which is no proof (p = {p_value:.2g})"
-            gain += f"{no_gain}: {_rows_of(task.prompt, n)}"
+            no_gain = ", no gain" if gain.points <= 0 else f", which is no proof (p = {gain.p:.2g})"
+            reason += f"{no_gain}: {_rows_of(task.prompt, n)}"
         elif (odds == 1).all() and min(counts.values()) > _EVEN * max(counts.values()):
-            gain += "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
-        told |= {"p": p_value, "reason": gain, "curve": _curve(task, candidates[best], fits[best][0].penalty, p)}
+            reason += "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
+        told |= {"p": gain.p, "reason": reason, "curve": _curve(task, candidates[best], fits[best][0].penalty, p)}
         told["words"] = word_accuracy(truth, queries)
     else:
         same = p.argmax(axis=1) == task.p.argmax(axis=1)
         low, high = wilson(int(same.sum()), n) or (0.0, 1.0)
         reason = f"{same.mean():.1%} of {n} held-out answers are the same"
         is_kept = bool(same.mean() >= least_agreement)
-        if k >= _LEAST_COMPARED:
-            is_kept = sign_test(n_worse, n_better) > SIGNIFICANT
+        if gain.n >= _LEAST_COMPARED:
+            is_kept = sign_test(gain.n_worse, gain.n_better) > SIGNIFICANT
             reason += f", {gain}{'' if is_kept else ', more than chance explains'}"
         elif not is_kept:
             reason += f", {least_agreement:.0%} are wanted"
         told |= {"agreement": float(same.mean()), "agreement_ci": (low, high), "reason": reason}
     return LearntPrompt(**told, kept=is_kept), head if is_kept else None
+
+
+def _told(task: Task) -> dict[str, Any]:
+    """What a record says of the prompt as it is."""
+    k = len(task.compared.index)
+    zero_shot = prompt_statistics(task.compared, task.p)[0] if k else None
+    return {"n_rows": len(task.index), "n_compared": k, "zero_shot": zero_shot}
 
 
 def _curve(task: Task, candidate: Candidate, penalty: float, p: FloatArray) -> dict[int, float]:
