@@ -1,16 +1,17 @@
-"""A local HTTP server that replays llama-server's documented wire format; the program does not run here.
+"""Local HTTP servers that replay the documented wire formats of llama-server and Ollama; neither program runs here.
 
-The log-probabilities are real: stock logits of the model file, after the prompt that was sent. The format is that of
-tools/server/README.md in the vendored tree.
+The log-probabilities are real: stock logits of the model file, after the prompt that was sent. llama-server's format
+is that of tools/server/README.md in the vendored tree, Ollama's that of its API's documentation.
 """
 
+import hashlib
 import json
 import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from local_server import LocalServer
@@ -21,8 +22,10 @@ from oracle import Oracle, decode_sequence, log_softmax
 class PeerServer(LocalServer):
     """Serves while it is entered; `requests` are the bodies received."""
 
+    kind: Literal["llama-server", "ollama"]
     path: Path
     n_slots: int = 8
+    model_name: str = "tiny:latest"
     requests: list[dict[str, Any]] = field(default_factory=list)
     n_top: int | None = None
     """Return no more than this many, whatever is asked for."""
@@ -34,6 +37,10 @@ class PeerServer(LocalServer):
     hang_up: bool = False
     """Close the connection behind every answer, without saying so."""
     n_connections: int = 0
+    digest: str | None = None
+    """Ollama: the sha256 of the weights that its Modelfile names; None for that of `path`."""
+    ends_on: str | None = None
+    """Ollama: a prompt with this text is answered as where the likeliest token ends the text."""
 
     def __enter__(self) -> Self:
         self._oracle = Oracle(self.path)
@@ -51,11 +58,22 @@ class PeerServer(LocalServer):
             def log_message(self, *_: object) -> None: ...
 
             def do_GET(self) -> None:
-                known = {"/health": {"status": "ok"}, "/props": {"total_slots": server.n_slots}}.get(self.path)
+                known = {
+                    "/health": {"status": "ok"},
+                    "/props": {"total_slots": server.n_slots} if server.kind == "llama-server" else None,
+                }.get(self.path)
                 self._send(200, json.dumps(known).encode()) if known else self._send(404, b'{"error": "not found"}')
 
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path == "/api/show":
+                    is_there = server.kind == "ollama" and request["model"] in (
+                        server.model_name,
+                        server.model_name.removesuffix(":latest"),
+                    )
+                    shown = {"modelfile": server.modelfile()} if is_there else {"error": "model not found"}
+                    self._send(200 if is_there else 404, json.dumps(shown).encode())
+                    return
                 server.requests.append({"path": self.path, **request})
                 time.sleep(server.delay_s)
                 body = server.body or json.dumps(server.answer(request), ensure_ascii=False).encode()
@@ -79,11 +97,28 @@ class PeerServer(LocalServer):
         super().__exit__(*error)
         self._oracle.close()
 
+    def modelfile(self) -> str:
+        """What Ollama shows of a model that `ollama create` made from `path`."""
+        digest = self.digest or hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return (
+            f"# Modelfile\n\nFROM /usr/share/ollama/.ollama/models/blobs/sha256-{digest}\nTEMPLATE {{{{ .Prompt }}}}\n"
+        )
+
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """A completion of one token in the server's format."""
-        asked = int(request["n_probs"])
+        if self.kind == "ollama" and self.ends_on is not None and self.ends_on in request["prompt"]:
+            return {"model": self.model_name, "response": "", "done": True, "done_reason": "stop", "eval_count": 1}
+        asked = int(request["n_probs"] if self.kind == "llama-server" else request["top_logprobs"])
         top = self._top(request["prompt"], asked if self.n_top is None else min(asked, self.n_top))
-        return {"content": top[0]["token"], "completion_probabilities": [{**top[0], "top_logprobs": top}]}
+        if self.kind == "llama-server":
+            return {"content": top[0]["token"], "completion_probabilities": [{**top[0], "top_logprobs": top}]}
+        named = [{key: value for key, value in entry.items() if key != "id"} for entry in top]
+        return {
+            "model": self.model_name,
+            "response": top[0]["token"],
+            "done": True,
+            "logprobs": [{**named[0], "top_logprobs": named}],
+        }
 
     def _top(self, text: str, n: int) -> list[dict[str, Any]]:
         model = self._oracle.model

@@ -73,6 +73,9 @@ def compare(
     n_warm_up: Annotated[int, Option("--warm-up", metavar="N", min=0, help="Rounds before the timed ones.")] = 2,
     llama_server: Annotated[str | None, Option("--llama-server", metavar="URL",
         help="The address of a running llama-server.")] = None,
+    ollama: Annotated[str | None, Option("--ollama", metavar="URL", help="The address of a running Ollama.")] = None,
+    ollama_model: Annotated[str | None, Option("--ollama-model", metavar="NAME",
+        help="Ollama's model, made from the same file.")] = None,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
@@ -93,6 +96,7 @@ def compare(
     prefix        naive with the prompts' prefixes cached
     batched       prefix with all prompts in one decode
     llama-server  parallel HTTP requests in pinned slots  (--llama-server)
+    ollama        parallel raw HTTP requests              (--ollama and --ollama-model)
 
     Exit codes: 0; 1 if a method named with --method is absent, or one failed while it ran; 2 for usage and
     configuration; 3 for a model that can't be loaded. JSON is one object; `make records` describes its fields.
@@ -101,6 +105,7 @@ def compare(
     qcls-gguf compare
     qcls-gguf compare --method naive --method prefix --method batched --rounds 30 --format json
     qcls-gguf compare --llama-server http://127.0.0.1:8080 --html compare.html
+    qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --queries queries.txt
     """
     from ..compare.method import ComparisonSettings  # see app.py for why here
     from ..compare.records import comparison_document
@@ -116,6 +121,8 @@ def compare(
         n_rounds=n_rounds,
         n_warm_up=n_warm_up,
         llama_server=llama_server,
+        ollama=ollama,
+        ollama_model=ollama_model,
     )  # fmt: skip
     check_outputs({"--html": html}, {"--config": config, "--queries": queries, "--model": model})
     with long_work(offline, quiet) as opener:

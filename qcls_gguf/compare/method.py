@@ -46,6 +46,10 @@ class ComparisonSettings:
     """rounds before them that are not timed"""
     llama_server: str | None = None
     """URL of a running llama-server"""
+    ollama: str | None = None
+    """URL of a running Ollama"""
+    ollama_model: str | None = None
+    """its name for the model, made from the same file"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +123,7 @@ class Workload:
     @property
     def n_ctx(self) -> int:
         """Cells that a server needs for the longest rendered prompt with the longest query."""
-        prompts = [prompt.compiled for prompt in self.prompts]
-        return max(256, *n_whole_tokens(prompts, self.ours.config.runtime.max_query_tokens, 0))
+        return max(256, *n_whole_tokens(self.ours.compiled, self.ours.config.runtime.max_query_tokens, 0))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ..report.environment import environment
 from ..statistics import FloatArray, mean, quantiles
 from .method import ComparisonSettings, Method, PeerError, Workload, WorkloadPrompt, qcls, stock
 from .records import AbsentMethod, ComparisonRecord, MethodRecord
-from .server import llama_server
+from .servers import llama_server, ollama
 
 QCLS = "qcls"
 
@@ -40,6 +40,7 @@ METHODS: dict[str, tuple[Callable[[Workload], AbstractContextManager[Method]], s
         llama_server,
         "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities",
     ),
+    "ollama": (ollama, "HTTP, a raw request a prompt at once, one token with the 20 likeliest log-probabilities"),
 }
 """How a method is opened, and what it does for a request."""
 
@@ -95,6 +96,8 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
 
 def _checked_names(settings: ComparisonSettings) -> list[str]:
     """The methods to compare, in the order of METHODS. Raises ConfigError for settings that lead nowhere."""
+    if (settings.ollama is None) != (settings.ollama_model is None):
+        raise ConfigError("`ollama` and `ollama_model` belong together: give both or neither")
     for name in settings.methods:
         if name not in METHODS:
             instead = instead_of("compare", name)

