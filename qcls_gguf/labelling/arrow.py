@@ -1,6 +1,6 @@
 """Labels Arrow tables in memory."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,9 @@ from ..classifier import Classifier
 from ..config.load import load_config
 from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
-from ..config.words import kind_of, shown
+from ..config.words import kind_of
 from ..core.handle import PromptHandle
 from ..core.startup import prepare
-from ..data.labelled import is_missing
 from ..data.rows import QUERY
 from ..errors import ConfigError, prefixed
 from .answers import AnswerColumns, Answers, BatchLabeller, answer_of
@@ -67,7 +66,7 @@ def label_table(
         return pa.Table.from_batches(labelled, schema)
 
 
-_TAKEN = "give an Arrow table, a frame of pandas or Polars, a list of dictionaries, or a list of texts"
+_TAKEN = "give an Arrow table, a frame of pandas or Polars, or a list of dictionaries or texts; a column has one type"
 _UNREADABLE = (pa.ArrowException, TypeError, ValueError, AttributeError)
 """what pyarrow raises for what is no table, and for columns without a type"""
 
@@ -82,12 +81,7 @@ def reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
             given = given.to_frame(name=query_column)
         table = _table_of(given, query_column)
     except _UNREADABLE as e:
-        names = [str(name) for name in getattr(given, "columns", ())]  # of pandas, which has columns of any objects
-        for name in names if len(set(names)) == len(names) else ():
-            _array_of(given[name], name)
-        if isinstance(getattr(given, "index", None), Iterable):
-            _array_of(given.index, "index")
-        raise ConfigError(f"cannot be read: {' '.join(str(e).split())}: {_TAKEN}") from None
+        raise ConfigError(f"cannot be read: {' '.join('; '.join(map(str, e.args)).split())}: {_TAKEN}") from None
     if query_column in table.schema.names:
         place = table.schema.get_field_index(query_column)
         column = table.column(place)
@@ -106,31 +100,15 @@ def _table_of(given: Any, query_column: str) -> pa.Table:
     if type(given).__name__ == "LazyFrame":
         given = given.collect()
     if "Object" in map(str, getattr(given, "dtypes", ())):  # of Polars, which exports the addresses of such values
-        return pa.table({name: _array_of(given[name].to_list(), name) for name in given.columns})
+        return pa.table({name: pa.array(given[name].to_list(), from_pandas=True) for name in given.columns})
     if isinstance(given, pa.Array | pa.ChunkedArray):
         return pa.table({query_column: given})
     if not isinstance(given, list | tuple | np.ndarray):
         return pa.table(given)
     if not len(given) or not all(isinstance(row, Mapping) for row in given):
-        return pa.table({query_column: _array_of(given, query_column)})
+        return pa.table({query_column: pa.array(given, from_pandas=True)})
     names = dict.fromkeys(name for row in given for name in row)
-    return pa.table({str(name): _array_of([row.get(name) for row in given], name) for name in names})
-
-
-def _array_of(values: Iterable[Any], name: str) -> pa.Array:
-    """A column. Raises ConfigError for values without a common type, with the first row that has another one."""
-    try:
-        return pa.array(values, from_pandas=True)
-    except _UNREADABLE:
-        kinds = [type(value) for value in values]
-        first = next((kind for value, kind in zip(values, kinds, strict=True) if not is_missing(value)), None)
-        for row, (value, kind) in enumerate(zip(values, kinds, strict=True), 1):
-            if kind is not first and not is_missing(value):
-                what = f"{shown(value)} in row {row}, {kind.__name__} among {getattr(first, '__name__', None)}"
-                raise ConfigError(f"column {name!r} has {what}: make them one type") from None
-        raise ConfigError(
-            f"column {name!r} has values that Arrow has no type for: make them text, or leave it out"
-        ) from None
+    return pa.table({str(name): pa.array([row.get(name) for row in given], from_pandas=True) for name in names})
 
 
 def _labelled(

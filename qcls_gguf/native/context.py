@@ -213,18 +213,14 @@ class NativeContext(Closing):
         trim_seq: Int32Array = _NONE,
         trim_start: Int32Array = _NONE,
         *,
-        keep: Int32Array | None = None,
         queued: bool = False,
     ) -> tuple[int, int]:
         """One llama_decode into rows, shape (n_outputs, row_size); DecodeInput in plan/decodes.py describes the arrays.
 
-        Then, also after a DecodeError, sequences are trimmed as by `trim`. keep: (n, 4) int32, the numbers src,
-        dst, start, end: before that, sequence dst gives up its cells at positions >= start and shares src's at
-        positions [start, end). With recurrent layers it also gets the state after src's token at position end - 1, and
-        no token of the plan may go on from dst's old one. queued: do both as soon as the work is queued on a GPU (on a
-        CPU: done), then wait for the rows.
-        Returns the microseconds of filling the batch, and those of keeping and trimming (0 with queued, where they take
-        no extra time).
+        Then, also after a DecodeError, sequences are trimmed as by `trim`. queued: that is done as soon as the work is
+        queued on a GPU (on a CPU: done), then the rows are waited for.
+        Returns the microseconds of filling the batch, and those of trimming (0 with queued, where it takes no extra
+        time).
         Raises PlanError for a plan that does not fit, before anything changes, and DecodeError.
         """
         if self._row_size is None or not self._handle:
@@ -251,8 +247,6 @@ class NativeContext(Closing):
         plan.n_rows = len(rows)
         plan.rows = None if queued else memory
         plan.n_trim = n_trim
-        plan.n_keep = 0 if keep is None else len(keep)
-        plan.keep = None if keep is None else address(keep, INT32, 2, 4 * len(keep))
         if status := self._call_decode(self._handle, self._plan_ref, self._error_ref):
             check(status, self._error)
         if not queued:

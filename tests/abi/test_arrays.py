@@ -165,25 +165,7 @@ def test_a_decode_trims_what_it_is_told_to(queued: bool, context: NativeContext)
     assert (decode_good(context) == before).all()
 
 
-def test_a_decode_lets_sequences_keep_cells_before_it_trims(context: NativeContext) -> None:
-    before = decode_good(context)
-    decode_sequence(context, [9, 9, 9], seq=1)  # of which the first stays
-    keep = np.array([[0, 1, 1, 3], [0, 2, 0, 3]], np.int32)
-    context.decode(**good_plan(context), trim_seq=NO_SEQ, trim_start=NO_SEQ, keep=keep)
-    np.testing.assert_allclose(decode_sequence(context, [8], start=3, seq=2)[0], before[3], rtol=0, atol=1e-2)
-    with pytest.raises(DecodeError):  # positions 0 to 2 are taken, 3 is the next one
-        decode_sequence(context, [8], start=2, seq=1)
-    mixed = decode_sequence(context, [8], start=3, seq=1)[0]  # behind its own first cell and two of the decode
-    assert abs(mixed - before[3]).max() > 0.1
-    context.clear()
-    assert (decode_good(context) == before).all()
-
-
-def test_a_decode_is_refused_for_what_cannot_be_kept_or_trimmed(context: NativeContext) -> None:
-    for cells in [(-1, 1, 0, 1), (8, 1, 0, 1), (0, -1, 0, 1), (0, 8, 0, 1), (1, 1, 0, 1), (0, 1, -1, 1), (0, 1, 2, 1)]:
-        assert_refused(context, keep=np.array([(0, 1, 0, 1), cells], np.int32))
-    assert_refused(context, keep=np.array(cells, np.int32))
-    assert_refused(context, keep=np.array([(0, 1, 0)], np.int32))
+def test_a_decode_is_refused_for_what_cannot_be_trimmed(context: NativeContext) -> None:
     for seq, start in [(-1, 0), (8, 0), (0, -1)]:
         assert_refused(context, trim_seq=np.array([0, seq], np.int32), trim_start=np.array([0, start], np.int32))
     assert_refused(context, trim_seq=np.zeros(2, np.int32), trim_start=NO_SEQ)
