@@ -11,7 +11,7 @@ from qcls_gguf.native.library import library_folder
 
 NATIVE = Path(__file__).parents[1] / "qcls_gguf" / "native"
 INCLUDES = [f"-I{NATIVE / 'shared'}", f"-I{NATIVE.parents[1] / 'vendor/llama.cpp/ggml/src'}"]
-_CPUINFO = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16"}
+_CPUINFO = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "amx-bf16": "amx_bf16"}
 """Names of the compiler's, and other names of the same in /proc/cpuinfo."""
 
 
@@ -36,3 +36,9 @@ def compiled_kernel(name: str, folder: Path, flags: str) -> ctypes.CDLL:
 def built_library() -> ctypes.CDLL:
     """The package's own CPU backend."""
     return ctypes.CDLL(str(next(library_folder().glob("libggml-cpu*.so"))))
+
+
+def has_tiles(library: ctypes.CDLL) -> bool:
+    """Whether its products can use AMX here."""
+    library.qcls_has_tiles.restype = ctypes.c_bool
+    return bool(library.qcls_has_tiles())

@@ -19,16 +19,16 @@ extern "C" size_t compute_products(kernels_fn find, const char * type, const uin
     const size_t size = kernels->size(n_rows, n_values);
     uint8_t * laid_out = (uint8_t *) aligned_alloc(64, (size + 63) / 64 * 64);
     kernels->lay_out(weights, n_rows, n_values, laid_out);
-    const int64_t n_blocks = n_values / 32 * n_columns;
-    std::vector<qcls::activation_block> activations(2 * n_blocks);
+    void * activations = aligned_alloc(64, n_values / 32 * n_columns * qcls::activation_bytes);
     for (int64_t c = 0; c < n_columns; ++c) {
-        kernels->quantise(x + c * n_values, n_values, (qcls::precision) precision, activations.data() + c,
-            activations.data() + n_blocks + c, n_columns);
+        kernels->quantise(x + c * n_values, n_values, (qcls::precision) precision, activations, c, n_columns);
     }
     for (int64_t first = 0; first < n_rows; first += piece) {
         const int64_t end = first + piece < n_rows ? first + piece : n_rows;
-        kernels->multiply(laid_out, n_rows, n_values, first, end, activations.data(), n_columns, out, n_rows);
+        kernels->multiply(laid_out, n_rows, n_values, first, end, (qcls::precision) precision, activations, n_columns, out,
+            n_rows);
     }
+    free(activations);
     free(laid_out);
     return size;
 }

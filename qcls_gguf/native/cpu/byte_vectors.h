@@ -57,9 +57,11 @@ QCLS_INLINE bytes add_products(bytes to, bytes weights, bytes x) { return _mm512
 QCLS_INLINE floats all_floats(float x) { return _mm512_set1_ps(x); }
 QCLS_INLINE floats load_floats(const float * p) { return _mm512_loadu_ps(p); }
 QCLS_INLINE void store_floats(float * p, floats a) { _mm512_storeu_ps(p, a); }
+QCLS_INLINE void store_bytes(uint8_t * p, bytes a) { _mm512_storeu_si512(p, a); }
 QCLS_INLINE floats converted(bytes words) { return _mm512_cvtepi32_ps(words); }
 QCLS_INLINE floats same_bits(bytes words) { return _mm512_castsi512_ps(words); }
 template <int n> QCLS_INLINE bytes words_shifted_left(bytes a) { return _mm512_slli_epi32(a, n); }
+template <int n> QCLS_INLINE bytes words_shifted_right(bytes a) { return _mm512_srli_epi32(a, n); }
 QCLS_INLINE floats halves_at(const uint8_t * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
 QCLS_INLINE bytes widened(const uint8_t * p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p)); }
 QCLS_INLINE bytes widened(const int8_t * p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) p)); }

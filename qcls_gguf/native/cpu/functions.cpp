@@ -38,6 +38,9 @@ extern "C" void * qcls_cpu_function(const char * name) {
     if (strcmp(name, "qcls_set_activations") == 0) {
         return (void *) (qcls_set_activations_fn) qcls::set_activations;
     }
+    if (strcmp(name, "qcls_has_tiles") == 0) {
+        return (void *) (qcls_has_tiles_fn) qcls_has_tiles;
+    }
     if (strcmp(name, "qcls_read_memory") == 0) {
         return (void *) (qcls_read_memory_fn) read_memory;
     }

@@ -1,6 +1,6 @@
 #include "products.h"
 
-#include "weight_types.h"
+#include "tiles.h"
 
 #include <algorithm>
 
@@ -9,20 +9,11 @@
 namespace {
 
 using qcls::activation_block;
+using qcls::precision;
 
-constexpr float rest_above = 1.5f;      // times the mean scale; README.md says what other values cost and gain
-constexpr int max_tile_columns = 128;  // their sums stay in the L1 cache
-constexpr int steps_ahead = 8;         // how far laid out weights are prefetched
-
+constexpr float rest_above = 1.5f;     // times the mean scale; README.md says what other values cost and gain
+constexpr int max_byte_columns = 128;  // their sums stay in the L1 cache
 constexpr int bytes_ahead = 288;       // how far rows of the file are prefetched while they are laid out
-
-template <typename T> constexpr int64_t step_bytes = T::n_bits * step_values / 8 * n_lanes;
-template <typename T> constexpr int64_t block_scale_bytes = (2 * T::n_halves + T::n_small) * n_lanes;
-
-template <typename T> int64_t group_value_bytes(int64_t n_values) { return n_values / step_values * step_bytes<T>; }
-template <typename T> int64_t group_scale_bytes(int64_t n_values) {
-    return n_values / T::block_values * block_scale_bytes<T>;
-}
 
 template <typename T> size_t layout_size(int64_t n_rows, int64_t n_values) {
     return n_rows / n_lanes * (group_value_bytes<T>(n_values) + group_scale_bytes<T>(n_values));
@@ -133,30 +124,23 @@ QCLS_INLINE void add_column(
     }
 }
 
-// Multiplies whole rows, n_groups * n_lanes of them, with the columns of a tile.
+// Multiplies whole rows, n_groups * n_lanes of them, with up to max_byte_columns columns.
 template <typename T, int n_groups>
-void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_values, const activation_block * x,
-    int64_t x_stride, int64_t n_columns, float * out, int64_t out_stride) {
-    constexpr int n_tile_rows = n_groups * n_lanes;
-    alignas(64) static constexpr float zeros[n_tile_rows] = {};
-    alignas(64) float sums[max_tile_columns * n_tile_rows];
-    constexpr int n_parts = T::block_values / step_values;
-    const int64_t group_values = group_value_bytes<T>(n_values);
-    const int64_t group_scales = group_scale_bytes<T>(n_values);
+void multiply_bytes(const uint8_t * values, const uint8_t * scales, int64_t n_values, const void * activations,
+    int64_t x_stride, int64_t first_column, int64_t n_columns, float * out, int64_t out_stride) {
+    const activation_block * x = (const activation_block *) activations + first_column;
+    constexpr int n_rows = n_groups * n_lanes;
+    alignas(64) static constexpr float zeros[n_rows] = {};
+    alignas(64) float sums[max_byte_columns * n_rows];
     const int64_t n_steps = n_values / step_values;
     for (int64_t i = 0; i < n_steps; ++i) {
         const float * from = i == 0 ? zeros : sums;
-        const int64_t from_stride = i == 0 ? 0 : n_tile_rows;
+        const int64_t from_stride = i == 0 ? 0 : n_rows;
         float * to = i == n_steps - 1 ? out : sums;
-        const int64_t to_stride = i == n_steps - 1 ? out_stride : n_tile_rows;
+        const int64_t to_stride = i == n_steps - 1 ? out_stride : n_rows;
         step weights[n_groups];
         for (int g = 0; g < n_groups; ++g) {
-            const uint8_t * block_scales = scales + g * group_scales + i / n_parts * block_scale_bytes<T>;
-            const uint8_t * at = values + g * group_values + i * step_bytes<T>;
-            for (int64_t k = 0; k < step_bytes<T>; k += 64) {
-                __builtin_prefetch(at + steps_ahead * step_bytes<T> + k);
-            }
-            T::unpack(at, block_scales, (int) (i % n_parts), weights[g]);
+            unpack_step<T>(values, scales, n_values, g, i, weights[g]);
             weights[g].offset = product(weights[g].scale[0], all_floats(-origin));
         }
         for (int64_t c = 0; c < n_columns; ++c) {
@@ -170,24 +154,44 @@ void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_val
     }
 }
 
+// The kernels for one group of rows and for groups_at_once, and how many columns they take.
+struct column_kernels {
+    using multiply_fn = void (*)(const uint8_t * values, const uint8_t * scales, int64_t n_values,
+        const void * activations, int64_t x_stride, int64_t first_column, int64_t n_columns, float * out,
+        int64_t out_stride);
+    multiply_fn one_group;
+    multiply_fn groups;
+    int64_t max_columns;
+};
+
+template <typename T> column_kernels column_kernels_of([[maybe_unused]] precision of) {
+#ifdef QCLS_HAS_TILES
+    if (of == precision::tiles) {
+        return {multiply_tiles<T, 1>, multiply_tiles<T, groups_at_once>, max_tile_columns};
+    }
+#endif
+    return {multiply_bytes<T, 1>, multiply_bytes<T, groups_at_once>, max_byte_columns};
+}
+
 template <typename T>
 void multiply(const uint8_t * laid_out, int64_t n_rows, int64_t n_values, int64_t first, int64_t end,
-    const activation_block * activations, int64_t n_columns, float * out, int64_t out_stride) {
+    precision of, const void * activations, int64_t n_columns, float * out, int64_t out_stride) {
+    const column_kernels kernels = column_kernels_of<T>(of);
     const uint8_t * scales = laid_out + n_rows / n_lanes * group_value_bytes<T>(n_values);
-    const int64_t n_tiles = (n_columns + max_tile_columns - 1) / max_tile_columns;
+    const int64_t n_parts = (n_columns + kernels.max_columns - 1) / kernels.max_columns;
     for (int64_t row = first; row < end;) {
         const int64_t group = row / n_lanes;
         const uint8_t * group_values = laid_out + group * group_value_bytes<T>(n_values);
         const uint8_t * group_scales = scales + group * group_scale_bytes<T>(n_values);
-        const int64_t n_tile_rows = std::min<int64_t>(groups_at_once * n_lanes, end - row);
-        for (int64_t tile = 0; tile < n_tiles; ++tile) {
-            const int64_t column = n_columns * tile / n_tiles;
-            const int64_t n_tile_columns = n_columns * (tile + 1) / n_tiles - column;
-            const auto compute = n_tile_rows == n_lanes ? multiply_tile<T, 1> : multiply_tile<T, groups_at_once>;
-            compute(group_values, group_scales, n_values, activations + column, n_columns, n_tile_columns,
+        const int64_t n_part_rows = std::min<int64_t>(groups_at_once * n_lanes, end - row);
+        for (int64_t part = 0; part < n_parts; ++part) {
+            const int64_t column = n_columns * part / n_parts;
+            const int64_t n_part_columns = n_columns * (part + 1) / n_parts - column;
+            const auto compute = n_part_rows == n_lanes ? kernels.one_group : kernels.groups;
+            compute(group_values, group_scales, n_values, activations, n_columns, column, n_part_columns,
                 out + column * out_stride + row, out_stride);
         }
-        row += n_tile_rows;
+        row += n_part_rows;
     }
 }
 
@@ -200,26 +204,38 @@ QCLS_INLINE void quantise_block(const float * values, activation_block * out) {
     out->to_rest = 0;
 }
 
-void quantise(const float * row, int64_t n_values, qcls::precision wanted, activation_block * blocks,
-    activation_block * rests, int64_t stride) {
-    float sum = 0;
-    for (int64_t i = 0; i < n_values / 32; ++i) {
-        quantise_block(row + i * 32, blocks + i * stride);
-        sum += blocks[i * stride].scale;
-    }
-    if (wanted == qcls::precision::fast) {
+void quantise(const float * row, int64_t n_values, precision wanted, void * activations, int64_t column,
+    int64_t n_columns) {
+#ifdef QCLS_HAS_TILES
+    if (wanted == precision::tiles) {
+        for (int64_t i = 0; i < n_values / 32; ++i) {
+            const float * values = row + i * 32;
+            store_bytes((uint8_t *) activations + (i * n_columns + column) * tile_row_bytes,
+                rounded(load_floats(values), load_floats(values + n_lanes)));
+        }
         return;
     }
-    const float least = wanted == qcls::precision::fine ? 0 : rest_above * sum / (float) (n_values / 32);
+#endif
+    activation_block * blocks = (activation_block *) activations + column;
+    const int64_t to_rest = n_values / 32 * n_columns;
+    float sum = 0;
     for (int64_t i = 0; i < n_values / 32; ++i) {
-        activation_block & block = blocks[i * stride];
+        quantise_block(row + i * 32, blocks + i * n_columns);
+        sum += blocks[i * n_columns].scale;
+    }
+    if (wanted == precision::fast) {
+        return;
+    }
+    const float least = wanted == precision::fine ? 0 : rest_above * sum / (float) (n_values / 32);
+    for (int64_t i = 0; i < n_values / 32; ++i) {
+        activation_block & block = blocks[i * n_columns];
         if (block.scale > least) {
             float rest[32];
             for (int k = 0; k < 32; ++k) {
                 rest[k] = row[i * 32 + k] - block.scale * (float) block.q[k];
             }
-            quantise_block(rest, rests + i * stride);
-            block.to_rest = (int32_t) (rests + i * stride - &block);
+            quantise_block(rest, &block + to_rest);
+            block.to_rest = (int32_t) to_rest;
         }
     }
 }
@@ -266,3 +282,8 @@ extern "C" const qcls::product_kernels * qcls_product_kernels(const char * type)
 extern "C" const qcls::product_kernels * qcls_product_kernels(const char *) { return nullptr; }
 
 #endif
+
+extern "C" bool qcls_has_tiles() {
+    static const bool has = grants_tiles();
+    return has;
+}

@@ -35,9 +35,12 @@ size_t matrix_size(const product_kernels & kernels, const ggml_tensor * weights)
     return GGML_PAD(kernels.size(weights->ne[1], weights->ne[0]), alignment);
 }
 
-int64_t n_activations(const ggml_tensor * x) { return x->ne[0] / 32 * ggml_nrows(x); }
+// The bytes of so many columns, as long as those of x, with what aligned() skips.
+size_t activations_size(const ggml_tensor * x, int64_t n_columns) {
+    return x->ne[0] / 32 * n_columns * activation_bytes + alignment;
+}
 
-size_t activations_size(const ggml_tensor * x) { return 2 * n_activations(x) * sizeof(activation_block); }
+char * aligned(void * memory) { return (char *) GGML_PAD((uintptr_t) memory, alignment); }
 
 const float * row_of(const ggml_tensor * x, int64_t i) {
     const int64_t i1 = i % x->ne[1];
@@ -48,17 +51,16 @@ const float * row_of(const ggml_tensor * x, int64_t i) {
 
 // The precision for weights that this thread loads. A tensor's `extra` points to its own in `precisions`.
 thread_local precision loading = precision::usual;
-precision precisions[] = {precision::usual, precision::fast, precision::fine};
+precision precisions[] = {precision::usual, precision::fast, precision::fine, precision::tiles};
 
 // Quantises this thread's share of the columns, consecutive ones: blocks of neighbours share cache lines, and ggml's
 // operations divide rows the same way, so that a thread reads what it wrote.
 void quantise_share(const product_kernels & kernels, const ggml_tensor * x, precision wanted, int i_thread,
-    int n_threads, activation_block * out) {
+    int n_threads, void * out) {
     const int64_t n_columns = ggml_nrows(x);
-    activation_block * rests = out + n_activations(x);
     const share columns(n_columns, i_thread, n_threads);
     for (int64_t c = columns.begin; c < columns.end; ++c) {
-        kernels.quantise(row_of(x, c), x->ne[0], wanted, out + c, rests + c, n_columns);
+        kernels.quantise(row_of(x, c), x->ne[0], wanted, out, c, n_columns);
     }
 }
 
@@ -140,7 +142,7 @@ class float_traits : public ggml::cpu::tensor_traits {
 
 class products_traits : public ggml::cpu::tensor_traits {
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
-        size = activations_size(op->src[1]);
+        size = activations_size(op->src[1], ggml_nrows(op->src[1]));
         return true;
     }
 
@@ -153,16 +155,17 @@ class products_traits : public ggml::cpu::tensor_traits {
         const int64_t n_values = weights->ne[0];
         const int64_t n_rows = weights->ne[1];
         const int64_t n_columns = ggml_nrows(x);
-        activation_block * activations = (activation_block *) params->wdata;
-        GGML_ASSERT(params->wsize >= activations_size(x));
+        char * activations = aligned(params->wdata);
+        GGML_ASSERT(params->wsize >= activations_size(x, n_columns));
+        const precision of = *(const precision *) weights->extra;
 
         // a product of the same activations, such as that of Q before K, has left them quantised
         const ggml_tensor * before = params->before;
         if (!before || before->op != GGML_OP_MUL_MAT || before->src[1] != x || !is_here(before->src[0])) {
-            quantise_share(*kernels, x, *(const precision *) weights->extra, params->ith, params->nth, activations);
+            quantise_share(*kernels, x, of, params->ith, params->nth, activations);
         }
         in_pieces(params, n_rows, 2 * kernels->row_multiple, n_values * n_columns, [&](int64_t first, int64_t end) {
-            kernels->multiply((const uint8_t *) weights->data, n_rows, n_values, first, end, activations, n_columns,
+            kernels->multiply((const uint8_t *) weights->data, n_rows, n_values, first, end, of, activations, n_columns,
                 (float *) op->data, n_rows);
         });
         return true;
@@ -173,7 +176,6 @@ class products_traits : public ggml::cpu::tensor_traits {
 // holds, ordered by expert, the numbers of these columns, their quantised activations, and their products.
 class experts_traits : public ggml::cpu::tensor_traits {
     static int64_t n_columns(const ggml_tensor * op) { return ggml_nrows(op); }
-    static int64_t n_blocks(const ggml_tensor * op) { return 2 * (op->src[1]->ne[0] / 32) * n_columns(op); }
     static int64_t n_numbers(const ggml_tensor * op) { return op->src[0]->ne[2] + 1 + n_columns(op); }
 
     static int32_t expert_of(const ggml_tensor * op, int64_t column) {
@@ -200,7 +202,7 @@ class experts_traits : public ggml::cpu::tensor_traits {
     }
 
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
-        size = n_numbers(op) * sizeof(int64_t) + n_blocks(op) * sizeof(activation_block) + ggml_nbytes(op);
+        size = n_numbers(op) * sizeof(int64_t) + activations_size(op->src[1], n_columns(op)) + ggml_nbytes(op);
         return true;
     }
 
@@ -214,10 +216,12 @@ class experts_traits : public ggml::cpu::tensor_traits {
         const int64_t n_experts = weights->ne[2];
         int64_t * starts = (int64_t *) params->wdata;
         int64_t * columns = starts + n_experts + 1;
-        activation_block * activations = (activation_block *) (columns + n_columns(op));
-        float * products = (float *) (activations + n_blocks(op));
+        char * activations = aligned(columns + n_columns(op));
+        const int64_t column_bytes = n_values / 32 * activation_bytes;
+        float * products = (float *) (activations + n_columns(op) * column_bytes);
         GGML_ASSERT((char *) products + ggml_nbytes(op) <= (char *) params->wdata + params->wsize);
 
+        const precision of = *(const precision *) weights->extra;
         const ggml_tensor * before = params->before;
         if (!before || before->op != GGML_OP_MUL_MAT_ID || before->src[1] != x || before->src[2] != op->src[2] ||
             !is_here(before->src[0])) {
@@ -229,10 +233,8 @@ class experts_traits : public ggml::cpu::tensor_traits {
             for (int64_t i = places.begin; i < places.end; ++i) {
                 const int64_t * start = starts + expert_of(op, columns[i]);
                 const int64_t n = start[1] - start[0];
-                activation_block * blocks = activations + 2 * (n_values / 32) * start[0] + i - start[0];
                 const int64_t row = columns[i] / op->ne[1] * x->ne[1] + columns[i] % op->ne[1] % x->ne[1];
-                kernels->quantise(row_of(x, row), n_values, *(const precision *) weights->extra, blocks,
-                    blocks + n_values / 32 * n, n);
+                kernels->quantise(row_of(x, row), n_values, of, activations + start[0] * column_bytes, i - start[0], n);
             }
         }
         const int64_t n_usual = std::max<int64_t>(1, n_columns(op) / n_experts);
@@ -246,8 +248,8 @@ class experts_traits : public ggml::cpu::tensor_traits {
                     continue;
                 }
                 const uint8_t * matrix = (const uint8_t *) weights->data + e * matrix_size(*kernels, weights);
-                kernels->multiply(matrix, n_rows, n_values, first, first + next - at,
-                    activations + 2 * (n_values / 32) * starts[e], n, products + starts[e] * n_rows, n_rows);
+                kernels->multiply(matrix, n_rows, n_values, first, first + next - at, of,
+                    activations + starts[e] * column_bytes, n, products + starts[e] * n_rows, n_rows);
                 for (int64_t i = starts[e]; i < starts[e + 1]; ++i) {
                     const float * found = products + i * n_rows + first;
                     std::copy(found, found + next - at, (float *) op->data + columns[i] * n_rows + first);
@@ -302,7 +304,9 @@ void put(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t 
 }
 
 ggml_status take_precision(ggml_backend_buffer_t, ggml_tensor * tensor) {
-    tensor->extra = &precisions[(int) loading];
+    // README.md says what tiles cost with few columns; their error is smaller than that of `usual` on real activations
+    const bool in_tiles = loading != precision::fine && qcls_has_tiles();
+    tensor->extra = &precisions[(int) (in_tiles ? precision::tiles : loading)];
     return GGML_STATUS_SUCCESS;
 }
 

@@ -44,8 +44,11 @@ QCLS_INLINE void unpack_nibbles(const uint8_t * values, bytes (&quads)[n_quads])
 template <int n> QCLS_INLINE bytes shifted(bytes a) {
     if constexpr (n > 0) {
         return shifted_left<n>(a);
+    } else if constexpr (n < 0) {
+        return shifted_right<-n>(a);
+    } else {
+        return a;  // NEON has no shift by 0
     }
-    return shifted_right<n < 0 ? -n : 0>(a);
 }
 // Adds to each code, as its bit number `to`, the bit that the layout has in one vector for all quads.
 template <int to> QCLS_INLINE void add_bit(const uint8_t * values, bytes (&quads)[n_quads]) {
@@ -403,6 +406,29 @@ struct nvfp4 : fp4_type<64, 16> {
         unpack_with<3>(values, scales, part, all_floats(0x1p119f), to);
     }
 };
+
+// --- a matrix's groups, and a step of one ----------------------------------------------------------------------------
+
+constexpr int steps_ahead = 8;  // how far laid out weights are prefetched
+
+template <typename T> constexpr int64_t step_bytes = T::n_bits * step_values / 8 * n_lanes;
+template <typename T> constexpr int64_t block_scale_bytes = (2 * T::n_halves + T::n_small) * n_lanes;
+
+template <typename T> int64_t group_value_bytes(int64_t n_values) { return n_values / step_values * step_bytes<T>; }
+template <typename T> int64_t group_scale_bytes(int64_t n_values) {
+    return n_values / T::block_values * block_scale_bytes<T>;
+}
+
+// Unpacks step i of group g. values, scales: of group 0.
+template <typename T> QCLS_INLINE void unpack_step(
+    const uint8_t * values, const uint8_t * scales, int64_t n_values, int64_t g, int64_t i, step & to) {
+    constexpr int n_parts = T::block_values / step_values;
+    const uint8_t * at = values + g * group_value_bytes<T>(n_values) + i * step_bytes<T>;
+    for (int64_t k = 0; k < step_bytes<T>; k += 64) {
+        __builtin_prefetch(at + steps_ahead * step_bytes<T> + k);
+    }
+    T::unpack(at, scales + g * group_scale_bytes<T>(n_values) + i / n_parts * block_scale_bytes<T>, (int) (i % n_parts), to);
+}
 
 }  // namespace
 

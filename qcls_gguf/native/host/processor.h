@@ -8,7 +8,7 @@
 extern "C" {
 
 // The instruction sets that the processor has and that the system lets a process use, by the names of compilers'
-// macros, separated by spaces. AMX is not among them, because ggml itself asks for it.
+// macros, separated by spaces. AMX is not among them, because the code that uses it asks for it.
 QCLS_API const char * qcls_processor_has(void);
 
 // The instruction sets that the CPU code needs and the processor lacks; none if the build chooses among variants when

@@ -21,4 +21,7 @@ using qcls_read_memory_fn = uint64_t (*)(const void * memory, size_t n_bytes);
 // from now on are multiplied: a number of qcls::precision.
 using qcls_set_activations_fn = void (*)(int32_t precision);
 
+// "qcls_has_tiles": whether products are computed in tiles of AMX, as far as they are not `fine`.
+using qcls_has_tiles_fn = bool (*)();
+
 #endif

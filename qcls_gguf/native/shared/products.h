@@ -18,10 +18,14 @@ struct activation_block {
     int8_t q[32];
 };
 
+// The memory for 32 values of a column: a block and its rest, or the values in bf16; a multiple of a cache line.
+constexpr int64_t activation_bytes = 128;
+
 // Which blocks of activations have a rest: a second block with the rounding errors of the first, again in 8 bits, whose
 // products are added. usual: blocks whose scale is above a multiple of their row's mean scale, because there a few
-// large values make the steps of the others wide. fast: none. fine: all.
-enum class precision { usual, fast, fine };
+// large values make the steps of the others wide. fast: none. fine: all. tiles: there are no blocks; activations are
+// bf16, and so are the weights that they are multiplied with.
+enum class precision { usual, fast, fine, tiles };
 
 constexpr int n_register_sums = 12;  // in multiply_registers(): none waits for another, and the registers hold all
 
@@ -33,15 +37,16 @@ struct product_kernels {
     int32_t value_multiple;
     size_t (*size)(int64_t n_rows, int64_t n_values);  // the bytes of the layout
     void (*lay_out)(const uint8_t * file_rows, int64_t n_rows, int64_t n_values, uint8_t * out);
-    // Quantises a row of n_values to blocks that are `stride` apart. `rests` has room for as many rests, also `stride`
-    // apart.
-    void (*quantise)(const float * row, int64_t n_values, precision wanted, activation_block * blocks,
-        activation_block * rests, int64_t stride);
+    // Quantises a row of n_values to column `column` of activations: blocks [n_values / 32][n_columns], because 32 values
+    // of a row of weights are multiplied with those of all columns in turn, and as many rests; with `tiles` 32 values in
+    // the place of each block. They start at a multiple of 64 bytes, and have activation_bytes for each block.
+    void (*quantise)(const float * row, int64_t n_values, precision wanted, void * activations, int64_t column,
+        int64_t n_columns);
     // Writes out[c * out_stride + r] for each column c and the rows r from `first` to before `end`; both are multiples
-    // of `row_multiple`. activations: [n_values / 32][n_columns], because 32 values of a row of weights are multiplied
-    // with those of all columns in turn. In one build, a result depends on its row and its column alone, to the bit.
+    // of `row_multiple`. activations: quantised with the precision `of`. In one build, a result depends on its row and
+    // its column alone, to the bit.
     void (*multiply)(const uint8_t * laid_out, int64_t n_rows, int64_t n_values, int64_t first, int64_t end,
-        const activation_block * activations, int64_t n_columns, float * out, int64_t out_stride);
+        precision of, const void * activations, int64_t n_columns, float * out, int64_t out_stride);
     double (*multiply_registers)(int64_t n);  // see cpu_functions.h
 };
 
@@ -65,5 +70,7 @@ struct float_kernels {
 // call them through the library.
 extern "C" const qcls::product_kernels * qcls_product_kernels(const char * type);
 extern "C" const qcls::float_kernels * qcls_float_kernels(const char * type);
+// Whether precision::tiles can be used.
+extern "C" bool qcls_has_tiles();
 
 #endif

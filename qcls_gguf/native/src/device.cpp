@@ -1,6 +1,7 @@
 // The devices that llama.cpp computes on.
 #include "shim.h"
 
+#include "cpu_functions.h"
 #include "ggml-backend.h"
 
 #include <cstdio>
@@ -9,7 +10,8 @@
 
 namespace {
 
-// The instruction sets that llama.cpp's CPU code was compiled for, by the names that ggml gives them.
+// The instruction sets that llama.cpp's CPU code was compiled for, by the names that ggml gives them, and AMX_BF16 where
+// products use it, which the system may refuse: then they differ in their last bits.
 std::string features_of(ggml_backend_dev_t device) {
     std::string text;
     ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(device);
@@ -23,7 +25,8 @@ std::string features_of(ggml_backend_dev_t device) {
             text += std::string("=") + feature->value;
         }
     }
-    return text;
+    const auto has_tiles = (qcls_has_tiles_fn) ggml_backend_reg_get_proc_address(cpu, "qcls_has_tiles");
+    return has_tiles && has_tiles() ? text + "\tAMX_BF16" : text;
 }
 
 }  // namespace
