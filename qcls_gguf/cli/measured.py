@@ -19,8 +19,6 @@ def bench(
         help="Queries of a request; repeatable. Default: 1.")] = None,
     n_requests: Annotated[int, Option("--requests", "-n", metavar="N", min=1, max=1_000_000,
         help="Requests of a kind.")] = 50,
-    n_warm_up: Annotated[int, Option("--warm-up", metavar="N", min=0, max=1_000_000,
-        help="Requests before the counted ones.")] = 5,
     n_repeats: Annotated[int, Option("--repeat", metavar="N", min=1, max=1000,
         help="Repeat all measurements N times.")] = 3,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
@@ -55,7 +53,6 @@ def bench(
         input=queries,
         batches=tuple(dict.fromkeys(batch or [1])),
         n_requests=n_requests,
-        n_warm_up=n_warm_up,
         n_repeats=n_repeats,
     )
     with long_work(offline, quiet) as opener:
@@ -70,7 +67,6 @@ def compare(
         help="One of the methods above; repeatable. Default: all.")] = None,
     n_rounds: Annotated[int, Option("--rounds", metavar="N", min=1,
         help="Timed requests of every query by every method.")] = 10,
-    n_warm_up: Annotated[int, Option("--warm-up", metavar="N", min=0, help="Rounds before the timed ones.")] = 2,
     llama_server: Annotated[str | None, Option("--llama-server", metavar="URL",
         help="The address of a running llama-server.")] = None,
     ollama: Annotated[str | None, Option("--ollama", metavar="URL", help="The address of a running Ollama.")] = None,
@@ -119,7 +115,6 @@ def compare(
         queries=QUERIES if nothing_given else (*(query or ()), *read),
         methods=tuple(dict.fromkeys(method or ())),
         n_rounds=n_rounds,
-        n_warm_up=n_warm_up,
         llama_server=llama_server,
         ollama=ollama,
         ollama_model=ollama_model,

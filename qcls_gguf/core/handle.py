@@ -17,7 +17,7 @@ from ..native.arithmetic import trie_arrays
 from ..plan.planner import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
-from ..score.adjustment import Adjustment, adjustments_of
+from ..score.adjustment import adjustments_of
 from ..score.result import Counts, PromptResult, Result
 from ..score.rows import Output
 from ..score.scorer import AnswerMaker, Scorer
@@ -140,11 +140,6 @@ class PromptHandle(Closing):
         return self._n_fed + self._n_copies * min(n_tokens, self.core.config.runtime.max_query_tokens)
 
     @property
-    def adjustments(self) -> Sequence[Adjustment]:
-        """The calibration of the prompts' scores."""
-        return self.answer_maker.adjustments
-
-    @property
     def warnings(self) -> tuple[LikelyMistake, ...]:
         """Likely mistakes in the prompts, except kinds that the classifier's configuration ignores."""
         from ..prompts.likely_mistakes import likely_mistakes  # answers do without it
@@ -196,7 +191,7 @@ class PromptHandle(Closing):
         chosen, core = tuple(prompt for prompt in self.prompts if prompt.name in names), self.core
         orders = tuple(prompt for prompt in self.compiled.orders if prompt.name in names)
         prompts = replace(self.compiled, prompts=chosen, orders=orders)
-        calibrated = zip(self.prompts, self.adjustments, strict=True)
+        calibrated = zip(self.prompts, self.answer_maker.adjustments, strict=True)
         adjustments = [adjustment for prompt, adjustment in calibrated if prompt.name in names]
 
         def load() -> PromptHandle:

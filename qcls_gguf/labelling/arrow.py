@@ -1,6 +1,6 @@
 """Labels Arrow tables in memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from ..classifier import Classifier
 from ..config.load import load_config
 from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
-from ..config.words import kind_of
+from ..config.words import kind_of, shown
 from ..core.handle import PromptHandle
 from ..core.startup import prepare
+from ..data.labelled import is_missing
 from ..data.rows import QUERY
 from ..errors import ConfigError, prefixed
 from .answers import AnswerColumns, Answers, BatchLabeller, answer_of
@@ -81,7 +82,8 @@ def reader_of(given: Any, query_column: str) -> pa.RecordBatchReader:
             given = given.to_frame(name=query_column)
         table = _table_of(given, query_column)
     except _UNREADABLE as e:
-        raise ConfigError(f"cannot be read: {' '.join('; '.join(map(str, e.args)).split())}: {_TAKEN}") from None
+        why = " ".join("; ".join(map(str, e.args)).split())
+        raise ConfigError(f"{_odd_query(given, query_column)}cannot be read: {why}: {_TAKEN}") from None
     if query_column in table.schema.names:
         place = table.schema.get_field_index(query_column)
         column = table.column(place)
@@ -109,6 +111,18 @@ def _table_of(given: Any, query_column: str) -> pa.Table:
         return pa.table({query_column: pa.array(given, from_pandas=True)})
     names = dict.fromkeys(name for row in given for name in row)
     return pa.table({str(name): pa.array([row.get(name) for row in given], from_pandas=True) for name in names})
+
+
+def _odd_query(given: Any, query_column: str) -> str:
+    """What is no text in the queries' column, and its row; empty where nothing can be said."""
+    values: Iterable[Any] = given if isinstance(given, list | tuple) else ()
+    if query_column in getattr(given, "columns", ()):
+        values = given[query_column]
+    for row, value in enumerate(values, 1):
+        query = value.get(query_column) if isinstance(value, Mapping) else value
+        if not isinstance(query, str | bytes) and not is_missing(query):
+            return f"column {query_column!r} has {shown(query)} in row {row}, which is no text; "
+    return ""
 
 
 def _labelled(

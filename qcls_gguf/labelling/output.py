@@ -36,9 +36,8 @@ RunSettings = Mapping[str, JsonValue]
 class Manifest(Record):
     """The settings of a run, and its results."""
 
-    version: Literal[6] = 6
+    version: Literal[7] = 7
     settings: dict[str, JsonValue] = Field(description="the settings that must be equal when a run is resumed")
-    provenance: dict[str, JsonValue]
     inputs: tuple[Input, ...]
 
 
@@ -109,7 +108,7 @@ class OutputFolder:
         try:
             if path.exists():
                 found = json.loads(path.read_bytes())
-                if found["version"] != 6:
+                if found["version"] != 7:
                     raise ConfigError(f"{path}: was written by another version of qcls-gguf: name another output")
                 return Manifest.model_validate(found)
             # An empty list of shards is left where the disk was full for the manifest of a first run.
@@ -167,7 +166,7 @@ class OutputFolder:
             tasks.append(Task(input=input_, shard=shard, output=output, header=self.joined is None or not tasks))
         return tasks
 
-    def begin(self, settings: RunSettings, provenance: RunSettings, inputs: Sequence[Input]) -> list[Task]:
+    def begin(self, settings: RunSettings, inputs: Sequence[Input]) -> list[Task]:
         """Write the manifest and remove temporary files of killed runs; returns the tasks still to do. Raises
         QclsError.
         """
@@ -180,7 +179,7 @@ class OutputFolder:
                 path.unlink(missing_ok=True)
         with output_file(self.folder / _DONE) as file:
             file.writelines(f"{json_text(counts.to_dict())}\n".encode() for counts in self.done.values())
-        manifest = Manifest(settings=dict(settings), provenance=dict(provenance), inputs=tuple(inputs))
+        manifest = Manifest(settings=dict(settings), inputs=tuple(inputs))
         with output_file(self.folder / _MANIFEST) as file:
             file.write(f"{json_text(manifest.to_dict(), indent=1)}\n".encode())
         return missing

@@ -103,8 +103,7 @@ def label_files(
         if settings.overwrite:
             output.forget()
         output.check(run_settings)
-        provenance: RunSettings = {"config": str(settings.config.path or "given"), "model": Path(model.path).name}
-        missing = output.begin(run_settings, provenance, inputs)
+        missing = output.begin(run_settings, inputs)
         tasks = output.tasks(inputs)
         n_before = len(tasks) - len(missing)
         if n_before:
@@ -179,7 +178,7 @@ def _model_settings(classifier: Classifier) -> RunSettings:
     names = ("max_query_tokens", "long_queries", "query_tokens", "kv_type", "cpu_activations")
     limits = [[name, getattr(runtime, name)] for name in names]
     # of all that answers depend on except the model
-    prompts = digest_of([classifier.compiled.digest, repr(classifier.adjustments), limits])
+    prompts = digest_of([classifier.compiled.digest, repr(classifier.answer_maker.adjustments), limits])
     versions = {name: getattr(model, name) for name in ("package_version", "llama_cpp_commit", "source_digest")}
     return {"prompts": prompts, "model_sha256": model.sha256, **versions}
 

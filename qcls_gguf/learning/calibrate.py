@@ -129,7 +129,7 @@ def calibrate(
     check_rows(data.rows)
     with opener.open(config, calibrated=False) as classifier:  # the one that this replaces
         answered = answer_rows(classifier, data, opener, skip_bad=skip_bad, finite=True)
-        prompts, adjustments, model = classifier.prompts, classifier.adjustments, classifier.model
+        prompts, adjustments, model = classifier.prompts, classifier.answer_maker.adjustments, classifier.model
     check_rows(answered.rows)  # again: the model may have refused some
     fits, entries = {}, {}
     for number in (number for number, prompt in enumerate(prompts) if prompt.name in chosen):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..config.fitted import Head, Heads
+from ..config.fitted import Heads
 from ..config.prompt import PromptConfig, turned
 from ..config.scoring import EXACT_SCORINGS
 from ..config.words import digest_of
@@ -38,20 +38,15 @@ class PromptSet:
         """The settings of the prompts."""
         return tuple(prompt.settings for prompt in self.prompts)
 
-    @property
-    def heads(self) -> tuple[Head | Pointer | None, ...]:
-        """What answers the prompts instead of their labels' texts."""
-        return tuple(prompt.head for prompt in self.prompts)
-
     def depths(self, n_layer: int) -> set[int]:
         """The layers after which hidden states are read; n_layer: the final-norm hidden state."""
-        depths = {head.depth for head in self.heads if head}
+        depths = {prompt.head.depth for prompt in self.prompts if prompt.head}
         return depths | {n_layer} if self.exact or self.reads_labels else depths
 
     @property
     def reads_labels(self) -> bool:
         """Whether an answer depends on labels' texts: there is a prompt without a head, or whose head reads them."""
-        return any(not head or head.reads_labels for head in self.heads)
+        return any(not prompt.head or prompt.head.reads_labels for prompt in self.prompts)
 
     @cached_property
     def fragments(self) -> Mapping[tuple[str, str], int]:

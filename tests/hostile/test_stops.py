@@ -216,7 +216,7 @@ _OLD = "the report of last week\n"
 _MOST_BYTES = 300  # of a file, in the commands below: fewer than any report has
 _SMALL = ["--threads", "1", "--quiet", "--format", "json"]
 COMMANDS = {
-    "bench --html": ["bench", "-n", "2", "--warm-up", "1", "--repeat", "1", "--html"],
+    "bench --html": ["bench", "-n", "2", "--repeat", "1", "--html"],
     "eval --html": ["eval", "--data", "rows.jsonl", "--scoring", "tree", "--html"],
     "init --out": ["init", "--labels", "a=x,y", "--force", "--out"],
     "calibrate --out": ["calibrate", "--data", "rows.jsonl", "--force", "--out"],

@@ -91,7 +91,7 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
     html = tmp_path / "out.html"
     methods = [option for name in IN_PROCESS for option in ("--method", name)]
     queries = ("--query", "red dress for girls", "--query", "孕妇牛仔裤")
-    short = ("--rounds", "1", "--warm-up", "0", "--threads", "1", "--quiet")
+    short = ("--rounds", "1", "--threads", "1", "--quiet")
     record = json.loads(printed("compare", *methods, *queries, *short, "--format", "json", "--html", html))
     assert ComparisonRecord.model_validate(record).to_dict() == record
     page = html.read_text(encoding="utf-8")
@@ -306,7 +306,7 @@ SEPARATE, JOINT = (str(ROOT / "configs" / name) for name in ("fashion-8.yaml", "
 def test_a_record_and_its_page_have_the_numbers(tmp_path: Path) -> None:
     html = tmp_path / "report.html"
     asked = ["-c", SEPARATE, "-c", JOINT, "--batch", 1, "--batch", 2, "-n", 3]
-    done = invoked("bench", *asked, "--warm-up", 1, "--repeat", 2, "--format", "json", "--html", html, "--quiet")
+    done = invoked("bench", *asked, "--repeat", 2, "--format", "json", "--html", html, "--quiet")
     assert (done.exit_code, done.stderr) == (0, "")
     record, page = json.loads(done.stdout), html.read_text()
     assert BenchmarkRecord.model_validate(record).to_dict() == record

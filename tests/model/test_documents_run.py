@@ -48,8 +48,8 @@ NOT_RUN = {
 }
 """Pages and options whose commands are not run, and why."""
 SHORTER = {
-    "bench": "-n 1 --warm-up 0 --repeat 1",
-    "compare": "--method naive --method batched --rounds 1 --warm-up 0",
+    "bench": "-n 1 --repeat 1",
+    "compare": "--method naive --method batched --rounds 1",
     "calibrate": "--data dev.jsonl --config configs/fashion-8-joint.yaml --prompt colour",
 }
 """What is added to a command, so that it ends soon."""

@@ -68,7 +68,7 @@ def test_the_commands_are_twelve_and_an_option_means_the_same_in_all() -> None:
         for option, info in options_of(command).items():
             meanings[option].add(id(info))
     said_elsewhere = {"-c", "-f", "-q", "-b", "-o", "--config", "--format", "--query", "--batch", "--out", "--scoring"}
-    assert {option for option, infos in meanings.items() if len(infos) > 1} <= said_elsewhere | {"--seed", "--warm-up"}
+    assert {option for option, infos in meanings.items() if len(infos) > 1} <= said_elsewhere | {"--seed"}
 
 
 @pytest.mark.parametrize("arguments", [["run", "-h"], ["run", "--help"]])

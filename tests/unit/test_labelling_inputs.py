@@ -154,13 +154,16 @@ TABLES: dict[str, Callable[[], Any]] = {
 NO_TABLES: dict[str, tuple[Callable[[], Any], str]] = {
     "numbers": (lambda: pd.DataFrame({"query": [1]}), "column 'query' is int64, not text"),
     "dates": (lambda: pl.DataFrame({"query": [date.today()]}), "column 'query' is date32"),
-    "mixed objects": (lambda: pd.DataFrame({"query": ["red", 501, None]}), "column query .*; a column has one type"),
-    "mixed series": (lambda: pd.Series(["red", 501, None]), "column query"),
+    "mixed objects": (
+        lambda: pd.DataFrame({"query": ["red", 501, None]}),
+        "column 'query' has 501 in row 2, .*; a column has one type",
+    ),
+    "mixed series": (lambda: pd.Series(["red", 501, None]), "column 'query' has 501 in row 2"),
     "mixed others": (
         lambda: pd.DataFrame({"query": ["a", "b"], "sku": [1, "x"]}),
         "Could not convert 'x' .* column sku",
     ),
-    "mixed dictionaries": (lambda: [{"query": "red"}, {"query": 5}], "got a 'int' object"),
+    "mixed dictionaries": (lambda: [{"query": "red"}, {"query": 5}], "column 'query' has 5 in row 2"),
     "two names": (lambda: pd.DataFrame([["a", "b"]], columns=["query", "query"]), "Duplicate column names"),
     "objects of polars": (
         lambda: pl.DataFrame({"query": ["a"], "o": pl.Series([object()], dtype=pl.Object)}),
