@@ -4,7 +4,7 @@ Templates by the name `systemone` for each kind of decision model: the state fir
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from random_vocab import IM_END, IM_START
 
@@ -17,6 +17,11 @@ class Chat(NamedTuple):
     add_bos: bool
     rendered: str
     """what the system text SYSTEM and the user text USER become"""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of `make_model`."""
+        return {"chat_template": self.template, "control_tokens": self.control_tokens, "add_bos": self.add_bos}
 
 
 def _text(file: str) -> str:

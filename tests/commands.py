@@ -65,10 +65,11 @@ def refused(*words: object, code: int = 2) -> str:
     return done.stderr
 
 
-def tiny_rows(name: Literal["dev", "heldout"]) -> list[dict[str, Any]]:
-    """The embedded model's labelled queries: those that are nobody's, and those held out."""
+def tiny_rows(name: Literal["dev", "heldout"], *prompts: str) -> list[dict[str, Any]]:
+    """The embedded model's labelled queries, those that are nobody's or those held out; labelled for these prompts."""
     lines = (ROOT / "models" / "tiny" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    rows = [json.loads(line) for line in lines]
+    return [{**row, "labels": {name: row["labels"][name] for name in prompts or row["labels"]}} for row in rows]
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -103,7 +104,4 @@ PLAIN: Sequence[tuple[str, int, str]] = (
 
 def write_plain_rows(folder: Path) -> None:
     """The rows of PLAIN."""
-    rows = [
-        {**row, "labels": {name: row["labels"][name] for name in ("category", "audience")}} for row in tiny_rows("dev")
-    ]
-    write_rows(folder / "rows.jsonl", rows[:60])
+    write_rows(folder / "rows.jsonl", tiny_rows("dev", "category", "audience")[:60])

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,8 @@ STOCK: dict[str, Any] = {
 }
 
 
-class Node(NamedTuple):
-    token: int
-    pos: int
-    seqs: Sequence[int]
+Node = tuple[int, int, Sequence[int]]
+"""Token, position, sequences."""
 
 
 def decode(context: NativeContext, nodes: Sequence[Node], output: npt.NDArray[np.bool_] | None = None) -> Float32Array:
@@ -37,10 +35,10 @@ def decode(context: NativeContext, nodes: Sequence[Node], output: npt.NDArray[np
     output = np.ones(len(nodes), np.bool_) if output is None else output
     rows = np.full((int(output.sum()), context.row_size), np.nan, np.float32)
     context.decode(
-        np.array([node.token for node in nodes], np.int32),
-        np.array([node.pos for node in nodes], np.int32),
-        np.cumsum([0, *(len(node.seqs) for node in nodes)], dtype=np.int32),
-        np.array([seq for node in nodes for seq in node.seqs], np.int32),
+        np.array([token for token, _, _ in nodes], np.int32),
+        np.array([pos for _, pos, _ in nodes], np.int32),
+        np.cumsum([0, *(len(seqs) for _, _, seqs in nodes)], dtype=np.int32),
+        np.array([seq for _, _, seqs in nodes for seq in seqs], np.int32),
         output,
         rows,
     )
@@ -59,7 +57,7 @@ def decode_sequence(
 
     output: (n_tokens,) flags, all if not given. Returns the flagged rows, (n_flagged, row_size).
     """
-    return decode(context, [Node(token, start + i, [seq]) for i, token in enumerate(tokens)], output)
+    return decode(context, [(token, start + i, [seq]) for i, token in enumerate(tokens)], output)
 
 
 def log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -232,7 +230,7 @@ def random_decodes(
         nodes = []
         for seq in random.permutation(12)[: random.integers(1, 6)].tolist():
             new = random_tokens(random, both[0], int(random.integers(1, most_new)))
-            nodes += [Node(token, length[seq] + i, [seq]) for i, token in enumerate(new)]
+            nodes += [(token, length[seq] + i, [seq]) for i, token in enumerate(new)]
             length[seq] += len(new)
         found.append(np.stack([decode(context, nodes) for context in both]))
         if sum(length) > 700:

@@ -19,8 +19,6 @@ from qcls_gguf.config.fitted import Head, heads_content
 from qcls_gguf.native import NativeContext, NativeModel
 
 EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
-DEFAULT: dict[str, Any] = {"flash_attn": False}
-"""What a classifier takes on a CPU; llama.cpp itself would take flash attention."""
 LARGEST = 5e-5
 """Between scores, and between log-probabilities, with EXACT and F32 weights and head. Measured: 6.2e-6."""
 

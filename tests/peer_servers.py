@@ -39,8 +39,6 @@ class PeerServer(LocalServer):
     n_connections: int = 0
     digest: str | None = None
     """Ollama: the sha256 of the weights that its Modelfile names; None for that of `path`."""
-    ends_on: str | None = None
-    """Ollama: a prompt with this text is answered as where the likeliest token ends the text."""
 
     def __enter__(self) -> Self:
         self._oracle = Oracle(self.path)
@@ -100,14 +98,11 @@ class PeerServer(LocalServer):
     def modelfile(self) -> str:
         """What Ollama shows of a model that `ollama create` made from `path`."""
         digest = self.digest or hashlib.sha256(self.path.read_bytes()).hexdigest()
-        return (
-            f"# Modelfile\n\nFROM /usr/share/ollama/.ollama/models/blobs/sha256-{digest}\nTEMPLATE {{{{ .Prompt }}}}\n"
-        )
+        folder = "/usr/share/ollama/.ollama/models/blobs"
+        return f"# Modelfile\n\nFROM {folder}/sha256-{digest}\nTEMPLATE {{{{ .Prompt }}}}\n"
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """A completion of one token in the server's format."""
-        if self.kind == "ollama" and self.ends_on is not None and self.ends_on in request["prompt"]:
-            return {"model": self.model_name, "response": "", "done": True, "done_reason": "stop", "eval_count": 1}
         asked = int(request["n_probs"] if self.kind == "llama-server" else request["top_logprobs"])
         top = self._top(request["prompt"], asked if self.n_top is None else min(asked, self.n_top))
         if self.kind == "llama-server":

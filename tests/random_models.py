@@ -13,26 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import random_layers
 from gguf import GGUFWriter, PoolingType
 from gguf_parts import finish
 from random_hybrids import HYBRIDS, mamba
-from random_layers import (
-    ArchSpec,
-    Shape,
-    attention,
-    biased_decoder,
-    chameleon,
-    decoder,
-    gated_ffn,
-    grok,
-    head_keys,
-    latent_decoder,
-    layers,
-    longrope_decoder,
-    shape_keys,
-    sinks_decoder,
-    t5,
-)
+from random_layers import ArchSpec, Shape, attention, decoder, gated_ffn, head_keys, layers, shape_keys
 from random_tensors import LOGIT_SPREAD, RandomTensors
 from random_vocab import VocabKind, build_vocab
 
@@ -186,17 +171,17 @@ ARCHS: dict[str, ArchSpec] = {
     "llama": ArchSpec(decoder),
     "mistral3": ArchSpec(decoder),
     # phi3.cpp: RoPE factors by the size of the cache, not of a sequence
-    "longrope": ArchSpec(longrope_decoder, arch="phi3"),
+    "longrope": ArchSpec(random_layers.longrope_decoder, arch="phi3"),
     # starcoder2.cpp: the final norm is a LayerNorm with bias
-    "starcoder2": ArchSpec(partial(biased_decoder, ffn_norm=True)),
+    "starcoder2": ArchSpec(partial(random_layers.biased_decoder, ffn_norm=True)),
     # refact.cpp: ALiBi instead of rotations
     "refact": ArchSpec(decoder),
     # openai-moe.cpp: every head has a sink
-    "gpt-oss": ArchSpec(sinks_decoder, memory="window", head="untied"),
+    "gpt-oss": ArchSpec(random_layers.sinks_decoder, memory="window", head="untied"),
     # qwen2.cpp: adds output.bias where the file has it
     "qwen2_bias": ArchSpec(partial(decoder, qkv_bias=True), arch="qwen2", tail="bias", head="untied"),
     # phi2.cpp: adds output.bias, which every file has
-    "phi2": ArchSpec(partial(biased_decoder, ffn_norm=False), tail="bias", head="untied"),
+    "phi2": ArchSpec(partial(random_layers.biased_decoder, ffn_norm=False), tail="bias", head="untied"),
     # granite.cpp: divides by logit_scale, which every file has
     "granite": ArchSpec(partial(decoder, keys={"logit_scale": 1.5}), tail="scale"),
     # minicpm.cpp with granite.cpp's graph: divides by logit_scale, or by 256 / n_embd in files without it
@@ -204,7 +189,7 @@ ARCHS: dict[str, ArchSpec] = {
     # minicpm.cpp: multiplies by n_embd / 256
     "minicpm_old": ArchSpec(decoder, arch="minicpm", tail="scale"),
     # minicpm3.cpp: multiplies the final norm by 256 / n_embd before the head
-    "minicpm3": ArchSpec(latent_decoder, tail="scale"),
+    "minicpm3": ArchSpec(random_layers.latent_decoder, tail="scale"),
     # command-r.cpp: multiplies by logit_scale where the file has it
     "command-r": ArchSpec(partial(decoder, keys={"logit_scale": 0.5}, ffn_norm=False), tail="scale", head="tied"),
     # cohere2.cpp: multiplies by logit_scale, which every file has
@@ -215,7 +200,7 @@ ARCHS: dict[str, ArchSpec] = {
         head="tied",
     ),
     # grok.cpp: multiplies by logit_scale, then caps at final_logit_softcapping where the file has it
-    "grok": ArchSpec(grok, tail="softcap"),
+    "grok": ArchSpec(random_layers.grok, tail="softcap"),
     # gemma2.cpp: caps logits at final_logit_softcapping, or at 30 in files without it
     "gemma2": ArchSpec(
         partial(decoder, keys={**_WINDOW, "final_logit_softcapping": 3.0}, post_norm=True),
@@ -232,11 +217,11 @@ ARCHS: dict[str, ArchSpec] = {
     # gemma3.cpp: no layer has a window in files without attention.sliding_window
     "gemma3_full": ArchSpec(partial(decoder, qk_norm=True, post_norm=True), arch="gemma3"),
     # chameleon.cpp: overwrites the logits of tokens 4 to 8195
-    "chameleon": ArchSpec(chameleon, tail="other"),
+    "chameleon": ArchSpec(random_layers.chameleon, tail="other"),
     "mamba": ArchSpec(mamba, memory="recurrent"),
     **HYBRIDS,
     # t5.cpp: the decoder's graph is head times final norm, the encoder's graph has no logits
-    "t5": ArchSpec(t5, memory="encoder"),
+    "t5": ArchSpec(random_layers.t5, memory="encoder"),
     # dream.cpp: attention is not causal
     "dream": ArchSpec(partial(decoder, qkv_bias=True), memory="none"),
 }

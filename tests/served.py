@@ -1,5 +1,6 @@
 """A real `qcls-gguf serve` in a process of its own, for tests that speak HTTP with it."""
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,11 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import yaml
+from commands import COMMAND, ROOT, change
 
-from qcls_gguf.config.yaml_values import load_yaml
-
-ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 JSON = {"content-type": "application/json"}
 
@@ -24,7 +22,7 @@ class Server:
     """A running service. Its standard error is in `lines`."""
 
     def __init__(self, *options: str, config: Path | str = "configs/mission.yaml", port: int = 0) -> None:
-        command = [str(BIN / "qcls-gguf"), "serve", "--config", str(config), "--port", str(port), "-t", "1", *options]
+        command = [COMMAND, "serve", "--config", str(config), "--port", str(port), "-t", "1", *options]
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, encoding="utf-8")
         self.lines: list[str] = []
         self._ready = threading.Event()
@@ -115,20 +113,14 @@ def answers(data: bytes) -> Iterator[tuple[int, bytes]]:
         data = rest[n:]
 
 
-def raw(body: bytes, *headers: str, path: str = "/v1/classify", method: str = "POST") -> bytes:
+def raw(body: bytes, *headers: str) -> bytes:
     """A request as bytes."""
-    lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-length: {len(body)}", *headers]
+    lines = ["POST /v1/classify HTTP/1.1", "host: x", f"content-length: {len(body)}", *headers]
     if not any(header.startswith("content-type") for header in headers):
         lines.append("content-type: application/json")
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def with_runtime(folder: Path, path: Path, **settings: int) -> Path:
-    """A copy of a configuration with other settings."""
-    tree = load_yaml(path.read_text()).values
-    tree.setdefault("runtime", {}).update(settings)
-    if "path" in tree.get("model", {}):
-        tree["model"]["path"] = str(path.parent / tree["model"]["path"])
-    copy = folder / path.name
-    copy.write_text(yaml.safe_dump(tree))
-    return copy
+def mission_with(folder: Path, **keys: Any) -> Path:
+    """A copy of configs/mission.yaml with other top-level keys."""
+    return change(Path(shutil.copy(ROOT / "configs" / "mission.yaml", folder)), **keys)

@@ -204,7 +204,7 @@ def test_what_is_no_query_is_refused_before_it_waits(query: Any, message: str, c
             classifier.classify(query)
         assert str(refused.value).startswith(message)
         with pytest.raises(PlanError) as refused:
-            classifier.classify_batch(["red", query])
+            classifier.classify_batch(["red", query, "\ud800"])
         assert str(refused.value).startswith(f"queries[1]: {message}")
     assert classifier.classify("red dress").results == before
 

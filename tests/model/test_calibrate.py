@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -72,14 +72,9 @@ def fashion(tmp_path: Path) -> Path:
     return written(tmp_path / "fashion.yaml", yaml.safe_dump(tree, allow_unicode=True))
 
 
-def labelled_rows(name: Literal["dev", "heldout"], n: int) -> list[dict[str, Any]]:
-    """Labelled queries for two of the embedded model's own prompts."""
-    return [{**row, "labels": {name: row["labels"][name] for name in FASHION}} for row in tiny_rows(name)[:n]]
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return write_rows(tmp_path / "rows.jsonl", labelled_rows("dev", 60))
+    return write_rows(tmp_path / "rows.jsonl", tiny_rows("dev", *FASHION)[:60])
 
 
 def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, tmp_path: Path) -> None:
@@ -254,33 +249,31 @@ N_STATED = 240
 BLUE = "something blue for boys"
 
 
-def stated(config: Path, data: list[dict[str, Any]], out: Path, **asked: Any) -> tuple[StatementRecord, str | None]:
+def stated(config: Path, data: list[dict[str, Any]], out: Path, **asked: Any) -> dict[str, Any]:
+    """The record, as JSON has it."""
     path = write_rows(out.with_suffix(".jsonl"), data)
     with ClassifierOpener() as opener:
         record, text = state(load_config(config), path, opener, **asked)
     if text is not None:
         out.write_text(text, encoding="utf-8")
-    return record, text
+    return record.to_dict()
 
 
 def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion: Path, tmp_path: Path) -> None:
     """Stated once, used by Python, `label` and `serve`, checked on new rows; refused for other answers."""
     config = changed(fashion, calibration="c.yaml")
-    data = labelled_rows("dev", N_STATED)
+    data = tiny_rows("dev", *FASHION)[:N_STATED]
     out = tmp_path / "c.yaml"
-    record, _ = stated(config, [*data, data[0]], out, target_error=0.1, fallback="ask")
-    assert (StatementRecord.model_validate(record.to_dict()), record.n_duplicates) == (record, 1)
-    colour = record.prompts["colour"]
-    assert colour.error
-    assert colour.answered is not None
-    assert colour.bound is not None
-    assert colour.bound < 0.1
-    assert 0.5 < colour.answered < 1
-    answers = list(colour.labels.values())
-    assert sum(answer.n_answered for answer in answers) == colour.error.n_answered
-    assert sum(answer.n_wrong for answer in answers) == colour.error.n_wrong
-    assert all(answer.bound > upper_bound(answer.n_wrong, answer.n_answered, 0.95) for answer in answers)
-    assert [answer.n_wrong for answer in answers] == sorted((answer.n_wrong for answer in answers), reverse=True)
+    record = stated(config, [*data, data[0]], out, target_error=0.1, fallback="ask")
+    assert (StatementRecord.model_validate(record).to_dict(), record["n_duplicates"]) == (record, 1)
+    colour = record["prompts"]["colour"]
+    assert colour["bound"] < 0.1
+    assert 0.5 < colour["answered"] < 1
+    answers = list(colour["labels"].values())
+    for name in ("n_answered", "n_wrong"):
+        assert sum(answer[name] for answer in answers) == colour["error"][name]
+    assert all(answer["bound"] > upper_bound(answer["n_wrong"], answer["n_answered"], 0.95) for answer in answers)
+    assert answers == sorted(answers, key=lambda answer: -answer["n_wrong"])
     assert yaml.safe_load(out.read_text(encoding="utf-8"))["stated"]["n_rows"] == N_STATED + 1
 
     n_abstained = 0
@@ -289,9 +282,8 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
         answer = classifier.classify(BLUE)
     for result in results:
         for each in result.results:
-            error = record.prompts[each.prompt].error
-            assert error
-            assert each.abstained == (each.probability < error.threshold) == (each.label == "ask")
+            threshold = record["prompts"][each.prompt]["error"]["threshold"]
+            assert each.abstained == (each.probability < threshold) == (each.label == "ask")
             n_abstained += each.abstained
     assert n_abstained
 
@@ -305,15 +297,14 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
         own = server.classify(query=BLUE).json()["results"]
         assert {each["prompt"]: each["label"] for each in own} == answer.labels
 
-    new = labelled_rows("heldout", N_STATED)
+    new = tiny_rows("heldout", *FASHION)[:N_STATED]
     both = write_rows(tmp_path / "new.jsonl", [*new, *data[:5]])
     check = evaluated(config, both)
     assert check["n_known"] == 5
     for name, found in check["prompts"].items():
-        error = record.prompts[name].error
-        assert error
-        assert (found["n_abstained"] > 0) == (error.threshold > 0)
-        assert 0 < found["n_wrong"] < error.target * (found["n_rows"] - found["n_abstained"])
+        error = record["prompts"][name]["error"]
+        assert (found["n_abstained"] > 0) == (error["threshold"] > 0)
+        assert 0 < found["n_wrong"] < error["target"] * (found["n_rows"] - found["n_abstained"])
 
     changes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"prompt": "colour", "temperature": 2.0}, "prompts.colour: was stated of other answers"),
@@ -325,7 +316,7 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
 
 
 def test_what_cannot_be_stated_is_refused_with_the_rows_that_are_needed(fashion: Path, tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "few.jsonl", labelled_rows("dev", 40))
+    data = write_rows(tmp_path / "few.jsonl", tiny_rows("dev", *FASHION)[:40])
     few = invoked(
         *("calibrate", "--config", fashion, "--target-error", 0.04), "--out", tmp_path / "c.yaml", "--data", data
     )
@@ -333,14 +324,14 @@ def test_what_cannot_be_stated_is_refused_with_the_rows_that_are_needed(fashion:
     assert " ".join(few.stdout.split()).count("40 labelled rows are too few, 91 are needed") == 2
     assert not (tmp_path / "c.yaml").exists()
 
-    one_label = [{**row, "labels": {"colour": "none"}} for row in labelled_rows("dev", 60)]
+    one_label = [{**row, "labels": {"colour": "none"}} for row in tiny_rows("dev", *FASHION)[:60]]
     with pytest.raises(ConfigError, match="no row is labelled for prompt audience"):
         stated(fashion, one_label, tmp_path / "c.yaml", target_error=0.2)
 
 
 def test_what_can_be_stated_is_written_and_the_rest_named(fashion: Path, tmp_path: Path) -> None:
     """One prompt's labels are wrong: the other's threshold is written all the same, and holds for it alone."""
-    rows = labelled_rows("dev", N_STATED)
+    rows = tiny_rows("dev", *FASHION)[:N_STATED]
     for row in rows:
         row["labels"]["audience"] = "pregnant"
     out, data = tmp_path / "c.yaml", write_rows(tmp_path / "rows.jsonl", rows)
@@ -366,7 +357,7 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
     entry = PromptCalibration(prompt_hash=prompt_hash(colour), scoring="tree", temperature=2.0, fit={"n_rows": 9})
     (tmp_path / "c.yaml").write_text(calibration_text(model, {"colour": entry}), encoding="utf-8")
     with ClassifierOpener() as opener:
-        data = write_rows(tmp_path / "rows.jsonl", labelled_rows("dev", N_STATED))
+        data = write_rows(tmp_path / "rows.jsonl", tiny_rows("dev", *FASHION)[:N_STATED])
         record, text = state(load_config(config), data, opener, target_error=0.1)
         assert text is not None
         (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
@@ -377,7 +368,7 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
     assert "temperature" not in after["audience"]
     assert again.prompts["colour"] == record.prompts["colour"]  # whatever the file stated before
     with Classifier.from_config(config) as classifier:
-        answers = [classifier.classify(row["query"])["colour"] for row in labelled_rows("dev", N_STATED)]
+        answers = [classifier.classify(row["query"])["colour"] for row in tiny_rows("dev", *FASHION)[:N_STATED]]
     error = record.prompts["colour"].error
     assert error
     assert sum(not each.abstained for each in answers) == error.n_answered

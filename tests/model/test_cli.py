@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from cases import cases
-from commands import COMMAND, ROOT, invoked, tiny_rows, write_rows
+from commands import COMMAND, ROOT, invoked, write_plain_rows
 from conftest import MakeModel
 from labelled_tables import parquet
 
@@ -262,9 +262,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "configs/mission.yaml", folder / "c.yaml")
     for name, text in {"empty": "", "one": "red\n", "long": "red\n" + "x " * 600, "bad": "red\n\udcff\n"}.items():
         (folder / f"{name}.txt").write_bytes(text.encode(errors="surrogateescape"))
-    names = ("category", "audience")
-    labelled = [{**row, "labels": {name: row["labels"][name] for name in names}} for row in tiny_rows("dev")[:60]]
-    write_rows(folder / "rows.jsonl", labelled)
+    write_plain_rows(folder)
     parquet(folder / "in.parquet", [None, " "])
     return folder
 

@@ -209,9 +209,7 @@ def first_folder(make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.Monk
     rows += ["61;what a fine shop, order 61;praise;low", "62;thank you, order 62;praise;low"]
     (tmp_path / "tickets.csv").write_text(shown + "".join(f"{row}\n" for row in rows), encoding="utf-8")
     (tmp_path / "new.csv").write_text("id;message\n71;where is my parcel\n72;\n73;my money\n", encoding="utf-8")
-    chat = CHATS["qwen3"]
-    model = make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens)
-    shutil.copy(model, tmp_path / "model.gguf")
+    shutil.copy(make_model("llama", **CHATS["qwen3"].options), tmp_path / "model.gguf")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

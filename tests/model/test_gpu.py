@@ -6,30 +6,19 @@ The direct matrix kernels against stock's on a CUDA device: right within roundin
 """
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 from cases import cases
-from conftest import MakeModel, OpenClassifier, OpenContext, RunPython, WriteConfig, sees_cuda_gpu
-from kernels.variants import (
-    LANES,
-    capability,
-    compare_variants,
-    hidden_states,
-    largest_difference,
-    runs_code_for_75,
-    variants,
-)
+from conftest import MakeModel, ModelSpec, OpenClassifier, OpenContext, RunPython, WriteConfig, sees_cuda_gpu
+from kernels.variants import LANES, capability, compare_variants, largest_difference, runs_code_for_75, variants
 from kernels.variants import hidden_states as rows
 from oracle import (
     BRANCHING,
     COLOR,
     ITEM,
-    Float32Array,
-    Node,
     PromptSpec,
     check_cells_of_others,
     decode,
@@ -39,6 +28,7 @@ from oracle import (
 )
 
 from qcls_gguf import Classifier, OpenModels, load_config
+from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.native import NativeModel
 from qcls_gguf.native.device import LANE_ORDER, OWN_TYPES
@@ -50,24 +40,29 @@ LARGEST_OF_A_LAYER = 0.02
 """of rows of unit size. Measured: 0.004, with one token, which other kernels take in the file's order"""
 MANY = 600  # columns: of a matrix in the file's order llama.cpp's kernels take them
 TOO_MANY = 2100  # of one in lane order, too: they read a copy
-SHAPES: list[tuple[str, dict[str, Any]]] = [
-    ("qwen3", {"n_embd": 512, "n_ff": 1024, "tied": False}),
-    ("qwen3", {"n_embd": 1024, "n_ff": 3072, "tied": True, "heads": (128, 8, 2)}),
-    ("llama", {"n_embd": 512, "n_ff": 1024}),
-    ("qwen2", {"n_embd": 512, "n_ff": 1024}),
+Shape = dict[str, Any]
+SHAPES: list[Shape] = [
+    {"n_embd": 512, "n_ff": 1024, "tied": False},
+    {"n_embd": 1024, "n_ff": 3072, "tied": True, "heads": (128, 8, 2)},
+    *({"name": name, "n_embd": 512, "n_ff": 1024} for name in ("llama", "qwen2")),
 ]
+
+
+def of_types(shape: Shape, weight_type: str, head_type: str | None = None) -> Shape:
+    """The options of a model; its head is of the weights' type if no other is given."""
+    return {**shape, "weight_type": weight_type, "head_type": head_type or weight_type}
 
 
 @pytest.fixture
 def pair(open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """Opens a model with its matrices in the file's order and in lane order."""
 
-    def opened(path: Path, **runtime: Any) -> list[Classifier]:
+    def opened(model: Shape, **runtime: Any) -> list[Classifier]:
         both = []
         for order in ("0", "1"):
             monkeypatch.setenv(LANE_ORDER, order)
             settings = {"n_gpu_layers": "all", "n_batch": 640, "state_cache": False, **runtime}
-            both.append(open_classifier(path, [ITEM], **settings))
+            both.append(open_classifier(model, [ITEM], **settings))
         assert both[0].engine.model.facts.n_lane_ordered == 0
         return both
 
@@ -75,55 +70,44 @@ def pair(open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.mark.parametrize("weight_type", ["Q6_K", "Q8_0"])
-@pytest.mark.parametrize(("name", "shape"), SHAPES)
-def test_hidden_states_differ_by_rounding_alone(
-    name: str, shape: dict[str, Any], weight_type: str, make_model: MakeModel, pair: Pair
-) -> None:
-    path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
-    plain, lanes = pair(path, n_batch=2176)
-    assert lanes.engine.model.facts.n_lane_ordered == (
-        7 * lanes.engine.model.facts.n_layer if runs_code_for_75() else 0
-    )
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_hidden_states_differ_by_rounding_alone(shape: Shape, weight_type: str, pair: Pair) -> None:
+    plain, lanes = pair(of_types(shape, weight_type), n_batch=2176)
+    facts = lanes.engine.model.facts
+    assert facts.n_lane_ordered == (7 * facts.n_layer if runs_code_for_75() else 0)
     rounding = max(largest_difference(rows(plain, n, 8), rows(plain, n)) for n in SIZES)
     for n in (*SIZES, MANY, 2048, TOO_MANY):
         assert largest_difference(rows(lanes, n), rows(plain, n)) < 3 * rounding, n
 
 
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
-@pytest.mark.parametrize(("name", "shape"), SHAPES)
-def test_batch_invariant_contexts_have_the_same_bits(
-    name: str, shape: dict[str, Any], weight_type: str, make_model: MakeModel, pair: Pair
-) -> None:
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_batch_invariant_contexts_have_the_same_bits(shape: Shape, weight_type: str, pair: Pair) -> None:
     """There sums are added in an order that the matrix alone decides, and lane order does not change it."""
-    path = make_model(name, weight_type=weight_type, head_type="Q6_K", **shape)
-    plain, lanes = pair(path, batch_invariant=True)
+    plain, lanes = pair(of_types(shape, weight_type, "Q6_K"), batch_invariant=True)
     for n in (*SIZES, MANY):
         np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
 
 
 @pytest.mark.parametrize("weight_type", ["Q6_K", "Q8_0"])
 def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
-    weight_type: str,
-    make_model: MakeModel,
-    write_config: WriteConfig,
-    open_classifier: OpenClassifier,
-    monkeypatch: pytest.MonkeyPatch,
+    weight_type: str, write_config: WriteConfig, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = make_model("qwen3", weight_type=weight_type, head_type=weight_type, **SHAPES[0][1])
-    config = load_config(write_config(path, [ITEM], n_gpu_layers="all", n_batch=640, state_cache=False))
+    model = of_types(SHAPES[0], weight_type)
+    config = load_config(write_config(model, [ITEM], n_gpu_layers="all", n_batch=640, state_cache=False))
     with OpenModels() as models, monkeypatch.context() as patch:
         patch.setenv("QCLS_LANE_ORDER", "1")
         open_model(config, models)
         patch.setenv("QCLS_MMQ_DIRECT", "0")  # for contexts: the model is loaded
         with Classifier.from_config(config, model=models) as lanes:
             patch.setenv("QCLS_LANE_ORDER", "0")
-            plain = open_classifier(path, [ITEM], n_gpu_layers="all", n_batch=640, state_cache=False)
+            plain = open_classifier(model, [ITEM], n_gpu_layers="all", n_batch=640, state_cache=False)
             for n in (2, 5, 8, 9, 33, 130, MANY):
                 np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
 
 
 def test_the_device_decides_where_nobody_else_does(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
+    path = make_model(**of_types(SHAPES[0], "Q8_0"))
 
     def share(order: str | None) -> float:
         monkeypatch.setenv(LANE_ORDER, order) if order else monkeypatch.delenv(LANE_ORDER, raising=False)
@@ -136,9 +120,8 @@ def test_the_device_decides_where_nobody_else_does(make_model: MakeModel, monkey
     assert share("1") == 0
 
 
-def test_layers_on_the_cpu_stay_in_the_file_s_order(make_model: MakeModel, pair: Pair) -> None:
-    path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
-    plain, lanes = pair(path, n_gpu_layers=2)  # the head and the last layer
+def test_layers_on_the_cpu_stay_in_the_file_s_order(pair: Pair) -> None:
+    plain, lanes = pair(of_types(SHAPES[0], "Q8_0"), n_gpu_layers=2)  # the head and the last layer
     n_layer = lanes.engine.model.facts.n_layer
     assert lanes.engine.model.facts.n_lane_ordered < 7 * n_layer
     assert (lanes.engine.model.facts.n_lane_ordered > 0) == runs_code_for_75()
@@ -153,15 +136,10 @@ LABELS = ("dress", "jump", "jumper", "tank top", "none")
 TEXTS = {"short": "what is", "long": "one of many words, " * 34 + "what is"}  # the second: more than 256 cells
 RUNTIME: dict[str, Any] = {"n_gpu_layers": "all", "batch_invariant": True, "max_query_tokens": 32}
 QUERIES = ["a", "red dress", "a light blue tank top for boys, made of cotton", "jump", "no item at all"]
-OTHER_SHAPES: list[tuple[str, dict[str, Any]]] = [
-    ("qwen3", {"n_embd": 512, "n_ff": 1024, "tied": False}),
-    ("qwen3", {"n_embd": 1024, "n_ff": 3072, "tied": True, "heads": (128, 8, 2)}),
-    ("llama", {"n_embd": 512, "n_ff": 4096}),
-    ("qwen2", {"n_embd": 512, "n_ff": 8192}),
-]
+WIDE_SHAPES = [*SHAPES[:2], {**SHAPES[2], "n_ff": 4096}, {**SHAPES[3], "n_ff": 8192}]
 
 
-def specs(scoring: Literal["tree", "joint"] = "tree") -> list[PromptSpec]:
+def specs(scoring: Scoring = "tree") -> list[PromptSpec]:
     return [
         PromptSpec(name=name, template=f"<|im_start|>{text} {{query}}<|im_end|>label:", labels=LABELS, scoring=scoring)
         for name, text in TEXTS.items()
@@ -169,28 +147,24 @@ def specs(scoring: Literal["tree", "joint"] = "tree") -> list[PromptSpec]:
 
 
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
-@pytest.mark.parametrize(("name", "shape"), OTHER_SHAPES)
-def test_rows_do_not_depend_on_what_else_is_decoded(
-    name: str, shape: dict[str, Any], weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier
+@pytest.mark.parametrize("shape", WIDE_SHAPES, ids=str)
+def test_rows_depend_on_nothing_else_that_is_decoded(
+    shape: Shape, weight_type: str, open_classifier: OpenClassifier
 ) -> None:
-    path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
-    classifier = open_classifier(path, specs(), **RUNTIME, n_batch=700)
+    classifier = open_classifier(of_types(shape, weight_type), specs(), **RUNTIME, n_batch=700)
     assert 256 < len(classifier.prompts[1].prefix) < 512
     for n in (1, 2, 3, 8, 9, 26, 64, 104, 130, 260):
-        alone = hidden_states(classifier, n, prompt=1)
+        alone = rows(classifier, n, prompt=1)
         for n_other in (1, 7, 33, 120, 390):
-            beside = hidden_states(classifier, n, n_other, prompt=1)
+            beside = rows(classifier, n, n_other, prompt=1)
             np.testing.assert_array_equal(beside, alone, err_msg=f"{n} tokens beside {n_other}")
 
 
 @pytest.mark.parametrize("scoring", ["tree", "joint"])
-def test_answers_do_not_depend_on_who_shares_the_decode(
-    scoring: Literal["tree", "joint"], make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
+def test_answers_do_not_depend_on_who_shares_the_decode(scoring: Scoring, open_classifier: OpenClassifier) -> None:
     # joint scoring multiplies the whole head, and the kernels take one with a multiple of 32 rows
-    n_vocab = 576 if scoring == "joint" else None
-    path = make_model("qwen3", weight_type="Q4_K", head_type="Q6_K", n_vocab=n_vocab, **OTHER_SHAPES[0][1])
-    classifier = open_classifier(path, specs(scoring), **RUNTIME, max_batch=4)
+    shape = {**SHAPES[0], "n_vocab": 576 if scoring == "joint" else None}
+    classifier = open_classifier(of_types(shape, "Q4_K", "Q6_K"), specs(scoring), **RUNTIME, max_batch=4)
 
     def scores(results: Any) -> list[list[float]]:
         return [[score.score for prompt in result.results for score in prompt.scores] for result in results]
@@ -213,40 +187,34 @@ HEADS = [(32, 4, 2), (64, 4, 4), (64, 8, 1), (80, 4, 2), (96, 6, 3), (128, 4, 2)
 """Head size, query heads, key and value heads."""
 
 
-def assert_alike(found: Float32Array, wanted: Float32Array) -> None:
+def assert_alike(found: Any, wanted: Any) -> None:
     assert np.sqrt(np.mean((found - wanted) ** 2, axis=1)).max() < LARGEST_DIFFERENCE
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_random_decodes(heads: tuple[int, int, int], make_model: MakeModel, open_context: OpenContext) -> None:
-    path = make_model("qwen3", heads=heads, weight_type="Q8_0")
-    both = [open_context(path, n_gpu_layers=-1, **BRANCHING), open_context(path, **BRANCHING, **ON_CPU)]
+def test_random_decodes(heads: tuple[int, int, int], open_context: OpenContext) -> None:
+    model = {"heads": heads, "weight_type": "Q8_0"}
+    both = [open_context(model, n_gpu_layers=-1, **BRANCHING), open_context(model, **BRANCHING, **ON_CPU)]
     assert both[0].why_no_visible_cells is None
     for found, wanted in random_decodes(np.random.default_rng(4), both, 30, 24):
         assert_alike(found, wanted)
 
 
 @cases(
-    ("qwen3", {"heads": (40, 5, 5)}, {}, "the GPU has no such attention for heads of this size"),
-    ("qwen3", {"heads": (256, 2, 1)}, {}, "the GPU has no such attention for heads of this size"),
-    ("qwen3", {}, {"kv_type": "f32"}, "the cache is not F16, which it must be on a GPU"),
-    ("qwen3", {}, {"kv_type": "q8_0"}, "the cache is neither F16 nor F32"),
-    ("qwen3", {}, {"flash_attn": True}, "another kind of attention was asked for"),
-    ("qwen3", {}, {"flash_attn": False}, "another kind of attention was asked for"),
-    ("gemma3", {}, {}, "the model has sliding windows, which such attention on a GPU does not know"),
-    ("falcon-h1", {}, {}, "the model has recurrent layers, and is on a GPU"),
+    ({"heads": (40, 5, 5)}, {}, "the GPU has no such attention for heads of this size"),
+    ({"heads": (256, 2, 1)}, {}, "the GPU has no such attention for heads of this size"),
+    ("qwen3", {"kv_type": "f32"}, "the cache is not F16, which it must be on a GPU"),
+    ("qwen3", {"kv_type": "q8_0"}, "the cache is neither F16 nor F32"),
+    ("qwen3", {"flash_attn": True}, "another kind of attention was asked for"),
+    ("qwen3", {"flash_attn": False}, "another kind of attention was asked for"),
+    ("gemma3", {}, "the model has sliding windows, which such attention on a GPU does not know"),
+    ("falcon-h1", {}, "the model has recurrent layers, and is on a GPU"),
     ids=str,
 )
 def test_what_cannot_have_it_says_why(
-    name: str,
-    model_options: dict[str, Any],
-    options: dict[str, Any],
-    why: str,
-    make_model: MakeModel,
-    open_context: OpenContext,
+    model: ModelSpec, options: dict[str, Any], why: str, open_context: OpenContext
 ) -> None:
-    context = open_context(make_model(name, **model_options), n_gpu_layers=-1, **options)
-    assert context.why_no_visible_cells == why
+    assert open_context(model, n_gpu_layers=-1, **options).why_no_visible_cells == why
 
 
 def test_some_layers_on_the_cpu(open_context: OpenContext) -> None:
@@ -255,33 +223,33 @@ def test_some_layers_on_the_cpu(open_context: OpenContext) -> None:
     assert context.why_no_visible_cells == "the model has layers on a GPU and on the CPU"
 
 
-def test_other_cells_and_where_cells_lie_do_not_matter(make_model: MakeModel, open_context: OpenContext) -> None:
+def test_other_cells_and_where_cells_lie_do_not_matter(open_context: OpenContext) -> None:
     """To a bit: with thousands of others' cells in the cache, and with cells scattered among theirs."""
-    random, path = np.random.default_rng(2), make_model(weight_type="Q8_0")
+    random = np.random.default_rng(2)
     sizes = {"n_ctx": 9216, "n_batch": 512, "n_outputs_max": 512, "n_seq_max": 48}
-    context, other = (open_context(path, n_gpu_layers=-1, **sizes) for _ in range(2))
+    context, other = (open_context({"weight_type": "Q8_0"}, n_gpu_layers=-1, **sizes) for _ in range(2))
     tokens = random_tokens(random, context, 153)
     check_cells_of_others(random, context, tokens, decode_sequence(other, tokens), 8192)
 
 
-def test_a_graph_serves_any_number_of_others_cells(make_model: MakeModel, open_context: OpenContext) -> None:
+def test_a_graph_serves_any_number_of_others_cells(open_context: OpenContext) -> None:
     random = np.random.default_rng(5)
-    context = open_context(make_model(weight_type="Q8_0"), n_gpu_layers=-1, n_ctx=4096, n_seq_max=40)
+    context = open_context({"weight_type": "Q8_0"}, n_gpu_layers=-1, n_ctx=4096, n_seq_max=40)
     context.keep_shapes(1)
     for seq in range(40):
         decode_sequence(context, random_tokens(random, context, 64), seq=seq)
     assert context.counters().n_graphs_reused == 39
 
 
-def test_a_long_sequence_and_many_branches(make_model: MakeModel, open_context: OpenContext) -> None:
+def test_a_long_sequence_and_many_branches(open_context: OpenContext) -> None:
     """Lists that grow a hundredfold from one decode to the next, in parts that are put together."""
-    path = make_model("qwen3", heads=(64, 4, 2), weight_type="Q8_0")
+    model = {"heads": (64, 4, 2), "weight_type": "Q8_0"}
     sizes = {"n_ctx": 2304, "n_batch": 1024, "n_outputs_max": 1024, "n_seq_max": 40}
     found = []
     for n_gpu_layers, options in ((-1, {}), (0, ON_CPU)):
-        random, context = np.random.default_rng(6), open_context(path, n_gpu_layers=n_gpu_layers, **sizes, **options)
+        random, context = np.random.default_rng(6), open_context(model, n_gpu_layers=n_gpu_layers, **sizes, **options)
         tokens = random_tokens(random, context, 1024)
-        branches = [Node(token, 1024 + i // 32, [i % 32]) for i, token in enumerate(random_tokens(random, context, 64))]
+        branches = [(token, 1024 + i // 32, [i % 32]) for i, token in enumerate(random_tokens(random, context, 64))]
         context.keep_shapes(2)
         rows = [decode_sequence(context, tokens[:3], seq=35), decode_sequence(context, tokens)]
         for seq in range(1, 32):
@@ -291,10 +259,9 @@ def test_a_long_sequence_and_many_branches(make_model: MakeModel, open_context: 
     assert_alike(found[0], found[1])
 
 
-def test_a_classifier_has_it_on_a_gpu(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    prompts = [PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))]
+def test_a_classifier_has_it_on_a_gpu(open_classifier: OpenClassifier) -> None:
     for options, reads_visible in (({}, True), ({"flash_attn": True}, False)):
-        classifier = open_classifier(make_model(weight_type="Q8_0"), prompts, n_gpu_layers="all", **options)
+        classifier = open_classifier({"weight_type": "Q8_0"}, [ITEM], n_gpu_layers="all", **options)
         assert (classifier.engine.context.why_no_visible_cells is None) == reads_visible
 
 
@@ -311,10 +278,11 @@ print(result.counts.n_tokens_new > 60, result.model.device, [score.score for sco
 
 @pytest.mark.parametrize("weight_type", ["F32", "Q8_0"])
 def test_without_layers_on_a_gpu_answers_are_those_of_a_machine_without_one(
-    weight_type: str, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+    weight_type: str, write_config: WriteConfig, run_python: RunPython
 ) -> None:
     """llama.cpp would copy weights to the GPU for decodes of 32 tokens and more, and round otherwise there."""
-    config = write_config(make_model(weight_type=weight_type, n_embd=512, n_ff=1024), [COLOR], n_gpu_layers=0)
+    model = {"weight_type": weight_type, "n_embd": 512, "n_ff": 1024}
+    config = write_config(model, [COLOR], n_gpu_layers=0)
     visible, hidden = (run_python(WITHOUT_LAYERS, config, kind) for kind in ("visible", "hidden"))
     assert visible.stdout.startswith("True"), visible.stderr
     assert visible.stdout == hidden.stdout
@@ -328,28 +296,16 @@ LARGEST_OF_HEAD = 0.05  # measured: 0.012, of scores down to -36
 TAKEN = (2, 3, 7, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 81, 104, 112, 113, 128, 129, 160, 161, 225, 300)
 
 
-DIRECT_SHAPES: list[tuple[str, dict[str, Any]]] = [
-    ("qwen3", {"n_embd": 512, "n_ff": 1024, "tied": False}),
-    ("qwen3", {"n_embd": 768, "n_ff": 512, "tied": True, "heads": (128, 6, 2)}),
-    ("llama", {"n_embd": 512, "n_ff": 1024}),
-    ("qwen2", {"n_embd": 512, "n_ff": 1024}),
+MORE_SHAPES = [{"n_embd": 768, "n_ff": 512, "tied": True, "heads": (128, 6, 2)}, *SHAPES[2:]]
+DIRECT = [
+    *(of_types(SHAPES[0], weight_type) for weight_type in sorted(OWN_TYPES["GPU"])),
+    *(of_types(shape, weight_type) for weight_type in ("Q4_K", "Q6_K", "Q8_0") for shape in MORE_SHAPES),
 ]
-IN_ALL_SHAPES = {"Q4_K", "Q6_K", "Q8_0"}
 
 
-@pytest.mark.parametrize(
-    ("weight_type", "name", "shape"),
-    [
-        (weight_type, *shape)
-        for weight_type in sorted(OWN_TYPES["GPU"])
-        for shape in (DIRECT_SHAPES if weight_type in IN_ALL_SHAPES else DIRECT_SHAPES[:1])
-    ],
-)
-def test_hidden_states_are_stock_s_within_rounding(
-    weight_type: str, name: str, shape: dict[str, Any], make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
-    path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
-    classifier = open_classifier(path, [ITEM], n_gpu_layers="all")
+@pytest.mark.parametrize("model", DIRECT, ids=str)
+def test_hidden_states_are_stock_s_within_rounding(model: Shape, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(model, [ITEM], n_gpu_layers="all")
     # the one token is stock's: what differs, the kernels computed in the decode that is compared
     assert len(classifier.prompts[0].prefix) == 1
     sizes = compare_variants(classifier, [LEFT_TO_STOCK, *TAKEN], 1).sizes
@@ -370,15 +326,15 @@ def test_hidden_states_are_stock_s_within_rounding(
 
 
 @pytest.mark.parametrize("head_type", ["Q4_K", "Q6_K", "Q8_0"])
-def test_the_head_is_taken_too(head_type: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+def test_the_head_is_taken_too(head_type: str, open_classifier: OpenClassifier) -> None:
     """Its 151,936 rows are more tiles than any other matrix has; nothing else of this model is quantised."""
-    path = make_model("qwen3", n_embd=512, n_ff=512, n_vocab=151_936, tied=True, head_type=head_type)
+    model = {"n_embd": 512, "n_ff": 512, "n_vocab": 151_936, "tied": True, "head_type": head_type}
     labels = ("jump", "jumper", "jumpsuit", "tank top", "trench coat", "none")
     specs = [PromptSpec(name="item", template="item of {query}\nlabel:", labels=labels, scoring="joint")]
     scores = []
     for variables in list(variants().values())[:: len(variants()) - 1]:
         with patch.dict("os.environ", variables):
-            classifier = open_classifier(path, specs, n_gpu_layers="all")
+            classifier = open_classifier(model, specs, n_gpu_layers="all")
         scores.append([score.score for score in classifier.classify("red dress for girl").results[0].scores])
     assert scores[0] != scores[1]
     np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=LARGEST_OF_HEAD)

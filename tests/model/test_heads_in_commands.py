@@ -5,7 +5,6 @@
 
 import csv
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from cases import written
-from commands import change, printed, refused, tiny_rows, write_rows
+from commands import printed, refused, tiny_rows, write_rows
 from evaluations import evaluated
 from oracle_prompts import random_head
 
@@ -55,10 +54,6 @@ class Headed:
     config: Path
     answers: Answers
     """of the queries, one by one"""
-
-    def changed(self, name: str, **runtime: Any) -> Path:
-        """The configuration with other runtime settings."""
-        return change(Path(shutil.copy(self.config, self.folder / f"{name}.yaml")), runtime=runtime)
 
 
 def heads_file(config: Config) -> bytes:

@@ -45,8 +45,7 @@ MODELS = {"qwen3": "qwen3", "gemma": "llama", "qwen35": "qwen35", "gemma4": "gem
 def model(request: pytest.FixtureRequest, make_model: MakeModel) -> Path:
     if request.param == "none":
         return make_model()
-    chat, name = CHATS[request.param], MODELS.get(request.param, request.param)
-    return make_model(name, chat_template=chat.template, control_tokens=chat.control_tokens, add_bos=chat.add_bos)
+    return make_model(MODELS.get(request.param, request.param), **CHATS[request.param].options)
 
 
 def test_labels_to_a_configuration_that_labels(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +67,7 @@ def test_labels_to_a_configuration_that_labels(model: Path, tmp_path: Path, monk
 
 @pytest.fixture
 def chat_model(make_model: MakeModel) -> Path:
-    chat = CHATS["qwen3"]
-    return make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens)
+    return make_model("llama", **CHATS["qwen3"].options)
 
 
 @pytest.mark.parametrize(("small_bytes", "n_copies"), [(0, 1), (2_000_000_000, 2)], ids=["large", "small"])

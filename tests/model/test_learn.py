@@ -130,16 +130,10 @@ def test_labels_without_rows_keep_their_texts(config: Path, data: Path, tmp_path
     code, record, said = run(*arguments)
     color = record["prompts"]["color"]
     assert (code, color["kept"], color["reads_labels"], color["unlearnt"]) == (0, True, True, ["none"]), said
-    with Classifier.from_config(config) as texts:
-        before = texts.classify("small").results[0]
     change(config, heads=str(out))
     with Classifier.from_config(config) as classifier, np.load(out) as file:
         assert not file["weight0"][:, 2].any()
-        found = classifier.classify("small").results[0]
-        assert 0 < found.scores[2].probability < 1
-        assert sum(score.probability for score in found.scores) == pytest.approx(1, abs=1e-5)
-        assert found.label in LABELS
-        assert before.label in LABELS
+        assert 0 < classifier.classify("small").results[0].scores[2].probability < 1
 
 
 def test_a_prompt_without_rows_is_left_as_it_is(config: Path, tmp_path: Path) -> None:

@@ -157,9 +157,7 @@ def test_a_text_that_ends_turns_otherwise_than_the_file_is_told(labels: list[str
 
 
 def test_chatml_for_a_model_with_another_chat_format(make_model: MakeModel) -> None:
-    phi = CHATS["phi"]
-    path = make_model("llama", chat_template=phi.template, control_tokens=phi.control_tokens)
-    with Model.open(ModelConfig(path=path), RUNTIME) as model:
+    with Model.open(ModelConfig(path=make_model("llama", **CHATS["phi"].options)), RUNTIME) as model:
         (mistake,) = found(model, {"prompt_template": GOOD})
         assert mistake.kind == "chat_format"
         assert mistake.what.startswith(

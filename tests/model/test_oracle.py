@@ -11,23 +11,14 @@ import pytest
 from cases import cases
 from conftest import MakeModel, OpenClassifier
 from oracle import Oracle, PromptSpec
-from oracle_prompts import (
-    DEFAULT,
-    EXACT,
-    LABELS,
-    LARGEST,
-    QUERIES,
-    TOPICS,
-    assert_same,
-    compared,
-    make_template,
-    random_prompts,
-)
+from oracle_prompts import EXACT, LABELS, LARGEST, QUERIES, TOPICS, assert_same, compared, make_template, random_prompts
 from random_hybrids import KINDS_OF_STATES
 from random_layers import CONTEXT_LENGTH
 
 from qcls_gguf import Classifier, ConfigError, PlanError, Result
 
+DEFAULT: dict[str, Any] = {"flash_attn": False}
+"""What a classifier takes on a CPU; llama.cpp itself would take flash attention."""
 LARGEST_DIFFERENCE = {"exact": LARGEST, "exact, gelu": 1e-3, "default": 0.015}
 """Between scores, and between log-probabilities, of the classifier and the oracle, with F32 weights and head.
 

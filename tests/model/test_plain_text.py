@@ -17,19 +17,10 @@ from hypothesis import strategies as st
 from oracle import PromptSpec
 from random_vocab import BOS, IM_END, IM_START, JOINED, MARKS
 
-from qcls_gguf import (
-    Classifier,
-    Config,
-    ConfigError,
-    Model,
-    ModelConfig,
-    PlanError,
-    PromptConfig,
-    RuntimeConfig,
-    load_config,
-)
+from qcls_gguf import Classifier, Config, Model, ModelConfig, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.config.fitted import prompt_hash
 from qcls_gguf.config.resources import config_path
+from qcls_gguf.errors import ConfigError, PlanError
 from qcls_gguf.native import NativeModel
 
 THINK, THINK_END, GO, BLANK = MARKS
@@ -184,9 +175,7 @@ def tokens(classifier: Classifier, query: str) -> list[list[int]]:
 @cases(*((name, "bpe") for name in CHATS), ("qwen3", "bpe-marks"), ("mistral", "spm"), ("gemma", "spm"), ("phi", "spm"))
 def test_the_tokens_are_those_of_what_the_template_writes(name: str, vocab: str, make_model: MakeModel) -> None:
     chat = CHATS[name]
-    path = make_model(
-        "llama", chat_template=chat.template, control_tokens=chat.control_tokens, add_bos=chat.add_bos, vocab=vocab
-    )
+    path = make_model("llama", **chat.options, vocab=vocab)
     written = chat.rendered.replace("SYSTEM", "Output one of [red, blue, none].").replace("USER", "query: {query}")
     with opened(path, CHAT) as classifier:
         model = classifier.engine.model

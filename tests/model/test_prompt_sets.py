@@ -16,23 +16,12 @@ from oracle import COLOR, PromptSpec
 from oracle_prompts import assert_alike
 from waiting import until
 
-from qcls_gguf import (
-    Classifier,
-    ConfigError,
-    DecodeError,
-    Model,
-    ModelConfig,
-    OpenModels,
-    PlanError,
-    PromptConfig,
-    Result,
-    RuntimeConfig,
-    load_config,
-)
+from qcls_gguf import Classifier, Model, ModelConfig, OpenModels, PromptConfig, Result, RuntimeConfig, load_config
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.core.queue import Job
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.engine.prefix_cache import Prefix
+from qcls_gguf.errors import ConfigError, DecodeError, PlanError
 from qcls_gguf.prompts.prompt_set import compile_prompts
 
 CONFIGURED = [

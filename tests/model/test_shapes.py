@@ -6,11 +6,10 @@ Contexts with more sequences than stock llama.cpp allows (patch 9), and what mus
 import re
 
 import numpy as np
-import oracle
 import pytest
 from cases import cases
 from conftest import OpenClassifier, OpenContext, RunPython
-from oracle import Float32Array, Node, PromptSpec, decode_sequence
+from oracle import Float32Array, Node, PromptSpec, decode, decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import DecodeError, PlanError
@@ -138,14 +137,6 @@ def test_graphs_are_counted_while_another_thread_decodes(run_python: RunPython) 
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
-Tokens = list[tuple[int, int, list[int]]]
-"""(token, position, sequences) of each"""
-
-
-def decode(context: NativeContext, tokens: Tokens) -> Float32Array:
-    return oracle.decode(context, [Node(*each) for each in tokens])
-
-
 def test_a_thousand_sequences(model: NativeModel, open_context: OpenContext) -> None:
     """A beginning of 5 tokens in 1,000 sequences, four of which grow on: one token together, then one each."""
     n = 1000
@@ -178,7 +169,7 @@ def test_no_more_sequences_than_the_limit(model: NativeModel, open_context: Open
     ([(1, 3, [1, 3]), (2, 4, [1])], "divereged|inconsistent"),
     ids=["overlap", "gap", "decreasing", "unequal", "one empty"],
 )
-def test_no_tree_is_refused(tokens: Tokens, message: str, model: NativeModel, open_context: OpenContext) -> None:
+def test_no_tree_is_refused(tokens: list[Node], message: str, model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model, flash_attn=False)
     decode(context, [(5, 0, [1]), (6, 1, [1]), (7, 2, [1]), (8, 0, [2]), (9, 1, [2])])
     with pytest.raises(DecodeError, match=message):

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 from cases import cases
 from conftest import ModelSpec, OpenClassifier, OpenContext
-from oracle import (
-    BRANCHING,
-    Node,
-    PromptSpec,
-    check_cells_of_others,
-    decode,
-    decode_sequence,
-    random_decodes,
-    random_tokens,
-)
+from oracle import BRANCHING, PromptSpec, check_cells_of_others, decode, decode_sequence, random_decodes, random_tokens
 from random_models import ARCHS
 
 from qcls_gguf.errors import DecodeError
@@ -57,7 +48,7 @@ def test_every_model_that_can_have_it_and_any_heads(model: ModelSpec, kv_type: s
         first = decode_sequence(context, tokens[:40], seq=1)
         for seq in (3, 5):
             context.share(1, seq, 0, 40)
-        nodes = [Node(token, pos, seqs) for token, (pos, seqs) in zip(tokens[40:], paths, strict=True)]
+        nodes = [(token, pos, seqs) for token, (pos, seqs) in zip(tokens[40:], paths, strict=True)]
         found.append(np.concatenate([first, decode(context, nodes)]))
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=LARGEST_DIFFERENCE[kv_type])
 

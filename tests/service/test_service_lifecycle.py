@@ -27,9 +27,10 @@ import pytest
 import waiting
 import yaml
 from cases import cases, written
+from commands import ROOT
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from served import BIN, ROOT, Server, answers, raw, received, with_runtime
+from served import BIN, Server, answers, mission_with, raw, received
 from typer.testing import CliRunner
 
 from qcls_gguf import DecodeError, load_config
@@ -127,11 +128,7 @@ def test_a_killed_service_starts_again_at_the_same_port() -> None:
 @cases(
     ([], 2, "QCLS_API_KEY is set but empty"),  # which opens the service to nobody
     (["--host", "no.such.host.invalid"], 2, "--port 8080 of --host no.such.host.invalid: cannot listen there"),
-    (
-        ["--port", "{port}"],
-        2,
-        "Address already in use: something is there already; name another --port, 0 for a free one",
-    ),
+    (["--port", "{port}"], 2, "in use: something is there already; name another --port, 0 for a free one"),
     (["--api-key", "a b"], 2, "printable ASCII"),
     (["--uds", "/nowhere/socket"], 2, "--uds was removed: "),
     (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
@@ -254,7 +251,7 @@ def test_nothing_grows_with_questions(tmp_path: Path) -> None:
         for at in range(first, first + n, 20):
             probabilities(server, *range(at, at + 20))
 
-    config = with_runtime(tmp_path, ROOT / "configs/mission.yaml", question_prefixes=N_KEPT, question_cells=40 * N_KEPT)
+    config = mission_with(tmp_path, runtime={"question_prefixes": N_KEPT, "question_cells": 40 * N_KEPT})
     with Server("--quiet", config=config) as server:
         ask(0, 8 * N_KEPT)
         with steady(server, f"{N_QUESTIONS} questions"):

@@ -9,7 +9,7 @@ import openai
 import pytest
 import typesafe_sdk
 from cases import cases
-from served import JSON, ROOT, Server, with_runtime
+from served import JSON, Server, mission_with
 
 from qcls_gguf import Classifier, PromptConfig
 from qcls_gguf.questions.question import Distribution
@@ -206,7 +206,7 @@ def test_more_questions_than_the_cache_holds(server: Server) -> None:
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """With a small cache."""
-    config = with_runtime(tmp_path_factory.mktemp("narrow"), ROOT / "configs/mission.yaml", question_prefixes=2)
+    config = mission_with(tmp_path_factory.mktemp("narrow"), runtime={"question_prefixes": 2})
     with Server("--quiet", config=config) as server:
         yield server
 

@@ -19,12 +19,13 @@ import openai
 import pytest
 import typesafe_sdk
 from cases import cases
+from commands import ROOT
 from documents import Block, blocks, contains, matches, text_of
 from oracle import PromptSpec
 from oracle_prompts import random_head, write_heads
 from prometheus_client.parser import text_string_to_metric_families
 from records_page import RunRecord
-from served import ROOT, Server, with_runtime
+from served import Server, mission_with
 from starlette.testclient import TestClient
 
 from qcls_gguf import Classifier, load_config
@@ -213,8 +214,7 @@ def test_health_and_metrics(server: Server) -> None:
 
 
 def test_a_part_of_a_long_query_is_answered_as_configured_unless_the_request_says_otherwise(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"max_query_tokens": 8, "long_queries": "head"}
-    with Server(config=with_runtime(tmp_path, ROOT / "configs/mission.yaml", **settings)) as server:
+    with Server(config=mission_with(tmp_path, runtime={"max_query_tokens": 8, "long_queries": "head"})) as server:
         long, short = server.classify(query="red dress " * 30), server.classify(query="red dress")
         assert (long.status_code, long.headers["x-queries-cut"]) == (200, "1")
         assert "x-queries-cut" not in short.headers
@@ -230,8 +230,7 @@ def test_answers_say_which_are_a_heads(tmp_path: Path) -> None:
         head = random_head(np.random.default_rng(0), model.facts.n_embd, len(spec.labels), depth=2)
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         write_heads(tmp_path / "heads.npz", model, sha256, {spec.name: (spec, head)})
-    headed = with_runtime(tmp_path, ROOT / "configs/mission.yaml")
-    headed.write_text(f"{headed.read_text()}\nheads: heads.npz\n")
+    headed = mission_with(tmp_path, heads="heads.npz")
     with Classifier.from_config(headed) as classifier:
         category, audience = classifier.classify("red dress").results
     choices = [{"value": label} for label in spec.labels]

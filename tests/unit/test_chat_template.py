@@ -64,16 +64,15 @@ def test_the_query_is_the_users_or_stands_in_the_system_text() -> None:
     assert within == "<|im_start|>system\nLabel {query}<|im_end|>\n<|im_start|>assistant\n{name}:"
 
 
+WORDS_STAY = NEMOTRON.replace(".replace('/no_think', '')", "")
+
+
 @cases(
     (QWEN3, "<|im_start|>assistant\n<think>\n\n</think>\n\n{name}:", "<|im_start|>assistant\n{name}:"),
     (THINKS_ALWAYS, "<|im_start|>assistant\n<think>\n\n</think>\n\n{name}:", "<think>\n{name}:"),
     (NEMOTRON, "<SPECIAL_1>Assistant\n<think></think>{name}:", "<SPECIAL_1>Assistant\n<think>\n\n{name}:"),
     # words that would stay in the text are no help
-    (
-        NEMOTRON.replace(".replace('/no_think', '')", ""),
-        "end\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\n{name}:",
-        "",
-    ),
+    (WORDS_STAY, "end\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\n{name}:", ""),
 )
 def test_thinking_models_answer_at_once_unless_told_otherwise(template: str, at_once: str, told: str) -> None:
     assert text(template).endswith(at_once)
@@ -131,12 +130,12 @@ def chat(template: str, **marks: Any) -> Chat:
     return chat_of(File(template, **marks), ModelConfig())
 
 
+NO_BEGINNING = "writes no beginning of the assistant's answer (add_generation_prompt): write the whole text as prompt_"
+
+
 @cases(
-    ("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", "writes no beginning of the assistant's"),
-    (
-        "{% for m in messages if m.role != 'assistant' %}<|{{ m.role }}|>{{ m.content }}{% endfor %}",
-        "writes no beginning of the assistant's answer (add_generation_prompt): write the whole text as prompt_",
-    ),
+    ("{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", NO_BEGINNING),
+    ("{% for m in messages if m.role != 'assistant' %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", NO_BEGINNING),
     (loop() + "{{ messages[0].content }}", "writes the system text 2 times: write the whole text as prompt_"),
     ("{% for m in messages[::-1] %}{{ m.role }}:{{ m.content }}\n{% endfor %}>", "the system text after the user's"),
 )

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,6 @@ from qcls_gguf.compare.run import method_record
 from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.evaluate import (
     LabelStatistics,
-    Outcomes,
-    PromptStatistics,
     ReliabilityBin,
     Truth,
     joint_statistics,
@@ -43,7 +42,7 @@ def answer(p: list[float]) -> PromptResult:
 
 def scored(
     probability: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, abstains: bool = True
-) -> tuple[PromptStatistics, Outcomes]:
+) -> Any:
     n = len(probability)
     truth = Truth(
         prompt=PROMPT,

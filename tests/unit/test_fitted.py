@@ -18,18 +18,7 @@ from config_texts import FOLDER, parse
 
 from qcls_gguf import Config, ConfigError, PromptConfig, load_config
 from qcls_gguf.config import fitted
-from qcls_gguf.config.fitted import (
-    Calibration,
-    Head,
-    Heads,
-    PromptCalibration,
-    calibration_text,
-    check_model,
-    heads_content,
-    prompt_hash,
-    read_calibration,
-    read_heads,
-)
+from qcls_gguf.config.fitted import Calibration, Head, Heads, PromptCalibration, read_calibration, read_heads
 
 PROMPT = """\
 prompts:
@@ -68,11 +57,11 @@ def test_a_prompts_settings_go_before_the_common_ones() -> None:
 )
 def test_the_hash_of_a_prompt_is_of_what_its_scores_depend_on(change: dict[str, Any], same: bool) -> None:
     prompt = parse(PROMPT).prompts[0]
-    assert (prompt_hash(prompt.changed(**change)) == prompt_hash(prompt)) is same
+    assert (fitted.prompt_hash(prompt.changed(**change)) == fitted.prompt_hash(prompt)) is same
 
 
 def entry(prompt: PromptConfig, **more: Any) -> PromptCalibration:
-    return PromptCalibration(prompt_hash=prompt_hash(prompt), scoring=prompt.scoring, temperature=1.5, **more)
+    return PromptCalibration(prompt_hash=fitted.prompt_hash(prompt), scoring=prompt.scoring, temperature=1.5, **more)
 
 
 @pytest.fixture
@@ -83,7 +72,7 @@ def config(tmp_path: Path) -> Config:
 
 def calibrated(config: Config, prompts: dict[str, PromptCalibration]) -> Calibration | None:
     assert config.calibration is not None
-    config.calibration.write_text(calibration_text(SHA256, prompts), encoding="utf-8")
+    config.calibration.write_text(fitted.calibration_text(SHA256, prompts), encoding="utf-8")
     return read_calibration(config)
 
 
@@ -94,9 +83,9 @@ def test_what_is_written_is_read(config: Config) -> None:
     found = calibrated(config, {"category": fit})
     assert found is not None
     assert (found.prompts, fit.biases(config.prompts[0].labels)) == ({"category": fit}, [0.5, -0.75, 0.25])
-    check_model(config, SHA256, found)
+    fitted.check_model(config, SHA256, found)
     with pytest.raises(ConfigError, match=r"c\.yaml .* sha256 abababababab…, this one is cdcd.*calibrate"):
-        check_model(config, "cd" * 32, found)
+        fitted.check_model(config, "cd" * 32, found)
     assert read_calibration(config.changed(calibration=None)) is None
 
 
@@ -111,7 +100,7 @@ def test_a_wrong_calibration_is_refused(change: str | dict[str, Any], message: s
     known, text = entry(config.prompts[0]), ""
     if change != "nothing":
         name = "categorie" if isinstance(change, str) else "category"
-        tree = yaml.safe_load(calibration_text(SHA256, {name: known}))
+        tree = yaml.safe_load(fitted.calibration_text(SHA256, {name: known}))
         tree["prompts"][name] |= {} if isinstance(change, str) else change
         text = yaml.safe_dump(tree)
     assert config.calibration is not None
@@ -136,7 +125,9 @@ HEAD = Head(depth=3, weight=RNG.normal(size=(N_EMBD, 3)).astype(np.float32), bia
 
 
 def written_heads(folder: Path, head: Head = HEAD, prompt: PromptConfig = HEADED) -> Config:
-    path = written(folder / "heads.npz", heads_content("ab" * 32, N_LAYER, N_EMBD, {prompt.name: (prompt, head)}))
+    path = written(
+        folder / "heads.npz", fitted.heads_content("ab" * 32, N_LAYER, N_EMBD, {prompt.name: (prompt, head)})
+    )
     return Config(prompts=(HEADED,), heads=path)
 
 
@@ -212,7 +203,7 @@ def test_what_is_no_file_of_heads_is_refused(tmp_path: Path) -> None:
         archive.writestr("about.npy", pickle.dumps([1]))
     objects = io.BytesIO()
     np.savez(objects, about=np.array([{}], object))
-    half = heads_content("ab", N_LAYER, N_EMBD, {"color": (HEADED, HEAD)})[:-40]
+    half = fitted.heads_content("ab", N_LAYER, N_EMBD, {"color": (HEADED, HEAD)})[:-40]
     for content in (b"", b"text", pickled.getvalue(), objects.getvalue(), half):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match="is no file of heads"):
@@ -244,9 +235,9 @@ def test_a_calibration_of_the_same_prompt_is_refused(tmp_path: Path) -> None:
 def test_another_model_is_refused() -> None:
     config = Config(prompts=(HEADED,), heads=Path("heads.npz"))
     heads = Heads(model_sha256="ab" * 32, n_layer=N_LAYER, n_embd=N_EMBD, prompts={})
-    check_model(config, "ab" * 32, None, heads)
+    fitted.check_model(config, "ab" * 32, None, heads)
     heads.check_shape(N_LAYER, N_EMBD)
     with pytest.raises(ConfigError, match=r"heads\.npz was .* sha256 abababababab…, this one is cd.*gguf learn"):
-        check_model(config, "cd" * 32, heads)
+        fitted.check_model(config, "cd" * 32, heads)
     with pytest.raises(ConfigError, match="this one has 4 and 8"):
         heads.check_shape(N_LAYER, 8)

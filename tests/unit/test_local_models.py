@@ -13,15 +13,9 @@ from qcls_gguf import ConfigError, ModelConfig, ModelError
 from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.drafting.draft import given_model
 from qcls_gguf.inspection.local_models import models_document, models_record
+from qcls_gguf.model import find_model
 from qcls_gguf.model.files import sha256_of
-from qcls_gguf.model.find import (
-    find_model,
-    find_ollama_model,
-    find_packaged_model,
-    installed,
-    local_models,
-    manifest_of,
-)
+from qcls_gguf.model.find import find_ollama_model, find_packaged_model, installed, local_models, manifest_of
 from qcls_gguf.model.find import shown as shown_name
 from qcls_gguf.report.document import Table
 

@@ -235,7 +235,7 @@ def prompt_of(
     *,
     name: str = "category",
     first: int = 0,
-    labels: tuple[tuple[int, ...], ...] = TWO_WORDS,
+    labels: Any = TWO_WORDS,
 ) -> Prompt:
     """A prompt of so many tokens; `first` is its first token."""
     return made_prompt(name, labels, (first,) * n_head, (first,) * n_stable, (0,) * n_tail)
