@@ -98,9 +98,8 @@ def model_path(make_model: MakeModel) -> Callable[[ModelSpec], Path]:
     """The file of a model."""
 
     def find(model: ModelSpec) -> Path:
-        return (
-            model if isinstance(model, Path) else make_model(**({"name": model} if isinstance(model, str) else model))
-        )
+        options = {"name": model} if isinstance(model, str) else model
+        return options if isinstance(options, Path) else make_model(**options)
 
     return find
 
@@ -131,9 +130,7 @@ def open_context(model_path: Callable[[ModelSpec], Path]) -> Iterator[OpenContex
             return stack.enter_context(NativeModel(path, **placed))
 
         def open_one(model: NativeModel | ModelSpec, **options: Any) -> NativeContext:
-            placed = {
-                name: options.pop(name) for name in ("n_gpu_layers", "share", "without_weights") if name in options
-            }
+            placed = {key: options.pop(key) for key in ("n_gpu_layers", "share", "without_weights") if key in options}
             native = model if isinstance(model, NativeModel) else loaded(model_path(model), **placed)
             return stack.enter_context(NativeContext(native, **{**SIZES, **options}))
 

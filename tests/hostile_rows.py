@@ -158,16 +158,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not rows:
         return
     terminalreporter.section("hostile")
-    terminalreporter.line("| row | cases | seed | found | wanted | s |")
-    terminalreporter.line("|---|---|---|---|---|---|")
+    line = terminalreporter.line
+    line("| row | cases | seed | found | wanted | s |")
+    line("|---|---|---|---|---|---|")
     for row in rows:
-        terminalreporter.line(f"| {row.name} | {row.n:,} | {row.seed} | {len(row.wrong)} | 0 | {row.seconds:.0f} |")
+        line(f"| {row.name} | {row.n:,} | {row.seed} | {len(row.wrong)} | 0 | {row.seconds:.0f} |")
     for row in rows:
         if row.n < row.n_planned:
             seed = f"QCLS_HOSTILE_SEED={row.seed + row.n}"
-            terminalreporter.line(
-                f"{row.name}: {row.n:,} of {row.n_planned:,} cases in this time; the next have {seed}"
-            )
+            line(f"{row.name}: {row.n:,} of {row.n_planned:,} cases in this time; the next have {seed}")
         if row.kinds:
             ends = ", ".join(f"{n:,} {kind}" for kind, n in row.kinds.most_common())
-            terminalreporter.line(f"{row.name}: {ends}")
+            line(f"{row.name}: {ends}")

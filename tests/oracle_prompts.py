@@ -64,15 +64,11 @@ def make_template(style: str, topic: str) -> str:
 
 def numbered_prompts(n: int, *styles: str) -> list[PromptSpec]:
     """Any number of prompts with four labels each, of one or more tokens, some of which begin alike."""
-    rng = np.random.default_rng(n)
-    return [
-        PromptSpec(
-            name=name,
-            template=make_template(styles[i % len(styles)], name),
-            labels=tuple(rng.permutation(LABELS)[:4].tolist()),
-        )
-        for i, name in enumerate(f"{TOPICS[i % 4]} {i}" for i in range(n))
-    ]
+    rng, prompts = np.random.default_rng(n), []
+    for i in range(n):
+        name, labels = f"{TOPICS[i % 4]} {i}", tuple(rng.permutation(LABELS)[:4].tolist())
+        prompts.append(PromptSpec(name=name, template=make_template(styles[i % len(styles)], name), labels=labels))
+    return prompts
 
 
 def random_prompts(rng: np.random.Generator, oracle: Oracle, styles: Sequence[str], n: int) -> list[PromptSpec]:

@@ -56,19 +56,15 @@ class PeerServer(LocalServer):
             def log_message(self, *_: object) -> None: ...
 
             def do_GET(self) -> None:
-                known = {
-                    "/health": {"status": "ok"},
-                    "/props": {"total_slots": server.n_slots} if server.kind == "llama-server" else None,
-                }.get(self.path)
+                slots = {"total_slots": server.n_slots} if server.kind == "llama-server" else None
+                known = {"/health": {"status": "ok"}, "/props": slots}.get(self.path)
                 self._send(200, json.dumps(known).encode()) if known else self._send(404, b'{"error": "not found"}')
 
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if self.path == "/api/show":
-                    is_there = server.kind == "ollama" and request["model"] in (
-                        server.model_name,
-                        server.model_name.removesuffix(":latest"),
-                    )
+                    names = server.model_name, server.model_name.removesuffix(":latest")
+                    is_there = server.kind == "ollama" and request["model"] in names
                     shown = {"modelfile": server.modelfile()} if is_there else {"error": "model not found"}
                     self._send(200 if is_there else 404, json.dumps(shown).encode())
                     return
@@ -108,12 +104,8 @@ class PeerServer(LocalServer):
         if self.kind == "llama-server":
             return {"content": top[0]["token"], "completion_probabilities": [{**top[0], "top_logprobs": top}]}
         named = [{key: value for key, value in entry.items() if key != "id"} for entry in top]
-        return {
-            "model": self.model_name,
-            "response": top[0]["token"],
-            "done": True,
-            "logprobs": [{**named[0], "top_logprobs": named}],
-        }
+        first = {**named[0], "top_logprobs": named}
+        return {"model": self.model_name, "response": top[0]["token"], "done": True, "logprobs": [first]}
 
     def _top(self, text: str, n: int) -> list[dict[str, Any]]:
         model = self._oracle.model

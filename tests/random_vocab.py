@@ -50,13 +50,9 @@ class Vocab:
 
     def extended(self, more: Mapping[str, TokenType], merges: Sequence[str] = ()) -> "Vocab":
         """The same vocabulary with more tokens and merges at its end."""
-        return replace(
-            self,
-            tokens=(*self.tokens, *more),
-            types=(*self.types, *more.values()),
-            merges=(*self.merges, *merges),
-            scores=(*self.scores, *(-1000.0 for _ in more)),
-        )
+        tokens, types = (*self.tokens, *more), (*self.types, *more.values())
+        scores = (*self.scores, *(-1000.0 for _ in more))
+        return replace(self, tokens=tokens, types=types, merges=(*self.merges, *merges), scores=scores)
 
     def with_control(self, texts: Sequence[str]) -> "Vocab":
         """The same vocabulary with control tokens appended, but for those that it has."""

@@ -97,9 +97,7 @@ def test_ids_out_of_range(name: str, index: int, values: tuple[int, ...], contex
 
 
 @cases((0, "0 tokens do not fit"), (65, "65 tokens do not fit"), (4, "4 flagged tokens, room for 3 rows"))
-def test_a_number_of_tokens_that_does_not_fit(
-    n: int, message: str, model: NativeModel, open_context: OpenContext
-) -> None:
+def test_numbers_of_tokens_that_do_not_fit(n: int, message: str, model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model, n_seq_max=1, n_outputs_max=3)
     before = decode_sequence(context, [5, 6, 7])
     context.trim(NO_SEQ, NO_SEQ)

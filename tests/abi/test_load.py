@@ -229,11 +229,7 @@ def test_a_closed_model_says_so(make_model: MakeModel, open_context: OpenContext
     model = NativeModel(make_model())
     n_vocab = model.facts.n_vocab
     model.close()
-    for call in (
-        lambda: model.tokenize("red", parse_special=False),
-        lambda: model.piece(1),
-        lambda: open_context(model),
-    ):
+    for call in (lambda: model.tokenize("a", parse_special=False), lambda: model.piece(1), lambda: open_context(model)):
         with pytest.raises(ModelError, match="closed"):
             call()
     assert model.facts.n_vocab == n_vocab
@@ -274,9 +270,7 @@ except QclsError:
 
 
 @cases("del model, context", "del context, model", "model.self = model, context", AFTER_ITS_MODEL)
-def test_handles_that_are_not_closed_in_order_crash_nothing(
-    order: str, make_model: MakeModel, run_python: RunPython
-) -> None:
+def test_handles_closed_in_no_order_crash_nothing(order: str, make_model: MakeModel, run_python: RunPython) -> None:
     """Nobody closes them, or the model is closed before its context, which is an error at most."""
     done = run_python(f"{HANDLES}{order}\ngc.collect()\nprint('fine')", make_model())
     assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")

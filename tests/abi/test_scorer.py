@@ -105,10 +105,8 @@ def test_one_scorer_for_requests_of_any_number_of_queries() -> None:
     for n_queries in (1, 3, 1, 1, 2, 4):
         hidden = random.normal(size=(2 * n_queries, N_EMBD)).astype(np.float32)
         row = np.arange(2 * n_queries, dtype=np.intp).reshape(n_queries, 2)
-        found, wanted = (
-            scorer.score(hidden, LAYOUT, np.repeat(row, (3, 2), axis=1)),
-            scores_of(tries, head, hidden, row),
-        )
+        found = scorer.score(hidden, LAYOUT, np.repeat(row, (3, 2), axis=1))
+        wanted = scores_of(tries, head, hidden, row)
         for array, other in ((found.score, wanted.score), (found.probability, wanted.probability)):
             assert (array.shape, str(array.dtype)) == ((n_queries, 5), "float32")
             np.testing.assert_array_equal(array, other)

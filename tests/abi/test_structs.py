@@ -94,18 +94,14 @@ def test_lengths_that_no_int32_holds(context: NativeContext) -> None:
     assert library().qcls_state_load(context.handle, b"", -1, None) == Status.BAD_ARGUMENT
 
 
-STRUCTS = {
-    "qcls_" + re.sub(r"(?<!^)(?=[A-Z])", "_", struct.__name__).lower(): struct for struct in Struct.__subclasses__()
-}
+STRUCTS = {"qcls_" + re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in Struct.__subclasses__()}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_what_is_read_of_the_header_is_the_compilers(tmp_path: Path) -> None:
     text = HEADER.read_text(encoding="utf-8")
-    assert (len(STRUCTS), len(SIGNATURES)) == (
-        text.count("typedef struct qcls_") - 2,
-        text.count("QCLS_API int32_t") - 1,
-    )
+    assert len(STRUCTS) == text.count("typedef struct qcls_") - 2
+    assert len(SIGNATURES) == text.count("QCLS_API int32_t") - 1
     values = {"QCLS_ABI": ABI}
     for name, struct in STRUCTS.items():
         values[f"sizeof({name})"] = ctypes.sizeof(struct)

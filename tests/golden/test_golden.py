@@ -80,10 +80,7 @@ def test_the_whole_path_feeds_the_golden_tokens_and_gives_their_probabilities(st
             logits = GOLDEN["last_q8_0"][index][first].astype(np.float64)
             power = np.exp(logits - logits.max())
             by_first = dict(zip(first, power / power.sum(), strict=True))
-            for path in prompt.label_tokens:
-                found = sum(
-                    score.probability
-                    for score, other in zip(answer.scores, prompt.label_tokens, strict=True)
-                    if other[0] == path[0]
-                )
+            labels = list(zip(answer.scores, prompt.label_tokens, strict=True))
+            for _, path in labels:
+                found = sum(score.probability for score, other in labels if other[0] == path[0])
                 assert found == pytest.approx(by_first[path[0]], abs=0.01)  # measured: 0.003

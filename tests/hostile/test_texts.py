@@ -47,9 +47,7 @@ def _peak_bytes() -> int:
 
 
 @sizes(1_000, 100_000)
-def test_a_mutated_config_is_loaded_or_refused(
-    row: Row, n: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_mutated_config_is_used_or_refused(row: Row, n: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     row.name, row.n = "configurations (YAML)", n
     contents = [path.read_bytes() for path in _CONFIGS]
     file = tmp_path / "config.yaml"

@@ -196,10 +196,7 @@ def test_a_prior_is_of_all_its_queries_and_a_temperature_comes_on_top(config: Pa
     queries = ["", "N/A", "[MASK]"]
     with Classifier.from_config(config) as classifier:
         assert "priors" not in classifier.startup_ms
-        raw = {
-            query: {answer.prompt: answer for answer in classifier.classify(query).results}
-            for query in [*queries, QUERY]
-        }
+        raw = {text: {each.prompt: each for each in classifier.classify(text).results} for text in [*queries, QUERY]}
     path = changed(changed(config, prior="content_free"), prompt="user", temperature=0.5)
     found = probabilities(path)
     for name, temperature in (("item", 1.0), ("user", 0.5)):
@@ -317,9 +314,7 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
 
 def test_what_cannot_be_stated_is_refused_with_the_rows_that_are_needed(fashion: Path, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "few.jsonl", tiny_rows("dev", *FASHION)[:40])
-    few = invoked(
-        *("calibrate", "--config", fashion, "--target-error", 0.04), "--out", tmp_path / "c.yaml", "--data", data
-    )
+    few = invoked("calibrate", "-c", fashion, "--target-error", 0.04, "--out", tmp_path / "c.yaml", "--data", data)
     assert few.exit_code == 1, few.stderr
     assert " ".join(few.stdout.split()).count("40 labelled rows are too few, 91 are needed") == 2
     assert not (tmp_path / "c.yaml").exists()

@@ -136,10 +136,8 @@ def test_a_method_that_fails_is_listed(where: str, compare_here: Compare, monkey
     monkeypatch.setitem(METHODS, "ollama", (lambda workload: failing(where, seen), "a method of the test's"))
     monkeypatch.setenv(STEPS["direct"], "as it was")
     record = compare_here("ollama", "naive")
-    started = where != "open"
-    assert record["absent"] == [
-        {"name": "ollama", "reason": "KeyError: 'blk.0'", "asked_for": True, "started": started}
-    ]
+    why = {"name": "ollama", "reason": "KeyError: 'blk.0'", "asked_for": True, "started": where != "open"}
+    assert record["absent"] == [why]
     assert ([method["name"] for method in record["methods"]], seen) == (["qcls", "naive"], ["0"])
     assert os.environ[STEPS["direct"]] == "as it was"
 

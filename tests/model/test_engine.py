@@ -178,14 +178,9 @@ def test_confidences() -> None:
 def test_what_is_stored_is_counted_once_where_not_all_questions_fit() -> None:
     config = load_config("fashion-8")
     few = config.changed(runtime=config.runtime.changed(question_prefixes=2, question_cells=512))
-    questions = [
-        TextQuestion(
-            Question.of("choice", f"{n} Which colour has it?", (("red", None), ("blue", None))),
-            "red",
-            f"questions[{n}]",
-        )
-        for n in range(6)
-    ]
+    colours = ("red", None), ("blue", None)
+    which = [Question.of("choice", f"{n} Which colour has it?", colours) for n in range(6)]
+    questions = [TextQuestion(question, "red", f"questions[{n}]") for n, question in enumerate(which)]
     usage = Usage()
     with Classifier.from_config(few) as classifier:
         asker = QuestionAsker(classifier)

@@ -76,10 +76,8 @@ def test_orders_of_the_labels_are_measured_one_by_one(data: Path, random_config:
     """The first is the configuration's; the second is that of a configuration that lists them so."""
     text, listed = "<|im_start|>{query} is one of [tank top, jump, none]\nlabel:", ["tank top", "jump", "none"]
     prompt = {"name": "item", "prompt_template": text, "labels": listed}
-    rows = write_rows(
-        tmp_path / "orders.jsonl",
-        [{"query": query, "labels": {"item": label}} for query in ("coat", "red", "é") for label in listed],
-    )
+    asked = [{"query": query, "labels": {"item": label}} for query in ("coat", "red", "é") for label in listed]
+    rows = write_rows(tmp_path / "orders.jsonl", asked)
 
     def evaluation(*words: str) -> Any:
         change(random_config, prompts=[prompt])

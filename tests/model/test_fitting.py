@@ -101,9 +101,7 @@ def test_a_context_too_small_is_refused_before_loading(config: Config, monkeypat
 
 
 @pytest.mark.parametrize(("free_mib", "wanted"), [(300, 24), (100, 2)])
-def test_graphs_leave_memory_on_a_gpu(
-    free_mib: int, wanted: int, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_leave_gpu_memory(free_mib: int, wanted: int, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free does not change with the graphs here, so as few as possible are kept where it is too little."""
     for module in (placement, model_open):
         monkeypatch.setattr(module, "gpus", lambda: gpu_of(free_mib))

@@ -152,9 +152,8 @@ def test_inspect_shows_heads(headed: Headed) -> None:
     shown = " ".join(printed("inspect", "-c", headed.config).split())
     assert "head after 2 of 8 layers, of the text 'Text: {query}', learnt from 120 rows, 75.0% right" in shown
     assert "nearly at random" not in shown  # which holds for the labels' texts
-    (prompt,) = json.loads(printed("inspect", "-c", headed.config, "--prompt", "audience", "-q", "a", "-f", "json"))[
-        "prompts"
-    ]
+    record = json.loads(printed("inspect", "-c", headed.config, "--prompt", "audience", "-q", "a", "-f", "json"))
+    (prompt,) = record["prompts"]
     assert prompt["text"] == "Text: a"
 
 
@@ -186,10 +185,7 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
     with Classifier.from_config(config.changed(calibration=out)) as classifier:
         after = classifier.classify_batch(UNLABELLED)
     for number, prompt in enumerate(config.prompts):
-        p, q = (
-            np.array([[score.probability for score in result.results[number].scores] for result in results])
-            for results in (before, after)
-        )
+        p, q = (np.array([[s.probability for s in r.results[number].scores] for r in each]) for each in (before, after))
         fit = record["prompts"][prompt.name]
         bias = np.array([fit["bias"][label] for label in prompt.labels])
         np.testing.assert_allclose(bias, 0.8 * (np.log(p.mean(0)).mean() - np.log(p.mean(0))), atol=2e-3)

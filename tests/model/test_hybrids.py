@@ -122,10 +122,8 @@ def test_prompt_sets_at_run_time(open_classifier: OpenClassifier, write_config: 
     configured = prompts_of("separate", "item")
     classifier = open_classifier("qwen35", configured, n_batch=400, **EXACT)
     before = scores_of(classifier, "red dress")
-    long = [
-        replace(prompt, template=f"{'the category of an item of all season ' * 12}{prompt.template}")
-        for prompt in prompts_of("separate", "user", "color")
-    ]
+    text, prompts = "the category of an item of all season " * 12, prompts_of("separate", "user", "color")
+    long = [replace(prompt, template=f"{text}{prompt.template}") for prompt in prompts]
     for _ in range(2):
         with classifier.prompt_set(write_config("qwen35", long)) as loaded:
             compared(long, loaded, ["red dress"])

@@ -61,15 +61,10 @@ def test_what_is_shared_what_is_added_and_the_labels_tokens(open_classifier: Ope
 
 def test_types_without_kernels_of_ours_are_named_by_their_share(open_classifier: OpenClassifier) -> None:
     """Of a file of Q2_K more on a GPU than on a CPU; vectors and embeddings do not count."""
-    shapes = {
-        "blk.0.a": (10, 10, 8),
-        "blk.0.b": (10, 10, 10),
-        "blk.0.norm": (10, None, 10),
-        "token_embd.weight": (9, 9, 2),
-    }
+    shapes = {"blk.0.a": (10, 10), "blk.0.b": (10, 10), "blk.0.norm": (10,), "token_embd.weight": (9, 9)}
     tensors = [
-        TensorInfo(name=name, shape=(n,) if m is None else (n, m), ggml_type=kind, offset=0, n_bytes=100)
-        for name, (n, m, kind) in shapes.items()
+        TensorInfo(name=name, shape=shape, ggml_type=kind, offset=0, n_bytes=100)
+        for (name, shape), kind in zip(shapes.items(), (8, 10, 10, 2), strict=True)
     ]
     assert stock_types(tensors, on_gpu=True) == stock_types(tensors, on_gpu=False) == {"Q2_K": 0.5}
     experts = TensorInfo(name="blk.1.ffn_up_exps.weight", shape=(9, 9, 9), ggml_type=8, offset=0, n_bytes=200)
@@ -160,9 +155,8 @@ def test_the_longest_query_is_planned_as_asked(n_batch: int, n_decodes: int, ope
 def query_of(classifier: Classifier, n_tokens: int) -> str:
     """A query that adds n_tokens tokens: its first word takes the place of the space that an empty query leaves."""
     query = " ".join(["dress"] * (n_tokens + 1))
-    assert len(classifier.prompts) * n_tokens == (
-        classifier.check(query).n_tokens_new - classifier.check("").n_tokens_new
-    )
+    n_fed, n_empty = (classifier.check(text).n_tokens_new for text in (query, ""))
+    assert n_fed - n_empty == len(classifier.prompts) * n_tokens
     return query
 
 

@@ -99,9 +99,7 @@ def test_a_file_is_written_whole_and_not_over_another(config: Path, data: Path, 
     code, _, said = run("--data", data, "--config", config, "--out", out)
     assert (code, out.read_text()) == (2, "other")
     assert "is there already" in said
-    code, record, _ = run(
-        "--data", data, "--config", config, "--out", out, "--force", "--prompt", "color", "--depth", 3
-    )
+    code, record, _ = run("--data", data, "-c", config, "--out", out, "--force", "--prompt", "color", "--depth", 3)
     assert (code, list(record["prompts"]), record["depths"]) == (0, ["color"], [3, 5])
     assert out.read_bytes().startswith(b"PK")
 
@@ -150,9 +148,7 @@ def test_contradictions_are_counted(config: Path, tmp_path: Path) -> None:
     assert record["n_contradictions"] == 1
 
 
-def test_rows_beyond_memory_are_left_out(
-    config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_beyond_memory_are_left(config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("--data", data, "--config", config, "--out", tmp_path / "heads.npz")
     monkeypatch.setattr(learn_module, "_MOST_CELLS", 3 * (N - 10))
     record = run(*arguments)[1]
@@ -264,9 +260,7 @@ def test_a_log_without_labels_teaches_the_prompts_answers(config: Path, log: Pat
         assert same >= record["prompts"][name]["agreement"] - 0.05
 
 
-def test_heads_of_a_log_that_cost_more_are_not_kept(
-    config: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_costlier_heads_are_not_kept(config: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as of one prompt of two, whose other text is read, too."""
     monkeypatch.setattr(learn_module, "_cost", lambda *_: RequestCost(tokens=1000, layers=5))
     code, record, _ = run("--queries", log, "--config", config, "--out", tmp_path / "h.npz", "--least-agreement", 0)

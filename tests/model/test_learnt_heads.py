@@ -58,9 +58,8 @@ class Opened:
         config = self._write(self.path, [PROMPTS[name] for name in names], **{**EXACT, **runtime})
         with NativeModel(self.path) as model:
             chosen = {name: (PROMPTS[name], self.heads[name]) for name in headed}
-            heads = write_heads(
-                self._folder / "heads.npz", model, hashlib.sha256(self.path.read_bytes()).hexdigest(), chosen
-            )
+            sha256 = hashlib.sha256(self.path.read_bytes()).hexdigest()
+            heads = write_heads(self._folder / "heads.npz", model, sha256, chosen)
         return change(config, heads=str(heads))
 
     def check(self, oracle: Oracle, classifier: Classifier, headed: Sequence[str]) -> None:
@@ -110,9 +109,7 @@ def test_hybrids(name: str, make_model: MakeModel, tmp_path: Path, write_config:
 
 
 @pytest.mark.parametrize("name", ["qwen3", "lfm2", "falcon-h1", "gemma3"])
-def test_layers_nobody_asks_are_left(
-    name: str, make_model: MakeModel, tmp_path: Path, write_config: WriteConfig
-) -> None:
+def test_unasked_layers_are_left(name: str, make_model: MakeModel, tmp_path: Path, write_config: WriteConfig) -> None:
     """Answers are those of the whole model, also where the layers above and the head are damaged; the cache shrinks."""
     path = make_model(name, n_layer=N_LAYER)
     opened = Opened(path, tmp_path, write_config)

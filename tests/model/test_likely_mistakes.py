@@ -212,19 +212,13 @@ def test_every_kind_has_a_check() -> None:
 
 
 def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
-    path = written(
-        tmp_path / "config.yaml",
-        yaml.safe_dump({"prompts": [{"name": "c", "prompt_template": GOOD, "labels": ["red", "blue"]}]}),
-    )
+    tree = {"prompts": [{"name": "c", "prompt_template": GOOD, "labels": ["red", "blue"]}]}
+    path = written(tmp_path / "config.yaml", yaml.safe_dump(tree))
     page = tmp_path / "page.html"
     data = write_rows(tmp_path / "rows.jsonl", [{"query": f"{i}", "labels": {"c": "red"}} for i in range(3)])
     line = "qcls-gguf: warning: prompts.c: the embedded model answers other prompts than those of fashion-8 and"
-    for words in (
-        ["run", "-q", "red"],
-        ["run", "-q", "red", "--quiet"],
-        ["eval", "--data", data, "-f", "json", "--html", page],
-        ["inspect", "--quiet", "-f", "json"],
-    ):
+    run, evaluate = ["run", "-q", "red"], ["eval", "--data", data, "-f", "json", "--html", page]
+    for words in (run, [*run, "--quiet"], evaluate, ["inspect", "--quiet", "-f", "json"]):
         done = invoked(*words, "-c", path)
         assert done.exit_code == 0, done.stderr
         assert done.stderr.count(line) == (words[0] != "inspect" and "--quiet" not in words)

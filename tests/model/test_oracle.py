@@ -123,9 +123,7 @@ def test_a_batch_takes_as_many_decodes_as_its_limits_ask_for(
 
 
 def test_a_small_batch_splits_even_one_query(open_classifier: OpenClassifier) -> None:
-    prompts = [
-        replace(SEPARATE[0], name=f"{n}", template=make_template("separate", topic)) for n, topic in enumerate(TOPICS)
-    ]
+    prompts = [replace(SEPARATE[0], name=topic, template=make_template("separate", topic)) for topic in TOPICS]
     query = "dark " * 30
     whole = open_classifier("qwen3", prompts, **EXACT).classify(query)
     classifier = open_classifier("qwen3", prompts, n_batch=110, **EXACT)

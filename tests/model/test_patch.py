@@ -152,9 +152,7 @@ def without_effect(path: Path, first: int, copy: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in UNSHOWN])
-def test_states_are_what_layers_get(
-    name: str, tmp_path: Path, make_model: MakeModel, open_context: OpenContext
-) -> None:
+def test_states_are_layers_inputs(name: str, tmp_path: Path, make_model: MakeModel, open_context: OpenContext) -> None:
     """Beside the whole graph and where it ends; some tokens flagged, and none.
 
     Where higher layers add nothing, the final norm is that of the state.

@@ -77,10 +77,8 @@ def test_white_space_is_written_with_the_vocabularys_own_tokens(plain: NativeMod
 def test_which_tokens_only_a_template_may_hold(plain: NativeModel, user_defined: NativeModel) -> None:
     for model, is_special in ((plain, True), (user_defined, False)):
         tokens = model.tokenize(THINK + IM_START, parse_special=True)
-        assert [model.piece(int(token)) for token in tokens] == [
-            (THINK.encode(), is_special),
-            (IM_START.encode(), True),
-        ]
+        first, second = (model.piece(int(token)) for token in tokens)
+        assert (first, second) == ((THINK.encode(), is_special), (IM_START.encode(), True))
 
 
 @given(text=st.lists(PIECES, max_size=12).map("".join))
@@ -203,12 +201,8 @@ def test_a_model_that_wants_a_beginning_gets_it_where_the_template_writes_none(m
 def as_chat(prompt: PromptConfig) -> PromptConfig:
     """A prompt that is written in ChatML, as its system and user texts."""
     system, user, cue = (part.partition("\n")[2] for part in prompt.template.split("<|im_start|>")[1:])
-    return prompt.changed(
-        prompt_template=None,
-        system=system.removesuffix("<|im_end|>\n"),
-        user=user.removesuffix("<|im_end|>\n"),
-        answer_cue=cue,
-    )
+    system, user = (text.removesuffix("<|im_end|>\n") for text in (system, user))
+    return prompt.changed(prompt_template=None, system=system, user=user, answer_cue=cue)
 
 
 @pytest.mark.parametrize("name", ["fashion-8", "fashion-8-joint"])
@@ -217,16 +211,11 @@ def test_chatml_and_system_and_user_are_the_same_prompts(name: str) -> None:
     config = load_config(config_path(name))
     chats = tuple(map(as_chat, config.prompts))
     assert all(prompt.is_chat for prompt in chats)
-    model = config.model.changed(chat_template=CHATML)
-    with (
-        Classifier.from_config(config) as one,
-        Classifier.from_config(config.changed(prompts=chats, model=model)) as other,
-    ):
+    changed = config.changed(prompts=chats, model=config.model.changed(chat_template=CHATML))
+    with Classifier.from_config(config) as one, Classifier.from_config(changed) as other:
         assert (other.compiled, other.prompts) == (one.compiled, one.prompts)
         assert [*map(prompt_hash, other.config.prompts)] == [*map(prompt_hash, one.config.prompts)]
-        query = "red summer dress for girls"
-        for result, same in zip(one.classify(query).results, other.classify(query).results, strict=True):
-            assert result == same
+        assert one.classify("red summer dress").results == other.classify("red summer dress").results
 
 
 @pytest.fixture
@@ -244,10 +233,8 @@ def test_prompts_that_come_at_run_time_are_rendered_too(classifier: Classifier, 
     question = CHAT.changed(name="season", labels=("summer", "winter"))
     with classifier.prompt_set([question]) as other:
         assert other.classify("red").results[0].prompt == "season"
-        whole = classifier.config.prompts[0].template
-        with classifier.prompt_set(
-            [PromptConfig(name="season", prompt_template=whole, labels=question.labels)]
-        ) as same:
+        whole = question.changed(system=None, user=None, prompt_template=classifier.config.prompts[0].template)
+        with classifier.prompt_set([whole]) as same:
             assert same.prompts == other.prompts
     path = written(tmp_path / "other.yaml", "prompts: [{name: a, user: 'q: {query}', labels: [red, blue]}]")
     with classifier.prompt_set(path) as other:

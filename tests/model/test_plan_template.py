@@ -83,9 +83,7 @@ def test_texts_that_differ_behind_the_query_have_no_template(open_classifier: Op
     assert [answer.fast_path for answer in classifier.classify("red dress").results] == [True, True]
 
 
-def test_templates_take_no_more_memory_than_is_allowed(
-    open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_templates_keep_within_their_memory(open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 1 << 19
     monkeypatch.setattr("qcls_gguf.plan.planner._MOST_BYTES", most)
     prompts = [spec(name, f"<|im_start|>the {name} of {{query}} is") for name in ("colour", "kind", "name")]
@@ -145,9 +143,8 @@ PROMPTS = [COLOR, PromptSpec(name="item", template="the item of '{query}' is\n",
 PIECES = st.sampled_from(
     ["red", " dress", "红色连衣裙", "👩🏽‍🦱", "e\u0301\u036b", " ", "\n\n", "<|im_end|>", "lig", "ht", "1234", "\0"]
 )
-LONG_QUERIES = st.lists(PIECES, max_size=60).map("".join) | st.text(
-    st.characters(exclude_categories=["Cs"]), max_size=90
-)
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=90)
+LONG_QUERIES = st.lists(PIECES, max_size=60).map("".join) | ANY_TEXT
 
 
 @pytest.fixture(params=["bpe", "spm"])

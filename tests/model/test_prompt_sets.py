@@ -67,24 +67,14 @@ def test_scores_of_several_orders_are_their_means(write_config: WriteConfig, lis
         for name, labels in (("colour", ("red", "blue", "green")), ("who", ("girl", "boy"))):
             at = len(labels) * order // 3
             texts.append((name, labels, labels[at:] + labels[:at]))
-        slots = {
-            name: {
-                "{labels}": ", ".join(listed),
-                "{labels_described}": "\n".join(f"- {label}" for label in listed),
-                "{all_labels}": "\n".join(f"{other}: [{', '.join(of)}]" for other, _, of in texts),
-            }
-            for name, _, listed in texts
-        }
-        return [
-            PromptConfig(
-                name=name,
-                prompt_template=f"<|im_start|>{lists if n_orders > 1 else slots[name][lists]} of {{query}}\n{name}:",
-                labels=labels,
-                scoring=scoring,
-                label_orders=n_orders,
-            )
-            for name, labels, _ in texts
-        ]
+        found = []
+        for name, labels, listed in texts:
+            slots = {"{labels}": ", ".join(listed), "{labels_described}": "\n".join(f"- {label}" for label in listed)}
+            slots["{all_labels}"] = "\n".join(f"{other}: [{', '.join(of)}]" for other, _, of in texts)
+            text = f"<|im_start|>{lists if n_orders > 1 else slots[lists]} of {{query}}\n{name}:"
+            options: dict[str, Any] = {"scoring": scoring, "label_orders": n_orders}
+            found.append(PromptConfig(name=name, prompt_template=text, labels=labels, **options))
+        return found
 
     alone = [fresh_answers(prompts(order, 1), write_config, QUERIES) for order in range(3)]
     for result, *others in zip(fresh_answers(prompts(0, 3), write_config, QUERIES), *alone, strict=True):
@@ -212,12 +202,9 @@ def test_exact_sets_beside_others(classifier: Classifier, write_config: WriteCon
 def test_equal_prompts_have_equal_digests(make_model: MakeModel) -> None:
     with Model.open(ModelConfig(path=make_model()), RuntimeConfig(n_gpu_layers=0)) as model:
         one, same = (compile_prompts([question(1)], model) for _ in range(2))
-        others = [
-            compile_prompts([question(2)], model),
-            compile_prompts([question(1, ("girl", "boy", "none"))], model),
-            compile_prompts([question(1)], model, audit=True),
-            compile_prompts([question(1, temperature=2.0)], model),
-        ]
+        changed = question(2), question(1, ("girl", "boy", "none")), question(1, temperature=2.0)
+        others = [compile_prompts([each], model) for each in changed]
+        others.append(compile_prompts([question(1)], model, audit=True))
         assert (one, hash(one), len({one, *others})) == (same, hash(same), 1 + len(others))
 
 

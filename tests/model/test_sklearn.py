@@ -84,11 +84,10 @@ def test_answers_are_those_of_the_classifier(reference: Classifier) -> None:
     estimator = GgufClassifier("fashion-8", "category")
     results = [result.results[0] for result in reference.classify_batch(X[:10])]
     assert estimator.predict(X[:10]).tolist() == [result.label for result in results]
-    wanted = [{score.label: score.probability for score in result.scores} for result in results]
+    given = [{score.label: score.probability for score in result.scores} for result in results]
+    wanted = np.array([[row[label] for label in estimator.classes_] for row in given])
     probabilities = estimator.predict_proba(np.array(X[:10], object)[:, None])  # a column of a table
-    assert probabilities == pytest.approx(
-        np.array([[row[label] for label in estimator.classes_] for row in wanted]), abs=1e-3
-    )
+    assert probabilities == pytest.approx(wanted, abs=1e-3)
     assert estimator.classes_.tolist() == sorted(LABELS)
     assert estimator.score(X, Y) > 0.8
     assert estimator.predict_proba([]).shape == (0, 10)

@@ -91,9 +91,8 @@ def test_a_file_that_kills_is_an_error(deadly: Path, write_config: WriteConfig, 
 
 def test_an_architecture_from_the_future(model_file: Path) -> None:
     model_file.write_bytes(model_file.read_bytes().replace(b"qwen3", b"qwen9"))
-    with pytest.raises(
-        ModelError, match=r"model\.gguf: this version's llama\.cpp does not know the architecture 'qwen9'"
-    ):
+    said = r"model\.gguf: this version's llama\.cpp does not know the architecture 'qwen9'"
+    with pytest.raises(ModelError, match=said):
         tried(model_file)
 
 
@@ -192,18 +191,12 @@ def write_parts(folder: Path, first: Path, second: Path) -> tuple[Path, Path]:
     """Two files of a model; the second has the last layer and the head of another model of the same shape."""
     whole, other = take_apart(first), take_apart(second)
     last = (b"blk.1.", b"output")
-    tensors = [
-        [tensor for tensor in whole.tensors if not tensor.name.startswith(last)],
-        [tensor for tensor in other.tensors if tensor.name.startswith(last)],
-    ]
+    kept = [tensor for tensor in whole.tensors if not tensor.name.startswith(last)]
+    tensors = kept, [tensor for tensor in other.tensors if tensor.name.startswith(last)]
     paths = folder / "m-00001-of-00002.gguf", folder / "m-00002-of-00002.gguf"
     for number, (path, held) in enumerate(zip(paths, tensors, strict=True)):
-        keys = [
-            *([] if number else whole.keys),
-            (b"split.no", UINT16, number),
-            (b"split.count", UINT16, 2),
-            (b"split.tensors.count", INT32, len(whole.tensors)),
-        ]
+        split = (b"split.no", UINT16, number), (b"split.count", UINT16, 2)
+        keys = [*([] if number else whole.keys), *split, (b"split.tensors.count", INT32, len(whole.tensors))]
         path.write_bytes(put_together(File(keys=keys, tensors=held)))
     assert any(tensor.name == b"output.weight" for tensor in tensors[1])
     return paths
@@ -215,9 +208,7 @@ def test_a_split_model_answers_as_the_whole_one(parts: tuple[Path, Path], open_c
     assert split.engine.model.file.tensors.keys() == whole.engine.model.file.tensors.keys()
 
 
-def test_layers_of_every_part_are_checked(
-    make_model: MakeModel, open_classifier: OpenClassifier, tmp_path: Path
-) -> None:
+def test_every_parts_layers_are_checked(make_model: MakeModel, open_classifier: OpenClassifier, tmp_path: Path) -> None:
     shape = {"n_embd": 256, "n_ff": 512}
     first, _ = write_parts(tmp_path, make_model(weight_type="Q8_0", **shape), make_model(**shape))
     with pytest.raises(ConfigError, match=r"batch_invariant: tensor 'blk\.1\.\w+\.weight' is F32"):

@@ -33,13 +33,10 @@ class Reference:
     def __init__(self, path: Path) -> None:
         reader = GGUFReader(path)
         self._weights = {each.name: dequantize(each.data, each.tensor_type) for each in reader.tensors}
-        keys = ("block_count", "attention.head_count", "attention.head_count_kv", "rope.freq_base")
-        values = [reader.fields[f"llama.{key}"].contents() for key in keys]
+        keys = "block_count", "attention.head_count", "attention.head_count_kv", "rope.freq_base"
+        values = [reader.fields[f"llama.{key}"].contents() for key in (*keys, "attention.layer_norm_rms_epsilon")]
         self._n_layers, self._n_heads, self._n_kv = map(int, values[:3])
-        self._base, self._eps = (
-            float(values[3]),
-            float(reader.fields["llama.attention.layer_norm_rms_epsilon"].contents()),
-        )
+        self._base, self._eps = map(float, values[3:])
 
     def log_probabilities(self, tokens: Sequence[int], start: int) -> npt.NDArray[np.float64]:
         """(n_tokens - start, n_vocab) of what follows each token from number `start` on."""
@@ -47,10 +44,8 @@ class Reference:
         for layer in range(self._n_layers):
             x = x + self._attention(self._normed(x, f"blk.{layer}.attn_norm"), layer)
             y = self._normed(x, f"blk.{layer}.ffn_norm")
-            gate = self._times(y, f"blk.{layer}.ffn_gate")
-            x = x + self._times(
-                gate / (1 + np.exp(-gate)) * self._times(y, f"blk.{layer}.ffn_up"), f"blk.{layer}.ffn_down"
-            )
+            gate, up = (self._times(y, f"blk.{layer}.ffn_{name}") for name in ("gate", "up"))
+            x = x + self._times(gate / (1 + np.exp(-gate)) * up, f"blk.{layer}.ffn_down")
         head = "output" if "output.weight" in self._weights else "token_embd"
         logits = self._times(self._normed(x[start:], "output_norm"), head).astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
@@ -60,9 +55,8 @@ class Reference:
         return np.asarray(x @ self._weights[f"{name}.weight"].T)
 
     def _normed(self, x: Array, name: str) -> Array:
-        return np.asarray(
-            x / np.sqrt((x * x).mean(axis=1, keepdims=True) + self._eps) * self._weights[f"{name}.weight"]
-        )
+        size = np.sqrt((x * x).mean(axis=1, keepdims=True) + self._eps)
+        return np.asarray(x / size * self._weights[f"{name}.weight"])
 
     def _attention(self, x: Array, layer: int) -> Array:
         n, heads = len(x), self._n_heads

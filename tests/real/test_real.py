@@ -61,18 +61,16 @@ def expected(name: str) -> tuple[FloatArray, FloatArray]:
         (prompt,) = classifier.config.prompts
     spec = PromptSpec(name="x", template=prompt.expanded_template, labels=task.labels)
     reference = Reference(model_file())
-    stock, exact = [], []
+    stock: list[list[float]] = []
+    exact: list[list[float]] = []
     with Oracle(model_file()) as oracle:
         for text, _ in task.rows[:N_TEXTS]:
             stock.append([sum(steps) for steps in oracle.joint(spec, text)])
             start = oracle.rendered(spec.template, text)
-            exact.append(
-                [
-                    sum(row[token] for row, token in zip(rows, path, strict=False))
-                    for path in oracle.label_tokens(spec, text)
-                    for rows in [reference.log_probabilities([*start, *path], len(start) - 1)]
-                ]
-            )
+            exact.append([])
+            for path in oracle.label_tokens(spec, text):
+                rows = reference.log_probabilities([*start, *path], len(start) - 1)
+                exact[-1].append(sum(row[token] for row, token in zip(rows, path, strict=False)))
     return np.array(stock), np.array(exact)
 
 
@@ -92,13 +90,10 @@ def test_log_probabilities_are_those_of_the_weights(name: str, asked: str, n_pro
     if device.startswith("gpu") and not sees_cuda_gpu():
         pytest.skip("needs a CUDA device")
     texts = [text for text, _ in real_tasks()[name].rows[:N_TEXTS]]
-    settings = config(
-        name,
-        n_prompts=n_prompts,
-        floats=device == "gpu, floats",
-        n_gpu_layers=999 if device.startswith("gpu") else 0,
-        cpu_activations="fine" if device == "cpu, fine" else "default",
-    )
+    placed = {"n_gpu_layers": 999 if device.startswith("gpu") else 0}
+    precision = "fine" if device == "cpu, fine" else "default"
+    is_floats = device == "gpu, floats"
+    settings = config(name, n_prompts=n_prompts, floats=is_floats, cpu_activations=precision, **placed)
     with Classifier.from_config(settings) as classifier:
         results = ASKED[asked](classifier, texts)
         assert len(set(classifier.compiled.prefixes)) == 1, "a query is computed once"

@@ -160,17 +160,12 @@ class Rules:
         ]
         found = []
         for order in orders:
-            text = self.template.render(
-                id=name,
-                type=question["type"],
-                instructions=self.flat(question["instructions"]),
-                state="{query}",
-                options=self.shown(question, order),
-                questions=everything,
-            )
-            shown = self.flat(state)
-            shown = shown if isinstance(shown, str) else json.dumps(shown, sort_keys=self.kind == "lev")
-            scores = self.scores(self.oracle.rendered(text, shown), question)
+            shown = {"instructions": self.flat(question["instructions"]), "options": self.shown(question, order)}
+            asked = {"id": name, "type": question["type"], "state": "{query}", "questions": everything}
+            text = self.template.render(**asked, **shown)
+            query = self.flat(state)
+            query = query if isinstance(query, str) else json.dumps(query, sort_keys=self.kind == "lev")
+            scores = self.scores(self.oracle.rendered(text, query), question)
             powers = np.exp((scores - scores.max()) / self.temperature(question))
             found.append(powers / powers.sum())
         mean = np.mean([each[::-1] if index else each for index, each in enumerate(found)], axis=0)

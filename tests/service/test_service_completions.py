@@ -99,17 +99,14 @@ def test_the_model_reads_what_is_said_of_values(scoring: Server) -> None:
     question = {"type": "choice", "instructions": f"{MESSAGES[0]['content']}\n\ncolour", "choices": choices}
     decisions = {"model": "any", "input": MESSAGES[1]["content"], "questions": [question]}
     right = scoring.http.post("/v1/decisions", json=decisions).json()
-    for more in (
-        schema({"properties": {"colour": {"anyOf": [red, blue]}}}),
-        {"tools": tools, "tool_choice": "required"},
-    ):
+    of_schema = schema({"properties": {"colour": {"anyOf": [red, blue]}}})
+    for more in (of_schema, {"tools": tools, "tool_choice": "required"}):
         body = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 2, **more}
         answer = scoring.http.post("/v1/chat/completions", json=body).json()
         (token,) = answer["choices"][0]["logprobs"]["content"]
         found = {each["token"]: exp(each["logprob"]) for each in token["top_logprobs"]}
-        assert found == pytest.approx(
-            {each["value"]: each["probability"] for each in right["answers"][0]["probabilities"]}
-        )
+        wanted = {each["value"]: each["probability"] for each in right["answers"][0]["probabilities"]}
+        assert found == pytest.approx(wanted)
         assert answer["usage"]["prompt_tokens"] == right["usage"]["input_tokens"]
 
 

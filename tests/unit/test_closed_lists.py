@@ -104,10 +104,8 @@ def test_every_key_is_honoured_or_named(schema: dict[str, Any], data: st.DataObj
     assert read(schema) == right
     unknown = data.draw(st.sampled_from(sorted(UNKNOWN)))
     place[unknown] = UNKNOWN[unknown]
-    for whole in (
-        schema,
-        {"type": "object", "properties": {"a": {"properties": {"b": schema}}}, "$defs": schema["$defs"]},
-    ):
+    nested = {"type": "object", "properties": {"a": {"properties": {"b": schema}}}, "$defs": schema["$defs"]}
+    for whole in (schema, nested):
         with pytest.raises(OpenAnswerError, match=f"'{unknown}'"):
             closed_lists(whole, "schema")
 

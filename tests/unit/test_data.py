@@ -122,9 +122,7 @@ def test_files_that_cannot_be_used(name: str, text: str, words: str, tmp_path: P
 
 @pytest.mark.parametrize("ignored", [("sku", "seen at"), ("all",)])
 @pytest.mark.parametrize(("delimiter", "encoding"), [(",", "utf-8"), (";", "utf-16"), ("\t", "utf-8-sig")])
-def test_other_columns_stand_beside_them(
-    tmp_path: Path, delimiter: str, encoding: str, ignored: tuple[str, ...]
-) -> None:
+def test_columns_stand_beside_them(tmp_path: Path, delimiter: str, encoding: str, ignored: tuple[str, ...]) -> None:
     path = tmp_path / "rows.csv"
     text = "sku,title,user,seen at\n7,red dress, girl | none,noon\n\n8,jeans, ,\n".replace(",", delimiter)
     path.write_text(text, encoding=encoding)
@@ -205,9 +203,8 @@ def test_a_quote_that_is_not_closed_takes_no_row_along(drawn: st.DataObject) -> 
     if last[0] < n and last != where:
         rows[last[0]][last[1]] += drawn.draw(st.sampled_from(['"', '" more', '"more"']))
     with TemporaryDirectory() as folder:
-        path = written(
-            Path(folder, "a.csv"), "".join(f"{delimiter.join(row)}\n" for row in [["id", "query", "size"], *rows])
-        )
+        table = [["id", "query", "size"], *rows]
+        path = written(Path(folder, "a.csv"), "".join(f"{delimiter.join(row)}\n" for row in table))
         try:
             found = list(read_queries(str(path)))
         except ConfigError as e:
@@ -219,9 +216,7 @@ def test_a_quote_that_is_not_closed_takes_no_row_along(drawn: st.DataObject) -> 
 
 
 @cases(("csv", ","), ("tsv", "\t"))
-def test_a_text_over_lines_that_look_like_rows_is_one_where_the_format_is_named(
-    kind: Any, between: str, tmp_path: Path
-) -> None:
+def test_a_text_over_lines_like_rows_is_one_where_the_format_is_named(kind: Any, between: str, tmp_path: Path) -> None:
     path = written(tmp_path / f"rows.{kind}", 'id,query\n1,"red,\n2,dress"\n3,blue jeans'.replace(",", between))
     if kind == "csv":
         with pytest.raises(ConfigError, match="line 2: a field in quotes runs on to line 3, over lines that look like"):
@@ -311,10 +306,8 @@ def test_long_fields_and_other_encodings_are_rows(tmp_path: Path) -> None:
 
 
 def test_queries_stand_in_objects_within_objects_and_in_parquet(tmp_path: Path) -> None:
-    objects = (
-        '{"data": {"text": "red"}}\n{"data.text": "blue"}\n{"data": {"text": 5}}\n{"data": "none"}\n{"data": null}'
-    )
-    (tmp_path / "a.jl").write_text(objects)
+    objects = ({"data": {"text": "red"}}, {"data.text": "blue"}, *({"data": x} for x in ({"text": 5}, "none", None)))
+    (tmp_path / "a.jl").write_text("\n".join(map(json.dumps, objects)))
     errors = [row.error for row in read_queries(str(tmp_path / "a.jl"), Reading(query="data.text"))]
     assert errors[:2] == [None, None]
     assert "line 3: 'data.text' is a number, not text" in str(errors[2])

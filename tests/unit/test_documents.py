@@ -185,12 +185,8 @@ def test_every_command_is_documented() -> None:
 
 
 def test_options_that_pages_name_exist() -> None:
-    known = {
-        name
-        for command in COMMANDS.values()
-        for option in command.params
-        for name in (*option.opts, *option.secondary_opts)
-    }
+    options = [option for command in COMMANDS.values() for option in command.params]
+    known = {name for option in options for name in (*option.opts, *option.secondary_opts)}
     known |= {"--version", "--help", "-h", "--install-completion"}
     for page in PAGES:
         if page == "docs/changes.md":  # which names those that are gone

@@ -43,10 +43,8 @@ def loaded(text: str, folder: Path) -> Config:
 
 def test_labels_become_prompts_with_one_text(tmp_path: Path) -> None:
     config = loaded(draft_text(draft("category= dress, no,", "on sale?=yes,1e3,孕妇 'x'"), tmp_path), tmp_path)
-    assert [(prompt.name, prompt.labels) for prompt in config.prompts] == [
-        ("category", ("dress", "no")),
-        ("on sale?", ("yes", "1e3", "孕妇 'x'")),
-    ]
+    found = [(prompt.name, prompt.labels) for prompt in config.prompts]
+    assert found == [("category", ("dress", "no")), ("on sale?", ("yes", "1e3", "孕妇 'x'"))]
     assert {prompt.cue for prompt in config.prompts} == {"{name}:"}
     assert "Label a shop's text: new. For each attribute output" in (config.prompts[0].system or "")
     assert config.model.hf_repo == "a/b"
@@ -105,10 +103,8 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
     path = written(tmp_path / "tickets.csv", csv(ROWS), encoding)
     found = find_labels(path)
     assert (found.query, found.ignored, found.n_rows) == ("what was said", ("id",), 17)
-    assert [(prompt.name, prompt.labels) for prompt in found.prompts] == [
-        ("topic", ("delivery", "refund", "Refund", "other")),
-        ("urgency", ("high", "low")),
-    ]
+    prompts = [(prompt.name, prompt.labels) for prompt in found.prompts]
+    assert prompts == [("topic", ("delivery", "refund", "Refund", "other")), ("urgency", ("high", "low"))]
     assert found.prompts[0].note == "labels given 23 times in the data; rare: Refund (1), other (1)"
     rare, alike = found.remarks
     assert "topic: rare labels" in rare
@@ -132,10 +128,8 @@ def test_a_bar_divides_labels_given_elsewhere(cells: list[str], labels: list[str
 
 
 def test_json_lines_say_their_labels(tmp_path: Path) -> None:
-    path = written(
-        tmp_path / "rows.jsonl",
-        '{"query": "a", "labels": {"x": "p", "y": ["q", "r"]}}\n\n{"query": "b", "labels": {"x": "s"}}\n',
-    )
+    text = '{"query": "a", "labels": {"x": "p", "y": ["q", "r"]}}\n\n{"query": "b", "labels": {"x": "s"}}\n'
+    path = written(tmp_path / "rows.jsonl", text)
     found = {prompt.name: prompt.labels for prompt in find_labels(path).prompts}
     assert found == {"x": ("p", "s"), "y": ("q", "r")}
     path.write_text("nope\n")

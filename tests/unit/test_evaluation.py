@@ -44,12 +44,9 @@ def scored(
     probability: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, abstains: bool = True
 ) -> Any:
     n = len(probability)
-    truth = Truth(
-        prompt=PROMPT,
-        index=np.arange(n),
-        accepted=np.array([[label in row for label in "abc"] for row in accepted], np.bool_).reshape(-1, 3),
-        first=np.array(["abc".index(row[0]) for row in accepted], np.intp),
-    )
+    is_right = np.array([[label in row for label in "abc"] for row in accepted], np.bool_).reshape(-1, 3)
+    first = np.array(["abc".index(row[0]) for row in accepted], np.intp)
+    truth = Truth(prompt=PROMPT, index=np.arange(n), accepted=is_right, first=first)
     p = np.array(probability, np.float64).reshape(-1, 3)
     return prompt_statistics(truth, p, list(map(answer, probability)) if abstains else None)
 
@@ -133,9 +130,8 @@ def test_rows_count_for_the_prompts_that_they_are_labelled_for() -> None:
     ("a" * 19, "b" * 19, []),  # too few rows to say so
 )
 def test_what_is_likely_wrong_with_answers(answers: str, labels: str, words: list[str]) -> None:
-    found, _ = scored(
-        [[0.9 if name == label else 0.05 for name in "abc"] for label in answers], list(labels), abstains=False
-    )
+    probability = [[0.9 if name == label else 0.05 for name in "abc"] for label in answers]
+    found, _ = scored(probability, list(labels), abstains=False)
     said = list(likely_faults(found))
     assert len(said) == len(words), said
     assert all(word in text for word, text in zip(words, said, strict=True)), said

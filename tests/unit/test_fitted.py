@@ -125,9 +125,7 @@ HEAD = Head(depth=3, weight=RNG.normal(size=(N_EMBD, 3)).astype(np.float32), bia
 
 
 def written_heads(folder: Path, head: Head = HEAD, prompt: PromptConfig = HEADED) -> Config:
-    path = written(
-        folder / "heads.npz", fitted.heads_content("ab" * 32, N_LAYER, N_EMBD, {prompt.name: (prompt, head)})
-    )
+    path = written(folder / "heads.npz", fitted.heads_content(SHA256, N_LAYER, N_EMBD, {prompt.name: (prompt, head)}))
     return Config(prompts=(HEADED,), heads=path)
 
 

@@ -54,14 +54,9 @@ class Fetcher:
     def ask(self, spec: str, **options: object) -> dict[str, str]:
         """Call fetch_model and return its path, or its error and message."""
         if self.process is None:
-            self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-c", WORKER],
-                env=self.env | {"HF_HOME": str(self.home)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            command, pipe = [sys.executable, "-W", "error", "-c", WORKER], subprocess.PIPE
+            env = self.env | {"HF_HOME": str(self.home)}
+            self.process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"spec": spec, **options}) + "\n")

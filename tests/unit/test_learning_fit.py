@@ -196,9 +196,7 @@ def test_shares_of_labels_are_found_among_rows_without_labels() -> None:
     ({"x": 0.5}, True, [0.4, 0.3, 0.3]),
     ({}, False, [0.95, 0.03, 0.02]),
 )
-def test_a_gain_is_stated_for_the_shares_of_queries(
-    shares: dict[str, float] | None, kept: bool, stated: list[float] | None
-) -> None:
+def test_gains_are_stated_for_shares(shares: dict[str, float] | None, kept: bool, stated: list[float] | None) -> None:
     """The prompt always answers a; 100 labelled rows, 40, 30 and 30 of a label, are beside 400 of which most are a."""
     rng, middle = np.random.default_rng(0), np.random.default_rng(1).normal(size=(3, N_EMBD))
     label = np.concatenate([np.repeat([0, 1, 2], [40, 30, 30]), rng.choice(3, 400, p=[0.95, 0.03, 0.02])])
@@ -350,13 +348,9 @@ def prompts(draw: st.DrawFn) -> tuple[list[Adjustment], list[int], npt.NDArray[n
     found = []
     for n in sizes:
         numbers = st.lists(number, min_size=n, max_size=n).map(np.array)
-        found.append(
-            Adjustment(
-                temperature=draw(st.sampled_from([1.0, 0.3, 4.0])),
-                prior=draw(st.none() | numbers),
-                bias=draw(st.none() | numbers),
-            )
-        )
+        temperature = draw(st.sampled_from([1.0, 0.3, 4.0]))
+        prior, bias = (draw(st.none() | numbers) for _ in range(2))
+        found.append(Adjustment(temperature=temperature, prior=prior, bias=bias))
     if all(adjustment.is_neutral for adjustment in found):
         found[0] = Adjustment(temperature=2.0)
     first = [0, *np.cumsum(sizes).tolist()]

@@ -79,9 +79,7 @@ def test_a_missing_model_lists_what_there_is(store: Path) -> None:
     ([], {"digest": "sha256:../../etc"}, "is no manifest of a model"),
     *(([text], {}, "is no manifest of a model") for text in ("", "[", '{"layers": [1]}', "[" * 100_000, "\xff")),
 )
-def test_what_is_no_whole_file_is_refused(
-    others: list[str], changes: dict[str, Any], message: str, store: Path
-) -> None:
+def test_what_is_not_whole_is_refused(others: list[str], changes: dict[str, Any], message: str, store: Path) -> None:
     """others: further layers, or what the manifest holds instead."""
     is_damaged = not changes and not others[0].startswith("application/")
     add_model(store, b"weights", NAME, *([] if is_damaged else others), **changes)

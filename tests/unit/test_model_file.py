@@ -118,9 +118,7 @@ def test_paths_that_are_no_files(name: str, said: str, tmp_path: Path) -> None:
     ("", "imatrix", 1, "no language model .imatrix."),
     ("qwen3", None, 0, "only a vocabulary"),
 )
-def test_files_that_are_no_whole_model_are_told(
-    arch: str, kind: str | None, n_tensors: int, words: str, tmp_path: Path
-) -> None:
+def test_files_of_no_model_are_told(arch: str, kind: str | None, n_tensors: int, words: str, tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(path := tmp_path / "x.gguf", arch)
     if kind is not None:
         writer.add_type(kind)

@@ -55,9 +55,7 @@ WEIGHTS = (4 * GIB // 37,) * 37
 
 
 @cases(*GIVEN, *(("auto", *automatic) for automatic in AUTO))
-def test_layers_fit_the_free_memory(
-    given_layers: Layers, free_gib: tuple[float, ...], layers: int, n_gpus: int
-) -> None:
+def test_layers_fit_free_memory(given_layers: Layers, free_gib: tuple[float, ...], layers: int, n_gpus: int) -> None:
     free = [round(gib * GIB) for gib in free_gib]
     found = placement(RuntimeConfig(n_gpu_layers=given_layers), WEIGHTS, gpus_of(*free), None)
     assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
@@ -67,9 +65,7 @@ def test_layers_fit_the_free_memory(
     *(("auto", (15,), True), ("auto", (16,), False), ("auto", (15, 80), True), ("auto", (), False)),
     *(("all", (5,), False), ("all", (5, 5), True), (9, (5, 5), True), (0, (5, 5), False)),
 )
-def test_the_context_is_measured_where_layers_depend_on_it(
-    given_layers: Layers, free_gib: tuple[int, ...], wanted: bool
-) -> None:
+def test_where_the_context_is_measured(given_layers: Layers, free_gib: tuple[int, ...], wanted: bool) -> None:
     found = is_scarce(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, gpus_of(*(gib * GIB for gib in free_gib)))
     assert found == wanted
 

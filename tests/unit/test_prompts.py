@@ -61,13 +61,8 @@ def test_labels_may_be_described() -> None:
         "dress, none | - dress: in one piece\n- none | a (d): [dress, none] | "
         "a (d):\n- dress: in one piece\n- none {query}"
     )
-    given = PromptConfig(
-        name="a",
-        describe="d",
-        prompt_template=text,
-        labels=("dress", "none"),
-        label_descriptions=("in one piece", None),
-    )
+    described: dict[str, Any] = {"labels": prompt.labels, "label_descriptions": prompt.label_descriptions}
+    given = PromptConfig(name="a", describe="d", prompt_template=text, **described)
     assert Config(prompts=(given,)).prompts == (prompt,)
     empty = parsed({"name": "a", "labels": {"x": None, "y": None}}, prompt_template="{query}").prompts[0]
     assert empty.label_descriptions is None

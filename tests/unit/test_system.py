@@ -135,9 +135,7 @@ def test_a_quota_is_the_kernels(groups: str, files: dict[str, str], quota: float
     ("20000 100000", (1, "a quota of 0.2 CPUs, 64 cores")),
     ("max 100000", (63, "64 cores less one")),
 )
-def test_a_quota_limits_the_threads(
-    quota: str, wanted: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_quota_limits_threads(quota: str, wanted: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(900_000, 900_064)), raising=False)
     root = make_groups(tmp_path, "0::/\n", **{"cpu.max": quota})
     assert threads(RuntimeConfig(), root=root) == wanted
