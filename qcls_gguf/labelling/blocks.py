@@ -108,12 +108,16 @@ def read_block(input_: Input, shard: Shard, reading: Reading, added: Sequence[st
     is_parquet = input_.format == "parquet"
     try:
         if is_parquet:
-            return _parquet_block(input_, shard, reading.query or QUERY)
-        return _text_block(input_, shard, reading, added)
+            block = _parquet_block(input_, shard, reading.query or QUERY)
+        else:
+            block = _text_block(input_, shard, reading, added)
     except (OSError, pa.ArrowException) as e:  # pyarrow has both for a damaged page
         what = " ".join(str(getattr(e, "strerror", None) or e).split())
         group = f"row group {shard.row_group} " if is_parquet else ""
         raise ConfigError(f"{input_.path}: {group}cannot be read: {what}: write it anew, or leave it out") from None
+    if len(block.queries.index) != shard.n_rows:
+        raise ConfigError(f"{input_.path}: has fewer rows than when its shards were planned: it was changed meanwhile")
+    return block
 
 
 def _text_block(input_: Input, shard: Shard, reading: Reading, added: Sequence[str]) -> Block:
