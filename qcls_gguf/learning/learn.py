@@ -303,14 +303,14 @@ def learn_heads(
     queries, tried = [row.query for row in rows], tried_depths(classifier, depths)
     fed = _fed(classifier, queries)
     n_own = n if n * fed <= _OWN_TOKENS else min(n, max(_LEAST_COMPARED, int(_OWN_TOKENS / 2 / fed)))
+    n_most = n if n * fed <= _MOST_OWN_TOKENS else min(n, max(n_own, _MOST_COMPARED))
     if least_agreement is not None:
-        n_own = n if taught is None else 0
+        n_own = n_most = n if taught is None else 0
     reads_own = n_own == n and least_agreement is None
 
     def read(handle: PromptHandle, part: str, found: StateRows, n: int) -> None:
         read_states(handle, queries[:n], tried, found, lambda done: on_progress(part, done, n))
 
-    n_most = n if n * fed <= _MOST_OWN_TOKENS else min(n, max(n_own, _MOST_COMPARED))
     own = state_rows(classifier, queries[:n_most], tried, folder)
     read(classifier, "read the prompts", own, n_own)
     ends = np.cumsum([len(prompt.labels) for prompt in prompts])
@@ -339,15 +339,15 @@ def learn_heads(
         with suppress(*_TOO_LONG), classifier.prompt_set(common_text(classifier, text)) as handle:
             found[text] = state_rows(handle, queries, tried, folder)
             read(handle, f"common text {number} of {len(texts)}", found[text], n_scouts)
-    text = list(found or texts)[_best_text(tasks, [*found.items()], tried, n_scouts) if len(found) > 1 else 0]
+    text = next(iter(found), texts[0])
+    if len(found) > 1:
+        text = list(found)[_best_text(tasks, list(found.items()), tried, n_scouts)]
     with classifier.prompt_set(common_text(classifier, text)) as handle:
         read(handle, "read the common text", found[text], n)
-    n_read, fewest = n_own, min(len(task.prompt.labels) for task in tasks)
-    if least_agreement is None and n_own < n == n_most and n_own >= _LEAST_A_LABEL * fewest:
-        reads_own = _best_text(tasks, [(text, found[text]), (None, own)], tried, n_own) == 1
-    if reads_own and n_own < n:
+    fewest, both = min(len(task.prompt.labels) for task in tasks), [(text, found[text]), (None, own)]
+    if _LEAST_A_LABEL * fewest <= n_own < n == n_most and _best_text(tasks, both, tried, n_own) == 1:
         read(classifier, "read the prompts", own, n)
-        tasks, n_read = [replace(task, p=np.array(own["p"][:, task.columns])) for task in tasks], n
+        tasks, n_own, reads_own = [replace(task, p=np.array(own["p"][:, task.columns])) for task in tasks], n, True
     learnt: dict[str, LearntPrompt] = {}
     heads: dict[str, tuple[PromptConfig, Head]] = {}
     tries = [task.candidates(found[text], tried, text) + task.candidates(own, tried) * reads_own for task in tasks]
@@ -361,7 +361,7 @@ def learn_heads(
         candidates.sort(key=lambda candidate: candidate.depth)
         learnt[task.prompt.name], head = learn_prompt(
             task, candidates, queries, least_agreement,
-            on_fit=lambda: on_progress("fit", next(fits), n_fits), read_more=read_more if n_read < n_most else None,
+            on_fit=lambda: on_progress("fit", next(fits), n_fits), read_more=read_more if n_own < n_most else None,
         )  # fmt: skip
         if head is not None:
             heads[task.prompt.name] = task.prompt, head

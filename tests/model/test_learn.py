@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from oracle_prompts import EXACT
 
 from qcls_gguf import Classifier, PromptHandle, QclsError
 from qcls_gguf.learning import learn as learn_module
+from qcls_gguf.learning.passes import StateRows, state_rows
 from qcls_gguf.learning.report import RequestCost
 
 TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
@@ -279,8 +281,17 @@ def test_labelled_rows_decide_beside_a_log(config: Path, data: Path, log: Path, 
     assert color["p"] is None
 
 
-def test_another_configuration_teaches(config: Path, log: Path, tmp_path: Path) -> None:
-    """By prompt and label, in whatever order it has them."""
+def test_another_configuration_teaches(
+    config: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By prompt and label, in whatever order it has them; the prompts themselves are then not asked."""
+    asked: list[bool] = []
+
+    def counted(handle: PromptHandle, queries: Sequence[str], *rest: Any) -> StateRows:
+        asked.append(bool(queries))
+        return state_rows(handle, queries, *rest)
+
+    monkeypatch.setattr(learn_module, "state_rows", counted)
     tree = yaml.safe_load(config.read_text())
     for prompt in tree["prompts"]:
         prompt["labels"] = prompt["labels"][::-1]
@@ -295,6 +306,7 @@ def test_another_configuration_teaches(config: Path, log: Path, tmp_path: Path) 
         assert code == 0, said
         heads.append(np.load(tmp_path / f"{number}.npz")["weight0"])
     np.testing.assert_allclose(heads[1], heads[0], atol=0.05 * np.abs(heads[0]).max())
+    assert asked == [True, True, False, True]
     tree["prompts"][1]["labels"] = ["red", "none"]
     teacher.write_text(yaml.safe_dump(tree))
     code, record, said = run(*arguments, "--teacher", teacher, "--out", tmp_path / "2.npz")
