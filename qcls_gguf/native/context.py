@@ -54,7 +54,7 @@ class ContextLimits(TypedDict):
     n_outputs_max: int
     n_state_seqs: NotRequired[int]
     """of how many sequences recurrent layers keep states at once; 0: of all, as by default. Where the model walks
-    trees, decodes that are trimmed afterwards write only those of sequences that keep some"""
+    trees, decodes that are trimmed afterwards write none"""
 
 
 class ContextSettings(ContextLimits):

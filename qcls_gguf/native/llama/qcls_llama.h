@@ -66,12 +66,8 @@ LLAMA_API bool set_batch_invariant(bool on);
 LLAMA_API bool walks_trees(const llama_model * model);
 
 // Whether the next batches of such a context are computed so. Their sequences keep the states that they have, and their new
-// cells are to be removed afterwards. keep[n_keep][4], each the numbers src, dst, from, to: the next batch writes the state
-// after src's token at position to - 1 to sequence dst, which no sequence of the batch may begin with.
-LLAMA_API void walk_trees(llama_context * ctx, bool on, const int32_t * keep, int64_t n_keep);
-
-// The part of a context's memory that has cells of tokens; of a hybrid it is without the states.
-LLAMA_API llama_memory_t cells_of(llama_context * ctx);
+// cells are to be removed afterwards.
+LLAMA_API void walk_trees(llama_context * ctx, bool on);
 
 // Makes contexts that this thread opens from now on allocate states for n of their sequences, because no others write
 // any; 0: for all. A decode that writes the states of more sequences fails.

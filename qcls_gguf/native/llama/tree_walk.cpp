@@ -32,7 +32,7 @@ llama_ubatch tree_walk::take(llama_batch_allocr & batch, uint32_t n_most) {
     return all;
 }
 
-void tree_walk::lay_out(const llama_ubatch & batch, llama_memory_recurrent & states) {
+void tree_walk::lay_out(const llama_ubatch & batch, const llama_memory_recurrent & states) {
     parent.resize(batch.n_tokens);
     last_token.assign(states.cells.size(), -1);
     for (int32_t i = 0; i < (int32_t) batch.n_tokens; ++i) {
@@ -52,56 +52,7 @@ void tree_walk::lay_out(const llama_ubatch & batch, llama_memory_recurrent & sta
         }
     }
     write.assign(batch.n_tokens, tree_no_row);
-    find_writes(batch, states);
     lay_out(parent, write);
-}
-
-namespace {
-
-int32_t token_at(const llama_ubatch & batch, llama_seq_id seq, llama_pos pos) {
-    for (int32_t i = 0; i < (int32_t) batch.n_tokens; ++i) {
-        const llama_seq_id * seqs = batch.seq_id[i];
-        if (batch.pos[i] == pos && std::find(seqs, seqs + batch.n_seq_id[i], seq) != seqs + batch.n_seq_id[i]) {
-            return i;
-        }
-    }
-    throw std::runtime_error(format("sequence %d has no token at position %d whose state could be kept", seq, pos));
-}
-
-// The row with a sequence's own state; if it has none, an empty one becomes that.
-int32_t own_row(llama_memory_recurrent & states, llama_seq_id seq) {
-    if (const int32_t row = states.cells[seq].tail; row >= 0) {
-        if (states.cells[row].seq_id.size() > 1) {
-            throw std::runtime_error(format("sequence %d shares its state, so it cannot get another one", seq));
-        }
-        return row;
-    }
-    for (int32_t row = 0; row < (int32_t) states.n_rows; ++row) {
-        if (auto & cell = states.cells[row]; cell.is_empty()) {
-            cell.seq_id.insert(seq);
-            cell.src = row;
-            states.cells[seq].tail = row;
-            ++states.used;
-            return row;
-        }
-    }
-    throw std::runtime_error(format("more than %u sequences with states", states.n_rows));
-}
-
-}  // namespace
-
-void tree_walk::find_writes(const llama_ubatch & batch, llama_memory_recurrent & states) {
-    for (const int32_t * kept = keep; kept < keep + 4 * n_keep; kept += 4) {
-        const llama_pos last = kept[3] - 1;
-        const int32_t token = token_at(batch, kept[0], last);
-        const int32_t row = own_row(states, kept[1]);
-        if (write[token] != tree_no_row || std::find(parent.begin(), parent.end(), ~row) != parent.end()) {
-            throw std::runtime_error(format("sequence %d cannot get a state: another sequence gets that of the same token, "
-                                            "or its own one is read", kept[1]));
-        }
-        write[token] = row;
-        states.cells[row].pos = last;
-    }
 }
 
 namespace {
@@ -136,21 +87,10 @@ bool walks_trees(const llama_model * model) {
            std::all_of(model->devices.begin(), model->devices.end(), can_walk);
 }
 
-void walk_trees(llama_context * ctx, bool on, const int32_t * keep, int64_t n_keep) {
+void walk_trees(llama_context * ctx, bool on) {
     if (llama_memory_recurrent * states = states_of(ctx)) {
         states->walk.is_on = on;
-        states->walk.keep = keep;
-        states->walk.n_keep = n_keep;
     }
-}
-
-llama_memory_t cells_of(llama_context * ctx) {
-    llama_memory_i * memory = llama_get_memory(ctx);
-    if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory)) {
-        return hybrid->get_mem_attn();
-    }
-    auto * hybrid = dynamic_cast<llama_memory_hybrid_iswa *>(memory);
-    return hybrid ? hybrid->get_mem_attn() : memory;
 }
 
 }  // namespace qcls

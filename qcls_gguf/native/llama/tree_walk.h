@@ -1,5 +1,5 @@
 // Recurrent layers that walk the token tree of a batch: all tokens in one pass, whatever the lengths of the branches
-// (patches/0014-tree-walk.patch). States are read where they lie in the cache, and only those to be kept are written.
+// (patches/0014-tree-walk.patch). States are read where they lie in the cache, and none is written.
 #ifndef QCLS_TREE_WALK_H
 #define QCLS_TREE_WALK_H
 
@@ -20,17 +20,12 @@ namespace qcls {
 class tree_walk {
 public:
     bool is_on = false;  // whether the next batches are walked
-    // [n_keep][4] sequences src and dst, positions from and to: dst gets the state after src's token at position to - 1, in
-    // a row of its own, which no token of the batch may read
-    const int32_t * keep = nullptr;
-    int64_t n_keep = 0;
 
     // All tokens of a batch as one sequence; an empty one where they were taken before. Throws where they do not fit.
     static llama_ubatch take(llama_batch_allocr & batch, uint32_t n_most);
 
-    // Makes the rows for a batch in which each token comes after the one that it grows from, and gives rows to the
-    // sequences that keep states. Throws where these cannot be kept.
-    void lay_out(const llama_ubatch & batch, llama_memory_recurrent & states);
+    // Makes the rows for a batch in which each token comes after the one that it grows from.
+    void lay_out(const llama_ubatch & batch, const llama_memory_recurrent & states);
     void lay_out(const std::vector<int32_t> & parents, const std::vector<int32_t> & writes);
 
     // [n_tree_rows][n_tokens]; see tree_rows.h
@@ -43,7 +38,6 @@ public:
 
 private:
     void find_order();
-    void find_writes(const llama_ubatch & batch, llama_memory_recurrent & states);
 
     std::vector<int32_t> made;
     int32_t n_roots = 0;

@@ -203,7 +203,6 @@ std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_
         throw llama_failure(QCLS_UNSUPPORTED, "no exact hidden-state path for this model");
     }
     made->memory = llama_get_memory(ctx);
-    made->cells = qcls::cells_of(ctx);
     made->n_batch = (int32_t) llama_n_batch(ctx);
     made->n_seq_max = params.n_seq_max;
     made->n_outputs_max = params.n_outputs_max;

@@ -37,13 +37,6 @@ void check_shape(const qcls_context & context, const qcls_plan & plan) {
     if (!can_trim(context, plan.n_trim, plan.trim_seq, plan.trim_from)) {
         throw bad_plan("a sequence to trim is out of range");
     }
-    check_array(plan.keep, 4 * plan.n_keep, "decode: keep");
-    if (!can_keep(context, plan.n_keep, plan.keep)) {
-        throw bad_plan("a sequence or position to keep is out of range");
-    }
-    if (plan.n_keep > 0 && context.has_states() && !(context.walks_trees && plan.n_trim > 0)) {
-        throw bad_plan("a model with recurrent layers keeps cells only of decodes that walk trees and are trimmed");
-    }
 }
 
 // Makes a llama_batch of the plan; it points into the arrays of the plan and of the context.
@@ -106,7 +99,7 @@ void take_rows(qcls_context & context, float * rows, int64_t n_rows) {
 void compute(qcls_context & context, const llama_batch & batch, const qcls_plan & plan) {
     const assertions_throw scope;
     if (context.walks_trees) {
-        qcls::walk_trees(context.ctx.get(), plan.n_trim > 0, plan.keep, plan.n_keep);
+        qcls::walk_trees(context.ctx.get(), plan.n_trim > 0);
     }
     const int32_t result = llama_decode(context.ctx.get(), batch);
     context.note_graphs();
@@ -138,7 +131,6 @@ int32_t qcls_decode(qcls_context * context, qcls_plan * plan, qcls_error * error
             throw;
         }
         const int64_t decoded = ggml_time_us();
-        keep_cells(*context, known.n_keep, known.keep);
         trim_sequences(*context, known.n_trim, known.trim_seq, known.trim_from);
         plan->batch_us = filled - start;
         plan->trim_us = ggml_time_us() - decoded;

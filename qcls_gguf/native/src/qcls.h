@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 12
+#define QCLS_ABI 13
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -230,8 +230,8 @@ typedef struct qcls_context_params {
     int32_t batch_invariant; /* 1: a token's row does not depend on what else is decoded with it; with label tokens,
                                 n_outputs_max must then be at most 112 */
     int32_t n_state_seqs;    /* sequences that have states of recurrent layers at once, at most n_seq_max; 0: all.
-                                A qcls_decode that writes the states of more fails: all that trim nothing afterwards
-                                write them, the others those to keep, and all if the model does not walk trees */
+                                A qcls_decode that writes the states of more fails: those that trim nothing
+                                afterwards write states, and all do if the model does not walk trees */
     const char * kv_type;    /* the cache's type: "f32", "f16", "bf16", "q8_0" or "q4_0"; NULL: "f16" */
     const int32_t * label_token; /* [n_label_tokens] as qcls_context_set_label_tokens takes them */
     int64_t n_label_tokens;
@@ -338,25 +338,17 @@ typedef struct qcls_plan {
     int64_t n_rows;             /* the number of tokens whose rows are wanted, at most n_outputs_max */
     float * rows;               /* written: [n_rows][row_size] rows in the order of the tokens. NULL: see qcls_decode */
     int64_t batch_us;           /* written: microseconds of filling llama.cpp's batch */
-    int64_t trim_us;            /* written: microseconds of keeping and trimming */
+    int64_t trim_us;            /* written: microseconds of trimming */
     int64_t n_trim;             /* sequences to trim after the decode. If there are any and the model walks trees, the
-                                   decode takes one pass and changes no state but those to keep */
+                                   decode takes one pass and changes no state */
     const int32_t * trim_seq;   /* [n_trim] as for qcls_seq_trim */
     const int32_t * trim_from;  /* [n_trim] */
-    int64_t n_keep;             /* sequences that keep cells of the decode; they get them before sequences are
-                                   trimmed */
-    const int32_t * keep;       /* [n_keep][4] src, dst, from, to: dst gives up its cells at positions >= from, and
-                                   shares src's at positions [from, to). If the model has recurrent layers, it must walk
-                                   trees, n_trim must not be 0, and dst gets the state after src's token at position
-                                   to - 1, which is in the plan; no token of the plan goes on from dst's old state, and
-                                   no two sequences get the state of the same token (otherwise QCLS_DECODE_FAILED) */
 } qcls_plan;
 
-/* Decodes a plan, writes its rows, lets sequences keep cells, and trims sequences. If the decode fails, no cells are
- * kept, but sequences are trimmed. With rows == NULL and n_rows > 0 the function returns after llama_decode and the
- * trimming; on a GPU the work is only queued by then. qcls_decode_rows waits for it and writes the rows. Any other
- * call on the context before that waits, too, and the rows are lost. QCLS_BAD_ARGUMENT: the plan does not fit the
- * context; nothing was decoded or trimmed. */
+/* Decodes a plan, writes its rows, and trims sequences, also if the decode fails. With rows == NULL and n_rows > 0 the
+ * function returns after llama_decode and the trimming; on a GPU the work is only queued by then. qcls_decode_rows waits
+ * for it and writes the rows. Any other call on the context before that waits, too, and the rows are lost.
+ * QCLS_BAD_ARGUMENT: the plan does not fit the context; nothing was decoded or trimmed. */
 QCLS_API int32_t qcls_decode(qcls_context * context, qcls_plan * plan, qcls_error * error);
 
 /* Waits for a decode that returned without its rows, and writes them: rows[n_rows][row_size], n_rows as in the plan. */

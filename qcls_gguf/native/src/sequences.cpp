@@ -20,23 +20,6 @@ void trim_sequences(qcls_context & context, int64_t n, const int32_t * seq, cons
     }
 }
 
-bool can_keep(const qcls_context & context, int64_t n, const int32_t * keep) {
-    for (const int32_t * each = keep; each < keep + 4 * n; each += 4) {
-        if (!context.has_seq(each[0]) || !context.has_seq(each[1]) || each[0] == each[1] || each[2] < 0 ||
-            each[3] < each[2]) {
-            return false;
-        }
-    }
-    return true;
-}
-
-void keep_cells(qcls_context & context, int64_t n, const int32_t * keep) {
-    for (const int32_t * each = keep; each < keep + 4 * n; each += 4) {
-        llama_memory_seq_rm(context.cells, each[1], each[2], -1);
-        llama_memory_seq_cp(context.cells, each[0], each[1], each[2], each[3]);
-    }
-}
-
 int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t from, int32_t to, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
         ready(context);

@@ -106,7 +106,6 @@ struct qcls_context {
     thread_pool pool;  // freed after the context
     llama_context_ptr ctx;
     llama_memory_t memory;
-    llama_memory_t cells;               // of a hybrid the memory without its states
     int32_t n_batch;
     int32_t n_seq_max;
     int32_t n_outputs_max;
@@ -134,7 +133,6 @@ struct qcls_context {
         return depth.size() * n_hidden + (label_token.empty() ? 0 : label_token.size() + 1);
     }
     size_t row_size() const { return is_hidden_only() ? n_hidden + n_beside() : n_vocab; }
-    bool has_states() const { return cells != memory; }
     bool has_seq(int32_t seq) const { return seq >= 0 && seq < n_seq_max; }
 
     // Update the facts about graphs, and the facts about rows and memory.
@@ -161,9 +159,6 @@ void start_threads(qcls_context & context, int32_t n_threads);
 // Whether the arguments are valid for trim_sequences.
 bool can_trim(const qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from);
 void trim_sequences(qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from);
-// keep: [n][4] source, destination, from, to; see qcls_plan.
-bool can_keep(const qcls_context & context, int64_t n, const int32_t * keep);
-void keep_cells(qcls_context & context, int64_t n, const int32_t * keep);
 
 // --- arguments ------------------------------------------------------------------------------------------------------
 
