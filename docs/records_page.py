@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.json_schema import models_json_schema
 
 from qcls_gguf.bench.benchmark import BenchmarkRecord
-from qcls_gguf.compare.records import ComparisonRecord
+from qcls_gguf.compare.run import ComparisonRecord
 from qcls_gguf.config.scoring import SCORE_MEANING
 from qcls_gguf.config.words import JsonObject
 from qcls_gguf.evaluation.evaluate import EvaluationRecord

@@ -104,8 +104,8 @@ def compare(
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --queries queries.txt
     """
     from ..compare.method import ComparisonSettings  # see app.py for why here
-    from ..compare.records import comparison_document
     from ..compare.run import compare as compared
+    from ..compare.run import comparison_document
     from ..opening import QUERIES
 
     read = [] if queries is None else all_queries(queries, o.reading(ctx.params))

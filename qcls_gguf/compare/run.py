@@ -1,4 +1,4 @@
-"""A comparison: every method opened and asked, then rounds of timed requests."""
+"""A comparison: every method opened and asked, then rounds of timed requests; its record, and what is shown of it."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -9,20 +9,24 @@ from time import perf_counter_ns
 from unittest.mock import patch
 
 import numpy as np
+from pydantic import Field
 
-from ..config.schema import variant_of
+from ..config.prompt import LikelyMistake
+from ..config.schema import Config, variant_of
 from ..config.scoring import TREE
-from ..config.words import instead_of
+from ..config.words import counted, instead_of
 from ..engine.open import compile_config, open_model
 from ..errors import ConfigError, PlanError
 from ..model import OpenModels
 from ..model.placement import gpus
 from ..native.device import CPU_PRODUCTS, LANE_ORDER, STOCK
-from ..opening import ClassifierOpener
-from ..report.environment import environment
+from ..opening import QUERIES, ClassifierOpener
+from ..report.document import TEXT, Document, Paragraph, Section, Table, facts, provenance
+from ..report.environment import Environment, environment
+from ..report.record import Record
+from ..score.result import ModelInfo
 from ..statistics import FloatArray, mean, quantiles
 from .method import ComparisonSettings, Method, PeerError, Workload, WorkloadPrompt, qcls, stock
-from .records import AbsentMethod, ComparisonRecord, MethodRecord
 from .servers import llama_server, ollama
 
 QCLS = "qcls"
@@ -43,6 +47,47 @@ METHODS: dict[str, tuple[Callable[[Workload], AbstractContextManager[Method]], s
     "ollama": (ollama, "HTTP, a raw request a prompt at once, one token with the 20 likeliest log-probabilities"),
 }
 """How a method is opened, and what it does for a request."""
+_LEGEND = (
+    "× qcls: median of the rounds' ratios of medians, 10–90 %: quantiles of the same ratios; "
+    "as qcls: share of winners equal to ours; none: answers without a winner"
+)
+
+
+class MethodRecord(Record):
+    """What one method took for a request, and how far its answers agree with ours."""
+
+    name: str = Field(description="its name")
+    about: str = Field(description="what it does for a request")
+    p50_ms: float = Field(description="median time of a request")
+    p90_ms: float = Field(description="90 % quantile of the times")
+    ratio_to_qcls: float = Field(description="median over the rounds of the ratio of the two medians of a round")
+    ratio_range: tuple[float, float] = Field(description="10 % and 90 % quantile of the same ratios")
+    as_scoring: float | None = Field(description="share of answers with the winner of `qcls`; null without answers")
+    n_without_answer: int = Field(description="answers without a winner: it saw too little of the vocabulary")
+    note: str = Field(description="observations while it ran; may be empty")
+
+
+class AbsentMethod(Record):
+    """A method without figures."""
+
+    name: str = Field(description="its name")
+    reason: str = Field(description="why, and what to do")
+    asked_for: bool = Field(description="whether it was asked for by name; false where all methods were compared")
+    started: bool = Field(description="true: it started and failed later; false: it cannot run here")
+
+
+class ComparisonRecord(Record):
+    """A comparison of our classifier with other methods of labelling the same queries."""
+
+    environment: Environment
+    config: Config
+    model: ModelInfo
+    warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
+    queries: tuple[str, ...] = Field(description="the texts that were labelled")
+    rounds: int = Field(description="timed rounds; a round is one request of every query by every method")
+    warm_up: int = Field(description="rounds before them that were not timed")
+    methods: tuple[MethodRecord, ...] = Field(description="in the order in which they were started; `qcls` first")
+    absent: tuple[AbsentMethod, ...]
 
 
 def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> ComparisonRecord:
@@ -179,4 +224,47 @@ def method_record(
         as_scoring=mean(equal),
         n_without_answer=len(answers) - len(equal),
         note="; ".join(remarks),
+    )
+
+
+def comparison_document(comparison: ComparisonRecord) -> Document:
+    """All that is shown of a record; the methods by their median time, the fastest first."""
+    methods = sorted(comparison.methods, key=lambda method: method.p50_ms)
+    rows = []
+    for method in methods:
+        low, high = method.ratio_range
+        times = method.p50_ms, method.p90_ms, method.ratio_to_qcls, f"{low:.2f}–{high:.2f}"
+        rows.append([method.name, *times, method.as_scoring, method.n_without_answer])
+    table = Table(
+        columns={
+            **{"method": TEXT, "p50 ms": ".2f", "p90 ms": ".2f", "× qcls": ".2f", "10–90 %": ">s"},
+            **{"as qcls": ".1%", "none": "d"},
+        },
+        rows=rows,
+        bold=[i for i, method in enumerate(methods) if method.name == "qcls"],
+    )
+    notes = [f"{method.name}: {method.about}" + (f". {method.note}" if method.note else "") for method in methods]
+    if comparison.queries == QUERIES:
+        notes.append("No queries were given: these are about fashion and short. With longer ones times are others.")
+    notes += [f"{other.name} {'failed' if other.started else 'absent'}: {other.reason}" for other in comparison.absent]
+    model = comparison.model
+    heading = (
+        f"{counted(len(comparison.config.prompts), 'prompt')}, {counted(len(comparison.queries), 'query', 'queries')}, "
+        f"{counted(comparison.rounds, 'round')} of alternating requests; {model.description}, {model.quantization}, "
+        f"{model.device}, {counted(comparison.environment.n_threads, 'thread')}; peers on stock kernels"
+    )
+    conditions = {
+        **provenance(model, comparison.environment),
+        "rounds": f"{comparison.rounds}, after {comparison.warm_up} that were not timed",
+        "queries": " | ".join(comparison.queries),
+    }
+    return Document(
+        title="Methods of labelling a query",
+        parts=[
+            Paragraph(heading),
+            table,
+            Paragraph(_LEGEND, "faint"),
+            *map(Paragraph, notes),
+            Section(title="Conditions", parts=[facts(conditions)], on_terminal=False),
+        ],
     )

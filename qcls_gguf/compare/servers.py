@@ -90,16 +90,6 @@ def _log_probs(answer: Any, list_key: str, pieces: dict[int, bytes]) -> dict[int
     return {token: p for token, p in log_probs.items() if _LOWEST < p < math.inf}
 
 
-@contextmanager
-def _checked(url: str) -> "Iterator[Connection]":
-    """A connection to look at a server before it is used."""
-    with closing(Connection(url, _CONNECT_S)) as connection:
-        try:
-            yield connection
-        except PeerError as e:
-            raise PeerError(f"no usable server: {e}") from e
-
-
 class Connection:
     """A kept-alive connection to a server that speaks JSON, opened anew where the server closed it between requests.
 
@@ -156,7 +146,7 @@ def llama_server(workload: Workload) -> Iterator[Method]:
     url, n = workload.settings.llama_server, len(workload.prompts)
     if url is None:
         raise PeerError(f"no server: give the URL of one as `llama_server`, started with {_server_command(workload)}")
-    with _checked(url) as connection:
+    with closing(Connection(url, _CONNECT_S)) as connection:
         properties = connection.request("GET", "/props")
         n_slots = properties.get("total_slots") if isinstance(properties, dict) else None
         if not isinstance(n_slots, int) or n_slots < 1:
@@ -202,7 +192,7 @@ def ollama(workload: Workload) -> Iterator[Method]:
             "no server: give its URL as `ollama`, such as http://127.0.0.1:11434, and a name as `ollama_model`, "
             "made from the same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
         )
-    with _checked(url) as connection:
+    with closing(Connection(url, _CONNECT_S)) as connection:
         weights = _weights_of(workload, connection, name)
     n_top = 20
     options = {

@@ -5,7 +5,7 @@ Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Pat
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, Unpack
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -189,23 +189,17 @@ class Variant(TypedDict, total=False):
     """no other prompts are asked: layers above all heads are then not loaded"""
 
 
-def variant_of(
-    config: Config,
-    *,
-    scoring: Scoring | None = None,
-    calibrated: bool = True,
-    max_batch: int = 0,
-    only_configured: bool = False,
-) -> Config:
+def variant_of(config: Config, **variant: Unpack[Variant]) -> Config:
     """The configuration as a Variant says."""
-    changes: JsonObject = {} if calibrated else {"calibration": None}
+    scoring, max_batch = variant.get("scoring"), variant.get("max_batch", 0)
+    changes: JsonObject = {} if variant.get("calibrated", True) else {"calibration": None}
     if scoring is not None:
         raw: JsonObject = {"prior": "none", "content_free_queries": CONTENT_FREE_QUERIES, "temperature": None}
         raw |= {"scoring": scoring, "label_orders": 1, "min_confidence": None, "fallback": None}
         prompts = tuple(prompt.changed(**raw) for prompt in config.prompts)
         changes |= {"prompts": prompts, "calibration": None, "heads": None}
     runtime: JsonObject = {"max_batch": max_batch} if max_batch > config.runtime.max_batch else {}
-    if only_configured and config.heads is not None and scoring is None:
+    if variant.get("only_configured") and config.heads is not None and scoring is None:
         runtime |= {"question_cells": 0, "question_prefixes": 0}
     if runtime:
         changes["runtime"] = config.runtime.changed(**runtime)

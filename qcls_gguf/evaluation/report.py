@@ -172,10 +172,6 @@ def _confusion_matrix(name: str, found: PromptStatistics) -> Table:
     """The rows of a prompt by label and answer."""
     return Table(
         title=f"Confusion matrix of {name}: a row for a label, a column for an answer",
-        columns={"": TEXT, **dict.fromkeys(found.labels, _number_or_nothing)},
+        columns={"": TEXT, **dict.fromkeys(found.labels, lambda n: str(n or ""))},
         rows=[[label, *row] for label, row in zip(found.labels, found.confusion_matrix, strict=True)],
     )
-
-
-def _number_or_nothing(n: int) -> str:
-    return str(n or "")

@@ -231,7 +231,7 @@ def _inspected(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokenizer, 
     n_cached, _ = prompt.new_tokens(prompt.fragment_tokens(tokenizer, PROBES[0]))
     shared = {other.name: common_prefix(prompt.prefix, other.prefix) for other in prompts if other is not prompt}
     n_shared = max(shared.values(), default=0)
-    texts = _tokens(tokenizer, added)
+    texts = tuple(Token(token=token, text=_text(tokenizer, token)) for token in added)
     head = None
     if isinstance(prompt.head, Head):
         of_head = {key: getattr(prompt.head, key) for key in ("depth", "text", "reads_labels", "n_rows", "accuracy")}
@@ -277,10 +277,6 @@ def label_tree(prompt: Prompt, tokenizer: Tokenizer) -> LabelNode:
         )
 
     return grow(ways, 0, 0)
-
-
-def _tokens(tokenizer: Tokenizer, tokens: Sequence[int]) -> tuple[Token, ...]:
-    return tuple(Token(token=token, text=_text(tokenizer, token)) for token in tokens)
 
 
 def _text(tokenizer: Tokenizer, token: int) -> str:

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from ..config.prompt import LABEL_SLOTS, SLOT, PromptConfig
 from ..config.schema import ModelConfig
 from ..errors import ConfigError, prefixed
+from ..model import Vocabulary
 from .compiled import Tokenizer, common_prefix
 
 _QUERY = "Another qcls 'query': \"2nd\" <b>text</b> & \\n {{ 3 }} é 红 … 9"
@@ -31,15 +32,6 @@ _CLOSES = re.compile(r"^(?:[<\[◁][|｜]?/)|(?<![a-z])(?:end|stop|suffix|close)
 _ANSWERER = re.compile("assistant|model|bot|response|answer", re.IGNORECASE)
 _BEGINS_USERS = re.compile(r"\s*(?:<[^<>]*user|<(?![^<>]*(?:/|end|eo[st]))[^<>]*>\s*user\b|\[INST)")
 _ABOUT_THOUGHT = re.compile("think|thought|reason|reflect|cot(?![a-z])|scratch", re.IGNORECASE)
-
-
-class ChatModel(Tokenizer, Protocol):
-    """The part of a model that rendering needs; see `Vocabulary` in model/open.py."""
-
-    chat_template: str | None
-    bos_text: str
-    eos_text: str
-    label_end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +84,7 @@ class Chat:
                 return known
         return self.closers[0] if self.closers and _ABOUT_THOUGHT.search(self.thought + self.after) else None
 
-    def end_token(self, model: ChatModel) -> int:
+    def end_token(self, model: Vocabulary) -> int:
         """The token that ends an answer; the file's where the template writes none."""
         end = self.end.lstrip()
         token = next(iter(model.tokenize(end, parse_special=True).tolist()), -1) if end else -1
@@ -121,7 +113,7 @@ def is_token(model: Tokenizer, text: str) -> bool:
     return len(model.tokenize(text, parse_special=True)) == 1
 
 
-def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: ModelConfig) -> RenderedPrompts:
+def render_prompts(prompts: Sequence[PromptConfig], model: Vocabulary, settings: ModelConfig) -> RenderedPrompts:
     """Give every prompt a whole text; one that has it already stays as it is.
 
     settings: the chat template that replaces the file's, and its variables. Raises ConfigError, with the prompt and the
@@ -143,7 +135,7 @@ def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: 
     return RenderedPrompts(prompts=tuple(rendered), folded=tuple(folded), end=end)
 
 
-def chat_of(model: ChatModel, settings: ModelConfig) -> Chat:
+def chat_of(model: Vocabulary, settings: ModelConfig) -> Chat:
     """The chat of a model, probed once. Raises ConfigError where there is no template."""
     template = settings.chat_template or model.chat_template
     if template is None:
@@ -153,7 +145,7 @@ def chat_of(model: ChatModel, settings: ModelConfig) -> Chat:
     return _probed(template, model.bos_text, model.eos_text, tuple(variables))
 
 
-def _whole_text(prompt: PromptConfig, chat: Chat, model: ChatModel) -> str:
+def _whole_text(prompt: PromptConfig, chat: Chat, model: Vocabulary) -> str:
     """The rendered text with its slots."""
     from .chat_template import ChatRefusalError
 

@@ -117,24 +117,27 @@ def compile_prompts(
     heads: Heads | None = None,
     pointer: Pointer | None = None,
     codes: bool = False,
+    tokenizer: Tokenizer | None = None,
 ) -> PromptSet:
     """Tokenise the templates and labels of some prompts.
 
     audit: let every answer carry exact scores; heads: what answers some of them; pointer: what answers all of them;
-    codes: as for `compile_prompt`.
+    codes: as for `compile_prompt`, and the texts begin as they are written, without the model's first token; tokenizer:
+    None: the model's own.
     Raises ConfigError, which names the prompt.
     """
     # prompts often share labels and the text around the query
-    tokenizer, prompts = SimpleNamespace(tokenize=cache(model.tokenize), piece=cache(model.piece)), []
+    source, prompts = tokenizer or model, []
+    cached = SimpleNamespace(tokenize=cache(source.tokenize), piece=cache(source.piece))
     by_name = heads.prompts if heads else {}
     orders = []
     for config in configs:
         head = pointer or by_name.get(config.name)
         compiled = partial(
             compile_prompt,
-            tokenizer,
+            cached,
             config,
-            bos=model.first_token,
+            bos=-1 if codes else model.first_token,
             end=_end_token(config, model),
             exact=audit,
             head=head,

@@ -90,7 +90,7 @@ class DecisionReader:
             for index, order in enumerate(self._orders(question))
         ]
         # as llama.cpp tokenises it: a template that wants a token at the beginning writes it
-        return compile_quoted(prompts, quotes, classifier, pointer=self.pointer, as_written=True)
+        return compile_quoted(prompts, quotes, classifier, pointer=self.pointer, codes=True)
 
     def state_text(self, state: str) -> str:
         """The text that the template writes for a state: strings usually unchanged, other values as JSON."""

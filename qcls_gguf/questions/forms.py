@@ -97,13 +97,9 @@ def compile_quoted(
     classifier: Classifier,
     *,
     pointer: Pointer | None = None,
-    as_written: bool = False,
+    codes: bool = False,
 ) -> PromptSet:
-    """Prompts with quoted texts in them. Raises ConfigError.
-
-    pointer: as for `compile_prompts`; as_written: without the token that the model wants at every beginning, and with
-    labels that are codes.
-    """
+    """Prompts with quoted texts in them; pointer, codes: as for `compile_prompts`. Raises ConfigError."""
     model, originals = classifier.engine.model, quotes.originals
     stored = [prompt.template.partition(SLOT)[0].translate(originals) for prompt in prompts]
     n_tokens = max(len(model.tokenize(text, parse_special=False)) for text in stored)
@@ -112,8 +108,8 @@ def compile_quoted(
             f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
             "runtime.question_cells"
         )
-    vocabulary = QuotingVocabulary(model, originals, -1 if as_written else model.first_token)
-    compiled = compile_prompts(prompts, vocabulary, pointer=pointer, codes=as_written)
+    quoting = QuotingVocabulary(model, originals)
+    compiled = compile_prompts(prompts, model, pointer=pointer, codes=codes, tokenizer=quoting)
     # with the texts that are meant around the query, which is tokenised with them
     meant = [
         replace(prompt, before=prompt.before.translate(originals), after=prompt.after.translate(originals))
@@ -168,12 +164,8 @@ def spelling(model: Model, token: int) -> str:
 class QuotingVocabulary:
     """A model's vocabulary for texts with quotes in them; see compile_prompts."""
 
-    def __init__(self, model: Model, originals: Mapping[int, str], first_token: int) -> None:
-        self._model = model
-        self._originals = originals
-        self.first_token = first_token
-        self.has_states = model.has_states
-        self.label_end = model.label_end
+    def __init__(self, model: Model, originals: Mapping[int, str]) -> None:
+        self._model, self._originals = model, originals
         self.piece = model.piece
 
     def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:

@@ -23,8 +23,7 @@ from qcls_gguf import Classifier, Config, Model, load_config
 from qcls_gguf.bench.benchmark import BenchmarkRecord, BenchmarkSettings, benchmark
 from qcls_gguf.compare import servers
 from qcls_gguf.compare.method import ComparisonSettings, Method, PeerError
-from qcls_gguf.compare.records import ComparisonRecord, comparison_document
-from qcls_gguf.compare.run import METHODS, compare
+from qcls_gguf.compare.run import METHODS, ComparisonRecord, compare, comparison_document
 from qcls_gguf.compare.servers import Connection
 from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.model.placement import gpus
@@ -228,8 +227,8 @@ def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here:
 
 @cases(
     ("ollama", {"digest": "ab" * 32}, "its weights are another file, sha256 abababababab… where ours is"),
-    ("ollama", {"model_name": "other:latest"}, "no usable server: POST .*/api/show: HTTP 404: .*not found"),
-    ("llama-server", {}, "no usable server: POST http://127.0.0.1"),
+    ("ollama", {"model_name": "other:latest"}, "POST .*/api/show: HTTP 404: .*not found"),
+    ("llama-server", {}, "POST http://127.0.0.1"),
 )
 def test_an_ollama_that_cannot_be_compared_is_absent(
     kind: Any, fault: dict[str, str], reason: str, make_model: MakeModel, compare_here: Compare

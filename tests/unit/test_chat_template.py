@@ -18,7 +18,7 @@ from qcls_gguf.prompts.chat import MARK, Chat, chat_of, render_prompts
 
 
 @dataclass
-class File:
+class Chats:
     """What a model's file says of its chats; its tokens are some marks and all characters."""
 
     chat_template: str | None
@@ -35,6 +35,7 @@ class File:
         return (chr(token - 100) if token >= 100 else self.marks[token]).encode(), token < 100
 
 
+File: Any = Chats  # in place of a Vocabulary
 PROMPT = PromptConfig(name="colour", system="One of [{labels}].", user="query: {query} end", labels=("red", "blue"))
 
 
