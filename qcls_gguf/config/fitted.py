@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import yaml
 from pydantic import Field, ValidationError
 
@@ -26,19 +25,7 @@ from ..version import __version__
 from .prompt import SLOT, PromptConfig, Temperature
 from .schema import Config, short
 from .scoring import Scoring
-from .settings import (
-    LISTED,
-    Count,
-    Mistake,
-    Settings,
-    Share,
-    Size,
-    Text,
-    VisibleText,
-    config_error,
-    mistakes,
-    settings_in_file,
-)
+from .settings import Count, Mistake, Settings, Share, Size, Text, VisibleText, config_error, mistakes, settings_in_file
 from .words import JsonObject, digest_of, hint
 from .yaml_values import load_yaml, read_text
 
@@ -192,8 +179,6 @@ def calibration_text(
 MOST_BYTES = 1 << 28
 """Larger files are refused, as are files whose parts are larger together."""
 _ABOUT = "about"
-_OF_HEAD = {"depth", "scale", "text", "n_rows", "accuracy"}
-"""what the JSON text says of a head as it is"""
 _LEARN_AGAIN = "run `qcls-gguf learn` again"
 
 
@@ -205,21 +190,25 @@ class Head:
     divided by the root of its mean square.
     """
 
-    depth: int
+    __pydantic_config__: ClassVar = {"extra": "forbid", "arbitrary_types_allowed": True}  # for what a file says
+
+    depth: Count
     """layers; as many as the model has: its final-norm hidden state"""
     weight: Float32Array
     """(n_embd, n_labels)"""
     bias: Float32Array
     """(n_labels,)"""
-    scale: float = 0.0
+    scale: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     """of the prompt's own scores; 0: the labels' texts are not read"""
-    text: str | None = None
+    text: Text | None = None
     """the whole text with its slot that is read instead of the prompt's own"""
-    hash: str = ""
+    hash: Text = ""
     """`head_hash` when it was learnt, as the file says"""
-    n_rows: int | None = None
+    labels: tuple[Text, ...] = ()
+    """those that it answers, likewise"""
+    n_rows: Count | None = None
     """labelled rows that it was learnt from; None where the file does not say, as below"""
-    accuracy: float | None = None
+    accuracy: Share | None = None
     """of heads that were learnt in the same way, on rows that were left out"""
 
     @property
@@ -236,17 +225,16 @@ class Head:
         return found.hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
+class Heads(Settings):
     """The heads of a file; `read_heads` checks them against the prompts of a configuration."""
 
-    model_sha256: str
-    n_layer: int
-    n_embd: int
-    prompts: Mapping[str, Head]
-    """by prompt; prompts without a head are answered by their labels' texts"""
-    queries: str = ""
-    """digests of those that they were learnt from"""
+    format: Literal[1] = Field(default=1, description="others are refused")
+    package_version: Text = __version__
+    model_sha256: Text
+    n_layer: Count
+    n_embd: Count
+    queries: Text = Field(default="", description="digests of those that they were learnt from")
+    prompts: Mapping[str, Head] = Field(description="prompts without a head are answered by their labels' texts")
 
     def check_shape(self, n_layer: int, n_embd: int) -> None:
         """Raise ConfigError for a model of another shape, before its sha256 is known."""
@@ -266,30 +254,6 @@ def check_model(config: Config, sha256: str, *fitted: Calibration | Heads | None
                 f"{path} was made with the model of sha256 {short(file.model_sha256)}, this one is {short(sha256)}: "
                 f"run `qcls-gguf {command}` again"
             )
-
-
-class _Entry(Settings):
-    """What the file says of a head beside its arrays."""
-
-    hash: Text
-    labels: Annotated[tuple[Text, ...], LISTED]
-    depth: Count
-    scale: Annotated[float, Field(allow_inf_nan=False)]
-    text: Text | None = None
-    n_rows: Count | None = None
-    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
-
-
-class _About(Settings):
-    """The JSON text of the file."""
-
-    format: Literal[1] = Field(description="others are refused")
-    package_version: Text
-    model_sha256: Text
-    n_layer: Count
-    n_embd: Count
-    queries: Text = ""
-    prompts: dict[str, _Entry]
 
 
 def head_hash(prompt: PromptConfig, head: Head) -> str:
@@ -365,7 +329,7 @@ def heads_content(
         "queries": query_digests(queries),
         "prompts": {
             name: {"hash": head_hash(prompt, head), "labels": prompt.labels}
-            | {key: getattr(head, key) for key in _OF_HEAD}
+            | {key: getattr(head, key) for key in ("depth", "scale", "text", "n_rows", "accuracy")}
             for name, (prompt, head) in heads.items()
         },
     }
@@ -425,32 +389,33 @@ def _content(path: Path, n_bytes: int, changed_ns: int) -> Heads:
             raise ConfigError(f"has parts of more than {MOST_BYTES} bytes")
         with np.load(path, allow_pickle=False) as arrays:
             values = json.loads(arrays[_ABOUT].tobytes())
-            about = _About.model_validate(values)
-            known_queries(about.queries, ())  # raises for what are no digests
-            heads = {
-                name: _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], about)
-                for index, (name, entry) in enumerate(about.prompts.items())
-            }
-        return Heads(**about.model_dump(include={"model_sha256", "n_layer", "n_embd", "queries"}), prompts=heads)
+            for index, entry in enumerate(dict(values["prompts"]).values()):
+                entry |= {"weight": arrays[f"weight{index}"], "bias": arrays[f"bias{index}"]}
+        heads = Heads.model_validate(values)
+        known_queries(heads.queries, ())  # raises for what are no digests
+        for head in heads.prompts.values():
+            _check_head(head, heads)
+        return heads
+    except ConfigError:
+        raise
     except OSError as e:
         raise ConfigError(f"cannot be read: {e.strerror or e}") from None
     except ValidationError as e:
-        raise ConfigError(f"{config_error(mistakes(e, _About), values)}: {_LEARN_AGAIN}") from None
-    except (AttributeError, KeyError, ValueError, EOFError, SyntaxError, NotImplementedError, zipfile.BadZipFile) as e:
+        raise ConfigError(f"{config_error(mistakes(e, Heads), values)}: {_LEARN_AGAIN}") from None
+    except Exception as e:  # numpy and zipfile fail in many ways
         raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
 
 
-def _head(entry: _Entry, weight: npt.NDArray[Any], bias: npt.NDArray[Any], about: _About) -> Head:
-    """One head of the file. Raises ValueError for what is none."""
-    n_labels, depth = len(entry.labels), entry.depth
-    if weight.shape != (about.n_embd, n_labels) or bias.shape != (n_labels,):
+def _check_head(head: Head, file: Heads) -> None:
+    """Raise ValueError for what is no head."""
+    n_labels, depth, weight, bias = len(head.labels), head.depth, head.weight, head.bias
+    if weight.shape != (file.n_embd, n_labels) or bias.shape != (n_labels,):
         raise ValueError(f"arrays of shapes {weight.shape} and {bias.shape} for {n_labels} labels")
     if {weight.dtype, bias.dtype} != {np.dtype(np.float32)} or not (
         np.isfinite(weight).all() and np.isfinite(bias).all()
     ):
         raise ValueError("numbers that are not finite float32")
-    if depth > about.n_layer or (entry.scale and depth < about.n_layer):
+    if depth > file.n_layer or (head.scale and depth < file.n_layer):
         raise ValueError(f"depth {depth}")
-    if entry.text is not None and entry.text.count(SLOT) != 1:
+    if head.text is not None and head.text.count(SLOT) != 1:
         raise ValueError("a text without one slot")
-    return Head(weight=weight, bias=bias, hash=entry.hash, **entry.model_dump(include=_OF_HEAD))
