@@ -15,7 +15,7 @@ from ..errors import ConfigError, PlanError
 from ..opening import QUERIES, ClassifierOpener
 from ..prompts.prompt_set import read_depths
 from ..report.document import TEXT, Document, Paragraph, Table, facts, measured, provenance
-from ..report.environment import Environment, environment, gpu_free_bytes, rss_bytes
+from ..report.environment import Environment, environment, free_memory, rss_bytes
 from ..report.record import Record
 from ..score.result import STAGES, Counts, ModelInfo
 from ..statistics import quantiles, spread
@@ -67,32 +67,30 @@ class WorkloadRecord(Record):
     graph_reuse_rate: float = Field(description="share of the decodes that reused a graph, 0 to 1")
 
 
-class BenchmarkRecord(Record):
-    """How long requests take, and where the time goes."""
+class Repetitions(Record):
+    """How often requests are sent, and of which queries."""
 
-    environment: Environment = Field(description="when the last request was answered")
-    classifiers: tuple[ClassifierRecord, ...]
-    input: str | None = Field(description="the file of the queries; null where none were given")
-    n_requests: int = Field(description="of a workload in one repetition")
-    n_warm_up: int = Field(description="requests before them that are not counted")
-    n_repeats: int = Field(description="how often all of it was repeated")
-    workloads: tuple[WorkloadRecord, ...]
+    input: str | None = Field(default=None, description="the file of the queries; null where none were given")
+    n_requests: int = Field(default=100, description="of a workload in one repetition")
+    n_warm_up: int = Field(default=5, description="requests before them that are not counted")
+    n_repeats: int = Field(default=3, description="how often all of it was repeated")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkSettings:
+class BenchmarkSettings(Repetitions):
     """What is measured, and how."""
 
     configs: tuple[Config, ...]
     queries: tuple[str, ...] = QUERIES
     """different ones, as equal queries of a batch would be computed once"""
-    input: str | None = None
-    """the file that they are of, - for standard input"""
     batches: tuple[int, ...] = (1,)
-    n_requests: int = 100
-    """of a workload in one repetition"""
-    n_warm_up: int = 5
-    n_repeats: int = 3
+
+
+class BenchmarkRecord(Repetitions):
+    """How long requests take, and where the time goes."""
+
+    environment: Environment = Field(description="when the last request was answered")
+    classifiers: tuple[ClassifierRecord, ...]
+    workloads: tuple[WorkloadRecord, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,12 +172,9 @@ def benchmark(settings: BenchmarkSettings, opener: ClassifierOpener) -> Benchmar
             for workload in size:
                 workload.send(number)
         return BenchmarkRecord(
+            **settings.model_dump(include=set(Repetitions.model_fields)),
             environment=environment(settings.configs[0]),
             classifiers=tuple(classifiers),
-            input=settings.input,
-            n_requests=settings.n_requests,
-            n_warm_up=settings.n_warm_up,
-            n_repeats=settings.n_repeats,
             workloads=tuple(workload.record(settings.n_repeats) for size in sizes.values() for workload in size),
         )
 
@@ -188,7 +183,7 @@ def _started(
     name: str, config: Config, settings: BenchmarkSettings, opener: ClassifierOpener, stack: ExitStack
 ) -> tuple[ClassifierRecord, list[Workload]]:
     """A classifier after its first request, closed with the stack, and its workloads. Raises what Classifier raises."""
-    free_before = gpu_free_bytes()
+    before = free_memory()
     classifier = stack.enter_context(opener.open(config))
     model = classifier.engine.model
     _, depth = read_depths([classifier.compiled], model.facts.n_layer)
@@ -200,7 +195,7 @@ def _started(
             raise ConfigError(f"{settings.input or 'the built-in queries'}: query {number}: {e}") from None
     begun = perf_counter_ns()
     classifier.classify_batch(settings.queries[: settings.batches[0]])
-    first_request_ms, free_after = (perf_counter_ns() - begun) / 1e6, gpu_free_bytes()
+    first_request_ms, after = (perf_counter_ns() - begun) / 1e6, free_memory()
     record = ClassifierRecord(
         name=name,
         config=str(config.path) if config.path else None,
@@ -212,7 +207,7 @@ def _started(
         startup_ms=classifier.startup_ms,
         first_request_ms=first_request_ms,
         rss_bytes=rss_bytes(),
-        gpu_bytes=None if free_before is None or free_after is None else free_before - free_after,
+        gpu_bytes=before.free_bytes - after.free_bytes if after.on_gpu else None,
     )
     n = len(settings.queries)
     workloads = []

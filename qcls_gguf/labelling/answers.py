@@ -1,5 +1,6 @@
 """Answers of distinct queries: how they are asked for, the columns that they fill, and the file that keeps them."""
 
+import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -7,7 +8,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +25,6 @@ from .blocks import Queries, distinct_queries, written
 
 KEPT = ".answers"
 """the end of the name of that file"""
-_N_CHECKED = 8
-"""bytes by which a record of it is known to be whole, and of this shard"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,41 +134,39 @@ class Answers:
 
 
 class KeptAnswers(Closing):
-    """The answers of an unfinished shard, in a file beside the output, from which a stopped run resumes."""
+    """The answers of an unfinished shard, in a file beside the output, from which a stopped run resumes.
 
-    def __init__(self, path: Path, key: bytes, columns: AnswerColumns) -> None:
+    An answer is a line of JSON after the digest by which it is known to be whole, and of this shard.
+    """
+
+    def __init__(self, path: Path, key: bytes) -> None:
         """key: of all that the answers depend on, the queries included; answers of another key are left out. Raises
         QclsError.
         """
-        numbers = ("abstained", "?", (len(columns.prompts),)), ("probabilities", "<f8", (columns.ends[-1],))
-        self._kind = np.dtype([("place", "<i4"), ("is_cut", "?"), *numbers, ("check", f"V{_N_CHECKED}")])
         self._path, self._key = path, key
+        self.known: dict[int, Answer] = {}
+        """by the places of the queries"""
         with written(path):
             self._file = path.open("a+b")
             self._file.seek(0)
-            content = self._file.read()
-            rows = np.frombuffer(content, self._kind, len(content) // self._kind.itemsize)
-            self.known = {
-                int(row["place"]): Answer(row["probabilities"], row["abstained"].tolist(), bool(row["is_cut"]))
-                for row in rows
-                if self._check(row) == row["check"].tobytes()
-            }
-            """by the places of the queries"""
-            self._file.truncate(rows.nbytes if self.known else 0)  # without what a kill has cut off
+            for line in self._file:
+                check, _, text = line.rstrip().partition(b" ")
+                if check == self._check(text):
+                    place, probabilities, abstained, is_cut = json.loads(text)
+                    self.known[place] = Answer(np.array(probabilities), abstained, is_cut)
+            if not self.known:
+                self._file.truncate(0)
 
     def add(self, answers: Mapping[int, Answer]) -> None:
         """Keep answers, by the places of their queries. Raises QclsError."""
         with written(self._path):
             for place, answer in answers.items():
-                row = np.zeros((), self._kind)
-                row["place"], row["is_cut"], row["abstained"] = place, answer.is_cut, answer.abstained
-                row["probabilities"] = answer.probabilities
-                row["check"] = self._check(row)
-                self._file.write(row.tobytes())
+                text = json.dumps([place, answer.probabilities.tolist(), answer.abstained, answer.is_cut]).encode()
+                self._file.write(b"\n" + self._check(text) + b" " + text)  # after what a kill may have cut off
             self._file.flush()
 
-    def _check(self, row: Any) -> bytes:
-        return blake2b(row.tobytes()[:-_N_CHECKED], key=self._key, digest_size=_N_CHECKED).digest()
+    def _check(self, text: bytes) -> bytes:
+        return blake2b(text, key=self._key, digest_size=8).hexdigest().encode()
 
     def close(self) -> None:
         """Close the file."""

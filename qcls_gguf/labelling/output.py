@@ -111,12 +111,7 @@ class OutputFolder:
                 if found["version"] != 7:
                     raise ConfigError(f"{path}: was written by another version of qcls-gguf: name another output")
                 return Manifest.model_validate(found)
-            # An empty list of shards is left where the disk was full for the manifest of a first run.
-            others = [
-                path.name
-                for path in self.folder.iterdir()
-                if not path.name.startswith(".") and (path.name != _DONE or path.stat().st_size > 0)
-            ]
+            others = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
         except OSError as e:
             raise ConfigError(f"{path}: cannot be read: {e.strerror}") from None
         except (ValueError, KeyError, TypeError):
@@ -177,11 +172,11 @@ class OutputFolder:
             is_left = before not in kept if is_kept else path.name.endswith(PART_SUFFIX)
             if (path.name.startswith(".") and is_left) or (_OURS.fullmatch(path.name) and path.name not in self.done):
                 path.unlink(missing_ok=True)
-        with output_file(self.folder / _DONE) as file:
-            file.writelines(f"{json_text(counts.to_dict())}\n".encode() for counts in self.done.values())
         manifest = Manifest(settings=dict(settings), inputs=tuple(inputs))
         with output_file(self.folder / _MANIFEST) as file:
             file.write(f"{json_text(manifest.to_dict(), indent=1)}\n".encode())
+        with output_file(self.folder / _DONE) as file:
+            file.writelines(f"{json_text(counts.to_dict())}\n".encode() for counts in self.done.values())
         return missing
 
     def kept_path(self, output: str) -> Path:

@@ -248,7 +248,7 @@ class _Run:
         answers = Answers(self.columns, len(texts))
         rows_per_query = task.shard.n_rows / max(len(texts), 1)
         key = digest_of([self.answered_by, *texts]).encode()
-        with KeptAnswers(self.output.kept_path(task.output), key, self.columns) as kept:
+        with KeptAnswers(self.output.kept_path(task.output), key) as kept:
             if kept.known:
                 n_kept = int(np.isin(block.queries.index, list(kept.known)).sum())
                 self.on_note(f"{task.input.path}: resumes after {n_kept:,} of {task.shard.n_rows:,} rows")

@@ -94,12 +94,6 @@ def free_memory() -> FreeMemory:
     return FreeMemory(False, free, max(0, free - RESERVE_BYTES))
 
 
-def gpu_free_bytes() -> int | None:
-    """Free memory of all GPUs that models are placed on; None where there is none."""
-    memory = free_memory()
-    return memory.free_bytes if memory.on_gpu else None
-
-
 def rss_bytes() -> int:
     """What the process holds in memory."""
     import psutil

@@ -14,11 +14,11 @@ import pytest
 from commands import invoked, printed
 from labelled_tables import CLOSE, CONFIG, HELD_OUT, QUERIES, check_like_classify, outputs, parquet, rows_of
 
-from qcls_gguf import Classifier, ConfigError, PromptConfig, Result, load_config
+from qcls_gguf import Classifier, ConfigError, Result, load_config
 from qcls_gguf.config.schema import variant_of
 from qcls_gguf.data.rows import Reading
 from qcls_gguf.labelling import label_table
-from qcls_gguf.labelling.answers import Answer, AnswerColumns, BatchLabeller, KeptAnswers
+from qcls_gguf.labelling.answers import Answer, BatchLabeller, KeptAnswers
 from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.labelling.run import LabelSettings, label_files
@@ -232,23 +232,22 @@ def test_a_stopped_run_goes_on_within_a_shard(run: Run, notes: list[str], tmp_pa
 
 
 def test_kept_answers_that_are_not_whole_or_of_other_queries_are_left_out(tmp_path: Path) -> None:
-    prompts = (PromptConfig(name="a", labels=("x", "y", "z"), prompt_template="{query}"),)
-    columns, path = AnswerColumns(prompts=prompts), tmp_path / "kept"
+    path = tmp_path / "kept"
     answers = {place: Answer(np.array([0.25, 0.5, place]), [place == 1], is_cut=place == 2) for place in range(4)}
-    with KeptAnswers(path, b"these queries", columns) as kept:
+    with KeptAnswers(path, b"these queries") as kept:
         kept.add(answers)
     content = bytearray(path.read_bytes())
     content[len(content) // 4 + 2] ^= 1
     path.write_bytes(content[:-1])
-    with KeptAnswers(path, b"these queries", columns) as kept:
+    with KeptAnswers(path, b"these queries") as kept:
         assert sorted(kept.known) == [0, 2]
         kept.add({3: answers[3]})
-    with KeptAnswers(path, b"these queries", columns) as kept:
+    with KeptAnswers(path, b"these queries") as kept:
         for place in (0, 2, 3):
             found, answer = kept.known[place], answers[place]
             assert (found.abstained, found.is_cut) == (answer.abstained, answer.is_cut)
             np.testing.assert_array_equal(found.probabilities, answer.probabilities)
-    with KeptAnswers(path, b"other queries", columns) as kept:
+    with KeptAnswers(path, b"other queries") as kept:
         assert not kept.known
     assert not path.read_bytes()
 
