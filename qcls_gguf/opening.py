@@ -7,8 +7,7 @@ from typing import TypeVar, Unpack
 from .classifier import Classifier
 from .config.load import load_config
 from .config.prompt import LikelyMistake
-from .config.schema import Config, Variant, check_config
-from .config.words import shown
+from .config.schema import Config, Variant, check_config, chosen_prompts
 from .core.startup import prepare
 from .errors import ConfigError
 from .model import OpenModels
@@ -34,13 +33,11 @@ def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Con
     config: as for Classifier.from_config. Raises ConfigError.
     """
     config = load_config(config) if isinstance(config, str | Path) else check_config(config)
-    found = [prompt for prompt in config.prompts if name in (prompt.name, None)]
-    if len(found) == 1:
-        return config.changed(prompts=tuple(found))
-    names = ", ".join(prompt.name for prompt in config.prompts)
-    if found:
-        raise ConfigError(f"the configuration has {len(found)} prompts: name one of them: {names}")
-    raise ConfigError(f"{shown(name)}: the configuration has no such prompt: it has {names}")
+    prompts = chosen_prompts(config, () if name is None else (name,))
+    if len(prompts) > 1:
+        names = ", ".join(prompt.name for prompt in prompts)
+        raise ConfigError(f"the configuration has {len(prompts)} prompts: name one of them: {names}")
+    return config.changed(prompts=prompts)
 
 
 class ClassifierOpener(Closing):

@@ -7,6 +7,7 @@ from statistics import fmean
 from time import perf_counter_ns
 
 import numpy as np
+import psutil
 from pydantic import Field
 
 from ..classifier import Classifier
@@ -15,7 +16,7 @@ from ..errors import ConfigError, PlanError
 from ..opening import QUERIES, ClassifierOpener
 from ..prompts.prompt_set import read_depths
 from ..report.document import TEXT, Document, Paragraph, Table, facts, measured, provenance
-from ..report.environment import Environment, environment, free_memory, rss_bytes
+from ..report.environment import Environment, environment, free_memory
 from ..report.record import Record
 from ..score.result import STAGES, Counts, ModelInfo
 from ..statistics import quantiles, spread
@@ -206,7 +207,7 @@ def _started(
         weight_bytes=sum(layers[: depth or None]) + (output if classifier.compiled.exact else 0),
         startup_ms=classifier.startup_ms,
         first_request_ms=first_request_ms,
-        rss_bytes=rss_bytes(),
+        rss_bytes=int(psutil.Process().memory_info().rss),
         gpu_bytes=before.free_bytes - after.free_bytes if after.on_gpu else None,
     )
     n = len(settings.queries)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import reprlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -49,6 +49,13 @@ def seen_as(text: str, *, case: bool = False) -> str:
     composed = composed if case else composed.casefold()
     seen = (c for c in composed if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf"))
     return "".join(c for c in seen if not "\ufe00" <= c <= "\ufe0f")  # which choose a variant of the one before
+
+
+def alike(texts: Iterable[str], *, case: bool = False) -> list[tuple[str, str]]:
+    """Those that a reader takes for an earlier one, after that one."""
+    seen: dict[str, str] = {}
+    pairs = [(seen.setdefault(seen_as(text, case=case), text), text) for text in texts]
+    return [(first, text) for first, text in pairs if first != text]
 
 
 def digest_of(value: object) -> str:

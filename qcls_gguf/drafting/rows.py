@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from ..config.words import ALIKE, counted, seen_as, shown
+from ..config.words import ALIKE, alike, counted, shown
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, is_missing, label_text
 from ..data.rows import QUERY, open_rows
 from ..errors import ConfigError
@@ -123,20 +123,8 @@ def _found(
         prompts.append(DraftPrompt(name=name, labels=tuple(ordered), note=note))
         if rare:
             remarks.append(f"{name}: rare labels, too few rows to test them: {', '.join(rare)}; remove typing errors")
-        remarks += _alike(name, ordered)
+        remarks += [f"{name}: {shown(one)} and {shown(two)} {ALIKE}: correct the data" for one, two in alike(ordered)]
     ignored = tuple(name for name in others if name not in counts)
     return LabelColumns(
         n_rows=n_rows, query=query, prompts=tuple(prompts), ignored=ignored, remarks=tuple(remarks), language=language
     )
-
-
-def _alike(name: str, labels: Sequence[str]) -> list[str]:
-    """A sentence for each label that a reader takes for an earlier one."""
-    seen: dict[str, str] = {}
-    sentences = []
-    for label in labels:
-        key = seen_as(label)
-        if key in seen:
-            sentences.append(f"{name}: {shown(seen[key])} and {shown(label)} {ALIKE}: correct the data")
-        seen.setdefault(key, label)
-    return sentences

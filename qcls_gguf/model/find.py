@@ -50,12 +50,9 @@ def local_models() -> Iterator[tuple[Source, str, Path]]:
     """
     with suppress(ModelError):
         yield "embedded", EMBEDDED, embedded_model()
-    for name, path in packaged_models():
-        yield "package", f"{PACKAGE}{name}", path
-    for name, path in installed():
-        yield "ollama", f"{OLLAMA}{name}", path
-    for name, path in cached_models():
-        yield "hub", name, path
+    yield from (("package", f"{PACKAGE}{name}", path) for name, path in packaged_models())
+    yield from (("ollama", f"{OLLAMA}{name}", path) for name, path in installed())
+    yield from (("hub", name, path) for name, path in cached_models())
 
 
 def find_packaged_model(text: str) -> Path:

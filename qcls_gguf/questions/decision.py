@@ -289,24 +289,15 @@ def _plain_text(value: Any) -> str:
 
 def _flat(value: Any, indent: int = 0) -> str:
     pad = "  " * indent
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-        case bool():
-            return str(value)
-        case list():
-            return "\n".join(f"{pad}- {_flat(item, indent + 1).lstrip(_WHITE)}" for item in value)
-        case dict():
-            return "\n".join(
-                f"{pad}{key}:\n{_flat(item, indent + 1)}"
-                if isinstance(item, dict | list)
-                else f"{pad}{key}: {_flat(item)}"
-                for key, item in value.items()
-            )
-        case _:
-            return json.dumps(value)
+    if isinstance(value, list):
+        return "\n".join(f"{pad}- {_flat(item, indent + 1).lstrip(_WHITE)}" for item in value)
+    if isinstance(value, dict):
+        below = [
+            f"\n{_flat(item, indent + 1)}" if isinstance(item, dict | list) else f" {_flat(item)}"
+            for item in value.values()
+        ]
+        return "\n".join(f"{pad}{key}:{text}" for key, text in zip(value, below, strict=True))
+    return "" if value is None else str(value) if isinstance(value, str | bool) else json.dumps(value)
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:

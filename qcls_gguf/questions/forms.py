@@ -15,7 +15,7 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.prompt import SLOT, PromptConfig
 from ..config.schema import ModelConfig
-from ..config.words import ALIKE, seen_as, shown
+from ..config.words import ALIKE, alike, shown
 from ..errors import CapacityError, ConfigError
 from ..model import Model
 from ..prompts.chat import render_prompts
@@ -74,10 +74,8 @@ def compile_question(question: Question, form: PromptConfig, classifier: Classif
     filled = {INSTRUCTIONS: quotes.quote(instructions), OPTIONS: quotes.quote(lines)}
     text = re.sub("|".join(map(re.escape, filled)), lambda slot: filled[slot[0]], form.template)
     labels = tuple(option.label for option in question.options)
-    seen: dict[str, str] = {}
-    for label in labels:
-        if (other := seen.setdefault(seen_as(label, case=True), label)) != label:
-            raise ConfigError(f"{PLACE}.labels: {shown(other)} and {shown(label)} {ALIKE}: keep one of them")
+    for other, label in alike(labels, case=True):
+        raise ConfigError(f"{PLACE}.labels: {shown(other)} and {shown(label)} {ALIKE}: keep one of them")
     prompt = PromptConfig(name=_NAME, prompt_template=text, labels=labels, label_end=form.label_end)
     return compile_quoted([prompt], quotes, classifier)
 

@@ -1,6 +1,5 @@
-"""Where a record was made: machine and software; the state of the GPU in use; the memory in use and to be had.
-
-The GPU's state is what NVIDIA's nvidia-smi says. psutil is imported where it is asked: other commands start sooner.
+"""Where a record was made: machine and software; the state of the GPU in use, as NVIDIA's nvidia-smi tells it; and the
+memory that is to be had.
 """
 
 import os
@@ -92,10 +91,3 @@ def free_memory() -> FreeMemory:
         return FreeMemory(True, sum(free_bytes), sum(max(0, n_bytes - RESERVE_BYTES) for n_bytes in free_bytes))
     free = available_bytes()
     return FreeMemory(False, free, max(0, free - RESERVE_BYTES))
-
-
-def rss_bytes() -> int:
-    """What the process holds in memory."""
-    import psutil
-
-    return int(psutil.Process().memory_info().rss)
