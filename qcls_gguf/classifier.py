@@ -96,7 +96,7 @@ class Classifier(PromptHandle):
                 config = load_config(prompts)
             else:
                 config = check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
-            compiled = compile_config(config, engine.model, chat=self.config.model, audit=audit)
+            compiled = compile_config(config.changed(model=self.config.model), engine.model, audit=audit)
             check_model(config, self.model.sha256, compiled.calibration, compiled.heads)
             prompts, calibration = compiled.prompts, compiled.calibration
         facts = engine.model.facts

@@ -1,7 +1,7 @@
 """A comparison: every method opened and asked, then rounds of timed requests; its record, and what is shown of it."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -132,8 +132,7 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
             rounds=settings.n_rounds,
             warm_up=settings.n_warm_up,
             methods=tuple(
-                method_record(name, method.remarks(), ms[name], ms[QCLS], answers[name], answers[QCLS])
-                for name, method in contest.methods.items()
+                method_record(name, method.remarks(), ms, answers) for name, method in contest.methods.items()
             ),
             absent=tuple(contest.absent),
         )
@@ -199,21 +198,16 @@ class _Contest:
 
 
 def method_record(
-    name: str,
-    remarks: Sequence[str],
-    ms: FloatArray,
-    our_ms: FloatArray,
-    answers: Sequence[str | None],
-    our_answers: Sequence[str | None],
+    name: str, remarks: Sequence[str], ms: Mapping[str, FloatArray], answers: Mapping[str, Sequence[str | None]]
 ) -> MethodRecord:
     """A method's times and answers beside ours.
 
-    ms, our_ms: (n_rounds, n_queries) milliseconds. The ratio and its range are quantiles of one thing: of the rounds'
-    ratios of medians. answers, our_answers: labels in the order of queries and prompts.
+    ms: (n_rounds, n_queries) milliseconds by method. The ratio and its range are quantiles of one thing: of the rounds'
+    ratios of medians. answers: by method the labels in the order of queries and prompts.
     """
-    low, ratio, high = quantiles(np.median(ms, axis=1) / np.median(our_ms, axis=1), 0.1, 0.5, 0.9)
-    p50, p90 = quantiles(ms, 0.5, 0.9)
-    equal = [label == ours for label, ours in zip(answers, our_answers, strict=True) if label is not None]
+    low, ratio, high = quantiles(np.median(ms[name], axis=1) / np.median(ms[QCLS], axis=1), 0.1, 0.5, 0.9)
+    p50, p90 = quantiles(ms[name], 0.5, 0.9)
+    equal = [label == ours for label, ours in zip(answers[name], answers[QCLS], strict=True) if label is not None]
     return MethodRecord(
         name=name,
         about=METHODS[name][1],
@@ -222,7 +216,7 @@ def method_record(
         ratio_to_qcls=ratio,
         ratio_range=(low, high),
         as_scoring=mean(equal),
-        n_without_answer=len(answers) - len(equal),
+        n_without_answer=len(answers[name]) - len(equal),
         note="; ".join(remarks),
     )
 

@@ -144,13 +144,8 @@ class PromptHandle(Closing):
         """Likely mistakes in the prompts, except kinds that the classifier's configuration ignores."""
         from ..prompts.likely_mistakes import likely_mistakes  # answers do without it
 
-        return likely_mistakes(
-            self._sources or self.compiled.settings,
-            self.compiled,
-            self.core.engine.model,
-            settings=self.core.config.model,
-            ignored=self.core.config.ignore_warnings,
-        )
+        sources, core = self._sources or self.compiled.settings, self.core
+        return likely_mistakes(sources, self.compiled, core.engine.model, core.config)
 
     def calibrate(self, calibration: Calibration | None) -> None:
         """Calibrate the answers from now on, as the settings or a calibration file say. For the executor thread.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..config.fitted import Calibration, Heads, layers_needed, read_fitted
-from ..config.schema import Config, ModelConfig, RuntimeConfig
+from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted, shown
 from ..errors import ConfigError, DecodeError, ModelError, PlanError
 from ..model import Model, OpenModels, Vocabulary
@@ -105,20 +105,19 @@ def compile_config(
     config: Config,
     model: Vocabulary,
     *,
-    chat: ModelConfig | None = None,
     audit: bool = False,
     fitted: tuple[Config, Calibration | None, Heads | None] | None = None,
     ledger: Ledger | None = None,
 ) -> Compiled:
     """Render the prompts by the chat template where one is needed, and compile them with their fitted files.
 
-    chat: whose chat template; None: the configuration's; audit: as for `compile_prompts`; fitted: what `read_fitted`
+    audit: as for `compile_prompts`; fitted: what `read_fitted`
     gave already. Reads the rows of the output matrix of a Model. Raises ConfigError, ModelError.
     """
-    ledger, chat = ledger or Ledger(), chat or config.model
+    ledger = ledger or Ledger()
     if n_rendered := sum(prompt.is_chat for prompt in config.prompts):
-        rendered = render_prompts(config.prompts, model, chat)
-        whose = "the configuration's" if chat.chat_template else "the file's own"
+        rendered = render_prompts(config.prompts, model, config.model)
+        whose = "the configuration's" if config.model.chat_template else "the file's own"
         what = f"{whose}, {counted(n_rendered, 'prompt')}"
         if rendered.folded:
             what += f"; it has no turn for a system text, which begins the user's: {', '.join(rendered.folded)}"

@@ -72,34 +72,28 @@ class LabellingRecord(RowCounts):
 
 def shard_counts(path: str, output: str, queries: Queries, answers: Answers, *, n_bytes: int) -> ShardCounts:
     """What became of a shard's rows."""
-    reasons = queries.reasons | answers.failures(queries)
+    reasons, index = queries.reasons | answers.failures(queries), queries.index
     n_null = sum(reason.endswith((NULL, BLANK)) for reason in queries.reasons.values())
-    n_rows, n_bad = len(queries.index), len(reasons)
-    return ShardCounts(
-        output=output,
-        n_bytes=n_bytes,
-        n_rows=n_rows,
-        n_distinct=len(queries.texts),
-        n_found=answers.n_found,
-        n_labelled=n_rows - n_bad,
-        n_null=n_null,
-        n_bad=n_bad - n_null,
-        n_cut=int(answers.is_cut[queries.index[queries.index >= 0]].sum()),
-        bad=tuple(f"{path}: {reasons[row]}" for row in sorted(reasons)[:_N_LISTED]),
-        labels=_label_counts(queries, answers),
-    )
-
-
-def _label_counts(queries: Queries, answers: Answers) -> dict[str, dict[str, int]]:
-    index, found = queries.index, {}
-    rows = np.bincount(index[index >= 0], minlength=len(queries.texts))
+    rows, labels = np.bincount(index[index >= 0], minlength=len(queries.texts)), dict[str, dict[str, int]]()
     for prompt, label in zip(answers.columns.prompts, answers.label.T, strict=True):
         known = label >= 0
         n = np.bincount(label[known], rows[known], minlength=len(prompt.labels) + 1).astype(int).tolist()
-        found[prompt.name] = dict(zip(prompt.labels, n, strict=False))
+        counts = labels[prompt.name] = dict(zip(prompt.labels, n, strict=False))
         if prompt.fallback is not None and n[-1]:
-            found[prompt.name][prompt.fallback] = found[prompt.name].get(prompt.fallback, 0) + n[-1]
-    return found
+            counts[prompt.fallback] = counts.get(prompt.fallback, 0) + n[-1]
+    return ShardCounts(
+        output=output,
+        n_bytes=n_bytes,
+        n_rows=len(index),
+        n_distinct=len(queries.texts),
+        n_found=answers.n_found,
+        n_labelled=len(index) - len(reasons),
+        n_null=n_null,
+        n_bad=len(reasons) - n_null,
+        n_cut=int(answers.is_cut[index[index >= 0]].sum()),
+        bad=tuple(f"{path}: {reasons[row]}" for row in sorted(reasons)[:_N_LISTED]),
+        labels=labels,
+    )
 
 
 def total_counts(shards: Sequence[RowCounts]) -> RowCounts:

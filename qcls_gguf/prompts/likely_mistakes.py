@@ -5,7 +5,7 @@
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -20,7 +20,7 @@ from ..config.prompt import (
     braced_words,
     meant_slot,
 )
-from ..config.schema import ModelConfig
+from ..config.schema import Config, ModelConfig
 from ..config.scoring import FIRST_TOKEN
 from ..config.words import ALIKE, digest_of, listed, seen_as, shown
 from ..errors import ConfigError, PlanError
@@ -78,20 +78,15 @@ _Mistakes = Iterator[tuple[MistakeKind, str, str]]
 
 
 def likely_mistakes(
-    sources: Sequence[PromptConfig],
-    prompts: PromptSet,
-    model: Vocabulary,
-    *,
-    settings: ModelConfig,
-    ignored: Collection[str] = (),
+    sources: Sequence[PromptConfig], prompts: PromptSet, model: Vocabulary, config: Config
 ) -> tuple[LikelyMistake, ...]:
     """The likely mistakes; one that several prompts have is listed once.
 
-    sources: the prompts as written in the configuration; settings: the configuration's of the model; ignored: kinds to
-    leave out, `all` for every kind.
+    sources: the prompts as they were written; config: says of which template, and what is left out.
     """
-    if "all" in ignored:
+    if "all" in config.ignore_warnings:
         return ()
+    settings = config.model
     template = settings.chat_template or model.chat_template or ""
     names: dict[tuple[MistakeKind, str, str], list[str]] = {}
     for source, compiled in zip(sources, prompts.prompts, strict=True):
@@ -101,7 +96,7 @@ def likely_mistakes(
                 names.setdefault(mistake, []).append(source.name)
     mistakes = []
     for (kind, key, what), (first, *others) in names.items():
-        if kind not in ignored:
+        if kind not in config.ignore_warnings:
             place = f"prompts.{first}{f'.{key}' if key else ''}" + f" (and of {len(others)} more)" * bool(others)
             mistakes.append(LikelyMistake(kind=kind, prompts=(first, *others), place=place, what=what))
     return tuple(mistakes)

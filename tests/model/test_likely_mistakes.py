@@ -38,8 +38,7 @@ def found(model: Model, prompt: dict[str, Any], top: dict[str, Any] | None = Non
     text = yaml.safe_dump({"prompts": [values], **(top or {})}, allow_unicode=True)
     config = parse_config(text, folder=Path())
     prompts = compile_prompts(render_prompts(config.prompts, model, config.model).prompts, model)
-    ignored = config.ignore_warnings
-    return likely_mistakes(config.prompts, prompts, model, settings=config.model, ignored=ignored)
+    return likely_mistakes(config.prompts, prompts, model, config)
 
 
 def test_a_good_prompt_has_none(model: Model) -> None:
@@ -182,7 +181,7 @@ def test_the_same_mistake_of_several_prompts_is_told_once(model: Model) -> None:
     names = ("a", "b", "c")
     prompts = [{"name": name, "labels": ["red", "blue"]} for name in names]
     config = parse_config(yaml.safe_dump({"prompts": prompts, "prompt_template": GOOD + "{x}:"}), folder=Path())
-    (mistake,) = likely_mistakes(config.prompts, compile_prompts(config.prompts, model), model, settings=config.model)
+    (mistake,) = likely_mistakes(config.prompts, compile_prompts(config.prompts, model), model, config)
     assert mistake.prompts == names
     assert mistake.place == "prompts.a.prompt_template (and of 2 more)"
 
@@ -192,7 +191,7 @@ def test_the_embedded_model_knows_its_own_prompts_only() -> None:
         for name in config_names():
             config = load_config(config_path(name))
             compiled = compile_prompts(config.prompts, model)
-            assert likely_mistakes(config.prompts, compiled, model, settings=config.model) == (), name
+            assert likely_mistakes(config.prompts, compiled, model, config) == (), name
         (mistake,) = found(model, {"prompt_template": GOOD})
     assert (mistake.kind, mistake.place) == ("untrained", "prompts.color")
 

@@ -168,23 +168,25 @@ OURS = ["a", "b"]
 MS = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 2.0], [4.0, 2.0, 2.0]])
 
 
+def compared(ms: Any, ours: Any = MS, answers: Any = OURS) -> Any:
+    return method_record("naive", [], {"naive": ms, "qcls": ours}, {"naive": answers, "qcls": OURS})
+
+
 def test_a_ratio_and_its_range_are_quantiles_of_the_rounds_ratios() -> None:
     times = np.array([[2.0], [3.0], [4.0]])
-    found = method_record("qcls", [], MS * times, MS, OURS, OURS)
+    found = compared(MS * times)
     assert found.p50_ms == 6.0
     assert found.ratio_to_qcls == 3.0
     assert found.ratio_range == pytest.approx([2.2, 3.8])
     # a slow round of both, whose times a ratio of all medians would mix up with those of the others
     slow = MS * np.array([[1.0], [100.0], [1.0]])
-    assert method_record("qcls", [], slow * times, slow, OURS, OURS).ratio_to_qcls == 3.0
+    assert compared(slow * times, slow).ratio_to_qcls == 3.0
 
 
-def test_agreement_counts_equal_winners() -> None:
-    found = method_record("qcls", [], MS, MS, ["a", None], OURS)
-    assert (found.as_scoring, found.n_without_answer) == (1.0, 1)
-    assert method_record("qcls", [], MS, MS, ["a", "a"], OURS).as_scoring == 0.5
-    nobody = method_record("qcls", [], MS, MS, [None] * 2, OURS)
-    assert (nobody.as_scoring, nobody.n_without_answer) == (None, 2)
+@cases((["a", None], 1.0, 1), (["a", "a"], 0.5, 0), ([None] * 2, None, 2))
+def test_agreement_counts_equal_winners(answers: list[str | None], equal: float | None, n_without: int) -> None:
+    found = compared(MS, answers=answers)
+    assert (found.as_scoring, found.n_without_answer) == (equal, n_without)
 
 
 @cases((0.52, False), (0.54, True), (0.4, False))
