@@ -114,7 +114,7 @@ def compare(
         config=o.configured(ctx.params),
         queries=QUERIES if nothing_given else (*(query or ()), *read),
         methods=tuple(dict.fromkeys(method or ())),
-        n_rounds=n_rounds,
+        rounds=n_rounds,
         llama_server=llama_server,
         ollama=ollama,
         ollama_model=ollama_model,

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
 from ..classifier import Classifier
 from ..config.schema import MAX_SEQ, Config
@@ -25,6 +26,7 @@ from ..opening import QUERIES
 from ..plan.decodes import Root, TokenTree
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
+from ..report.record import Record
 from ..statistics import AnyFloats, log_softmax
 
 
@@ -32,18 +34,20 @@ class PeerError(QclsError):
     """A method cannot run here, or failed while it ran; the message says why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonSettings:
+class Rounds(Record):
+    """What is asked, and how often."""
+
+    queries: tuple[str, ...] = Field(default=QUERIES, description="the texts that were labelled")
+    rounds: int = Field(default=10, description="timed rounds; a round is one request of every query by every method")
+    warm_up: int = Field(default=2, description="rounds before them that were not timed")
+
+
+class ComparisonSettings(Rounds):
     """What is compared, and how."""
 
     config: Config
-    queries: tuple[str, ...] = QUERIES
     methods: tuple[str, ...] = ()
     """their names; ours is always among them. Empty: all"""
-    n_rounds: int = 10
-    """a round is one request of every query by every method"""
-    n_warm_up: int = 2
-    """rounds before them that are not timed"""
     llama_server: str | None = None
     """URL of a running llama-server"""
     ollama: str | None = None

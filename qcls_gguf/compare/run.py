@@ -26,7 +26,7 @@ from ..report.environment import Environment, environment
 from ..report.record import Record
 from ..score.result import ModelInfo
 from ..statistics import FloatArray, mean, quantiles
-from .method import ComparisonSettings, Method, PeerError, Workload, WorkloadPrompt, qcls, stock
+from .method import ComparisonSettings, Method, PeerError, Rounds, Workload, WorkloadPrompt, qcls, stock
 from .servers import llama_server, ollama
 
 QCLS = "qcls"
@@ -76,16 +76,13 @@ class AbsentMethod(Record):
     started: bool = Field(description="true: it started and failed later; false: it cannot run here")
 
 
-class ComparisonRecord(Record):
+class ComparisonRecord(Rounds):
     """A comparison of our classifier with other methods of labelling the same queries."""
 
     environment: Environment
     config: Config
     model: ModelInfo
     warnings: tuple[LikelyMistake, ...] = Field(description="likely mistakes in the prompts")
-    queries: tuple[str, ...] = Field(description="the texts that were labelled")
-    rounds: int = Field(description="timed rounds; a round is one request of every query by every method")
-    warm_up: int = Field(description="rounds before them that were not timed")
     methods: tuple[MethodRecord, ...] = Field(description="in the order in which they were started; `qcls` first")
     absent: tuple[AbsentMethod, ...]
 
@@ -124,13 +121,11 @@ def compare(settings: ComparisonSettings, opener: ClassifierOpener) -> Compariso
         answers = contest.answers(opener)
         ms = contest.measure(opener)
         return ComparisonRecord(
+            **settings.model_dump(include=set(Rounds.model_fields)),
             environment=environment(settings.config),
             config=classifier.config,
             model=classifier.model,
             warnings=opener.warnings,
-            queries=settings.queries,
-            rounds=settings.n_rounds,
-            warm_up=settings.n_warm_up,
             methods=tuple(
                 method_record(name, method.remarks(), ms, answers) for name, method in contest.methods.items()
             ),
@@ -184,8 +179,8 @@ class _Contest:
     def measure(self, opener: ClassifierOpener) -> dict[str, FloatArray]:
         """Milliseconds of every timed request, (n_rounds, n_queries), of the methods that lasted to the end."""
         order = random.Random(0)
-        queries, n_warm_up = self.settings.queries, self.settings.n_warm_up
-        n_rounds = n_warm_up + self.settings.n_rounds
+        queries, n_warm_up = self.settings.queries, self.settings.warm_up
+        n_rounds = n_warm_up + self.settings.rounds
         ms = {name: np.zeros((n_rounds, len(queries))) for name in self.methods}
         for turn in opener.progress("rounds", range(n_rounds)):
             for index in order.sample(range(len(queries)), len(queries)):

@@ -177,7 +177,7 @@ def _warm_up(handle: PromptHandle) -> None:
     def build(n: int) -> int | None:
         if template := templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
-                engine.decode(template.any_tokens())
+                engine.decode(template.decode)
         return _leave_memory(engine)
 
     lengths = range(n_warm, -2, -1) if n_warm else range(0)  # the last ones are kept longest

@@ -27,19 +27,13 @@ _OBJECTS_BYTES, _TOKEN_BYTES = 2048, 40
 
 
 class Template(NamedTuple):
-    """A decode of one query that lacks the query's tokens."""
+    """A decode of one query, with 0 in place of the query's tokens."""
 
     decode: DecodeInput
     node: IntArray
     """(n_filled,) the nodes that are filled in"""
     source: IntArray
     """(n_filled,) the token that fills a node: its place among the varying tokens of all fragments, joined"""
-
-    def any_tokens(self) -> DecodeInput:
-        """The decode with some tokens, for a result that is not read."""
-        token = self.decode.token.copy()
-        token[self.node] = 0
-        return self.decode._replace(token=token)
 
 
 class Templates:
@@ -105,6 +99,7 @@ class Templates:
             token = decodes[0].token
             node: IntArray = np.flatnonzero(token >= self._n_vocab)
             made = Template(decodes[0], node, (token[node] - self._n_vocab).astype(np.intp))
+            token[node] = 0
         n_bytes = _OBJECTS_BYTES + (_TOKEN_BYTES * made.decode.n_tokens if made else 0)
         self._n_bytes += n_bytes  # of two threads that make one at the same time, one may go uncounted
         if self._n_bytes > _MOST_BYTES:

@@ -74,7 +74,7 @@ class PromptSet:
             [
                 [prompt.opening, prompt.before, prompt.after, prompt.stable, prompt.closing, prompt.has_state],
                 [prompt.labels, prompt.label_tokens, prompt.trie.scoring, prompt.trie.fed, prompt.trie.label_edges],
-                [[edge.node, edge.token] for edge in prompt.trie.edges],
+                prompt.trie.edges,
                 [repr(prompt.settings), prompt.head and prompt.head.digest],
             ]
             for prompt in self.fed

@@ -5,15 +5,14 @@ The pointer head of a decision model compares such states, and has a trie of ano
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, TREE, Scoring
 from ..errors import ConfigError
 from ..statistics import Float32Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
+class Edge(NamedTuple):
     """One candidate token at a node whose hidden state is read; node 0 is the end of the prompt."""
 
     node: int

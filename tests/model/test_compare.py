@@ -52,7 +52,7 @@ Compare = Callable[..., dict[str, Any]]
 
 def compared(config: Config, *methods: str, **options: Any) -> dict[str, Any]:
     """The record of one round, as JSON has it."""
-    settings = {"queries": QUERIES, "n_rounds": 1, "n_warm_up": 0, **options}
+    settings = {"queries": QUERIES, "rounds": 1, "warm_up": 0, **options}
     with ClassifierOpener(offline=True) as opener:
         return compare(ComparisonSettings(config=config, methods=methods, **settings), opener).to_dict()
 
