@@ -109,10 +109,6 @@ class Classifier(PromptHandle):
         """Answer pairs of a prompt set's handle and a query, all in one decode if they fit; see `classify_batch`."""
         return self.core.ask(pairs, deadline_s)
 
-    async def aclassify_pairs(self, pairs: Sequence[Item], *, deadline_s: float | None = None) -> list[Result]:
-        """`classify_pairs` without blocking the event loop; see `aclassify`."""
-        return await self.core.ask_async(pairs, deadline_s)
-
     def measure_turns(self) -> float:
         """Measure the fixed cost of a decode; from then on callers share a decode only if that saves time.
 

@@ -213,7 +213,9 @@ def _check_texts(prompt: PromptConfig) -> None:
     key, whole = list(texts)[-1], "".join(texts.values())
     has, it = ("has", "it") if len(texts) == 1 else (f"{' and '.join(texts)} have", "a prompt")
     if (n_slots := sum(text.count(SLOT) for text in texts.values())) != 1:
-        remedy = no_query(whole) if n_slots == 0 and len(texts) == 1 else f"{it} needs exactly one"
+        meant = [word for word in braced_words(whole) if meant_slot(word) == SLOT]
+        is_other = meant and n_slots == 0 and len(texts) == 1
+        remedy = f"did you mean {SLOT} by {meant[0]}?" if is_other else f"{it} needs exactly one"
         raise refusal(f"{has} {n_slots} {SLOT} slots: {remedy}", key)
     for slot in LABEL_SLOTS:
         if (n_slots := whole.count(slot)) > 1:
@@ -244,12 +246,6 @@ def meant_slot(word: str) -> str | None:
     if bare in _LABEL_WORDS:
         return LABELS_SLOT
     return next(iter(get_close_matches(f"{{{bare}}}", SLOTS, n=1)), None)
-
-
-def no_query(text: str) -> str:
-    """What to do about a text without a slot for the query, after a colon."""
-    word = next((word for word in braced_words(text) if meant_slot(word) == SLOT), None)
-    return f"did you mean {SLOT} by {word}?" if word else "it needs exactly one"
 
 
 def expand(template: str, texts: Mapping[str, str]) -> str:

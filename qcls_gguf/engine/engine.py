@@ -67,7 +67,8 @@ class Engine(Closing):
         self._unstored: list[Prefix] = []  # prefixes in use that `restore` still has to decode
         self.is_clean = True
         """False while cells change, and after an error that leaves them in an unknown state, until `restore`."""
-        self._queued = model.is_all_on_gpu  # sequences are trimmed while the GPU computes
+        # with all layers and the output layer there, sequences are trimmed while the GPU computes
+        self._queued = model.n_gpu_layers > model.file.n_layer
         no_tokens = np.empty(0, np.int32)
         self._use_layout(RowLayout(model.facts.n_embd, (), 0, no_tokens if label_tokens is None else label_tokens))
 

@@ -276,9 +276,10 @@ def _of_order(
     with opener.open(changed, quiet=True) as other:
         asked = opener.progress(f"order {order + 1} of {n_orders}", rows)
         answers = zip(*[other.classify(row.query).results for row in asked], strict=True)
-        truths = [truth_of(prompt, rows) for prompt in other.prompts]
-    found = [prompt_statistics(truth, probabilities_of(of))[0] for truth, of in zip(truths, answers, strict=True)]
-    return {statistics.prompt: statistics.accuracy for statistics in found}
+        pairs = [
+            (truth_of(prompt, rows), probabilities_of(of)) for prompt, of in zip(other.prompts, answers, strict=True)
+        ]
+    return {truth.prompt.name: stats.mean(stats.right_answers(p[truth.index], truth.accepted)) for truth, p in pairs}
 
 
 def word_accuracy(truth: Truth, queries: Sequence[str]) -> float | None:
@@ -349,7 +350,10 @@ def joint_statistics(found: Sequence[tuple[PromptStatistics, Outcomes]]) -> Stat
 
 def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | None) -> Statistics:
     n = len(rows.right)
-    bins = zip(*stats.reliability(rows.confidence, rows.right), strict=True)
+    bins = [
+        (int(n), float(confidence) if n else None, float(accuracy) if n else None)
+        for n, confidence, accuracy in zip(*stats.reliability(rows.confidence, rows.right), strict=True)
+    ]
     return Statistics(
         n_rows=n,
         accuracy=stats.mean(rows.right),
@@ -359,14 +363,7 @@ def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | Non
         macro_f1=macro_f1,
         log_loss=stats.mean(stats.log_losses(rows.p_accepted)),
         ece=stats.calibration_error(rows.confidence, rows.right),
-        reliability=tuple(
-            ReliabilityBin(
-                n=int(count),
-                confidence=float(confidence) if count else None,
-                accuracy=float(accuracy) if count else None,
-            )
-            for count, confidence, accuracy in bins
-        ),
+        reliability=tuple(ReliabilityBin(n=n, confidence=mean, accuracy=right) for n, mean, right in bins),
     )
 
 

@@ -138,11 +138,6 @@ class Model(Vocabulary):
             what = f"{n_loaded} of the model's {facts.n_layer} layers are loaded, because all prompts have heads there"
             raise ConfigError(f"{what}: set runtime.question_prefixes above 0 for whatever needs more layers")
 
-    @property
-    def is_all_on_gpu(self) -> bool:
-        """Whether every layer and the output layer are on a GPU."""
-        return self.n_gpu_layers > self.file.n_layer
-
     def sha256(self) -> str:
         """Waits until the file is hashed, which begins with the loading. Raises ModelError."""
         return self._hashing.sha256()

@@ -144,7 +144,7 @@ class Exchange(Request):
 
     async def results(self, pairs: Sequence[Item]) -> list[Result]:
         """The answers to pairs, all from one turn; they are counted."""
-        results = await self.backend.classifier.aclassify_pairs(pairs, deadline_s=self.seconds_left)
+        results = await self.backend.classifier.core.ask_async(pairs, self.seconds_left)
         for result in results:
             counts = result.counts  # of the turn, which others' queries may share
             self.usage.new += counts.n_tokens_new / counts.n_queries

@@ -14,7 +14,7 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
 from oracle_prompts import assert_alike
 
-from qcls_gguf import Classifier, ConfigError, Model, ModelConfig, PlanError, QclsError, load_config
+from qcls_gguf import Classifier, ConfigError, ModelConfig, PlanError, QclsError, load_config
 from qcls_gguf.score.result import STAGES
 from qcls_gguf.system import lifetimes
 from qcls_gguf.system.lifetimes import Ledger
@@ -111,7 +111,7 @@ def test_closing_is_idempotent_and_final(write_config: WriteConfig) -> None:
 def test_a_queued_decode_changes_no_answer(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU a decode is queued, then waited for; that it is done here is all that is made up."""
     wanted = [classifier.classify(query).results for query in QUERIES]
-    monkeypatch.setattr(Model, "is_all_on_gpu", True)
+    monkeypatch.setattr(classifier.engine, "_queued", True)
     assert [classifier.classify(query).results for query in QUERIES] == wanted
 
 

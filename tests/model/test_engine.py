@@ -184,5 +184,5 @@ def test_what_is_stored_is_counted_once_where_not_all_questions_fit() -> None:
     usage = Usage()
     with Classifier.from_config(few) as classifier:
         asker = QuestionAsker(classifier)
-        asyncio.run(asker.answers(questions, classifier.aclassify_pairs, lambda: 10.0, usage))
+        asyncio.run(asker.answers(questions, classifier.core.ask_async, lambda: 10.0, usage))
     assert usage.stored == sum(estimated_tokens(asked.question.n_bytes) for asked in questions)

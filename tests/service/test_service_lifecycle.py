@@ -168,7 +168,7 @@ def test_every_failure_is_answered_in_the_words_of_the_api(monkeypatch: pytest.M
             assert (early.status_code, early.json()["error"]["code"]) == (503, "loading")
             await lifecycle.load()
             for error, says in ((DecodeError("no memory"), "no memory"), (RuntimeError("a mistake"), "its log")):
-                monkeypatch.setattr(lifecycle.backend.classifier, "aclassify_pairs", AsyncMock(side_effect=error))
+                monkeypatch.setattr(lifecycle.backend.classifier.core, "ask_async", AsyncMock(side_effect=error))
                 failed = await client.post("/v1/classify", json={"query": "red dress"})
                 assert (failed.status_code, failed.json()["error"]["code"]) == (500, "failed")
                 assert says in failed.json()["error"]["message"]
