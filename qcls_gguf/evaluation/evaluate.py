@@ -15,7 +15,7 @@ from pydantic import Field
 
 from .. import statistics as stats
 from ..classifier import Classifier
-from ..config.fitted import headed, known_queries, queries_of_heads, read_calibration
+from ..config.fitted import known_queries, queries_of_heads, read_calibration
 from ..config.prompt import LikelyMistake, turned
 from ..config.schema import Config
 from ..config.words import MAX_LISTED
@@ -239,11 +239,11 @@ def evaluate(
     orders: of the labels; more than 1: measure with them, too.
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
-    headed(config)  # a file that is missing is told before the model is loaded
+    learnt_from = queries_of_heads(config)  # a file that is missing is told before the model is loaded
     data = read_rows(config, path, columns, skip_bad=skip_bad)
     with opener.open(config) as classifier:
         calibration = read_calibration(classifier.config)
-        known = (queries_of_heads(config), calibration.stated.queries if calibration and calibration.stated else "")
+        known = (learnt_from, calibration.stated.queries if calibration and calibration.stated else "")
         answered = answer_rows(classifier, data, opener, skip_bad=skip_bad)
         rows, model = answered.rows, classifier.model
         queries = [row.query for row in rows]

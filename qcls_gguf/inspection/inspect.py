@@ -10,7 +10,6 @@ from ..config.fitted import Head
 from ..config.prompt import SLOT, LikelyMistake
 from ..config.schema import chosen_prompts
 from ..config.scoring import Scoring
-from ..config.words import JsonObject
 from ..plan.planner import Templates
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..report.record import Record, left_out_if_none
@@ -233,13 +232,14 @@ def _inspected(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokenizer, 
     shared = {other.name: common_prefix(prompt.prefix, other.prefix) for other in prompts if other is not prompt}
     n_shared = max(shared.values(), default=0)
     texts = tuple(Token(token=token, text=_text(tokenizer, token)) for token in added)
-    of_head: JsonObject = {key: getattr(prompt.head, key, None) for key in HeadInspection.model_fields} | {
-        "n_layer": n_layer
-    }
+    head = None
+    if isinstance(prompt.head, Head):
+        of_head = {key: getattr(prompt.head, key) for key in ("depth", "text", "reads_labels", "n_rows", "accuracy")}
+        head = HeadInspection(n_layer=n_layer, **of_head)
     return PromptInspection(
         name=prompt.name,
         scoring=prompt.trie.scoring,
-        head=HeadInspection(**of_head) if isinstance(prompt.head, Head) else None,
+        head=head,
         fast_path=n_cached == len(prompt.prefix),
         n_cached=len(prompt.prefix),
         n_shared=n_shared,

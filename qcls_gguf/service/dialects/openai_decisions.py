@@ -10,28 +10,29 @@ from ...questions.question import Distribution, Question, TextQuestion
 from ..dialect import LongTexts, Questions, Strict, short_json
 
 
-class InputText(Strict):
+class _Part(Strict):
+    prompt_cache_breakpoint: JsonObject | None = None
+
+
+class InputText(_Part):
     """A text."""
 
     type: Literal["input_text", "output_text"]
     text: str
-    prompt_cache_breakpoint: JsonObject | None = None
 
 
-class RefusalPart(Strict):
+class RefusalPart(_Part):
     """What an assistant refused."""
 
     type: Literal["refusal"]
     refusal: str
-    prompt_cache_breakpoint: JsonObject | None = None
 
 
-class InputJson(Strict):
+class InputJson(_Part):
     """An object, or a list of objects."""
 
     type: Literal["input_json"]
     data: JsonObject | list[JsonObject]
-    prompt_cache_breakpoint: JsonObject | None = None
 
 
 Parts = str | list[Annotated[InputText | RefusalPart | InputJson, Field(discriminator="type")]]

@@ -15,27 +15,28 @@ TextOrJson = str | JsonObject | list[Any]
 """a text, or a JSON value, which is written as text"""
 
 
-class NoulQuestion(Strict):
+class _Asked(Strict):
+    instructions: TextOrJson | None = None
+
+
+class NoulQuestion(_Asked):
     """Is something so? The criteria are what yes and no mean."""
 
     type: Literal["noul"]
-    instructions: TextOrJson | None = None
     criteria: dict[Literal["true", "false"], TextOrJson | None] | None = None
 
 
-class SystemOneChoice(Strict):
+class SystemOneChoice(_Asked):
     """Which of some options?"""
 
     type: Literal["choice"]
-    instructions: TextOrJson | None = None
     criteria: Annotated[dict[str, TextOrJson | None], Field(min_length=1)]
 
 
-class SystemOneScore(Strict):
+class SystemOneScore(_Asked):
     """Which level, of ordered ones?"""
 
     type: Literal["score"]
-    instructions: TextOrJson | None = None
     criteria: Annotated[list[TextOrJson], Field(min_length=1)]
 
 
