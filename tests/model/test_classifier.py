@@ -5,13 +5,14 @@ import hashlib
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from queue import SimpleQueue
 
 import pytest
 from cases import cases
 from commands import ROOT, tiny_rows
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from oracle import COLOR, PromptSpec
+from oracle import COLOR, ITEM, PromptSpec
 from oracle_prompts import assert_alike
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, PlanError, QclsError, load_config
@@ -19,15 +20,7 @@ from qcls_gguf.score.result import STAGES
 from qcls_gguf.system import lifetimes
 from qcls_gguf.system.lifetimes import Ledger
 
-PROMPTS = [
-    COLOR,
-    PromptSpec(
-        name="item",
-        template="<|im_start|>system\nanalyze the item<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:",
-        labels=("dress", "jeans", "none"),
-        scoring="first_token",
-    ),
-]
+PROMPTS = [COLOR, replace(ITEM, labels=("dress", "jeans", "none"), scoring="first_token")]
 SHARED = [
     PromptSpec(name=name, template=f"<|im_start|>user\nquery: {{query}}<|im_end|>\n{name}:", labels=labels)
     for name, labels in (("color", ("light blue", "light pink", "red", "none")), ("item", ("dress", "jeans", "none")))

@@ -18,6 +18,7 @@ MESSAGES: Any = [
     {"role": "user", "content": "red dress for girls"},
 ]
 NESTED = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(60)} | {"60": {"const": 1}}
+PICTURE = {"role": "user", "content": [{"type": "image_url"}]}
 COLOURS = ["red", "light blue", "light pink"]
 MANY_KEYS = {f"k{n}": 0 for n in range(50_000)}
 
@@ -82,10 +83,7 @@ def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, s
     ({"guided_choice": [1, 2], "chat_template_kwargs": {"enable_thinking": False}, "logit_bias": {}}, ["1", "2"]),
     *(({key: json.dumps({"enum": ["a", "b"]})}, ['"a"', '"b"']) for key in ("guided_json", "json_schema")),
     ({"structured_outputs": {"json": {"enum": ["a", None], "title": "A"}, "disable_fallback": True}}, ['"a"', "null"]),
-    (
-        {"structured_outputs": {"json": {"properties": {"a": {"oneOf": [{"const": 1, "description": "few"}]}}}}},
-        ['{"a": 1}'],
-    ),
+    ({"structured_outputs": {"json": {"properties": {"a": {"oneOf": [{"const": 1}]}}}}}, ['{"a": 1}']),
 )
 def test_lists_in_the_words_of_vllms_clients(body: dict[str, Any], values: list[str], client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="any", messages=MESSAGES, extra_body=body)
@@ -173,10 +171,7 @@ def schema(of: object) -> dict[str, Any]:
     ),
     ({"guided_choice": ["a", "b"], "messages": []}, 422, "messages"),
     ({"guided_choice": ["a"] * 20_000}, 200, ""),
-    (
-        {"guided_choice": ["a", "b"], "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        *(422, r"messages\[0\]: images"),
-    ),
+    ({"guided_choice": ["a", "b"], "messages": [PICTURE]}, 422, r"messages\[0\]: images"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}, 400, "closed list"),
     ({"tools": [{"function": {"name": "f"}}] * 2, "tool_choice": "required"}, 400, "2 of the tools"),
     ({"tools": [{"function": {"name": "f"}}], "tool_choice": {"type": "function"}}, 422, "tool_choice"),

@@ -28,6 +28,7 @@ def asked_about(item: Any) -> dict[str, Any]:
 
 WRONG_TEXT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": 3}]}
 WRONG_CRITERION = {"choice": {"type": "choice", "criteria": {"m": 3}}}
+VALUE, NO_CONTENT = "questions[0].choices[0].value", "input[0].content: is missing; input[0].message: unknown field"
 NO_TEXT, NO_TRUTH = ("Input should be a valid " + kind for kind in ("string, got", "boolean, got"))
 
 
@@ -37,36 +38,21 @@ NO_TEXT, NO_TRUTH = ("Input should be a valid " + kind for kind in ("string, got
     (ClassifyRequest, {}, "the body: give either query or queries"),
     (ClassifyRequest, {"queries": [None]}, f"queries[0]: {NO_TEXT} None"),
     (DecisionsRequest, decisions({"type": "choce"}), "questions[0].type: 'choce' is not one"),
-    (
-        DecisionsRequest,
-        decisions(CHOICE | {"choices": [{"value": 1}]}),
-        f"questions[0].choices[0].value: {NO_TEXT} 1; ",
-    ),
-    (
-        DecisionsRequest,
-        decisions(CHOICE | {"choices": [{"value": 1}]}),
-        f"; questions[0].choices[0].value: {NO_TRUTH} 1",
-    ),
+    (DecisionsRequest, decisions(CHOICE | {"choices": [{"value": 1}]}), f"{VALUE}: {NO_TEXT} 1; {VALUE}: {NO_TRUTH} 1"),
     (DecisionsRequest, asked_about(WRONG_TEXT), f"input[0].content[0].text: {NO_TEXT} 3"),
-    (
-        DecisionsRequest,
-        asked_about({"role": "user", "message": "red dress"}),
-        "input[0].content: is missing; input[0].",
-    ),
-    (DecisionsRequest, asked_about({"role": "user", "message": "red dress"}), "; input[0].message: unknown field"),
+    (DecisionsRequest, asked_about({"role": "user", "message": "red dress"}), NO_CONTENT),
     (PredictRequest, {"inputs": [["a", 3], ["b"]]}, f"inputs[0][1]: {NO_TEXT} 3"),
     (
         SystemOneRequest,
         {"state": "a", "questions": WRONG_CRITERION},
-        f"questions.choice.criteria.m: {NO_TEXT} 3; questions",
+        f"questions.choice.criteria.m: {NO_TEXT} 3; quest",
     ),
 )
 def test_a_mistake_has_its_place_its_value_and_a_remedy(model: type[M], value: Any, message: str) -> None:
     with pytest.raises(RefusedError) as raised:
         parse(model, value)
-    place, _, rest = raised.value.message.partition(": ")
-    assert (raised.value.status, raised.value.param) == (422, place)
-    assert message in rest if message.startswith(";") else raised.value.message.startswith(message)
+    assert (raised.value.status, raised.value.param) == (422, message.partition(": ")[0])
+    assert raised.value.message.startswith(message)
 
 
 def test_of_many_mistakes_the_first_ones_are_told() -> None:
