@@ -90,7 +90,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         y: labels of the prompt, also as numbers or truth values, or integers for them (see `classes`), as
         VotingClassifier and cross_val_predict pass them to their estimators. Answers are among the classes in y;
-        without y, among all labels. A head answers only where it is proven better than the labels' texts; `learnt_`
+        without y, among all labels. A head answers only where it is better than the labels' texts; `learnt_`
         says so. Raises ValueError if X has anything but texts, if y has other classes or numbers that may stand for
         different labels, and what Classifier.from_config raises.
         """

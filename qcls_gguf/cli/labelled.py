@@ -161,8 +161,8 @@ def learn(
     Other prompts keep their own texts in the same decode.
 
     --data FILE alone learns from labels; it has the format of eval's, and 100 to 300 rows a prompt are usual. Some rows
-    are read by the prompts' own texts, too. A head is kept only if it answers held-out rows better than the prompt does
-    (sign test, 5 %); other prompts stay as they are, with the reason.
+    are read by the prompts' own texts, too. A head is kept if it answers held-out rows better than the prompt does
+    (sign test, 5 %), or seems to and makes requests cheaper; other prompts stay as they are, with the reason.
 
     The common text is chosen by some of the rows, unless you give it; a head is a logistic regression from a hidden
     state to the labels, after as many layers as suffice. To use the file, add `heads: FILE` to the configuration:

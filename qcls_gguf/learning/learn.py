@@ -367,8 +367,16 @@ def learn_heads(
             heads[task.prompt.name] = task.prompt, head
     on_progress("fit", n_fits, n_fits)
     before = RequestCost(tokens=fed, layers=tried[-1])
-    after = _cost(classifier, queries, heads) if heads else before
-    if least_agreement is not None and taught is None and after.tokens * after.layers > before.tokens * before.layers:
+    proven = {name: heads[name] for name in heads if learnt[name].kept}
+    after = _cost(classifier, queries, proven) if proven else before
+    less = _cost(classifier, queries, heads) if len(heads) > len(proven) else after
+    is_less = less.product < after.product
+    for name in heads.keys() - proven:
+        why = "requests cost less with it" if is_less else "requests would cost no less with it"
+        told = {"kept": is_less, "reason": f"{learnt[name].reason}; {why}"}
+        learnt[name] = learnt[name].model_copy(update=told)
+    heads, after = (heads, less) if is_less else (proven, after)
+    if least_agreement is not None and taught is None and after.product > before.product:
         for name in heads:
             why = f"{learnt[name].reason}; the others' own texts and these heads' would cost more than without heads"
             learnt[name] = learnt[name].model_copy(update={"kept": False, "reason": why})
@@ -451,7 +459,8 @@ def learn_prompt(
     on_fit: Callable[[], None] = lambda: None,
     read_more: Callable[[Task], FloatArray] | None = None,
 ) -> tuple[LearntPrompt, Head | None]:
-    """What was learnt for a prompt, and its head if that is better than the prompt, or answers as it does.
+    """What was learnt for a prompt, and its head if that is better than the prompt, or answers as it does; one that is
+    better without proof is not said to be kept.
 
     candidates: cheapest first; queries: of all rows; least_agreement: see `learn_heads`; read_more: gives the prompt's
     answers to more rows, which are asked for where a gain is no proof. Chance may then pass either test half as often.
@@ -487,26 +496,31 @@ def learn_prompt(
         if gain.n and (odds != 1).any():
             given = odds * task.target.mean(axis=0)
             told["shares"] = dict(zip(labels, (given / given.sum()).tolist(), strict=True))
-        is_kept = gain.p <= significant
+        is_kept, (low, _) = gain.p <= significant, (learnt and learnt.accuracy_ci) or (0.0, 0.0)
+        is_likely = gain.points > 0 and gain.n >= _LEAST_COMPARED and low > max(counts.values()) / n
         if not is_kept:
-            no_gain = ", no gain" if gain.points <= 0 else f", which is no proof (p = {gain.p:.2g})"
-            reason += f"{no_gain}: {_rows_of(task.prompt, n)}"
-        elif (odds == 1).all() and min(counts.values()) > _EVEN * max(counts.values()):
-            reason += "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
+            reason += ", no gain" if gain.points <= 0 else f", which is no proof (p = {gain.p:.2g})"
+        if may_stay := is_kept or is_likely:
+            if (odds == 1).all() and min(counts.values()) > _EVEN * max(counts.values()):
+                reason += (
+                    "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
+                )
+        else:
+            reason += f": {_rows_of(task.prompt, n)}"
         told |= {"p": gain.p, "reason": reason, "curve": _curve(task, candidates[best], fits[best][0].penalty, p)}
         told["words"] = word_accuracy(truth, queries)
     else:
         same = p.argmax(axis=1) == task.p.argmax(axis=1)
         low, high = wilson(int(same.sum()), n) or (0.0, 1.0)
         reason = f"{same.mean():.1%} of {n} held-out answers are the same"
-        is_kept = bool(same.mean() >= least_agreement)
+        may_stay = is_kept = bool(same.mean() >= least_agreement)
         if gain.n >= _LEAST_COMPARED:
-            is_kept = sign_test(gain.n_worse, gain.n_better) > SIGNIFICANT
+            may_stay = is_kept = sign_test(gain.n_worse, gain.n_better) > SIGNIFICANT
             reason += f", {gain}{'' if is_kept else ', more than chance explains'}"
         elif not is_kept:
             reason += f", {least_agreement:.0%} are wanted"
         told |= {"agreement": float(same.mean()), "agreement_ci": (low, high), "reason": reason}
-    return LearntPrompt(**told, kept=is_kept), head if is_kept else None
+    return LearntPrompt(**told, kept=is_kept), head if may_stay else None
 
 
 def _told(task: Task) -> dict[str, Any]:

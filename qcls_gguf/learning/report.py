@@ -54,6 +54,11 @@ class RequestCost(Record):
     tokens: float = Field(description="that a query feeds, on the mean of these")
     layers: int = Field(description="of the model that are computed")
 
+    @property
+    def product(self) -> float:
+        """Tokens times layers, to which the work is about proportional."""
+        return self.tokens * self.layers
+
 
 class LearnRecord(Record):
     """Heads learnt from labelled queries, or from the answers to queries."""
@@ -132,7 +137,7 @@ def _shares(of_labels: Mapping[str, float]) -> str:
 def _cost(record: LearnRecord) -> str:
     """What a request costs before and after, and the ratio of both."""
     costs = [f"{cost.tokens:.0f} tokens through {cost.layers} layers" for cost in (record.before, record.after)]
-    ratio = record.after.tokens * record.after.layers / (record.before.tokens * record.before.layers)
+    ratio = record.after.product / record.before.product
     return f"{costs[0]} as it is, {costs[1]} with these heads ({ratio:.2f} ×)"
 
 

@@ -271,6 +271,20 @@ def test_costlier_heads_are_not_kept(config: Path, log: Path, tmp_path: Path, mo
     assert "would cost more" in record["prompts"]["color"]["reason"]
 
 
+@cases((1, 0, "; requests cost less with it"), (1000, 1, "; requests would cost no less with it"))
+def test_an_unproven_head_is_kept_where_requests_cost_less(
+    tokens: int, code: int, reason: str, config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the colour, which rows tell; not of the shade, about which they say nothing."""
+    monkeypatch.setattr(learn_module, "SIGNIFICANT", 0.0)
+    monkeypatch.setattr(learn_module, "_cost", lambda *_: RequestCost(tokens=tokens, layers=5))
+    ended, record, _ = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz", "--depth", 3)
+    color, shade = record["prompts"]["color"], record["prompts"]["shade"]
+    assert (ended, color["kept"], shade["kept"]) == (code, code == 0, False)
+    assert color["reason"].endswith(reason)
+    assert record["after"]["tokens"] == (tokens if code == 0 else record["before"]["tokens"])
+
+
 def test_labelled_rows_decide_beside_a_log(config: Path, data: Path, log: Path, tmp_path: Path) -> None:
     arguments = ("--config", config, "--out", tmp_path / "heads.npz", "--prompt", "color", "--least-agreement", 1)
     code, record, _ = run("--queries", log, "--data", data, *arguments)

@@ -224,14 +224,16 @@ def test_gains_are_stated_for_shares(shares: dict[str, float] | None, kept: bool
         np.testing.assert_allclose(counts / counts.sum(), stated, atol=0.1)
 
 
-@pytest.mark.parametrize(("read", "n_compared", "kept"), [(None, 20, False), (100, 100, True), (24, 24, False)])
-def test_a_gain_without_proof_is_compared_on_more_rows(read: int | None, n_compared: int, kept: bool) -> None:
-    """The prompt is wrong in every seventh row; the head's states tell the label."""
+@cases((7, None, 20, False, False), (7, 100, 100, True, True), (7, 24, 24, False, False), (40, 100, 100, False, True))
+def test_a_gain_without_proof_is_compared_on_more_rows(
+    every: int, read: int | None, n_compared: int, is_proven: bool, has_head: bool
+) -> None:
+    """The prompt is wrong in every so many-th row; the head's states tell the label."""
     label = np.arange(100) % 2
     states = unit_states(np.random.default_rng(1).normal(size=(2, N_EMBD))[label].astype(np.float32))
     prompt, accepted = PromptConfig(name="p", prompt_template="{query}", labels=("a", "b")), np.eye(2)[label]
     truth = Truth(prompt=cast(Any, prompt), index=np.arange(100), accepted=accepted > 0, first=label)
-    p = np.where((np.arange(100) % 7 == 3)[:, None], accepted[:, ::-1], accepted)
+    p = np.where((np.arange(100) % every == 3)[:, None], accepted[:, ::-1], accepted)
     task = Task(
         prompt=prompt, truth=truth, index=truth.index, target=accepted, fold=folds(label, names(100)), p=p[:20],
         place=0, columns=slice(0, 2), shares=None,
@@ -239,7 +241,7 @@ def test_a_gain_without_proof_is_compared_on_more_rows(read: int | None, n_compa
     candidates = [Candidate(depth=1, states=states, text="{query}", index=truth.index)]
     read_more = None if read is None else lambda task: p[:read]
     record, head = learn_prompt(task, candidates, names(100), read_more=read_more)
-    assert (record.n_compared, record.kept, head is not None) == (n_compared, kept, kept)
+    assert (record.n_compared, record.kept, head is not None) == (n_compared, is_proven, has_head)
 
 
 def test_large_states_keep_their_direction() -> None:
