@@ -17,7 +17,7 @@ from cases import cases, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.data.labelled import BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
+from qcls_gguf.data.labelled import BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled
 from qcls_gguf.data.rows import Reading, Row, all_queries, check_queries, open_rows, read_queries
 from qcls_gguf.errors import ConfigError
 
@@ -358,11 +358,6 @@ def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
 def test_a_column_without_a_name_is_an_index_of_rows(tmp_path: Path) -> None:
     path = written(tmp_path / "rows.csv", ",query,user\n0,x,boy\n")
     assert [dict(row.labels) for row in read_labelled(path, {"user": ["boy", "girl"]}).rows] == [{"user": ("boy",)}]
-
-
-def test_a_refusal_has_a_few_lines() -> None:
-    said = str(refusal(Path("a.csv"), [BadRow(line, "is odd") for line in range(9)], 10)).splitlines()
-    assert (len(said), said[-1]) == (4, "  and 7 more")
 
 
 def test_a_null_is_not_taken_for_the_label_null(tmp_path: Path) -> None:
