@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 from math import exp
+from time import sleep, time
 from typing import Any, Literal
 
 import openai
@@ -56,9 +57,12 @@ def probabilities(scoring: Server, instructions: str, values: list[str]) -> dict
 
 
 def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, scoring: Server) -> None:
+    sleep(1)  # after the service was started
+    asked_s = int(time())
     completion = client.chat.completions.parse(
         model="any", messages=MESSAGES, response_format=Wish, logprobs=True, top_logprobs=3
     )
+    assert completion.created >= asked_s
     (choice,) = completion.choices
     assert (type(choice.message.parsed), choice.finish_reason) == (Wish, "stop")
     assert completion.usage

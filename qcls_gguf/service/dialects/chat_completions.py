@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from math import log
+from time import time
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
@@ -193,8 +194,7 @@ def _answer(
         **{"prompt_tokens": usage.whole, "completion_tokens": 0, "total_tokens": usage.whole},
         "prompt_tokens_details": {"cached_tokens": usage.found},
     }
-    created = exchange.lifecycle.created
-    head = {"id": f"chatcmpl-{exchange.request_id}", "created": created, "model": request.model}
+    head = {"id": f"chatcmpl-{exchange.request_id}", "created": int(time()), "model": request.model}
     if not request.stream:
         return head | {"object": "chat.completion", "choices": [end | {"message": message}], "usage": counts}
     head["object"] = "chat.completion.chunk"
