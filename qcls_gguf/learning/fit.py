@@ -16,6 +16,7 @@ from ..statistics import AnyFloats, FloatArray, IntArray, softmax
 from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, cross_fit
 
 SIGNIFICANT = 0.05
+_SHARE_STEPS = 0.5 / (1 + np.arange(100) / 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,23 @@ def cheapest(losses: Sequence[FloatArray]) -> int:
         return bool(excess.mean() <= excess.std(ddof=1) / math.sqrt(len(excess)))
 
     return next(place for place, loss in enumerate(losses) if suffices(loss))
+
+
+def share_biases(log_p: FloatArray, answer: IntArray) -> FloatArray:
+    """(n_labels,) what to add to log-probabilities so that labels win as often as in the answers (n,), or nearly.
+
+    Fits to probabilities smooth them, so that a label which seldom wins, and never by much, would win less often still.
+    """
+    n, n_labels = log_p.shape
+    wanted = np.bincount(answer, minlength=n_labels)
+    bias = best = np.zeros(n_labels)
+    least = n + 1
+    for step in _SHARE_STEPS:
+        found = np.bincount((log_p + bias).argmax(axis=1), minlength=n_labels)
+        if (missed := int(np.abs(found - wanted).sum())) < least:
+            least, best = missed, bias
+        bias = bias + step * np.log((wanted + 1) / (found + 1))
+    return best
 
 
 def held_out(fits: Sequence[CrossFit], fold: IntArray) -> FloatArray:

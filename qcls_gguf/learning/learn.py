@@ -35,7 +35,7 @@ from ..opening import ClassifierOpener, OnProgress
 from ..statistics import SMALLEST, FloatArray, IntArray, right_answers, sign_test, wilson
 from ..statistics.fitting import shares_of_labels
 from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, folds
-from .fit import SIGNIFICANT, Candidate, cheapest, held_out
+from .fit import SIGNIFICANT, Candidate, cheapest, held_out, share_biases
 from .passes import StateRows, common_text, common_texts, read_states, state_rows, tried_depths, with_heads
 from .report import LearnRecord, LearntPrompt, RequestCost
 
@@ -480,10 +480,15 @@ def learn_prompt(
     fits = task.fits(candidates, on_fit)
     best = cheapest([fit.losses for fit, _ in fits])
     odds = task.odds(candidates[best], fits[best][1])
-    p = np.exp(held_out([fit for fit, _ in fits], task.fold)) * odds
+    log_p, shift = held_out([fit for fit, _ in fits], task.fold) + np.log(odds), np.log(odds)
+    if not from_labels:
+        answer, kept = task.p.argmax(axis=1), [task.fold != k for k in range(N_FOLDS)]
+        shift = shift + share_biases(log_p, answer)
+        log_p += np.array([share_biases(log_p[rows], answer[rows]) for rows in kept])[task.fold]
+    p = np.exp(log_p)
     p /= p.sum(axis=1, keepdims=True)
     learnt = prompt_statistics(replace(truth, index=at), p)[0] if len(at) else None
-    bias = (fits[best][1].bias + np.log(odds)).astype(np.float32)
+    bias = (fits[best][1].bias + shift).astype(np.float32)
     head = replace(fits[best][1], bias=bias, n_rows=n, accuracy=learnt.accuracy if learnt else None)
     gain, significant = Gain.of(task, p[at], odds), SIGNIFICANT if read_more is None else SIGNIFICANT / 2
     if read_more is not None and gain.points > 0 and gain.p > significant:

@@ -244,6 +244,31 @@ def test_a_gain_without_proof_is_compared_on_more_rows(
     assert (record.n_compared, record.kept, head is not None) == (n_compared, is_proven, has_head)
 
 
+def test_heads_of_a_log_answer_labels_as_often_as_the_prompt() -> None:
+    """Of three, b wins seldom and narrowly, by what the states tell in part; c never does."""
+    rng = np.random.default_rng(0)
+    known, unknown = rng.normal(size=(2, 600))
+    logit = np.stack([np.ones(600), known + unknown - 0.5, np.full(600, -4.0)], axis=1)
+    p = np.exp(log_softmax(logit))
+    states = unit_states(np.stack([np.ones(600), known * 0.3, *rng.normal(size=(2, 600))], axis=1).astype(np.float32))
+    prompt, everything = PromptConfig(name="p", prompt_template="{query}", labels=("a", "b", "c")), np.arange(600)
+    nothing = Truth(prompt=cast(Any, prompt), index=everything[:0], accepted=p[:0] > 0, first=everything[:0])
+    task = Task(
+        prompt=prompt, truth=nothing, index=everything, target=p, fold=folds(p.argmax(axis=1), names(600)), p=p,
+        place=0, columns=slice(0, 3), shares=None,
+    )  # fmt: skip
+    candidate = Candidate(depth=1, states=states, text="{query}", index=everything)
+    record, head = learn_prompt(task, [candidate], names(600), 0.0)
+    assert head
+    assert record.agreement
+    wanted = np.bincount(p.argmax(axis=1), minlength=3)
+    assert 60 < wanted[1] < 200
+    found = np.bincount((states @ head.weight + head.bias).argmax(axis=1), minlength=3)
+    assert np.abs(found - wanted).sum() <= 40
+    _, plain = task.fits([candidate])[0]
+    assert np.bincount((states @ plain.weight + plain.bias).argmax(axis=1), minlength=3)[1] < wanted[1] / 2
+
+
 def test_large_states_keep_their_direction() -> None:
     """Also where a sum of squares is more than float32 has."""
     states = np.random.default_rng(0).normal(size=(2, N_EMBD)).astype(np.float32)
