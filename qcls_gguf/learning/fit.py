@@ -17,6 +17,7 @@ from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, cross_fit
 
 SIGNIFICANT = 0.05
 _SHARE_STEPS = 0.5 / (1 + np.arange(100) / 20)
+"""of `share_biases`: parts of the logarithm of what a label's share is to be, by what it is"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -480,12 +480,12 @@ def learn_prompt(
     fits = task.fits(candidates, on_fit)
     best = cheapest([fit.losses for fit, _ in fits])
     odds = task.odds(candidates[best], fits[best][1])
-    log_p, shift = held_out([fit for fit, _ in fits], task.fold) + np.log(odds), np.log(odds)
+    log_p, shift = held_out([fit for fit, _ in fits], task.fold), np.log(odds)
     if not from_labels:
-        answer, kept = task.p.argmax(axis=1), [task.fold != k for k in range(N_FOLDS)]
+        answer, others = task.p.argmax(axis=1), [task.fold != k for k in range(N_FOLDS)]
         shift = shift + share_biases(log_p, answer)
-        log_p += np.array([share_biases(log_p[rows], answer[rows]) for rows in kept])[task.fold]
-    p = np.exp(log_p)
+        log_p += np.array([share_biases(log_p[rows], answer[rows]) for rows in others])[task.fold]
+    p = np.exp(log_p) * odds
     p /= p.sum(axis=1, keepdims=True)
     learnt = prompt_statistics(replace(truth, index=at), p)[0] if len(at) else None
     bias = (fits[best][1].bias + shift).astype(np.float32)
