@@ -180,6 +180,17 @@ MOST_BYTES = 1 << 28
 """Larger files are refused, as are files whose parts are larger together."""
 _ABOUT = "about"
 _LEARN_AGAIN = "run `qcls-gguf learn` again"
+_DAMAGED = (
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    EOFError,
+    SyntaxError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+)
+"""what numpy and zipfile raise for what is no file of heads"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -228,8 +239,6 @@ class Head:
 class Heads(Settings):
     """The heads of a file; `read_heads` checks them against the prompts of a configuration."""
 
-    format: Literal[1] = Field(default=1, description="others are refused")
-    package_version: Text = __version__
     model_sha256: Text
     n_layer: Count
     n_embd: Count
@@ -243,6 +252,13 @@ class Heads(Settings):
                 f"heads: they were made with a model of {self.n_layer} layers and states of {self.n_embd} numbers, "
                 f"this one has {n_layer} and {n_embd}: {_LEARN_AGAIN}"
             )
+
+
+class _HeadsFile(Heads):
+    """What a file says beside."""
+
+    format: Literal[1] = Field(description="others are refused")
+    package_version: Text
 
 
 def check_model(config: Config, sha256: str, *fitted: Calibration | Heads | None) -> None:
@@ -391,18 +407,16 @@ def _content(path: Path, n_bytes: int, changed_ns: int) -> Heads:
             values = json.loads(arrays[_ABOUT].tobytes())
             for index, entry in enumerate(dict(values["prompts"]).values()):
                 entry |= {"weight": arrays[f"weight{index}"], "bias": arrays[f"bias{index}"]}
-        heads = Heads.model_validate(values)
+        heads = _HeadsFile.model_validate(values)
         known_queries(heads.queries, ())  # raises for what are no digests
         for head in heads.prompts.values():
             _check_head(head, heads)
         return heads
-    except ConfigError:
-        raise
     except OSError as e:
         raise ConfigError(f"cannot be read: {e.strerror or e}") from None
     except ValidationError as e:
-        raise ConfigError(f"{config_error(mistakes(e, Heads), values)}: {_LEARN_AGAIN}") from None
-    except Exception as e:  # numpy and zipfile fail in many ways
+        raise ConfigError(f"{config_error(mistakes(e, _HeadsFile), values)}: {_LEARN_AGAIN}") from None
+    except _DAMAGED as e:
         raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
 
 

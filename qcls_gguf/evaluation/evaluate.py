@@ -350,10 +350,7 @@ def joint_statistics(found: Sequence[tuple[PromptStatistics, Outcomes]]) -> Stat
 
 def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | None) -> Statistics:
     n = len(rows.right)
-    bins = [
-        (int(n), float(confidence) if n else None, float(accuracy) if n else None)
-        for n, confidence, accuracy in zip(*stats.reliability(rows.confidence, rows.right), strict=True)
-    ]
+    bins = zip(*stats.reliability(rows.confidence, rows.right), strict=True)
     return Statistics(
         n_rows=n,
         accuracy=stats.mean(rows.right),
@@ -363,7 +360,14 @@ def _statistics(rows: Outcomes, *, balanced: float | None, macro_f1: float | Non
         macro_f1=macro_f1,
         log_loss=stats.mean(stats.log_losses(rows.p_accepted)),
         ece=stats.calibration_error(rows.confidence, rows.right),
-        reliability=tuple(ReliabilityBin(n=n, confidence=mean, accuracy=right) for n, mean, right in bins),
+        reliability=tuple(
+            ReliabilityBin(
+                n=int(count),
+                confidence=float(confidence) if count else None,
+                accuracy=float(accuracy) if count else None,
+            )
+            for count, confidence, accuracy in bins
+        ),
     )
 
 

@@ -72,9 +72,9 @@ class LabellingRecord(RowCounts):
 
 def shard_counts(path: str, output: str, queries: Queries, answers: Answers, *, n_bytes: int) -> ShardCounts:
     """What became of a shard's rows."""
-    reasons, index = queries.reasons | answers.failures(queries), queries.index
+    reasons, asked = queries.reasons | answers.failures(queries), queries.index[queries.index >= 0]
     n_null = sum(reason.endswith((NULL, BLANK)) for reason in queries.reasons.values())
-    rows, labels = np.bincount(index[index >= 0], minlength=len(queries.texts)), dict[str, dict[str, int]]()
+    rows, labels = np.bincount(asked, minlength=len(queries.texts)), dict[str, dict[str, int]]()
     for prompt, label in zip(answers.columns.prompts, answers.label.T, strict=True):
         known = label >= 0
         n = np.bincount(label[known], rows[known], minlength=len(prompt.labels) + 1).astype(int).tolist()
@@ -84,13 +84,13 @@ def shard_counts(path: str, output: str, queries: Queries, answers: Answers, *, 
     return ShardCounts(
         output=output,
         n_bytes=n_bytes,
-        n_rows=len(index),
+        n_rows=len(queries.index),
         n_distinct=len(queries.texts),
         n_found=answers.n_found,
-        n_labelled=len(index) - len(reasons),
+        n_labelled=len(queries.index) - len(reasons),
         n_null=n_null,
         n_bad=len(reasons) - n_null,
-        n_cut=int(answers.is_cut[index[index >= 0]].sum()),
+        n_cut=int(answers.is_cut[asked].sum()),
         bad=tuple(f"{path}: {reasons[row]}" for row in sorted(reasons)[:_N_LISTED]),
         labels=labels,
     )

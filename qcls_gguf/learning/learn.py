@@ -501,11 +501,11 @@ def learn_prompt(
         if gain.n and (odds != 1).any():
             given = odds * task.target.mean(axis=0)
             told["shares"] = dict(zip(labels, (given / given.sum()).tolist(), strict=True))
-        is_kept, (low, _) = gain.p <= significant, (learnt and learnt.accuracy_ci) or (0.0, 0.0)
-        is_likely = gain.points > 0 and gain.n >= _LEAST_COMPARED and low > max(counts.values()) / n
+        is_kept, (least, _) = gain.p <= significant, (learnt and learnt.accuracy_ci) or (0.0, 0.0)
+        is_likely = gain.points > 0 and gain.n >= _LEAST_COMPARED and least > max(counts.values()) / n
         if not is_kept:
             reason += ", no gain" if gain.points <= 0 else f", which is no proof (p = {gain.p:.2g})"
-        if may_stay := is_kept or is_likely:
+        if is_kept or is_likely:
             if (odds == 1).all() and min(counts.values()) > _EVEN * max(counts.values()):
                 reason += (
                     "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
@@ -518,14 +518,14 @@ def learn_prompt(
         same = p.argmax(axis=1) == task.p.argmax(axis=1)
         low, high = wilson(int(same.sum()), n) or (0.0, 1.0)
         reason = f"{same.mean():.1%} of {n} held-out answers are the same"
-        may_stay = is_kept = bool(same.mean() >= least_agreement)
+        is_kept, is_likely = bool(same.mean() >= least_agreement), False
         if gain.n >= _LEAST_COMPARED:
-            may_stay = is_kept = sign_test(gain.n_worse, gain.n_better) > SIGNIFICANT
+            is_kept = sign_test(gain.n_worse, gain.n_better) > SIGNIFICANT
             reason += f", {gain}{'' if is_kept else ', more than chance explains'}"
         elif not is_kept:
             reason += f", {least_agreement:.0%} are wanted"
         told |= {"agreement": float(same.mean()), "agreement_ci": (low, high), "reason": reason}
-    return LearntPrompt(**told, kept=is_kept), head if may_stay else None
+    return LearntPrompt(**told, kept=is_kept), head if is_kept or is_likely else None
 
 
 def _told(task: Task) -> dict[str, Any]:

@@ -130,9 +130,11 @@ def find_ollama_model(text: str) -> Path:
         except OSError as e:
             what = f"{e.filename} of Ollama's store cannot be read ({e.strerror or e})"
             raise ModelError(f"{what}: let your user read it, or set OLLAMA_MODELS to a store of yours") from None
-    names, folders = ", ".join(name for name, _ in installed()), " or ".join(map(str, stores()))
-    nothing = f"no model is in {folders}; set OLLAMA_MODELS to where it is, or `ollama pull` one"
-    there = f"it has {names}; `ollama pull` fetches others" if names else nothing
+    if names := ", ".join(name for name, _ in installed()):
+        there = f"it has {names}; `ollama pull` fetches others"
+    else:
+        folders = " or ".join(map(str, stores()))
+        there = f"no model is in {folders}; set OLLAMA_MODELS to where it is, or `ollama pull` one"
     raise ModelError(f"Ollama's store has no {shown(manifest)}: {there}")
 
 

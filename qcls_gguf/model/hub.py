@@ -35,6 +35,18 @@ class Variant:
     complete: bool
 
 
+@dataclass(frozen=True, slots=True)
+class HubRequest:
+    """What a name asks for; what it leaves open is None."""
+
+    repo: str
+    quantization: str | None
+    revision: str | None
+
+    def __str__(self) -> str:
+        return self.repo + (f"@{self.revision}" if self.revision else "")
+
+
 def fetch_model(spec: str, *, offline: bool = False) -> Path:
     """Return the local path of a GGUF model on the Hub, downloading what the Hub's cache does not hold.
 
@@ -46,10 +58,11 @@ def fetch_model(spec: str, *, offline: bool = False) -> Path:
 
     Raises ConfigError for an unusable `spec` or a quantisation that is not there, ModelError if fetching fails.
     """
-    request = _SPEC.fullmatch(spec)
-    if request is None or request["repo"].lower().endswith(".gguf"):
+    parts = _SPEC.fullmatch(spec)
+    if parts is None or parts["repo"].lower().endswith(".gguf"):
         form = "user/repo[@revision][:quantization]: take these from the address of its page"
         raise ConfigError(f"model {spec!r} is not of the form {form}; a file is given as the model's `path`")
+    request = HubRequest(parts["repo"], parts["quantization"], parts["revision"])
     try:
         # Imported late: a run with a local file must not wait for it.
         from huggingface_hub import constants
@@ -61,7 +74,7 @@ def fetch_model(spec: str, *, offline: bool = False) -> Path:
         what = f"cannot be fetched from {os.environ.get('HF_ENDPOINT', 'the hub')}"
         why = " ".join(str(e).split()) or type(e).__name__
         remedy = "check its name, the network and the room in HF_HOME; for what is private or gated set HF_TOKEN"
-        raise ModelError(f"{_named(request)} {what} ({why}): {remedy}") from None
+        raise ModelError(f"{request} {what} ({why}): {remedy}") from None
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:
@@ -115,18 +128,13 @@ def matching(variants: Iterable[Variant], quantization: str) -> list[Variant]:
     return [v for v in variants if v.label == wanted] or [v for v in variants if word.search(v.files[0])]
 
 
-def _named(request: re.Match[str]) -> str:
-    """The repository, with the revision that was named."""
-    return "@".join(filter(None, (request["repo"], request["revision"])))
-
-
-def _fetch(request: re.Match[str]) -> Path:
+def _fetch(request: HubRequest) -> Path:
     from huggingface_hub import HfApi, constants, hf_hub_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         # Asked without the retries of list_repo_files, which keep a user with no network waiting for half a minute.
-        info = HfApi().model_info(request["repo"], revision=request["revision"], timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        info = HfApi().model_info(request.repo, revision=request.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except (RepositoryNotFoundError, RevisionNotFoundError):
         raise
     except Exception:  # the Hub cannot be reached
@@ -134,16 +142,16 @@ def _fetch(request: re.Match[str]) -> Path:
             return _find_cached(request)
         raise
     first, *others = _choose(list_variants(file.rfilename for file in info.siblings or ()), request, offline=False)
-    path = Path(hf_hub_download(request["repo"], first, revision=request["revision"]))
+    path = Path(hf_hub_download(request.repo, first, revision=request.revision))
     # Later parts come from the commit of the first, however the branch moves in between. In the cache the path is
     # FOLDER/snapshots/COMMIT/FILE.
     commit = path.parts[-1 - len(PurePosixPath(first).parts)]
     for name in others:
-        hf_hub_download(request["repo"], name, revision=commit)
+        hf_hub_download(request.repo, name, revision=commit)
     return path
 
 
-def _find_cached(request: re.Match[str]) -> Path:
+def _find_cached(request: HubRequest) -> Path:
     """The first file of the requested model in the Hub's cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -151,41 +159,33 @@ def _find_cached(request: re.Match[str]) -> Path:
     variants: list[Variant] = []
     with suppress(LocalEntryNotFoundError):
         # With no pattern allowed this only looks up the folder, and misses no file in it.
-        folder = snapshot_download(
-            request["repo"], revision=request["revision"], local_files_only=True, allow_patterns=[]
-        )
+        folder = snapshot_download(request.repo, revision=request.revision, local_files_only=True, allow_patterns=[])
         root = Path(folder)
         # is_file: a link whose target was deleted is no cached file.
         variants = list_variants(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
     if not variants:
-        raise ModelError(f"{_named(request)} is not in the local cache: {_GO_ONLINE} to download it")
+        raise ModelError(f"{request} is not in the local cache: {_GO_ONLINE} to download it")
     return root / _choose(variants, request, offline=True)[0]
 
 
-def _choose(variants: Sequence[Variant], request: re.Match[str], *, offline: bool) -> tuple[str, ...]:
+def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) -> tuple[str, ...]:
     """The files of the one variant that is named, or the default; a miss lists what there is instead."""
     if not variants:
-        raise ConfigError(
-            f"{_named(request)} has no GGUF model: name a repository with .gguf files, often one ending in -GGUF"
-        )
-    matches = matching(variants, request["quantization"] or DEFAULT_QUANTIZATION)
-    if not matches and request["quantization"] is None and len(variants) == 1:
+        raise ConfigError(f"{request} has no GGUF model: name a repository with .gguf files, often one ending in -GGUF")
+    matches = matching(variants, request.quantization or DEFAULT_QUANTIZATION)
+    if not matches and request.quantization is None and len(variants) == 1:
         matches = list(variants)
     if len(matches) == 1:
         files = matches[0].files
         if not matches[0].complete:
             remedy = f"{_GO_ONLINE} to complete it" if offline else "choose another file"
-            raise ModelError(f"{_named(request)} lacks parts of {files[0]}, it has {len(files)}: {remedy}")
+            raise ModelError(f"{request} lacks parts of {files[0]}, it has {len(files)}: {remedy}")
         return files
-    wanted = request["quantization"] or f"{DEFAULT_QUANTIZATION}, the default"
+    wanted = request.quantization or f"{DEFAULT_QUANTIZATION}, the default"
     if matches:
         names = ", ".join(variant.files[0] for variant in matches)
-        raise ConfigError(
-            f"{_named(request)} has several files for {wanted}: name one, as {_named(request)}:FILE, of {names}"
-        )
+        raise ConfigError(f"{request} has several files for {wanted}: name one, as {request}:FILE, of {names}")
     labels = ", ".join(dict.fromkeys(variant.label for variant in variants))
     if offline:
-        raise ModelError(
-            f"{_named(request)}: {wanted}, is not in the local cache, which has {labels}: {_GO_ONLINE} for others"
-        )
-    raise ConfigError(f"{_named(request)} has no {wanted}: choose one that it has: {labels}")
+        raise ModelError(f"{request}: {wanted}, is not in the local cache, which has {labels}: {_GO_ONLINE} for others")
+    raise ConfigError(f"{request} has no {wanted}: choose one that it has: {labels}")

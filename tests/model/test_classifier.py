@@ -142,6 +142,7 @@ def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier)
     for answer, prompt in zip(tree["results"], PROMPTS, strict=True):
         assert (answer["prompt"], [score["label"] for score in answer["scores"]]) == (prompt.name, [*prompt.labels])
         assert {tuple(score) for score in answer["scores"]} == {("label", "score", "probability", "n_tokens")}
+        assert answer["label"] == max(answer["scores"], key=lambda score: score["probability"])["label"]
         assert sum(score["probability"] for score in answer["scores"]) == pytest.approx(1, abs=1e-6)
     data = make_model().read_bytes()
     assert tree["model"]["sha256"] == hashlib.sha256(data).hexdigest()

@@ -133,7 +133,9 @@ def test_labels_without_rows_keep_their_texts(config: Path, data: Path, tmp_path
     change(config, heads=str(out))
     with Classifier.from_config(config) as classifier, np.load(out) as file:
         assert not file["weight0"][:, 2].any()
-        assert 0 < classifier.classify("small").results[0].scores[2].probability < 1
+        scores = classifier.classify("small").results[0].scores
+        assert 0 < scores[2].probability < 1
+        assert sum(score.probability for score in scores) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_prompt_without_rows_is_left_as_it_is(config: Path, tmp_path: Path) -> None:

@@ -169,7 +169,10 @@ def set_array(name: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]
 
 @cases(
     (lambda about, arrays: about.update(format=2), "format: 2 should be 1: run `qcls-gguf learn` again"),
-    (lambda about, arrays: about.pop("model_sha256"), "model_sha256: is missing"),
+    *(
+        (lambda about, _, name=name: about.pop(name), f"{name}: is missing")
+        for name in ("model_sha256", "format", "package_version")
+    ),
     (lambda about, arrays: about.update(prompts=[]), "prompts: expected keys and values, got a list"),
     (lambda about, arrays: arrays.pop("weight0"), "damaged one: KeyError"),
     (lambda about, arrays: about.update(queries="abc"), "damaged one: Error"),
