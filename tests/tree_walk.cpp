@@ -43,22 +43,16 @@ struct floats {
 };
 
 constexpr int n_cells = 3;  // of the cache, whose states are read
-constexpr int n_kept = 2;   // that are written
 
 struct random_tree {
-    explicit random_tree(int n_tokens) : write(n_tokens, qcls::tree_no_row) {
+    explicit random_tree(int n_tokens) {
         for (int i = 0; i < n_tokens; ++i) {
             const int kind = below(8);
             parent.push_back(i == 0 || kind == 0 ? ~below(n_cells) : kind == 1 ? qcls::tree_no_state
                              : kind < 5          ? i - 1
                                                  : below(i));
         }
-        for (int row = n_cells; row < n_cells + n_kept; ++row) {
-            if (int32_t & of_token = write[below(n_tokens)]; of_token == qcls::tree_no_row) {
-                of_token = row;
-            }
-        }
-        walk.lay_out(parent, write);
+        walk.lay_out(parent);
         rows = walk.rows();
         tensor.ne[0] = (int64_t) rows.size();
         tensor.data = rows.data();
@@ -74,7 +68,6 @@ struct random_tree {
     }
 
     std::vector<int32_t> parent;
-    std::vector<int32_t> write;
     std::vector<int32_t> rows;
     qcls::tree_walk walk;
     ggml_tensor tensor = {};
@@ -134,7 +127,7 @@ void test_convolution(const random_tree & tree, int n_taps, int n_channels, bool
     what.scale = 0.5f;
     const int n = (int) tree.parent.size();
     floats by_token({n_channels, n}, -1, 1), kernel({n_taps, n_channels}, -1, 1);
-    floats cache({(n_taps - 1) * n_channels, n_cells + n_kept}, -1, 1);
+    floats cache({(n_taps - 1) * n_channels, n_cells}, -1, 1);
     ggml_tensor input = by_token.tensor, first = cache.tensor, rows = tree.tensor;  // input: transposed
     std::swap(input.ne[0], input.ne[1]);
     std::swap(input.nb[0], input.nb[1]);
@@ -155,9 +148,6 @@ void test_convolution(const random_tree & tree, int n_taps, int n_channels, bool
                     tap = cache.row(~path[0], 0)[c * (n_taps - 1) + n_taps - 2 + at];
                 }
                 sum += tap * kernel.row(c, 0)[j];
-                if (j > 0 && tree.write[t] != qcls::tree_no_row) {
-                    expect_near(cache.row(tree.write[t], 0)[c * (n_taps - 1) + j - 1], tap, "a convolution's kept state");
-                }
             }
             wanted[c] = has_more ? sum / (1 + std::exp(-sum)) : sum;
         }
@@ -190,7 +180,7 @@ void test_states(const random_tree & tree, bool is_delta, int size, int n_rows, 
         decay.value[i] = (float) std::exp(std::log1p(std::exp(x)) * factor.value[i % n_heads]);
         gain.value[i] = (float) (1 / (1 + std::exp(-(double) gain_input.value[i])));
     }
-    floats cache({(int64_t) size * n_rows * n_heads, n_cells + n_kept}, -1, 1);
+    floats cache({(int64_t) size * n_rows * n_heads, n_cells}, -1, 1);
     ggml_tensor first = cache.tensor, rows = tree.tensor;
     first.view_src = &cache.tensor;
     const char * name = is_delta ? "qcls_tree_delta_net" : "qcls_tree_scan";
@@ -221,10 +211,6 @@ void test_states(const random_tree & tree, bool is_delta, int size, int n_rows, 
                 double out = 0;
                 for (int i = 0; i < size; ++i) {
                     out += state[i] * q.row(of_k, t)[i];
-                    if (tree.write[t] != qcls::tree_no_row) {
-                        const float * kept = cache.row(tree.write[t], 0) + (head * n_rows + r) * size;
-                        expect_near(kept[i], state[i], "a kept state");
-                    }
                 }
                 out *= is_delta ? 1 / std::sqrt((double) size) : 1;
                 expect_near(found[(t * n_heads + head) * n_rows + r], out, name);
@@ -252,7 +238,7 @@ int main() {
     }
     for (const auto & [parents, n_wanted] : {std::pair(full, qcls::n_tree_slots), std::pair(comb, 1)}) {
         qcls::tree_walk walk;
-        walk.lay_out(parents, std::vector<int32_t>(parents.size(), qcls::tree_no_row));
+        walk.lay_out(parents);
         const auto slots = walk.rows().begin() + qcls::tree_slot * parents.size();
         const int32_t n = *std::max_element(slots, slots + parents.size()) + 1;
         check(n == n_wanted, "a tree needs " + std::to_string(n) + " slots");

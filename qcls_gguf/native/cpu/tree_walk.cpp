@@ -1,5 +1,5 @@
 // Recurrent layers over a token tree: each token's state is made from that of the token which it grows from. States are
-// kept only where the tree branches, and in the cache where the tree says so. The operations are nodes of ggml's graph
+// kept only where the tree branches, and none goes back into the cache. The operations are nodes of ggml's graph
 // (tree_graph.cpp of libllama).
 #include "tree_walk.h"
 
@@ -30,8 +30,8 @@ struct tree {
 const float * at(const ggml_tensor * tensor, int64_t i1, int64_t i2) {
     return (const float *) ((const char *) tensor->data + i1 * tensor->nb[1] + i2 * tensor->nb[2]);
 }
-float * in_cache(const ggml_tensor * first, int32_t row) {
-    return (float *) ((char *) first->data + (size_t) row * first->view_src->nb[1]);
+const float * in_cache(const ggml_tensor * first, int32_t row) {
+    return (const float *) ((const char *) first->data + (size_t) row * first->view_src->nb[1]);
 }
 
 // Calls work(i, read, write) for each vector of n values, from value i on.
@@ -117,14 +117,6 @@ template <int n_taps> void convolve(const ggml_tensor * node, int i_thread, int 
             add_taps<n_taps>(weight, tap, n, out);
             if (what.has_more) {
                 add_silu_and_norms(what, c0, n, out);
-            }
-            if (const int32_t row = walk[tree_write][t]; row != tree_no_row) {
-                float * to = in_cache(first, row) + c0 * (n_taps - 1);
-                for (int c = 0; c < n; ++c) {
-                    for (int i = 0; i < n_taps - 1; ++i) {
-                        to[c * (n_taps - 1) + i] = tap[i + 1][c];
-                    }
-                }
             }
         }
     }
@@ -338,7 +330,6 @@ template <bool is_delta, bool has_decays> void walk_states(ggml_tensor * node, i
             const int32_t t = walk[tree_order][i];
             const int32_t parent = walk[tree_parent][t];
             const int32_t slot = walk[tree_slot][i];
-            const int32_t kept_row = walk[tree_write][t];
             const int32_t t_next = i + 1 < walk.n_tokens ? walk[tree_order][i + 1] : t;
             const bool next_goes_on = t_next != t && walk[tree_source][i + 1] == tree_running && walk[tree_parent][t_next] >= 0;
             if (parent == tree_no_state) {
@@ -355,8 +346,7 @@ template <bool is_delta, bool has_decays> void walk_states(ggml_tensor * node, i
             for (int line = 0; line < 32 && to_fetch < fetched; ++line, to_fetch += 16) {
                 __builtin_prefetch(to_fetch, 0, 2);
             }
-            const bool is_needed = next_goes_on || slot != tree_no_slot || kept_row != tree_no_row;
-            float * to = is_needed ? kept(slot) : nullptr;
+            float * to = next_goes_on || slot != tree_no_slot ? kept(slot) : nullptr;
             const step in = inputs(t);
             const step next = inputs(t_next);
             const auto add = [&](auto add_to, int r) {
@@ -373,9 +363,6 @@ template <bool is_delta, bool has_decays> void walk_states(ggml_tensor * node, i
             }
             state = to;
             goes_on = next_goes_on;
-            if (kept_row != tree_no_row) {
-                memcpy(in_cache(first, kept_row) + (head * n_rows + row) * size, to, (size_t) n * size * sizeof(float));
-            }
         }
     }
 }

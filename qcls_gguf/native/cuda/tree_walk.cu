@@ -20,11 +20,10 @@ struct tree {
 
 // The rows of states in the cache, of which a parent that is not in the batch names one.
 struct cells {
-    float * first;
+    const float * first;
     int64_t stride;  // in floats
 
-    __device__ float * at(const int32_t row) const { return first + row * stride; }
-    __device__ const float * of(const int32_t parent) const { return at(~parent); }
+    __device__ const float * of(const int32_t parent) const { return first + ~parent * stride; }
 };
 
 // --- short convolutions ---------------------------------------------------------------------------------------------
@@ -79,13 +78,6 @@ template <int n_taps> __device__ float convolved(const convolution & in, const t
 #pragma unroll
     for (int j = 0; j < n_taps; ++j) {
         sum = fmaf(in.weight[c * in.weight_stride + j], tap[j], sum);
-    }
-    if (const int32_t row = walk.at(tree_write, blockIdx.y); row != tree_no_row) {
-        float * to = in.kept.at(row) + c * (n_taps - 1);
-#pragma unroll
-        for (int j = 1; j < n_taps; ++j) {
-            to[j - 1] = tap[j];
-        }
     }
     return sum;
 }
@@ -158,16 +150,6 @@ __device__ void load(float4 (&to)[n_values / 4], const float * from, const int p
     for (int v = 0; v < n_values / 4; ++v) {
         const int i = (v * row_lanes + part) * 4;
         to[v] = i < size ? *(const float4 *) (from + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-}
-
-template <int n_values> __device__ void store(float * to, const float4 (&from)[n_values / 4], const int part, const int size) {
-#pragma unroll
-    for (int v = 0; v < n_values / 4; ++v) {
-        const int i = (v * row_lanes + part) * 4;
-        if (i < size) {
-            *(float4 *) (to + i) = from[v];
-        }
     }
 }
 
@@ -246,7 +228,6 @@ walk_states(const recurrence in, const tree walk) {
         const int32_t parent = walk.at(tree_parent, token);
         const int32_t source = walk.at(tree_source, place);
         const int32_t slot = walk.at(tree_slot, place);
-        const int32_t to_row = walk.at(tree_write, token);
         const int32_t this_token = token;
         now = next;
         if (place + 1 < end) {  // its loads come while this token is computed
@@ -301,13 +282,6 @@ walk_states(const recurrence in, const tree walk) {
         if (slot != tree_no_slot) {
             for_each_value([&](const int r, const int v) { in_slot(slot, r, v) = state[r][v]; });
         }
-        if (to_row != tree_no_row) {
-#pragma unroll
-            for (int r = 0; r < n_rows; ++r) {  // of rows past the last every writer has the same values
-                const int state_row = min(row + r, in.n_rows - 1);
-                store<n_values>(in.kept.at(to_row) + ((int64_t) head * in.n_rows + state_row) * in.size, state[r], part, in.size);
-            }
-        }
     }
 }
 
@@ -324,7 +298,7 @@ tree tree_of(const tree_node & node, const ggml_tensor * rows) {
 }
 
 cells cells_of(const ggml_tensor * first) {
-    return {(float *) first->data, (int64_t) (first->view_src->nb[1] / sizeof(float))};
+    return {(const float *) first->data, (int64_t) (first->view_src->nb[1] / sizeof(float))};
 }
 
 of_heads heads_of(const ggml_tensor * t) {

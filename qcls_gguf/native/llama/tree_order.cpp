@@ -72,10 +72,9 @@ tree_node tree_walk::sizes_of(int32_t graph_number) {
     return node;
 }
 
-void tree_walk::lay_out(const std::vector<int32_t> & parents, const std::vector<int32_t> & writes) {
+void tree_walk::lay_out(const std::vector<int32_t> & parents) {
     made.assign(n_tree_rows * parents.size(), 0);
     std::copy(parents.begin(), parents.end(), made.begin() + tree_parent * parents.size());
-    std::copy(writes.begin(), writes.end(), made.begin() + tree_write * parents.size());
     find_order();
 }
 

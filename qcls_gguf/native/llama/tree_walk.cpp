@@ -51,8 +51,7 @@ void tree_walk::lay_out(const llama_ubatch & batch, const llama_memory_recurrent
             last_token[batch.seq_id[i][s]] = i;
         }
     }
-    write.assign(batch.n_tokens, tree_no_row);
-    lay_out(parent, write);
+    lay_out(parent);
 }
 
 namespace {

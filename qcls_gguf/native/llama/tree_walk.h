@@ -26,7 +26,7 @@ public:
 
     // Makes the rows for a batch in which each token comes after the one that it grows from.
     void lay_out(const llama_ubatch & batch, const llama_memory_recurrent & states);
-    void lay_out(const std::vector<int32_t> & parents, const std::vector<int32_t> & writes);
+    void lay_out(const std::vector<int32_t> & parents);
 
     // [n_tree_rows][n_tokens]; see tree_rows.h
     const std::vector<int32_t> & rows() const { return made; }
@@ -43,7 +43,7 @@ private:
     int32_t n_roots = 0;
     int32_t n_slots_used = 0;
     // kept, so that the next batch allocates nothing; of each sequence, or of each token
-    std::vector<int32_t> last_token, parent, write, child, sibling, n_slots, to_walk;
+    std::vector<int32_t> last_token, parent, child, sibling, n_slots, to_walk;
 };
 
 // How many of a context's n sequences keep states at once: set_n_with_states() of qcls_llama.h.

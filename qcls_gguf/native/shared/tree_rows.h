@@ -15,14 +15,12 @@ enum tree_row {
     tree_source,  // of each place in that order: the slot with the state before the token; tree_running: the last one's
     tree_slot,    // of each place: the slot that keeps the state after the token; tree_no_slot where no other one needs it
     tree_begin,   // of each root, a token whose parent is not in the batch: its place in the order; n_tokens after the last
-    tree_write,   // of each token: the row of the cache that gets the state after it; tree_no_row: none. No token reads it
     n_tree_rows
 };
 
 constexpr int32_t tree_no_state = INT32_MIN;  // a parent: the token begins a text
 constexpr int32_t tree_running = -1;
 constexpr int32_t tree_no_slot = -1;
-constexpr int32_t tree_no_row = -1;
 
 // The branch that needs most slots is walked last, when its branch point needs none any more. So n slots are enough for
 // 2^n leaves, and there are at most 4,096 sequences.
