@@ -99,7 +99,8 @@ def learn(
     log = [] if other is None else list(read_queries(other, columns))
     if queries is None:
         log = [log[place] for place in np.random.default_rng(seed).permutation(len(log))[:_N_SHARED]]
-    config = config.changed(prompts=chosen_prompts(config, names), heads=None)
+    runtime = config.runtime.changed(question_cells="auto", question_prefixes="auto")  # for the common texts
+    config = config.changed(prompts=chosen_prompts(config, names), heads=None, runtime=runtime)
     with opener.open(config, calibrated=False) as classifier:
         rows, bad = usable_rows(labelled, classifier, skip_bad=skip_bad) if labelled else ([], [])
         chosen = {prompt.name for prompt in classifier.prompts}

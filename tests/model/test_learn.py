@@ -32,7 +32,7 @@ N = 90
 
 @pytest.fixture
 def config(write_config: WriteConfig) -> Path:
-    return write_config({"n_layer": 5}, PROMPTS, **EXACT)
+    return write_config({"n_layer": 5}, PROMPTS, question_prefixes=0, **EXACT)  # as with heads, to leave layers out
 
 
 @pytest.fixture
