@@ -243,6 +243,7 @@ with Classifier.from_config(config) as classifier:
 
 WHY = " (can't start new thread): raise the process's limit of threads"
 RunLimited = Callable[..., list[str]]
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # whose driver has threads of its own
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +254,7 @@ def run_limited(tmp_path_factory: pytest.TempPathFactory) -> RunLimited:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
 
     def run(code: str, *args: object) -> list[str]:
-        environment = {**os.environ, "LD_PRELOAD": str(library), "GGML_NO_BACKTRACE": "1"}
+        environment = {**os.environ, "LD_PRELOAD": str(library), "GGML_NO_BACKTRACE": "1", **WITHOUT_GPU}
         command = [sys.executable, "-c", LIMITED + code, *map(str, args)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
         assert (done.returncode, done.stderr) == (0, "")
