@@ -50,7 +50,7 @@ _MOST_ROWS, _MOST_NUMBERS, _MOST_CELLS = 20_000, 1 << 25, 4_000_000
 _N_SCOUTS = 160
 """rows by which the common text is chosen"""
 _LEAST_A_LABEL = 5
-"""such rows for a label, for texts to be tried"""
+"""rows for a label, for the prompts' own texts to be tried"""
 _LEAST_COMPARED, _MOST_COMPARED = 60, 1_000
 """rows on which heads are compared with the labels' texts: at first, and where so few do not decide"""
 _OWN_TOKENS, _MOST_OWN_TOKENS = 12_000, 100_000
@@ -333,7 +333,7 @@ def learn_heads(
     )
     n_scouts = min(n, _N_SCOUTS)
     least_rows = (4 if least_agreement is None else 2) * _N_SCOUTS
-    if n < least_rows or _LEAST_A_LABEL * min(len(task.prompt.labels) for task in tasks) > _N_SCOUTS:
+    if n < least_rows:
         texts = texts[:1]
     found: dict[str, StateRows] = {}
     for number, text in enumerate(texts, 1):

@@ -31,7 +31,7 @@ def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str], *, own
 
     The name of the prompt takes the place of `{name}`. own_first: begin with the prompts' own texts, joined, if any.
     """
-    texts = [_WORD, f'{SLOT}\n\nIn one word, the text above is about: "', f"Text: {SLOT}"]
+    texts = [_WORD, f'{SLOT}\n\nIn one word, the text above is about: "']
     if language_of(queries) == "zh":
         texts.insert(1, f"这段文字：“{SLOT}”用一个词概括：“")
     if joined := _joined(prompts):

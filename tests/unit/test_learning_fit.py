@@ -175,8 +175,8 @@ def test_the_prompts_texts_are_joined(templates: list[str], joined: str | None) 
     named = zip("ab", templates, strict=False)
     prompts = [PromptConfig(name=name, prompt_template=text, labels=("x", "y")) for name, text in named]
     texts = common_texts(prompts, ["a coat"], own_first=False)
-    assert texts[3:] == ([joined] if joined else [])
-    assert common_texts(prompts, ["a coat"], own_first=True) == [*texts[3:], *texts[:3]]
+    assert texts[2:] == ([joined] if joined else [])
+    assert common_texts(prompts, ["a coat"], own_first=True) == [*texts[2:], *texts[:2]]
 
 
 def test_shares_of_labels_are_found_among_rows_without_labels() -> None:
