@@ -1,44 +1,22 @@
 """The layers of small random models with delta nets: Qwen3-Next, Qwen3.5, Kimi Linear, Ling 3."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from random_layers import HEAD_DIM, Shape, attention, expert_keys, experts, gated_ffn, head_keys, layers
 from random_tensors import RandomTensors
 
 _N_CONV = 4
+_N_STATE, _N_K_HEADS, _N_V_HEADS = 32, 2, 4
+"""Values of a head of a gated delta net, and its numbers of heads."""
+_N_VALUES = _N_STATE * _N_V_HEADS
+_N_MIXED = 2 * _N_STATE * _N_K_HEADS + _N_VALUES
+"""Keys, queries and values of a token."""
+_INTERVAL = 2
+"""Every so many-th layer has attention instead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNet:
-    """Sizes of the delta nets of one model."""
-
-    n_state: int = 32
-    """values of a head"""
-    n_k_heads: int = 2
-    n_v_heads: int = 4
-    interval: int = 2
-    """every so many-th layer has attention instead"""
-    n_rot: int = HEAD_DIM
-    """of a head of this attention the values that positions rotate"""
-
-    @property
-    def n_values(self) -> int:
-        return self.n_state * self.n_v_heads
-
-    @property
-    def n_mixed(self) -> int:
-        """Keys, queries and values of a token."""
-        return 2 * self.n_state * self.n_k_heads + self.n_values
-
-
-_SMALL = DeltaNet()
-
-
-def qwen35(
-    t: RandomTensors, shape: Shape, *, n_expert: int = 0, net: DeltaNet = _SMALL, predicts_more: bool = False
-) -> None:
-    """Gated delta nets, gated attention in every interval-th layer; experts, and one for all tokens, if asked for.
+def qwen35(t: RandomTensors, shape: Shape, *, n_expert: int = 0, predicts_more: bool = False) -> None:
+    """Gated delta nets, gated attention in every second layer; experts, and one for all tokens, if asked for.
 
     predicts_more: with a block after the layers that guesses the token after the next one, as published files have it.
     """
@@ -52,31 +30,29 @@ def qwen35(
         attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qk_norm=True, has_gate=True)
         gated_ffn(t, shape, prefix)
         t.matrix(f"{prefix}nextn.eh_proj", 2 * shape.n_embd, shape.n_embd)
-    _gated_layers(t, shape, net, n_expert, mixes=(("ssm_beta", net.n_v_heads), ("ssm_alpha", net.n_v_heads)))
+    _gated_layers(t, shape, n_expert, mixes=(("ssm_beta", _N_V_HEADS), ("ssm_alpha", _N_V_HEADS)))
 
 
 def qwen3next(t: RandomTensors, shape: Shape) -> None:
     """The same with experts, a matrix for both of what mixes the states, and rotations of one kind."""
-    _gated_layers(t, shape, _SMALL, n_expert=4, mixes=(("ssm_ba", 2 * _SMALL.n_v_heads),))
+    _gated_layers(t, shape, n_expert=4, mixes=(("ssm_ba", 2 * _N_V_HEADS),))
 
 
-def _gated_layers(
-    t: RandomTensors, shape: Shape, net: DeltaNet, n_expert: int, mixes: Sequence[tuple[str, int]]
-) -> None:
+def _gated_layers(t: RandomTensors, shape: Shape, n_expert: int, mixes: Sequence[tuple[str, int]]) -> None:
     """mixes: names and rows of the matrices that say how much a token changes the state, and how much of it stays."""
     n_ff_expert = shape.n_ff // 4
     if n_expert:
         expert_keys(t, n_expert, n_ff_expert, has_shared=True)
     head_keys(t, shape)
     t.keys("attention", key_length=shape.head_dim, value_length=shape.head_dim)
-    t.key("rope.dimension_count", net.n_rot)
-    t.key("full_attention_interval", net.interval)
-    t.keys("ssm", conv_kernel=_N_CONV, inner_size=net.n_values, state_size=net.n_state)
-    t.keys("ssm", time_step_rank=net.n_v_heads, group_count=net.n_k_heads)
+    t.key("rope.dimension_count", HEAD_DIM)
+    t.key("full_attention_interval", _INTERVAL)
+    t.keys("ssm", conv_kernel=_N_CONV, inner_size=_N_VALUES, state_size=_N_STATE)
+    t.keys("ssm", time_step_rank=_N_V_HEADS, group_count=_N_K_HEADS)
     for i, prefix in enumerate(layers(t, shape)):
         t.norm(f"{prefix}post_attention_norm", shape.n_embd)
-        if (i + 1) % net.interval:
-            _delta_net(t, shape, net, prefix, mixes)
+        if (i + 1) % _INTERVAL:
+            _delta_net(t, shape, prefix, mixes)
         else:
             attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qk_norm=True, has_gate=True)
         if n_expert:
@@ -87,16 +63,16 @@ def _gated_layers(
             gated_ffn(t, shape, prefix)
 
 
-def _delta_net(t: RandomTensors, shape: Shape, net: DeltaNet, prefix: str, mixes: Sequence[tuple[str, int]]) -> None:
-    t.matrix(f"{prefix}attn_qkv", shape.n_embd, net.n_mixed)
-    t.matrix(f"{prefix}attn_gate", shape.n_embd, net.n_values)
-    t.matrix(f"{prefix}ssm_conv1d", _N_CONV, net.n_mixed, type_name="F32")
-    t.vector(f"{prefix}ssm_dt.bias", net.n_v_heads)
-    t.decay(f"{prefix}ssm_a", net.n_v_heads, mean=-2.0)
+def _delta_net(t: RandomTensors, shape: Shape, prefix: str, mixes: Sequence[tuple[str, int]]) -> None:
+    t.matrix(f"{prefix}attn_qkv", shape.n_embd, _N_MIXED)
+    t.matrix(f"{prefix}attn_gate", shape.n_embd, _N_VALUES)
+    t.matrix(f"{prefix}ssm_conv1d", _N_CONV, _N_MIXED, type_name="F32")
+    t.vector(f"{prefix}ssm_dt.bias", _N_V_HEADS)
+    t.decay(f"{prefix}ssm_a", _N_V_HEADS, mean=-2.0)
     for name, n in mixes:
         t.matrix(f"{prefix}{name}", shape.n_embd, n)
-    t.norm(f"{prefix}ssm_norm", net.n_state)
-    t.matrix(f"{prefix}ssm_out", net.n_values, shape.n_embd, gain=3.0)
+    t.norm(f"{prefix}ssm_norm", _N_STATE)
+    t.matrix(f"{prefix}ssm_out", _N_VALUES, shape.n_embd, gain=3.0)
 
 
 def _shared_expert(t: RandomTensors, shape: Shape, prefix: str, n_ff: int) -> None:
