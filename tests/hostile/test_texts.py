@@ -194,15 +194,15 @@ def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier
     ("\udc80", "character 0 of the query is not valid Unicode"),
     ("red \ud800", "character 4 of the query is not valid Unicode"),
 )
-def test_what_is_no_query_is_refused_before_it_waits(query: Any, message: str, classifier: Classifier) -> None:
+def test_what_is_no_query_is_refused_before_it_waits(query: object, message: str, classifier: Classifier) -> None:
     before = classifier.classify("red dress").results
     classifier.core.check([(None, query) for query in (" " * _MAX_BYTES, "", "红" * (_MAX_BYTES // 3))])
     with occupied(classifier.core.executor):  # nobody is served meanwhile
         with pytest.raises(PlanError) as refused:
-            classifier.classify(query)
+            classifier.classify(query)  # type: ignore[arg-type]
         assert str(refused.value).startswith(message)
         with pytest.raises(PlanError) as refused:
-            classifier.classify_batch(["red", query, "\ud800"])
+            classifier.classify_batch(["red", query, "\ud800"])  # type: ignore[list-item]
         assert str(refused.value).startswith(f"queries[1]: {message}")
     assert classifier.classify("red dress").results == before
 
