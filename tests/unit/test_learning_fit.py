@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy.stats import beta, binom
 from sklearn.linear_model import LogisticRegression
 
@@ -63,8 +63,24 @@ def names(n: int) -> list[str]:
     return [str(row) for row in range(n)]
 
 
-def candidate(states: npt.NDArray[Any], scores: npt.NDArray[Any] | None = None, depth: int = 2) -> Candidate:
-    return Candidate(depth=depth, states=states, scores=scores, index=np.arange(len(states)))
+def candidate(states: npt.NDArray[Any], scores: npt.NDArray[Any] | None = None, rows: Any = None) -> Candidate:
+    """To be fitted to these rows, or to all."""
+    return Candidate(depth=2, states=states, scores=scores, index=np.arange(len(states)) if rows is None else rows)
+
+
+def task_of(
+    target: npt.NDArray[Any], p: npt.NDArray[Any], *, n_labelled: int | None = None, shares: Any = None
+) -> Task:
+    """To learn of the first rows, by their labels' shares, the first or all of which are labelled; p: the answers of
+    the prompt."""
+    index, label = np.arange(len(target)), target.argmax(axis=1)
+    prompt = PromptConfig(name="p", prompt_template="{query}", labels=tuple("abc"[: target.shape[1]]))
+    known = slice(n_labelled)
+    truth = Truth(prompt=cast(Any, prompt), index=index[known], accepted=target[known] > 0, first=label[known])
+    return Task(
+        prompt=prompt, truth=truth, index=index, target=target, fold=folds(label, names(len(label))), p=p, place=0,
+        columns=slice(0, len(prompt.labels)), shares=shares,
+    )  # fmt: skip
 
 
 @pytest.mark.usefixtures("exact")
@@ -144,9 +160,7 @@ def test_labels_without_rows_keep_their_scores() -> None:
     """The odds between two labels without rows stay those of the scores."""
     states, label, scores = made(120, 5)
     rows = np.flatnonzero(label < 3)
-    found, head = Candidate(depth=2, states=states, scores=scores, index=rows).fit(
-        np.eye(5)[label[rows]], folds(label[rows], names(len(rows)))
-    )
+    found, head = candidate(states, scores, rows).fit(np.eye(5)[label[rows]], folds(label[rows], names(len(rows))))
     answers = head_scores(head, states, scores.astype(np.float32))
     np.testing.assert_allclose(answers[:, 3] - answers[:, 4], scores[:, 3] - scores[:, 4], atol=1e-4)
     assert (answers[rows].argmax(axis=1) == label[rows]).mean() > (scores[rows].argmax(axis=1) == label[rows]).mean()
@@ -201,16 +215,8 @@ def test_gains_are_stated_for_shares(shares: dict[str, float] | None, kept: bool
     rng, middle = np.random.default_rng(0), np.random.default_rng(1).normal(size=(3, N_EMBD))
     label = np.concatenate([np.repeat([0, 1, 2], [40, 30, 30]), rng.choice(3, 400, p=[0.95, 0.03, 0.02])])
     states = unit_states((middle[label] * 0.4 + rng.normal(size=(500, N_EMBD))).astype(np.float32))
-    index, target = np.arange(100), np.eye(3)[label[:100]]
-    prompt = SimpleNamespace(name="p", labels=("a", "b", "c"))
-    truth = Truth(prompt=cast(Any, prompt), index=index, accepted=target > 0, first=label[:100])
-    task = Task(
-        prompt=PromptConfig(name="p", prompt_template="{query}", labels=("a", "b", "c")), truth=truth, index=index,
-        target=target, fold=folds(label[:100], names(100)), p=np.tile([0.8, 0.1, 0.1], (500, 1)), place=0,
-        columns=slice(0, 3), shares=shares,
-    )  # fmt: skip
-    candidates = [Candidate(depth=1, states=states, text="{query}", index=index)]
-    record, head = learn_prompt(task, candidates, names(500))
+    task = task_of(np.eye(3)[label[:100]], np.tile([0.8, 0.1, 0.1], (500, 1)), shares=shares)
+    record, head = learn_prompt(task, [candidate(states, rows=task.index)], names(500))
     assert (record.kept, head is not None) == (kept, kept)
     if stated is None or shares == {"x": 0.5}:  # a label of another prompt
         assert "+" in record.reason
@@ -231,16 +237,10 @@ def test_a_gain_without_proof_is_compared_on_more_rows(
     """The prompt is wrong in every so many-th row; the head's states tell the label."""
     label = np.arange(100) % 2
     states = unit_states(np.random.default_rng(1).normal(size=(2, N_EMBD))[label].astype(np.float32))
-    prompt, accepted = PromptConfig(name="p", prompt_template="{query}", labels=("a", "b")), np.eye(2)[label]
-    truth = Truth(prompt=cast(Any, prompt), index=np.arange(100), accepted=accepted > 0, first=label)
-    p = np.where((np.arange(100) % every == 3)[:, None], accepted[:, ::-1], accepted)
-    task = Task(
-        prompt=prompt, truth=truth, index=truth.index, target=accepted, fold=folds(label, names(100)), p=p[:20],
-        place=0, columns=slice(0, 2), shares=None,
-    )  # fmt: skip
-    candidates = [Candidate(depth=1, states=states, text="{query}", index=truth.index)]
+    target = np.eye(2)[label]
+    p = np.where((np.arange(100) % every == 3)[:, None], target[:, ::-1], target)
     read_more = None if read is None else lambda task: p[:read]
-    record, head = learn_prompt(task, candidates, names(100), read_more=read_more)
+    record, head = learn_prompt(task_of(target, p[:20]), [candidate(states)], names(100), read_more=read_more)
     assert (record.n_compared, record.kept, head is not None) == (n_compared, is_proven, has_head)
 
 
@@ -251,21 +251,15 @@ def test_heads_of_a_log_answer_labels_as_often_as_the_prompt() -> None:
     logit = np.stack([np.ones(600), known + unknown - 0.5, np.full(600, -4.0)], axis=1)
     p = np.exp(log_softmax(logit))
     states = unit_states(np.stack([np.ones(600), known * 0.3, *rng.normal(size=(2, 600))], axis=1).astype(np.float32))
-    prompt, everything = PromptConfig(name="p", prompt_template="{query}", labels=("a", "b", "c")), np.arange(600)
-    nothing = Truth(prompt=cast(Any, prompt), index=everything[:0], accepted=p[:0] > 0, first=everything[:0])
-    task = Task(
-        prompt=prompt, truth=nothing, index=everything, target=p, fold=folds(p.argmax(axis=1), names(600)), p=p,
-        place=0, columns=slice(0, 3), shares=None,
-    )  # fmt: skip
-    candidate = Candidate(depth=1, states=states, text="{query}", index=everything)
-    record, head = learn_prompt(task, [candidate], names(600), 0.0)
+    task, candidates = task_of(p, p, n_labelled=0), [candidate(states)]
+    record, head = learn_prompt(task, candidates, names(600), 0.0)
     assert head
     assert record.agreement
     wanted = np.bincount(p.argmax(axis=1), minlength=3)
     assert 60 < wanted[1] < 200
     found = np.bincount((states @ head.weight + head.bias).argmax(axis=1), minlength=3)
     assert np.abs(found - wanted).sum() <= 40
-    _, plain = task.fits([candidate])[0]
+    _, plain = task.fits(candidates)[0]
     assert np.bincount((states @ plain.weight + plain.bias).argmax(axis=1), minlength=3)[1] < wanted[1] / 2
 
 
@@ -344,9 +338,6 @@ def test_the_held_out_loss_is_that_of_fits_to_the_other_folds() -> None:
     assert verdict.temperature == fit(score, accepted)
 
 
-number = st.floats(-30, 30)
-
-
 def logs(*p: float) -> FloatArray:
     return np.asarray(np.log(p), np.float64)
 
@@ -374,16 +365,15 @@ def prompts(draw: st.DrawFn) -> tuple[list[Adjustment], list[int], npt.NDArray[n
     sizes = draw(st.lists(st.integers(2, 5), min_size=1, max_size=4))
     found = []
     for n in sizes:
-        numbers = st.lists(number, min_size=n, max_size=n).map(np.array)
+        numbers = arrays(np.float64, n, elements=st.floats(-30, 30))
         temperature = draw(st.sampled_from([1.0, 0.3, 4.0]))
         prior, bias = (draw(st.none() | numbers) for _ in range(2))
         found.append(Adjustment(temperature=temperature, prior=prior, bias=bias))
     if all(adjustment.is_neutral for adjustment in found):
         found[0] = Adjustment(temperature=2.0)
     first = [0, *np.cumsum(sizes).tolist()]
-    n_queries = draw(st.integers(1, 3))
-    flat = draw(st.lists(number, min_size=n_queries * first[-1], max_size=n_queries * first[-1]))
-    return found, first, np.array(flat, np.float32).reshape(n_queries, -1)
+    shape = draw(st.integers(1, 3)), first[-1]
+    return found, first, draw(arrays(np.float32, shape, elements=st.floats(-30, 30, width=32)))
 
 
 @given(prompts())
@@ -417,7 +407,6 @@ def test_a_temperature_of_ones_own_stands_beside_fitted_biases() -> None:
 
 N_REDRAWS = 1000
 TARGET = 0.05
-RANDOM = np.random.default_rng
 POPULATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "calibrated": lambda c: 1 - c,
     "overconfident": lambda c: np.minimum(0.02 + 2 * (1 - c), 1),
@@ -440,7 +429,7 @@ def test_the_distributions_are_scipys(n: int, k: int, p: float) -> None:
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_the_error_stays_below_its_target_in_as_many_redraws_as_stated(name: str, ties: bool) -> None:
     """2,000 queries, so that the error above a threshold is known; a claim may be wrong in 5 % of the redraws."""
-    random = RANDOM(7)
+    random = np.random.default_rng(7)
     c = np.sort(1 - random.beta(0.6, 3, 2000))[::-1]
     c = np.round(c, 1) if ties else c
     error = POPULATIONS[name](c)
@@ -470,6 +459,11 @@ def test_a_threshold_answers_the_rows_that_it_is_stated_of() -> None:
 
 def test_too_few_rows_are_told_how_many_would_do() -> None:
     """And with so many a threshold is found; errors that are too frequent need no number."""
+
+    def steps(n: int, every: int) -> list[Any]:
+        """Of n rows of which every so many-th, beginning with the surest, is wrong."""
+        return error_thresholds(1 - np.arange(n) / n, np.arange(n) % every == 0, TARGET, 0.95)
+
     few = error_thresholds(np.linspace(0, 1, 40), np.zeros(40, bool), TARGET, 0.95)
     assert few == []
     needed = rows_needed(40, few, TARGET, 0.95)
@@ -477,11 +471,8 @@ def test_too_few_rows_are_told_how_many_would_do() -> None:
     assert error_thresholds(np.linspace(0, 1, needed), np.zeros(needed, bool), TARGET, 0.95)[0].accepted
     assert not error_thresholds(np.linspace(0, 1, needed - 1), np.zeros(needed - 1, bool), TARGET, 0.95)
 
-    rows = np.arange(300)
-    steps = error_thresholds(1 - rows / 300, rows % 25 == 0, TARGET, 0.95)  # 4 %
-    assert not any(step.accepted for step in steps)
-    more = rows_needed(300, steps, TARGET, 0.95)
+    assert not any(step.accepted for step in steps(300, 25))  # 4 %
+    more = rows_needed(300, steps(300, 25), TARGET, 0.95)
     assert more is not None
-    many = np.arange(2 * more)
-    assert any(step.accepted for step in error_thresholds(1 - many / more / 2, many % 25 == 0, TARGET, 0.95))
-    assert rows_needed(300, error_thresholds(1 - rows / 300, rows % 3 == 0, TARGET, 0.95), TARGET, 0.95) is None
+    assert any(step.accepted for step in steps(2 * more, 25))
+    assert rows_needed(300, steps(300, 3), TARGET, 0.95) is None
