@@ -11,6 +11,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from cases import cases
+from conftest import RunPython
 
 import qcls_gguf
 
@@ -34,8 +36,10 @@ class Project:
         (folder / "vendor").mkdir()
         (folder / "patches").mkdir()
         shutil.copy(VENDOR / "fetch.py", folder / "vendor")
-        self.sdist = folder / "sdist.tar.gz"
-        with tarfile.open(self.sdist, "w:gz") as archive:
+        sdist = folder / "sdist.tar.gz"
+        self.environment = os.environ | {"QCLS_LLAMA_CPP_SDIST": str(sdist)}
+        self.command = [sys.executable, str(folder / "vendor" / "fetch.py")]
+        with tarfile.open(sdist, "w:gz") as archive:
             for name, text in {
                 "p-1/vendor/llama.cpp/src/a.txt": "one\ntwo\n",
                 "p-1/vendor/llama.cpp/docs/long.txt": "left out",
@@ -46,7 +50,7 @@ class Project:
                 member = tarfile.TarInfo(name)
                 member.size, member.mtime = len(text), 1_000_000_000
                 archive.addfile(member, io.BytesIO(text.encode()))
-        self.write_pin(hashlib.sha256(self.sdist.read_bytes()).hexdigest())
+        self.write_pin(hashlib.sha256(sdist.read_bytes()).hexdigest())
         self.write_patch(PATCH)
 
     def write_pin(self, sha256: str) -> None:
@@ -59,9 +63,8 @@ class Project:
         (self.folder / "patches" / "0001.patch").write_text(text)
 
     def fetch(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"QCLS_LLAMA_CPP_SDIST": str(self.sdist)} | environment
-        command = [sys.executable, str(self.folder / "vendor" / "fetch.py")]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        environment = self.environment | environment
+        return subprocess.run(self.command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -91,11 +94,9 @@ def test_the_tree_is_made_anew_for_another_patch_alone(project: Project) -> None
 
 def test_two_builds_make_the_tree_one_after_the_other(project: Project) -> None:
     (project.folder / "vendor" / "downloads").mkdir()
-    environment = os.environ | {"QCLS_LLAMA_CPP_SDIST": str(project.sdist)}
-    command = [sys.executable, str(project.folder / "vendor" / "fetch.py")]
     with (project.folder / "vendor" / "downloads" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        waiting = subprocess.Popen(project.command, env=project.environment, stdout=subprocess.PIPE, text=True)
         assert waiting.stdout is not None
         assert "waiting for another build" in waiting.stdout.readline()
         assert not project.tree.exists()
@@ -111,27 +112,18 @@ def test_patch_that_does_not_apply_is_named_and_leaves_no_tree(project: Project)
     assert not project.tree.exists()
 
 
-def test_pin_is_the_series_and_nothing_else() -> None:
-    names = [line for line in (VENDOR.parent / "patches" / "series").read_text().splitlines() if line[:1] != "#"]
-    assert names == sorted(path.name for path in (VENDOR.parent / "patches").glob("*.patch"))
-
-
 BACKEND = """
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
     print("*** Building project with Ninja...")
     for i in range(1, 21):
         print(f"[{i}/20] Building CXX object a.o")
     raise SystemExit("the compiler's last words")
-def get_requires_for_build_editable(config_settings=None):
-    return []
-def build_wheel(*args, **kwargs):
-    raise SystemExit(1)
 """
 
 
 def test_the_build_tells_its_progress_and_shows_the_end_of_its_log_where_it_fails(tmp_path: Path) -> None:
     (tmp_path / "vendor").mkdir()
-    shutil.copy(Path(__file__).parents[2] / "vendor" / "install.py", tmp_path / "vendor")
+    shutil.copy(VENDOR / "install.py", tmp_path / "vendor")
     (tmp_path / "backend.py").write_text(BACKEND)
     (tmp_path / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
@@ -149,13 +141,6 @@ def test_the_build_tells_its_progress_and_shows_the_end_of_its_log_where_it_fail
     assert f"all of it: {tmp_path / 'build' / 'install.log'}" in done.stderr
 
 
-def modules_after(code: str) -> set[str]:
-    """Which modules a fresh interpreter has after running code."""
-    printed = f"{code}\nimport sys\nprint('MODULES', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", printed], capture_output=True, text=True, check=True)
-    return set(done.stdout.rpartition("MODULES")[2].split())
-
-
 def test_a_name_that_is_none_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'qcls_gguf' has no attribute 'Clasifier'"):
         _ = qcls_gguf.Clasifier  # type: ignore[attr-defined]
@@ -163,22 +148,12 @@ def test_a_name_that_is_none_is_an_attribute_error() -> None:
         exec("from qcls_gguf import Clasifier")
 
 
-def test_tables_say_which_package_they_need() -> None:
-    code = "import sys; sys.modules['pyarrow'] = None; import qcls_gguf.labelling"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def test_tables_say_which_package_they_need(run_python: RunPython) -> None:
+    done = run_python("import sys; sys.modules['pyarrow'] = None; import qcls_gguf.labelling")
     assert "ImportError: qcls_gguf.labelling needs pyarrow: pip install 'qcls-gguf[label]'" in done.stderr
 
 
-def test_errors_can_be_caught_without_what_computes() -> None:
-    assert not {"numpy", "pydantic", "qcls_gguf.native"} & modules_after("from qcls_gguf import QclsError")
-
-
-def test_a_classifier_is_imported_without_what_only_some_users_need() -> None:
-    assert not {"asyncio", "gguf", "huggingface_hub", "rich"} & modules_after("from qcls_gguf import Classifier")
-
-
-def test_help_is_printed_without_what_computes() -> None:
-    code = """
+HELP = """
 from typer.testing import CliRunner
 from qcls_gguf.cli.app import app
 import sys
@@ -187,4 +162,15 @@ for words in (["--help"], ["run", "--help"], ["bench", "--help"]):
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0 and "Usage" in result.output, result.output
 """
-    assert not {"numpy", "qcls_gguf.config.load", "qcls_gguf.classifier", "rich"} & modules_after(code)
+
+
+@cases(
+    ("from qcls_gguf import QclsError", ["numpy", "pydantic", "qcls_gguf.native"]),
+    ("from qcls_gguf import Classifier", ["asyncio", "gguf", "huggingface_hub", "rich"]),
+    (HELP, ["numpy", "qcls_gguf.config.load", "qcls_gguf.classifier", "rich"]),
+)
+def test_what_is_not_needed_is_not_imported(code: str, others: list[str], run_python: RunPython) -> None:
+    """To catch errors, what computes; for a classifier, what only some users need; for help, what computes."""
+    done = run_python(f"{code}\nimport sys\nprint('MODULES', *sys.modules)")
+    assert done.returncode == 0, done.stderr
+    assert not {*others} & {*done.stdout.rpartition("MODULES")[2].split()}

@@ -9,7 +9,6 @@ import logging
 import re
 import tomllib
 from collections import defaultdict
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -28,8 +27,7 @@ from qcls_gguf.config.words import JsonObject, printable, seen_as
 from qcls_gguf.native.device import STEPS
 from qcls_gguf.version import __version__
 
-PACKAGE = Path(__file__).parents[2] / "qcls_gguf"
-REMOVED = (PACKAGE / "config" / "removed.txt").read_text(encoding="utf-8").splitlines()
+REMOVED = (ROOT / "qcls_gguf" / "config" / "removed.txt").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +59,7 @@ def options_of(command: str) -> dict[str, object]:
 
 
 def test_the_commands_are_twelve_and_an_option_means_the_same_in_all() -> None:
-    wanted = "run label init inspect eval learn calibrate compare bench models serve schema"
-    assert list(FUNCTIONS) == wanted.split()
+    assert " ".join(FUNCTIONS) == "run label init inspect eval learn calibrate compare bench models serve schema"
     meanings = defaultdict(set)
     for command in FUNCTIONS:
         for option, info in options_of(command).items():
@@ -104,12 +101,12 @@ def test_of_llama_cpps_words_few_are_shown(capsys: pytest.CaptureFixture[str], m
     assert "qcls_gguf.llama: n_layer = 1" in capsys.readouterr().err
 
 
-@cases("کت\u200cوشلوار", "क्\u200dष", "👩\u200d👩\u200d👧", "👨🏽\u200d💻 x", "赤い\u3000ドレス", "cafe\u0301", "")
-def test_what_scripts_are_written_with_stays(text: str) -> None:
-    assert printable(text) == text
+WRITTEN = ["کت\u200cوشلوار", "क्\u200dष", "👩\u200d👩\u200d👧", "👨🏽\u200d💻 x", "赤い\u3000ドレス", "cafe\u0301", ""]
+"""what scripts are written with, which stays"""
 
 
 @cases(
+    *((text, text) for text in WRITTEN),
     ("re\u200dd", r"re\u200dd"),
     ("\u200cred", r"\u200cred"),
     ("👩\u200d\u200d", r"👩‍\u200d"),
@@ -118,7 +115,7 @@ def test_what_scripts_are_written_with_stays(text: str) -> None:
     ("a\tb\nc\x1b[2J\0", r"a\tb\nc\x1b[2J\x00"),
     ("\udcff", r"\udcff"),
 )
-def test_what_is_invisible_or_moves_the_cursor_is_an_escape(text: str, shown: str) -> None:
+def test_what_is_invisible_or_moves_the_cursor_is_an_escape_and_the_rest_stays(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
@@ -129,9 +126,6 @@ def test_what_looks_the_same() -> None:
 
 
 # The pages agree with the project: commands, options, settings, files, links. What they show is run in tests/model.
-
-
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_readme_is_a_page() -> None:
@@ -260,7 +254,8 @@ def test_public_names_are_documented() -> None:
 
 
 def test_packages_are_those_of_the_import_contract() -> None:
-    (contract,) = (row for row in PYPROJECT["tool"]["importlinter"]["contracts"] if row["type"] == "layers")
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (contract,) = (row for row in linter["contracts"] if row["type"] == "layers")
     ranks = {name: rank for rank, layer in enumerate(contract["layers"]) for name in layer.split(" | ")}
     section = text_of("docs/architecture.md").partition("\n## Packages\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", section, re.MULTILINE)
@@ -269,8 +264,9 @@ def test_packages_are_those_of_the_import_contract() -> None:
     assert [ranks[name] for name in rows] == sorted((ranks[name] for name in rows), reverse=True)
 
 
-def test_every_patch_is_documented() -> None:
+def test_every_patch_is_in_the_series_and_documented() -> None:
     series = (ROOT / "patches" / "series").read_text().split()
+    assert series == sorted(path.name for path in (ROOT / "patches").glob("*.patch"))
     assert re.findall(r"^\| `([\w-]+\.patch)` \|", text_of("patches/README.md"), re.MULTILINE) == series
 
 

@@ -24,18 +24,18 @@ from qcls_gguf.labelling.inputs import Input, find_inputs, read_input, texts_of
 from qcls_gguf.labelling.output import OutputFolder
 
 
-def plan(path: Path, n: int = 3, *, column: str | None = None) -> Input:
-    return read_input(path, Reading(query=column), n)
+def plan(path: Path, n: int = 3) -> Input:
+    return read_input(path, Reading(), n)
 
 
-def blocks(planned: Input, column: str | None = None) -> list[Block]:
-    return [read_block(planned, shard, Reading(query=column), ()) for shard in planned.shards]
+def blocks(planned: Input) -> list[Block]:
+    return [read_block(planned, shard, Reading(), ()) for shard in planned.shards]
 
 
-def queries(planned: Input, column: str | None = None) -> list[str | None]:
+def queries(planned: Input) -> list[str | None]:
     """Row by row its query, or the reason why it has none."""
     found: list[str | None] = []
-    for block in blocks(planned, column):
+    for block in blocks(planned):
         own = block.queries
         found += [own.texts[at] if at >= 0 else own.reasons[row] for row, at in enumerate(own.index.tolist())]
     return found
@@ -67,19 +67,15 @@ def test_parquet_that_breaks_off_is_told_with_its_row_group(tmp_path: Path) -> N
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"query": [f"{n} dress" for n in range(1000)]}), path, row_group_size=500)
     planned = plan(path, 500)
-    content = bytearray(path.read_bytes())
-    content[4 : len(content) // 3] = b"\xff" * (len(content) // 3 - 4)
-    path.write_bytes(bytes(content))
+    content, n = path.read_bytes(), path.stat().st_size // 3
+    path.write_bytes(content[:4] + b"\xff" * (n - 4) + content[n:])
     with pytest.raises(ConfigError, match=r"a\.parquet: row group 0 cannot be read"):
         blocks(planned)
 
 
 def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(
-        b'\xef\xbb\xbfn;query\r\n1;"red\r\ndress"\r\n2;b\r\n\r\n3;"c"x"\r\n4;d;e\r\n5;f\xff\r\n6;"g\n\n"\r\n7;h'
-    )
-    planned = plan(path, 2)
+    rows = b'1;"red\r\ndress"\r\n2;b\r\n\r\n3;"c"x"\r\n4;d;e\r\n5;f\xff\r\n6;"g\n\n"\r\n7;h'
+    planned = plan(written(tmp_path / "a.csv", b"\xef\xbb\xbfn;query\r\n" + rows), 2)
     assert queries(planned) == [
         "red\r\ndress",
         "b",
@@ -95,11 +91,9 @@ def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
 
 def test_a_query_of_ten_megabytes_is_one_row(tmp_path: Path) -> None:
     long = "x" * (10 << 20)
-    (tmp_path / "a.txt").write_text(f"a\n{long}\nb\n")
-    assert [len(each or "") for each in queries(plan(tmp_path / "a.txt"))] == [1, len(long), 1]
-    (tmp_path / "b.txt").write_text(f"a\n{long}{long}\nb\n")
+    assert queries(plan(written(tmp_path / "a.txt", f"a\n{long}\nb\n"))) == ["a", long, "b"]
     too_long = "line 2 has more than 16777216 bytes: give shorter queries, one a line"
-    assert queries(plan(tmp_path / "b.txt"))[1:] == [too_long, "b"]
+    assert queries(plan(written(tmp_path / "b.txt", f"a\n{long}{long}\nb\n"))) == ["a", too_long, "b"]
 
 
 TEXTS = ["red", None, "red", "blue"]
@@ -128,19 +122,16 @@ def test_bytes_that_are_no_text_are_told_row_by_row(tmp_path: Path) -> None:
         assert queries(plan(tmp_path / "a.parquet", 9)) == ["red", *wrong, "red"]
 
 
-def pandas_series() -> pd.Series:
-    return pd.Series(["red", None], name="x", index=[4, 7])
-
-
+PANDAS = pd.Series(["red", None], name="x", index=[4, 7])
 TABLES: dict[str, Callable[[], Any]] = {
     "categorical": lambda: pl.DataFrame({"query": pl.Series(["red", None], dtype=pl.Categorical)}),
     "enum": lambda: pl.DataFrame({"query": pl.Series(["red", None], dtype=pl.Enum(["red"]))}),
     "series of polars": lambda: pl.Series("x", ["red", None]),
     "lazy frame": lambda: pl.LazyFrame({"query": ["red", None]}),
     "bytes of polars": lambda: pl.DataFrame({"query": [b"red", None]}),
-    "series of pandas": pandas_series,
-    "category of pandas": lambda: pd.DataFrame({"query": pandas_series().astype("category")}),
-    "string of pandas": lambda: pd.DataFrame({"query": pandas_series().astype("string")}),
+    "series of pandas": lambda: PANDAS,
+    "category of pandas": lambda: pd.DataFrame({"query": PANDAS.astype("category")}),
+    "string of pandas": lambda: pd.DataFrame({"query": PANDAS.astype("string")}),
     "objects of pandas": lambda: pd.DataFrame({"query": pd.Series(["red", float("nan")], dtype=object)}),
     "dictionaries": lambda: [{"query": "red"}, {"n": 1}],
     "texts": lambda: ["red", None],
@@ -148,32 +139,6 @@ TABLES: dict[str, Callable[[], Any]] = {
     "columns": lambda: {"query": ["red", None]},
     "array": lambda: pa.array([b"red", None], pa.large_binary()),
     "duckdb": lambda: duckdb.sql("SELECT unnest(['red', NULL]) AS query"),
-}
-NO_TABLES: dict[str, tuple[Callable[[], Any], str]] = {
-    "numbers": (lambda: pd.DataFrame({"query": [1]}), "column 'query' is int64, not text"),
-    "dates": (lambda: pl.DataFrame({"query": [date.today()]}), "column 'query' is date32"),
-    "mixed objects": (
-        lambda: pd.DataFrame({"query": ["red", 501, None]}),
-        "column 'query' has 501 in row 2, .*; a column has one type",
-    ),
-    "mixed series": (lambda: pd.Series(["red", 501, None]), "column 'query' has 501 in row 2"),
-    "mixed others": (
-        lambda: pd.DataFrame({"query": ["a", "b"], "sku": [1, "x"]}),
-        "Could not convert 'x' .* column sku",
-    ),
-    "mixed dictionaries": (lambda: [{"query": "red"}, {"query": 5}], "column 'query' has 5 in row 2"),
-    "two names": (lambda: pd.DataFrame([["a", "b"]], columns=["query", "query"]), "Duplicate column names"),
-    "objects of polars": (
-        lambda: pl.DataFrame({"query": ["a"], "o": pl.Series([object()], dtype=pl.Object)}),
-        "did not recognize Python value type",
-    ),
-    "mixed index": (lambda: pd.DataFrame({"query": ["a", "b"]}, index=["x", 1]), "got a 'int' object"),
-    "arrays": (lambda: pd.DataFrame({"query": ["a", "b"], "o": [np.ones(2), np.ones((1, 2))]}), "column o"),
-    "a text": (lambda: "red dress", "is text: give an Arrow table, a frame of pandas or Polars, or a list of dict"),
-    "a row": (lambda: {"query": "red dress"}, "is a mapping: give an Arrow table"),
-    "a generator": (lambda: (text for text in "ab"), "cannot be read: .*: give an Arrow table"),
-    "nothing": (lambda: None, "cannot be read: .*: give an Arrow table"),
-    "a matrix": (lambda: np.array([["a"]]), "only handle 1-dimensional arrays"),
 }
 
 
@@ -187,12 +152,27 @@ def test_what_pandas_makes_of_no_text_at_all_is_null_and_its_index_stays() -> No
     for values in ([float("nan")] * 2, [pd.NaT] * 2, pd.array([None] * 2, dtype="Int64"), [None] * 2):
         assert texts_read(pd.DataFrame({"query": values})) == [None, None]
     assert texts_read(pl.DataFrame({"data": [{"text": "red"}]}), "data.text") == ["red"]
-    assert reader_of(pandas_series(), "query").read_all().to_pandas().index.tolist() == [4, 7]
+    assert reader_of(PANDAS, "query").read_all().to_pandas().index.tolist() == [4, 7]
 
 
-@pytest.mark.parametrize("name", NO_TABLES)
-def test_what_is_no_table_in_memory_is_told(name: str) -> None:
-    make, words = NO_TABLES[name]
+@cases(
+    (lambda: pd.DataFrame({"query": [1]}), "column 'query' is int64, not text"),
+    (lambda: pl.DataFrame({"query": [date.today()]}), "column 'query' is date32"),
+    (lambda: pd.DataFrame({"query": ["red", 501, None]}), "column 'query' has 501 in row 2, .*; a column has one type"),
+    (lambda: pd.Series(["red", 501, None]), "column 'query' has 501 in row 2"),
+    (lambda: pd.DataFrame({"query": ["a", "b"], "sku": [1, "x"]}), "Could not convert 'x' .* column sku"),
+    (lambda: [{"query": "red"}, {"query": 5}], "column 'query' has 5 in row 2"),
+    (lambda: pd.DataFrame([["a", "b"]], columns=["query", "query"]), "Duplicate column names"),
+    (lambda: pl.DataFrame({"o": pl.Series([object()], dtype=pl.Object)}), "did not recognize Python value type"),
+    (lambda: pd.DataFrame({"query": ["a", "b"]}, index=["x", 1]), "got a 'int' object"),
+    (lambda: pd.DataFrame({"query": ["a", "b"], "o": [np.ones(2), np.ones((1, 2))]}), "column o"),
+    (lambda: "red dress", "is text: give an Arrow table, a frame of pandas or Polars, or a list of dict"),
+    (lambda: {"query": "red dress"}, "is a mapping: give an Arrow table"),
+    (lambda: (text for text in "ab"), "cannot be read: .*: give an Arrow table"),
+    (lambda: None, "cannot be read: .*: give an Arrow table"),
+    (lambda: np.array([["a"]]), "only handle 1-dimensional arrays"),
+)
+def test_what_is_no_table_in_memory_is_told(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         texts_read(make())
 
@@ -213,10 +193,8 @@ def test_folders_of_partitions_are_columns(ending: str, tmp_path: Path) -> None:
 
 def test_empty_files_have_one_shard_without_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"query": pa.array([], pa.string())}), tmp_path / "a.parquet")
-    (tmp_path / "b.csv").write_text("query\n")
-    (tmp_path / "c.txt").touch()
-    for name in ("a.parquet", "b.csv", "c.txt"):
-        planned = plan(tmp_path / name)
+    for path in (tmp_path / "a.parquet", written(tmp_path / "b.csv", "query\n"), written(tmp_path / "c.txt", "")):
+        planned = plan(path)
         assert ([shard.n_rows for shard in planned.shards], queries(planned)) == ([0], [])
 
 
@@ -234,8 +212,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
 
 def test_a_folder_of_others_is_not_written_to(tmp_path: Path) -> None:
     folder = OutputFolder(tmp_path, None)
-    done = tmp_path / "done.jsonl"
-    done.write_text("{}\n")
+    done = written(tmp_path / "done.jsonl", "{}\n")
     with pytest.raises(ConfigError, match=r"has files and no manifest\.json, such as done\.jsonl"), folder:
         pass
     done.rename(tmp_path / "manifest.json")

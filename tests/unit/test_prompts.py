@@ -56,12 +56,11 @@ def test_labels_may_be_described() -> None:
     labels = {"dress": "in one piece", "none": None}
     text = "{labels} | {labels_described} | {all_labels} | {all_labels_described} {query}"
     (prompt,) = parsed({"name": "a", "labels": labels, "describe": "d"}, prompt_template=text).prompts
-    assert (prompt.labels, prompt.label_descriptions) == (("dress", "none"), ("in one piece", None))
     assert prompt.expanded_template == (
         "dress, none | - dress: in one piece\n- none | a (d): [dress, none] | "
         "a (d):\n- dress: in one piece\n- none {query}"
     )
-    described: dict[str, Any] = {"labels": prompt.labels, "label_descriptions": prompt.label_descriptions}
+    described: dict[str, Any] = {"labels": ("dress", "none"), "label_descriptions": ("in one piece", None)}
     given = PromptConfig(name="a", describe="d", prompt_template=text, **described)
     assert Config(prompts=(given,)).prompts == (prompt,)
     empty = parsed({"name": "a", "labels": {"x": None, "y": None}}, prompt_template="{query}").prompts[0]
@@ -98,14 +97,9 @@ def test_a_label_that_spells_a_slot_is_refused_where_all_labels_are_shown() -> N
     assert message.startswith("prompts[0]: a text of it makes another {name} slot in place of {all_labels}")
 
 
-def parse(template: str, labels: list[str]) -> PromptConfig:
-    prompt = {"name": "category", "prompt_template": template, "labels": labels}
-    return parse_config(yaml.safe_dump({"prompts": [prompt]}), folder=Path()).prompts[0]
-
-
 def test_the_slot_is_the_labels_in_their_order() -> None:
-    prompt = parse("one of [{labels}]: {query}", ["dress", "light blue", "none"])
-    assert prompt.expanded_template == "one of [dress, light blue, none]: {query}"
+    (prompt,) = parsed(COLOUR, prompt_template="one of [{labels}]: {query}").prompts
+    assert prompt.expanded_template == "one of [red, blue]: {query}"
     assert prompt.prompt_template == "one of [{labels}]: {query}"
     swapped = prompt.changed(labels=("none", "dress"))
     assert swapped.expanded_template == "one of [none, dress]: {query}"
@@ -114,7 +108,8 @@ def test_the_slot_is_the_labels_in_their_order() -> None:
 
 @pytest.mark.parametrize("label", ["{label}", "labels", "{", "{}", "%s", "\\1"])
 def test_a_label_that_looks_like_a_slot_is_text(label: str) -> None:
-    assert parse("of {labels}: {query}", [label, "none"]).expanded_template == f"of {label}, none: {{query}}"
+    (prompt,) = parsed(COLOUR | {"labels": [label, "none"]}, prompt_template="of {labels}: {query}").prompts
+    assert prompt.expanded_template == f"of {label}, none: {{query}}"
 
 
 @cases(
@@ -124,12 +119,10 @@ def test_a_label_that_looks_like_a_slot_is_text(label: str) -> None:
     ("{query} {l{labels}", ["abels}", "x"], "labels: 'abels}' in place of the template's {labels} makes another"),
 )
 def test_slots_that_are_not_what_they_seem_are_refused(template: str, labels: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        parse(template, labels)
-    assert f"prompts.category.{message}" in str(refusal.value)
-    with pytest.raises(ConfigError) as refusal:
-        check_config(Config(prompts=(PromptConfig(name="a", prompt_template=template, labels=tuple(labels)),)))
-    assert f"prompts.a.{message}" in str(refusal.value)
+    prompt = {"name": "a", "prompt_template": template, "labels": labels}
+    assert refused(prompt).startswith(f"prompts.a.{message}")
+    with pytest.raises(ConfigError, match=rf"prompts\.a\.{re.escape(message)}"):
+        check_config(Config(prompts=(PromptConfig(**prompt),)))
 
 
 END = 99
