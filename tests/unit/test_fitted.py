@@ -35,12 +35,12 @@ SHA256 = "ab" * 32
 
 
 def test_a_prompts_settings_go_before_the_common_ones() -> None:
-    top = "calibration: c.yaml\nprior: content_free\nmin_confidence: 1\nfallback: ask\ncontent_free_queries: ['']\n"
-    lines = ("prior: none", "min_confidence: 0.25", "temperature: 2", "content_free_queries: [x, '']")
-    own = "".join(f"    {line}\n" for line in lines)
+    common = ("prior: content_free", "min_confidence: 1", "fallback: ask", "content_free_queries: ['']", "label_end: A")
+    lines = ("prior: none", "min_confidence: 0.25", "temperature: 2", "content_free_queries: [x, '']", "label_end: B")
+    top, own = "\n".join(["calibration: c.yaml", *common, ""]), "".join(f"    {line}\n" for line in lines)
     first, second = parse(top + PROMPT + own + SECOND).prompts
     assert (first.prior, first.min_confidence, first.fallback, first.temperature) == ("none", 0.25, "ask", 2.0)
-    assert first.content_free_queries == ("x", "")
+    assert (first.content_free_queries, first.label_end, second.label_end) == (("x", ""), "B", "A")
     assert (second.prior, second.min_confidence, second.temperature) == ("content_free", 1.0, None)
     assert (second.content_free_queries, parse(top + PROMPT).calibration) == (("",), FOLDER / "c.yaml")
 

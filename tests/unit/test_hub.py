@@ -47,20 +47,16 @@ class Fetcher:
     """A process that has fetch_model, and the environment for the next one."""
 
     env: dict[str, str]
-    home: Path
     process: subprocess.Popen[str] | None = None
-    stderr: str = ""
 
     def ask(self, spec: str, **options: object) -> dict[str, str]:
         """Call fetch_model and return its path, or its error and message."""
         if self.process is None:
             command, pipe = [sys.executable, "-W", "error", "-c", WORKER], subprocess.PIPE
-            env = self.env | {"HF_HOME": str(self.home)}
-            self.process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+            self.process = subprocess.Popen(command, env=self.env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"spec": spec, **options}) + "\n")
-        self.process.stdin.flush()
+        print(json.dumps({"spec": spec, **options}), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
             pytest.fail(f"the process ended: {self.close()}")
@@ -80,12 +76,11 @@ class Fetcher:
         assert "\n" not in answer["message"]
         assert [word for word in words if word not in answer["message"]] == [], answer
 
-    def close(self) -> str:
-        """End the process; the next call starts another. Returns what it wrote on stderr."""
-        if self.process is not None:
-            _, self.stderr = self.process.communicate(timeout=30)
-            self.process = None
-        return self.stderr
+    def close(self, **env: str) -> str:
+        """End the process; the next call starts another, with this in its environment. Returns what stderr has."""
+        self.env |= env
+        process, self.process = self.process, None
+        return process.communicate(timeout=30)[1] if process else ""
 
 
 @pytest.fixture
@@ -98,7 +93,7 @@ def hub() -> Iterator[HubServer]:
 def fetcher(hub: HubServer, tmp_path: Path) -> Iterator[Fetcher]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     env |= {"HF_ENDPOINT": hub.url, "NO_PROXY": "127.0.0.1,localhost", "PYTHONPATH": os.pathsep.join(sys.path)}
-    worker = Fetcher(env=env, home=tmp_path / "hf")
+    worker = Fetcher(env=env | {"HF_HOME": str(tmp_path / "hf")})
     yield worker
     worker.close()
 
@@ -107,7 +102,7 @@ def test_downloads_once_then_answers_from_the_cache(hub: HubServer, fetcher: Fet
     fetcher.env["TQDM_POSITION"] = "-1"  # shows the library's progress bar although stderr is no terminal
     path = fetcher.path("user/Tiny-GGUF:Q4_K_M")
     assert (path.name, path.read_bytes()) == ("Tiny-Q4_K_M.gguf", Q4)
-    assert path.is_relative_to(fetcher.home)
+    assert path.is_relative_to(fetcher.env["HF_HOME"])
     assert hub.downloads() == ["Tiny-Q4_K_M.gguf"]
     assert "Tiny-Q4_K_M.gguf" in fetcher.close(), "no progress was shown"
 
@@ -174,8 +169,7 @@ def test_offline_after_a_download(hub: HubServer, fetcher: Fetcher) -> None:
     assert fetcher.path("user/Tiny-GGUF:Q8_0", offline=True) == path
     assert fetcher.path("user/Tiny-GGUF", offline=True) == path
     fetcher.refused("ModelError", "user/Tiny-GGUF:Q4_K_M", "Q4_K_M", "has Q8_0", offline=True)
-    fetcher.close()
-    fetcher.env["HF_HUB_OFFLINE"] = "1"
+    fetcher.close(HF_HUB_OFFLINE="1")
     assert fetcher.path("user/Tiny-GGUF:Q8_0") == path
     fetcher.refused("ModelError", "user/Tiny-GGUF:Q4_K_M", "has Q8_0")
     assert hub.requests == []
@@ -186,11 +180,10 @@ def test_hub_down(hub: HubServer, fetcher: Fetcher) -> None:
     hub.status = 503
     assert fetcher.path("user/Tiny-GGUF") == cached
     fetcher.refused("ModelError", "user/Tiny-GGUF:Q8_0", "503")
-    fetcher.close()
-    fetcher.env["HF_ENDPOINT"] = "http://127.0.0.1:9"  # the discard port: nothing listens there
+    fetcher.close(HF_ENDPOINT="http://127.0.0.1:9")  # the discard port: nothing listens there
     assert fetcher.path("user/Tiny-GGUF") == cached
-    words = "cannot be fetched from http://127.0.0.1:9", "check its name, the network"
-    fetcher.refused("ModelError", "user/Tiny-GGUF:Q8_0", *words)
+    told = "cannot be fetched from http://127.0.0.1:9", "check its name, the network"
+    fetcher.refused("ModelError", "user/Tiny-GGUF:Q8_0", *told)
 
 
 def test_a_quantisation_that_is_not_there(hub: HubServer, fetcher: Fetcher) -> None:
@@ -223,8 +216,7 @@ def test_repositories_that_refuse(hub: HubServer, fetcher: Fetcher) -> None:
     fetcher.refused("ModelError", "user/gated", "gated", "HF_TOKEN")
     fetcher.refused("ModelError", "user/private", "epository")
     fetcher.refused("ModelError", "user/missing", "HF_TOKEN")
-    fetcher.close()
-    fetcher.env["HF_TOKEN"] = "hf_right"
+    fetcher.close(HF_TOKEN="hf_right")
     assert fetcher.path("user/gated").read_bytes() == b"gated"
     assert fetcher.path("user/private").read_bytes() == b"private"
 

@@ -59,24 +59,20 @@ BOMBS = {
     + "".join(f'- {{name: p{n}, prompt_template: "{{query}}", labels: [a, 3]}}\n' for n in range(2500)),
 }
 _CHILD = """
-import json, resource, sys, time
+import json, resource, sys
 from pathlib import Path
 from qcls_gguf import ConfigError
 from qcls_gguf.config.load import load_config
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-try:
-    load_config("configs-that-are-not-there.yaml")
-except ConfigError:
-    pass
 for path in map(Path, sys.argv[1:]):
-    before, start = peak(), time.perf_counter()
+    before = peak()
     try:
         load_config(path)
         said = ""
     except ConfigError as e:
         said = str(e)
-    print(json.dumps([said, peak() - before, time.perf_counter() - start]), flush=True)
+    print(json.dumps([said, peak() - before]), flush=True)
 """
 
 
@@ -88,15 +84,15 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, int]]
     for name, file in files.items():
         file.write_text(BOMBS[name], encoding="utf-8", errors="surrogatepass")
         assert file.stat().st_size <= MAX_BYTES
-    command = [sys.executable, "-c", _CHILD, *map(str, files.values())]
+    command = [sys.executable, "-c", _CHILD, "a file that is not there", *map(str, files.values())]
     try:
         out = subprocess.run(command, stdout=subprocess.PIPE, timeout=120).stdout
     except subprocess.TimeoutExpired as e:
         out = e.stdout or b""
-    lines = [json.loads(line) for line in out.splitlines()]
+    lines = map(json.loads, out.splitlines()[1:])
     return {
         name: (text.removeprefix(f"{file}: "), n_bytes)
-        for (name, file), (text, n_bytes, _) in zip(files.items(), lines, strict=False)
+        for (name, file), (text, n_bytes) in zip(files.items(), lines, strict=False)
     }
 
 
