@@ -23,8 +23,7 @@ from qcls_gguf.errors import ConfigError
 
 
 def read(folder: Path, data: bytes, *, blank: bool = False) -> list[Row]:
-    path = written(folder / "queries.txt", data)
-    return list(read_queries(str(path), blank=blank))
+    return list(read_queries(str(written(folder / "queries.txt", data)), blank=blank))
 
 
 @cases(
@@ -55,12 +54,10 @@ def test_invalid_text_is_reported_with_its_place_and_the_rest_follows(tmp_path: 
     ("a.json", "is one JSON document: write an object a line, in a file named .jsonl"),
 )
 def test_what_has_no_rows_is_refused_before_and_while_reading(name: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    if words.startswith("is ") and name:
-        path.write_text('[{"query": "red dress"}]\n')
-    for read_ in (check_queries, lambda source: list(read_queries(source))):
+    written(tmp_path / "a.json", '[{"query": "red dress"}]\n')
+    for read_ in (check_queries, all_queries):
         with pytest.raises(ConfigError, match=words):
-            read_(str(path))
+            read_(str(tmp_path / name))
     check_queries("-")
 
 
@@ -76,16 +73,12 @@ LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")
 
 
 def labelled(folder: Path, text: str | bytes, name: str = "rows.jsonl") -> LabelledData:
-    path = written(folder / name, text)
-    return read_labelled(path, LABELS)
+    return read_labelled(written(folder / name, text), LABELS)
 
 
 def test_json_lines(tmp_path: Path) -> None:
-    found = labelled(
-        tmp_path,
-        '\ufeff{"query": "红 dress", "labels": {"category": "dress", "user": ["girl", "none", "girl"]}, "id": 7}\r\n'
-        '\n{"query": "", "labels": {"category": "a|b", "user": null}}',
-    )
+    row = '\ufeff{"query": "红 dress", "labels": {"category": "dress", "user": ["girl", "none", "girl"]}, "id": 7}\r\n'
+    found = labelled(tmp_path, row + '\n{"query": "", "labels": {"category": "a|b", "user": null}}')
     assert found.rows == (
         LabelledQuery(line=1, query="红 dress", labels={"category": ("dress",), "user": ("girl", "none")}),
         LabelledQuery(line=3, query="", labels={"category": ("a|b",)}),
@@ -123,9 +116,8 @@ def test_files_that_cannot_be_used(name: str, text: str, words: str, tmp_path: P
 @pytest.mark.parametrize("ignored", [("sku", "seen at"), ("all",)])
 @pytest.mark.parametrize(("delimiter", "encoding"), [(",", "utf-8"), (";", "utf-16"), ("\t", "utf-8-sig")])
 def test_columns_stand_beside_them(tmp_path: Path, delimiter: str, encoding: str, ignored: tuple[str, ...]) -> None:
-    path = tmp_path / "rows.csv"
     text = "sku,title,user,seen at\n7,red dress, girl | none,noon\n\n8,jeans, ,\n".replace(",", delimiter)
-    path.write_text(text, encoding=encoding)
+    path = written(tmp_path / "rows.csv", text, encoding)
     data = read_labelled(path, LABELS, LabelledColumns(query="title", ignored=ignored))
     assert data.rows == (LabelledQuery(line=2, query="red dress", labels={"user": ("girl", "none")}),)
     assert data.bad == (BadRow(4, "has no label of any prompt"),)
@@ -247,9 +239,8 @@ def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp
             all_queries(str(path), Reading(query="title"))
     assert all_queries(str(path), Reading(query="title", format="jsonl" if is_json else "csv")) == right
     assert len(all_queries(str(path), Reading(format="text"))) == 2 + (not is_json)
-    (tmp_path / "lines.txt").write_text("red dress\n")
     with pytest.raises(ConfigError, match="has no column 'title'"):
-        all_queries(str(tmp_path / "lines.txt"), Reading(query="title"))
+        all_queries(str(written(tmp_path / "lines.txt", "red dress\n")), Reading(query="title"))
 
 
 @cases(
@@ -277,9 +268,8 @@ def test_a_column_is_never_left_unread(text: str, ending: str, packing: str, tmp
     *(("query\n赤い服\n红色\n".encode(name), Reading(), "looks like ISO-2022") for name in ("iso2022_jp_2", "hz")),
 )
 def test_what_must_not_be_guessed_is_named(content: bytes, reading: Reading, words: str, tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_bytes(content)
     with pytest.raises(ConfigError, match=words.replace("|", r"\|")):
-        all_queries(str(tmp_path / "rows.csv"), reading)
+        all_queries(str(written(tmp_path / "rows.csv", content)), reading)
 
 
 @cases(
@@ -307,13 +297,13 @@ def test_long_fields_and_other_encodings_are_rows(tmp_path: Path) -> None:
 
 def test_queries_stand_in_objects_within_objects_and_in_parquet(tmp_path: Path) -> None:
     objects = ({"data": {"text": "red"}}, {"data.text": "blue"}, *({"data": x} for x in ({"text": 5}, "none", None)))
-    (tmp_path / "a.jl").write_text("\n".join(map(json.dumps, objects)))
-    errors = [row.error for row in read_queries(str(tmp_path / "a.jl"), Reading(query="data.text"))]
+    path = written(tmp_path / "a.jl", "\n".join(map(json.dumps, objects)))
+    errors = [row.error for row in read_queries(str(path), Reading(query="data.text"))]
     assert errors[:2] == [None, None]
     assert "line 3: 'data.text' is a number, not text" in str(errors[2])
     assert all("has no text 'data.text'" in str(error) for error in errors[3:])
-    (tmp_path / "b.jl").write_text('{"m": [{"content": "red"}]}')
-    assert all_queries(str(tmp_path / "b.jl"), Reading(query="m.0.content")) == ["red"]
+    path.write_text('{"m": [{"content": "red"}]}')
+    assert all_queries(str(path), Reading(query="m.0.content")) == ["red"]
     table = pa.table({"data": pa.array([{"text": "red"}, {"text": None}]), "raw": pa.array([b"red", b"\xff"])})
     pq.write_table(table, tmp_path / "c")
     for column, fault in (("data.text", "null"), ("raw", "not valid UTF-8")):
@@ -329,9 +319,8 @@ def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
     label = drawn.draw(st.sampled_from(labels))
     value: Any = {"true": True, "false": False, "True": True, "no": "no"}.get(label, label)
     if value == label and label != "no":
-        value = drawn.draw(
-            st.sampled_from([label, float(label), int(float(label)) if float(label) % 1 == 0 else label])
-        )
+        number = float(label)
+        value = drawn.draw(st.sampled_from([label, number, int(number) if number.is_integer() else label]))
     form = drawn.draw(st.sampled_from(["labels", "list", "flat", "csv", "parquet"]))
     is_parquet, is_nested = form == "parquet" or drawn.draw(st.booleans()), form != "csv" and drawn.draw(st.booleans())
     with TemporaryDirectory() as folder:
@@ -367,8 +356,8 @@ def test_a_null_is_not_taken_for_the_label_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [None, float("nan"), "", [], 9, True, {"a": 1}, ["1", None]])
 def test_values_that_are_no_label_are_none_or_told(value: Any, tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"query": "x", "labels": {"stars": value, "user": "boy"}}))
-    found = read_labelled(tmp_path / "rows.jsonl", {"stars": ("1", "2"), "user": ("boy",)})
+    path = written(tmp_path / "rows", json.dumps({"query": "x", "labels": {"stars": value, "user": "boy"}}))
+    found = read_labelled(path, {"stars": ("1", "2"), "user": ("boy",)})
     is_missing = value is None or value == "" or value != value
     assert [dict(row.labels) for row in found.rows] == ([{"user": ("boy",)}] if is_missing else [])
     assert all("labels.stars: " in row.reason for row in found.bad)

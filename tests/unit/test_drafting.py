@@ -27,7 +27,7 @@ from qcls_gguf.drafting.rows import find_labels
 from qcls_gguf.model import find_model
 from qcls_gguf.report.environment import FreeMemory
 
-ROOT = Path(__file__).parents[2]
+TINY = Path(__file__).parents[2] / "models" / "fashion-tiny-Q8_0.gguf"
 CHAT = DraftModel(settings={"hf_repo": "a/b"}, why="as given")
 GB = 10**9
 
@@ -36,13 +36,12 @@ def draft(*options: str, model: DraftModel = CHAT) -> Draft:
     return Draft(prompts=labels_of(options), model=model, about="a shop's text: new", source="labels")
 
 
-def loaded(text: str, folder: Path) -> Config:
-    path = written(folder / "config.yaml", text)
-    return load_config(path)
+def loaded(draft: Draft, folder: Path) -> Config:
+    return load_config(written(folder / "config.yaml", draft_text(draft, folder)))
 
 
 def test_labels_become_prompts_with_one_text(tmp_path: Path) -> None:
-    config = loaded(draft_text(draft("category= dress, no,", "on sale?=yes,1e3,孕妇 'x'"), tmp_path), tmp_path)
+    config = loaded(draft("category= dress, no,", "on sale?=yes,1e3,孕妇 'x'"), tmp_path)
     found = [(prompt.name, prompt.labels) for prompt in config.prompts]
     assert found == [("category", ("dress", "no")), ("on sale?", ("yes", "1e3", "孕妇 'x'"))]
     assert {prompt.cue for prompt in config.prompts} == {"{name}:"}
@@ -51,13 +50,13 @@ def test_labels_become_prompts_with_one_text(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_chat_template_gets_the_whole_text(tmp_path: Path) -> None:
-    model = given_model(str(ROOT / "models" / "fashion-tiny-Q8_0.gguf"), None)
-    assert model is not None
+    model = given_model(str(TINY), None)
+    assert model
     assert not model.has_chat_template
-    config = loaded(draft_text(draft("category=dress,none", model=model), tmp_path), tmp_path)
+    config = loaded(draft("category=dress,none", model=model), tmp_path)
     (prompt,) = config.prompts
     assert prompt.expanded_template.endswith("category: [dress, none]\n\ntext: {query}\ncategory:")
-    assert config.model.path == ROOT / "models" / "fashion-tiny-Q8_0.gguf"
+    assert config.model.path == TINY
 
 
 @cases(
@@ -77,8 +76,7 @@ def test_what_no_configuration_can_have_is_refused(options: list[str], words: st
 
 
 def test_several_prompts_may_have_texts_of_their_own(tmp_path: Path) -> None:
-    both = draft("a=p,none", "b=q,r")
-    config = loaded(draft_text(replace(both, is_common=False, with_prior=("b",)), tmp_path), tmp_path)
+    config = loaded(replace(draft("a=p,none", "b=q,r"), is_common=False, with_prior=("b",)), tmp_path)
     assert [prompt.system for prompt in config.prompts] == [
         "Label a shop's text: new. Output exactly one label from the list. Use 'none' if none is mentioned.\n"
         "{name}: [{labels}]"
@@ -87,6 +85,7 @@ def test_several_prompts_may_have_texts_of_their_own(tmp_path: Path) -> None:
 
 
 ROWS = [
+    ("id", "what was said", "topic", "urgency"),
     *[(f"A{i}", f"where is parcel {i}", "delivery", "high") for i in range(9)],
     *[(f"B{i}", f"send the money for {i} back", "refund|delivery", "low") for i in range(6)],
     ("C", "hello there", "Refund", "low"),
@@ -94,14 +93,9 @@ ROWS = [
 ]
 
 
-def csv(rows: list[tuple[str, str, str, str]], delimiter: str = ";") -> str:
-    return "".join(f"{delimiter.join(row)}\n" for row in [("id", "what was said", "topic", "urgency"), *rows])
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "tickets.csv", csv(ROWS), encoding)
-    found = find_labels(path)
+    found = find_labels(written(tmp_path / "tickets.csv", "".join(f"{';'.join(row)}\n" for row in ROWS), encoding))
     assert (found.query, found.ignored, found.n_rows) == ("what was said", ("id",), 17)
     prompts = [(prompt.name, prompt.labels) for prompt in found.prompts]
     assert prompts == [("topic", ("delivery", "refund", "Refund", "other")), ("urgency", ("high", "low"))]
@@ -160,9 +154,8 @@ def test_labels_may_be_numbers_and_truth_values(form: str, values: list[object],
     ("query,x\na,1\nb,2\n", "has no column of labels"),
 )
 def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "rows.csv", text)
     with pytest.raises(ConfigError, match=words):
-        find_labels(path)
+        find_labels(written(tmp_path / "rows.csv", text))
 
 
 @cases(
@@ -178,29 +171,27 @@ def test_a_model_that_fits_becomes_a_configuration(tmp_path: Path, monkeypatch: 
     sizes = [n_bytes for _, n_bytes in LARGEST_FIRST]
     assert sizes == sorted(sizes, reverse=True)
     monkeypatch.setattr("qcls_gguf.report.environment.free_memory", lambda: FreeMemory(True, 15 * GB, 14 * GB))
-    config = loaded(draft_text(draft("a=p,q", model=fitting_model()), tmp_path), tmp_path)
+    config = loaded(draft("a=p,q", model=fitting_model()), tmp_path)
     assert config.model.hf_repo == LARGEST_FIRST[0][0]
     assert config.prompts[0].is_chat
 
 
 def test_a_model_below_the_configuration_is_named_from_there(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
-    for name in ("models/小 model.gguf", "~model.gguf", "ollama:model.gguf"):
-        (tmp_path / name).symlink_to(ROOT / "models" / "fashion-tiny-Q8_0.gguf")
-    within, home = str(tmp_path / "models" / "小 model.gguf"), str(tmp_path / "~model.gguf")
-    other = str(tmp_path / "ollama:model.gguf")
+    (tmp_path / "configs").mkdir()
+    within, home, other = (tmp_path / name for name in ("models/小 model.gguf", "~model.gguf", "ollama:model.gguf"))
     for path, folder, named in (
         (within, tmp_path, "models/小 model.gguf"),
-        (within, tmp_path / "configs", within),
-        (home, tmp_path, home),
+        (within, tmp_path / "configs", str(within)),
+        (home, tmp_path, str(home)),
         (other, tmp_path, "./ollama:model.gguf"),
     ):
-        model = given_model(path, None, folder)
-        assert model is not None
+        if not path.exists():
+            path.symlink_to(TINY)
+        model = given_model(str(path), None, folder)
+        assert model
         assert model.settings == {"path": named}
-        folder.mkdir(exist_ok=True)
-        config = loaded(draft_text(draft("a=p,q", model=model), folder), folder)
-        assert find_model(config.model, offline=True) == Path(path)
+        assert find_model(loaded(draft("a=p,q", model=model), folder).model, offline=True) == path
 
 
 @cases(
@@ -211,7 +202,7 @@ def test_a_model_below_the_configuration_is_named_from_there(tmp_path: Path) -> 
     *((label, "") for label in ("no", "dress", "another", "nonesuch", "unknown author")),
 )
 def test_labels_that_say_nothing_get_their_sentence(label: str, sentence: str, tmp_path: Path) -> None:
-    (prompt,) = loaded(draft_text(draft(f"topic=dress2,{label},jeans2"), tmp_path), tmp_path).prompts
+    (prompt,) = loaded(draft(f"topic=dress2,{label},jeans2"), tmp_path).prompts
     text = prompt.system or ""
     assert (f" Use '{label}' {sentence}." in text, text.count("Use '")) == (bool(sentence), bool(sentence))
     assert prompt.prior == "none"
@@ -232,6 +223,6 @@ def test_rows_are_asked_about_in_their_language(texts: list[str], language: str,
         found = find_labels(data)
         assert found.language == language
         draft = Draft(prompts=found.prompts, model=CHAT, source="x", language=found.language)
-        text = loaded(draft_text(draft, tmp_path), tmp_path).prompts[0].system or ""
+        text = loaded(draft, tmp_path).prompts[0].system or ""
         assert ("只输出列表中的一个标签。如果没有提到，输出“无”。" in text) == (language == "zh")
         assert ("Use '无' if none is mentioned." in text) == (language == "en")
