@@ -119,7 +119,7 @@ def test_a_label_that_looks_like_a_slot_is_text(label: str) -> None:
     ("{query} {l{labels}", ["abels}", "x"], "labels: 'abels}' in place of the template's {labels} makes another"),
 )
 def test_slots_that_are_not_what_they_seem_are_refused(template: str, labels: list[str], message: str) -> None:
-    prompt = {"name": "a", "prompt_template": template, "labels": labels}
+    prompt: dict[str, Any] = {"name": "a", "prompt_template": template, "labels": labels}
     assert refused(prompt).startswith(f"prompts.a.{message}")
     with pytest.raises(ConfigError, match=rf"prompts\.a\.{re.escape(message)}"):
         check_config(Config(prompts=(PromptConfig(**prompt),)))
