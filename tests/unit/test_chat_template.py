@@ -65,15 +65,16 @@ def test_the_query_is_the_users_or_stands_in_the_system_text() -> None:
     assert within == "<|im_start|>system\nLabel {query}<|im_end|>\n<|im_start|>assistant\n{name}:"
 
 
-WORDS_STAY = NEMOTRON.replace(".replace('/no_think', '')", "")
-
-
 @cases(
     (QWEN3, "<|im_start|>assistant\n<think>\n\n</think>\n\n{name}:", "<|im_start|>assistant\n{name}:"),
     (THINKS_ALWAYS, "<|im_start|>assistant\n<think>\n\n</think>\n\n{name}:", "<think>\n{name}:"),
     (NEMOTRON, "<SPECIAL_1>Assistant\n<think></think>{name}:", "<SPECIAL_1>Assistant\n<think>\n\n{name}:"),
     # words that would stay in the text are no help
-    (WORDS_STAY, "end\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\n{name}:", ""),
+    (
+        NEMOTRON.replace(".replace('/no_think', '')", ""),
+        "end\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\n{name}:",
+        "",
+    ),
 )
 def test_thinking_models_answer_at_once_unless_told_otherwise(template: str, at_once: str, told: str) -> None:
     assert text(template).endswith(at_once)
@@ -220,12 +221,10 @@ def test_an_answer_begins_as_in_a_conversation_where_the_prompt_stops_short() ->
 def test_labels_end_as_answers_do(template: str, end: str | None, kept: str) -> None:
     """Not with what the file names, if the template writes another token; kept: what the file names."""
     marks = (BOS, IM_END, "<|eot|>", "[/INST]", "<|user|>", "<|assistant|>")
-    (rendered,) = render_prompts([PROMPT], File(template, marks, marks.index(kept)), ModelConfig()).prompts
-    assert rendered.label_end == end
-    (rendered,) = render_prompts([PROMPT], File(template, marks, marks.index(end or kept)), ModelConfig()).prompts
-    assert rendered.label_end is None
     given = PROMPT.changed(label_end="<|eot|>")
-    assert render_prompts([given], File(template, marks, 0), ModelConfig()).prompts[0].label_end == "<|eot|>"
+    for prompt, mark, found in ((PROMPT, kept, end), (PROMPT, end or kept, None), (given, BOS, "<|eot|>")):
+        (rendered,) = render_prompts([prompt], File(template, marks, marks.index(mark)), ModelConfig()).prompts
+        assert rendered.label_end == found
 
 
 def test_what_a_prompts_own_text_spells_is_no_code() -> None:
@@ -369,8 +368,7 @@ def test_turns_of_any_family_are_rendered_and_end(drawn: st.DataObject) -> None:
     template += "{% endfor %}{% if add_generation_prompt %}{{ " + repr(answer + opened) + " }}{% endif %}"
     marks = dict.fromkeys([BOS, *MARK.findall(answer + end + opened + closed)])
     (rendered,) = render_prompts([PROMPT], File(template, tuple(marks), label_end=0), ModelConfig()).prompts
-    turns = [
-        begin.replace("{role}", name) + text + end for name, text in zip(names, PROMPT.turns.values(), strict=False)
-    ]
-    assert rendered.template == (BOS if first else "") + "".join(turns) + answer + closed + "{name}:"
+    said = zip(names, PROMPT.turns.values(), strict=False)
+    turns = "".join(begin.replace("{role}", name) + text + end for name, text in said)
+    assert rendered.template == (BOS if first else "") + turns + answer + closed + "{name}:"
     assert rendered.label_end == (end.strip() or None)

@@ -156,8 +156,7 @@ COLOUR = {"enum": ["red", "blue"], "description": "of a dress"}
 )
 def test_what_a_schema_allows(schema: Any, values: tuple[Any, ...] | str) -> None:
     if isinstance(values, tuple):
-        found = read(schema).values
-        assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
+        assert [(type(value), value) for value in read(schema).values] == [(type(value), value) for value in values]
         return
     with pytest.raises(OpenAnswerError, match=values):
         closed_lists(schema, "schema")

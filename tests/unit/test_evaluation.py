@@ -40,15 +40,11 @@ def answer(p: list[float]) -> PromptResult:
     return PromptResult("p", "?", max(p), True, True, scores)
 
 
-def scored(
-    probability: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, abstains: bool = True
-) -> Any:
-    n = len(probability)
+def scored(p: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, abstains: bool = True) -> Any:
     is_right = np.array([[label in row for label in "abc"] for row in accepted], np.bool_).reshape(-1, 3)
     first = np.array(["abc".index(row[0]) for row in accepted], np.intp)
-    truth = Truth(prompt=PROMPT, index=np.arange(n), accepted=is_right, first=first)
-    p = np.array(probability, np.float64).reshape(-1, 3)
-    return prompt_statistics(truth, p, list(map(answer, probability)) if abstains else None)
+    truth = Truth(prompt=PROMPT, index=np.arange(len(p)), accepted=is_right, first=first)
+    return prompt_statistics(truth, np.array(p).reshape(-1, 3), list(map(answer, p)) if abstains else None)
 
 
 def test_the_whole_table() -> None:
@@ -114,11 +110,8 @@ def test_prompts_together_are_all_their_rows() -> None:
 
 
 def test_rows_count_for_the_prompts_that_they_are_labelled_for() -> None:
-    rows = [
-        LabelledQuery(line=1, query="x", labels={"q": ("a",)}),
-        LabelledQuery(line=2, query="y", labels={"p": ("c", "a")}),
-    ]
-    truth = truth_of(PROMPT, rows)
+    labels = {"q": ("a",)}, {"p": ("c", "a")}
+    truth = truth_of(PROMPT, [LabelledQuery(line=n, query="x", labels=those) for n, those in enumerate(labels, 1)])
     assert (truth.index.tolist(), truth.accepted.tolist(), truth.first.tolist()) == ([1], [[True, False, True]], [2])
 
 
@@ -130,9 +123,8 @@ def test_rows_count_for_the_prompts_that_they_are_labelled_for() -> None:
     ("a" * 19, "b" * 19, []),  # too few rows to say so
 )
 def test_what_is_likely_wrong_with_answers(answers: str, labels: str, words: list[str]) -> None:
-    probability = [[0.9 if name == label else 0.05 for name in "abc"] for label in answers]
-    found, _ = scored(probability, list(labels), abstains=False)
-    said = list(likely_faults(found))
+    p = [[0.9 if name == label else 0.05 for name in "abc"] for label in answers]
+    said = list(likely_faults(scored(p, list(labels), abstains=False)[0]))
     assert len(said) == len(words), said
     assert all(word in text for word, text in zip(words, said, strict=True)), said
 
@@ -175,8 +167,7 @@ def compared(ms: Any, ours: Any = MS, answers: Any = OURS) -> Any:
 def test_a_ratio_and_its_range_are_quantiles_of_the_rounds_ratios() -> None:
     times = np.array([[2.0], [3.0], [4.0]])
     found = compared(MS * times)
-    assert found.p50_ms == 6.0
-    assert found.ratio_to_qcls == 3.0
+    assert (found.p50_ms, found.ratio_to_qcls) == (6.0, 3.0)
     assert found.ratio_range == pytest.approx([2.2, 3.8])
     # a slow round of both, whose times a ratio of all medians would mix up with those of the others
     slow = MS * np.array([[1.0], [100.0], [1.0]])

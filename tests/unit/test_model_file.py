@@ -3,10 +3,12 @@
 import hashlib
 import json
 import os
+import re
 import struct
 import time
 import tracemalloc
 from pathlib import Path
+from unittest.mock import Mock
 
 import gguf
 import numpy as np
@@ -44,14 +46,8 @@ def write_split(folder: Path, name: str = "model") -> list[Path]:
 
 def hashed(path: Path) -> tuple[str, bool]:
     """The digest of `path`, and whether the file was read for it."""
-    chunks: list[None] = []
-
-    def count() -> bool:
-        chunks.append(None)
-        return True
-
-    digest = sha256_of([path], go_on=count)
-    return digest, bool(chunks)
+    go_on = Mock(return_value=True)
+    return sha256_of([path], go_on=go_on), go_on.called
 
 
 def sha256(path: Path) -> str:
@@ -196,10 +192,8 @@ def write_model(path: Path, *, alignment: int | None = None) -> Path:
     writer.add_array("test.floats", [0.5, 1.5])
     writer.add_tensor("token_embd.weight", np.arange(96, dtype=np.float32).reshape(3, 32))
     writer.add_tensor("norm.weight", np.ones(5, dtype=np.float16))
-    blocks = gguf.quants.quantize(
-        np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64), gguf.GGMLQuantizationType.Q8_0
-    )
-    writer.add_tensor("output.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    q8_0, values = gguf.GGMLQuantizationType.Q8_0, np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)
+    writer.add_tensor("output.weight", gguf.quants.quantize(values, q8_0), raw_dtype=q8_0)
     finish(writer)
     return path
 
@@ -213,16 +207,16 @@ def header_bytes(*, version: int = 3, n_tensors: int = 0, n_keys: int = 0, body:
     return struct.pack("<4sIQQ", b"GGUF", version, n_tensors, n_keys) + body
 
 
-def string(text: bytes) -> bytes:
-    return struct.pack("<Q", len(text)) + text
+def named(name: bytes, layout: str, *values: float) -> bytes:
+    return struct.pack("<Q", len(name)) + name + struct.pack("<" + layout, *values)
 
 
 def one_key(layout: str, *values: float, key: bytes = b"k") -> bytes:
-    return header_bytes(n_keys=1, body=string(key) + struct.pack("<" + layout, *values))
+    return header_bytes(n_keys=1, body=named(key, layout, *values))
 
 
 def one_tensor(layout: str, *values: int) -> bytes:
-    return header_bytes(n_tensors=1, body=string(b"t") + struct.pack("<" + layout, *values))
+    return header_bytes(n_tensors=1, body=named(b"t", layout, *values))
 
 
 @pytest.mark.parametrize("alignment", [None, 8, 128])
@@ -248,11 +242,9 @@ def test_agrees_with_the_gguf_package(tmp_path: Path, alignment: int | None) -> 
 def test_a_truncated_file_is_refused(model: bytes, tmp_path: Path, data: st.DataObject) -> None:
     path = written(tmp_path / "cut.gguf", model)
     end = max(tensor.offset + tensor.n_bytes for tensor in read_header(path).tensors.values())
-    length = data.draw(st.integers(0, end - 1))
-    path.write_bytes(model[:length])
-    with pytest.raises(ModelError) as caught:
+    path.write_bytes(model[: data.draw(st.integers(0, end - 1))])
+    with pytest.raises(ModelError, match=re.escape(str(path))):
         read_header(path)
-    assert str(path) in str(caught.value)
     path.write_bytes(model[:end])  # the padding after the last tensor may be missing
     assert len(read_header(path).tensors) == 3
 
@@ -262,9 +254,8 @@ def test_a_truncated_file_is_refused(model: bytes, tmp_path: Path, data: st.Data
 def test_damaged_bytes_never_do_worse_than_an_error(model: bytes, tmp_path: Path, data: st.DataObject) -> None:
     damaged = bytearray(model)
     for _ in range(data.draw(st.integers(1, 4))):
-        patch = data.draw(
-            st.binary(min_size=1, max_size=9) | st.sampled_from([b"\xff" * 8, b"\0" * 8, b"\xff" * 7 + b"\x7f"])
-        )
+        extremes = st.sampled_from([b"\xff" * 8, b"\0" * 8, b"\xff" * 7 + b"\x7f"])
+        patch = data.draw(st.binary(min_size=1, max_size=9) | extremes)
         at = data.draw(st.integers(0, 1100))
         damaged[at : at + len(patch)] = patch
     path = written(tmp_path / "damaged.gguf", damaged)

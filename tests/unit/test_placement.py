@@ -39,25 +39,20 @@ def gpus_of(*free_bytes: int) -> list[Device]:
     return [Device(kind="GPU", name="", free_bytes=free) for free in free_bytes]
 
 
-AUTO: list[tuple[tuple[float, ...], int, int]] = [
-    *(((), 0, 0), ((0,), 0, 0), ((1.2,), 0, 0), ((1.25,), 2, 1), ((3,), 18, 1), ((4.99,), 36, 1), ((5,), 37, 1)),
-    *(((2, 2), 18, 2), ((2, 1), 9, 1), ((4, 2), 36, 2), ((4, 2.1), 37, 2), ((1, 0.5), 0, 0)),
+@cases(
+    *(("auto", (), 0, 0), ("auto", (0,), 0, 0), ("auto", (1.2,), 0, 0), ("auto", (1.25,), 2, 1), ("auto", (3,), 18, 1)),
+    *(("auto", (4.99,), 36, 1), ("auto", (5,), 37, 1), ("auto", (2, 2), 18, 2), ("auto", (2, 1), 9, 1)),
+    *(("auto", (4, 2), 36, 2), ("auto", (4, 2.1), 37, 2), ("auto", (1, 0.5), 0, 0)),
     # they are divided where the first GPU has no room
-    *(((5, 5), 37, 1), ((4.9, 5), 37, 2), ((0.5, 80), 37, 2), ((2, 2, 2), 27, 3)),
-]
-"""GiB free on each GPU, layers and GPUs that are taken, where the context is not known."""
-GIVEN: list[tuple[int | Literal["all"], tuple[float, ...], int, int]] = [
+    *(("auto", (5, 5), 37, 1), ("auto", (4.9, 5), 37, 2), ("auto", (0.5, 80), 37, 2), ("auto", (2, 2, 2), 27, 3)),
     *((1, (9,), 1, 1), (38, (9,), 37, 1), (9, (), 0, 0), (0, (5, 5), 0, 0), (9, (2, 5), 9, 1), (10, (2, 5), 10, 2)),
     *(("all", (), 0, 0), ("all", (5, 5), 37, 1), ("all", (3, 1), 37, 2), ("all", (3,), 37, 1)),
-]
-WEIGHTS = (4 * GIB // 37,) * 37
-"""36 layers, and a head as large as one."""
-
-
-@cases(*GIVEN, *(("auto", *automatic) for automatic in AUTO))
+)
 def test_layers_fit_free_memory(given_layers: Layers, free_gib: tuple[float, ...], layers: int, n_gpus: int) -> None:
-    free = [round(gib * GIB) for gib in free_gib]
-    found = placement(RuntimeConfig(n_gpu_layers=given_layers), WEIGHTS, gpus_of(*free), None)
+    """GiB free on each GPU, layers and GPUs that are taken, of 36 layers and a head as large as one, where the context
+    is not known."""
+    gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
+    found = placement(RuntimeConfig(n_gpu_layers=given_layers), (4 * GIB // 37,) * 37, gpus, None)
     assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
 
 
@@ -92,10 +87,8 @@ def divisions(n: int, n_gpus: int) -> Iterator[tuple[int, ...]]:
 
 def spares(sizes: Sequence[float], gpu_layers: Sequence[int], rooms: Sequence[float]) -> list[float]:
     """What each GPU that has layers has left; sizes: of all these layers, in their order."""
-    ends = np.cumsum(gpu_layers)
-    return [
-        room - sum(sizes[end - n : end]) for room, end, n in zip(rooms, ends.tolist(), gpu_layers, strict=False) if n
-    ]
+    shares = zip(rooms, np.cumsum(gpu_layers).tolist(), gpu_layers, strict=False)
+    return [room - sum(sizes[end - n : end]) for room, end, n in shares if n]
 
 
 @settings(derandomize=False)
@@ -130,10 +123,8 @@ def test_no_share_exceeds_its_room(layers: list[int], head: int, cache: int, fre
 
 def test_layers_that_fit_nowhere_are_divided_all_the_same() -> None:
     """As many as were asked for; llama.cpp then says that memory is lacking, if it really is."""
-    weights = (100 * MIB,) * 21
-    context = ContextMemory(cache_bytes=0, compute_bytes=0)
-    placed = placement(RuntimeConfig(n_gpu_layers="all"), weights, gpus_of(SPARE + 1000 * MIB, SPARE), context)
-    assert placed == Placement((10, 11))
+    context, gpus = ContextMemory(cache_bytes=0, compute_bytes=0), gpus_of(SPARE + 1000 * MIB, SPARE)
+    assert placement(RuntimeConfig(n_gpu_layers="all"), (100 * MIB,) * 21, gpus, context) == Placement((10, 11))
 
 
 @cases(
@@ -155,8 +146,7 @@ def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_lay
 
 
 def test_only_gpus_with_layers_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = Device(kind="CPU", name="", free_bytes=1)
-    found = [cpu, *gpus_of(1, 2, 3)]
+    found = [Device(kind="CPU", name="", free_bytes=1), *gpus_of(1, 2, 3)]
     monkeypatch.setattr(module, "devices", lambda: found)
     monkeypatch.setattr(module, "gpus", lambda: found[1:])
     assert [used_gpus(Placement(each)) for each in ((0, 5, 6), (5,), ())] == [found[2:], found[1:2], []]
@@ -272,17 +262,15 @@ def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list
     config, prompts, n_empty = setup
     found = limits(config, set_of(prompts, n_empty), 0)
     prefixes = {prompt.prefix for prompt in prompts}
-    n_fed = [
-        n + config.max_query_tokens + len(p.closing) + len(p.trie.fed) for n, p in zip(n_empty, prompts, strict=True)
-    ]
+    n_query, both = config.max_query_tokens, zip(n_empty, prompts, strict=True)
+    n_fed = [n + n_query + len(prompt.closing) + len(prompt.trie.fed) for n, prompt in both]
     fast = sum(n_fed) - sum(len(prompt.stable) for prompt in prompts)
     slow = max(n + len(prompt.opening) for n, prompt in zip(n_fed, prompts, strict=True))
     assert found.n_batch >= max(fast, slow, found.n_outputs_max)
     assert found.n_outputs_max >= found.n_seq_max
     assert found.n_ctx % 256 == 0
     assert 0 <= found.n_ctx - (sum(map(len, prefixes)) + found.n_batch) < 256
-    n_leaves = [prompt.trie.n_leaves for prompt in prompts]
-    assert len(prefixes) + max(n_leaves) <= found.n_seq_max <= MAX_SEQ
+    assert len(prefixes) + max(prompt.trie.n_leaves for prompt in prompts) <= found.n_seq_max <= MAX_SEQ
 
 
 MANY = prompt_of(labels=forks(40))
@@ -334,42 +322,40 @@ def test_shapes(max_query_tokens: int, n_gpu_layers: int, wanted: tuple[int, int
     assert shapes(max_query_tokens, n_gpu_layers) == wanted
 
 
+ONE = set_of([prompt_of(n_head=20)], [0])
+
+
 def test_questions_get_room_beside_the_prompts() -> None:
-    prompts = set_of([prompt_of(n_head=20)], [0])
-    without = limits(runtime(n_batch=1024), prompts, 0)
-    auto = limits(RuntimeConfig(n_batch=1024), prompts, 0)
+    without, auto = (limits(made(n_batch=1024), ONE, 0) for made in (runtime, RuntimeConfig))
     assert (auto.n_ctx, auto.n_seq_max) == (without.n_ctx + 1024, without.n_seq_max + 16)
     assert auto.n_leaf_seqs == without.n_leaf_seqs == 4
     for state_bytes, walks, n in ((0, False, 24), (9, True, 24), (9, False, 4)):
-        assert limits(RuntimeConfig(), prompts, 0, None, state_bytes, walks_trees=walks).n_leaf_seqs == n
-    assert limits(RuntimeConfig(question_cells=0, question_prefixes=0), prompts, 0).n_leaf_seqs == 4
-    given_room = limits(RuntimeConfig(n_batch=1024, question_cells=3000, question_prefixes=40), prompts, 0)
+        assert limits(RuntimeConfig(), ONE, 0, None, state_bytes, walks_trees=walks).n_leaf_seqs == n
+    assert limits(RuntimeConfig(question_cells=0, question_prefixes=0), ONE, 0).n_leaf_seqs == 4
+    given_room = limits(RuntimeConfig(n_batch=1024, question_cells=3000, question_prefixes=40), ONE, 0)
     assert (given_room.n_ctx, given_room.n_seq_max) == (4096, 45)  # 1,044 + 3,000 cells, in steps of 256
     # a cache that would change the RoPE factors takes less by itself
-    assert limits(RuntimeConfig(n_batch=1024), prompts, 0, 1500).n_ctx == 1500
+    assert limits(RuntimeConfig(n_batch=1024), ONE, 0, 1500).n_ctx == 1500
 
 
 @cases(({}, 0, 24), ({}, GIB, 16), ({"max_batch": 30}, 0, 30), ({"n_seq_max": 9}, 0, 8))
 def test_a_decision_model_answers_eight_at_once(settings: dict[str, Any], state_bytes: int, n_leaf_seqs: int) -> None:
-    prompts = set_of([prompt_of(n_head=20)], [0])
-    found = limits(RuntimeConfig(**settings), prompts, 0, None, state_bytes, decides=True)
+    found = limits(RuntimeConfig(**settings), ONE, 0, None, state_bytes, decides=True)
     assert (found.n_leaf_seqs, found.n_batch, found.n_outputs_max) == (n_leaf_seqs, 2048, 2048)
     assert n_leaf_seqs < found.n_seq_max == found.n_state_seqs
 
 
 def test_leaves_of_trees_that_are_walked_keep_no_states() -> None:
-    prompts = set_of([prompt_of(n_head=20)], [0])
-    found = limits(RuntimeConfig(), prompts, 0, None, GIB, decides=True, walks_trees=True)
+    found = limits(RuntimeConfig(), ONE, 0, None, GIB, decides=True, walks_trees=True)
     assert (found.n_leaf_seqs, found.n_seq_max, found.n_state_seqs) == (24, 25, 1)
-    found = limits(RuntimeConfig(question_prefixes=3), prompts, 0, None, GIB, walks_trees=True)
+    found = limits(RuntimeConfig(question_prefixes=3), ONE, 0, None, GIB, walks_trees=True)
     assert found.n_state_seqs == found.n_seq_max - found.n_leaf_seqs == 4
 
 
 def test_questions_take_no_sequence_from_the_prompts() -> None:
-    prompts = set_of([prompt_of(labels=forks(40))], [0])
     many: dict[str, Any] = {"max_batch": 1000, "n_seq_max": MAX_SEQ}
     for options, n_leaf_seqs in ((many, 255), ({**many, "question_prefixes": 100}, 155), ({"n_seq_max": 60}, 59)):
-        found = limits(RuntimeConfig(max_query_tokens=1, **options), prompts, 0)
+        found = limits(RuntimeConfig(max_query_tokens=1, **options), set_of([MANY], [0]), 0)
         assert (found.n_seq_max, found.n_leaf_seqs) == (options["n_seq_max"], n_leaf_seqs)
 
 

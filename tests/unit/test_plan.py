@@ -49,9 +49,8 @@ class Forest:
 @st.composite
 def forests(draw: st.DrawFn) -> Forest:
     n_cached = draw(st.lists(st.integers(0, 50), min_size=1, max_size=4))
-    path = st.tuples(
-        st.integers(0, len(n_cached) - 1), st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple), st.booleans()
-    )
+    tokens = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple)
+    path = st.tuples(st.integers(0, len(n_cached) - 1), tokens, st.booleans())
     return Forest(n_cached=tuple(n_cached), paths=tuple(draw(st.lists(path, min_size=1, max_size=15))))
 
 
@@ -65,8 +64,7 @@ def sequences(plan: DecodeInput, token: int) -> list[int]:
 
 def members(plan: DecodeInput, seq: int) -> list[int]:
     """The tokens of a sequence, by position."""
-    found = [i for i in range(plan.n_tokens) if seq in sequences(plan, i)]
-    return sorted(found, key=lambda i: int(plan.pos[i]))
+    return sorted((i for i in range(plan.n_tokens) if seq in sequences(plan, i)), key=lambda i: int(plan.pos[i]))
 
 
 def path_of(plan: DecodeInput) -> list[tuple[int, tuple[int, ...]]]:
@@ -216,11 +214,10 @@ def test_it_is_a_set_of_beginnings(steps: list[tuple[Tokens, bool]], asked: Toke
         assert (len(set(holders)), cache.n_free_holders) == (len(holders), len(HOLDERS) - len(cached))
     match, n = cache.match(asked)
     assert n == max((k for k in range(len(asked) + 1) if asked[:k] in beginnings(cached)), default=0)
-    if match is None:
-        assert n == 0
+    if match:
+        assert (match.tokens[:n], match.tokens in cached) == (asked[:n], True)
     else:
-        assert match.tokens[:n] == asked[:n]
-        assert match.tokens in cached
+        assert n == 0
     missing = {prefix for prefix in wanted if prefix not in cached}
     n_cells = len(beginnings([*cached, *missing])) - len(beginnings(cached))
     assert cache.n_missing(wanted) == (len(missing), n_cells)
@@ -241,12 +238,10 @@ def test_the_one_that_was_wanted_longest_ago_goes_first() -> None:
 def test_a_cache_of_states_matches_whole_prefixes(cached: list[Tokens], asked: Tokens, wanted: list[Tokens]) -> None:
     cache = PrefixCache(HOLDERS, have_states=True)
     for prefix in cached:
-        reserved = cache.reserve(prefix, group=0)
-        cache.put(reserved)
+        add(cache, prefix)
     match, n = cache.match(asked)
-    fitting = [prefix for prefix in cached if prefix == asked[: len(prefix)]]
-    assert (match.tokens if match else ()) == max(fitting, key=len, default=())
-    assert n == len(match.tokens if match else ())
+    longest = max((prefix for prefix in cached if prefix == asked[: len(prefix)]), key=len, default=())
+    assert (match.tokens if match else (), n) == (longest, len(longest))
     missing = set(wanted) - set(cached)
     assert cache.n_missing(wanted) == (len(missing), sum(map(len, missing)))
     assert cache.n_cells == sum(map(len, cached))
