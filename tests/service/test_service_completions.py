@@ -12,7 +12,7 @@ import openai
 import pytest
 from cases import cases
 from pydantic import BaseModel, Field, create_model
-from served import Server
+from served import JSON, Server
 
 MESSAGES: Any = [
     {"role": "system", "content": "Say what the customer wants."},
@@ -47,21 +47,20 @@ def client(scoring: Server) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def probabilities(scoring: Server, instructions: str, values: list[str]) -> dict[str, float]:
-    """What `/v1/decisions` answers to the same question."""
-    choices = [{"value": value} for value in values]
-    question = {"type": "choice", "instructions": instructions, "choices": choices}
-    body = {"model": "any", "input": "red dress for girls", "questions": [question]}
-    answer = scoring.http.post("/v1/decisions", json=body).json()["answers"][0]
-    return {each["value"]: each["probability"] for each in answer["probabilities"]}
+def decided(scoring: Server, asks: str, *choices: dict[str, str]) -> tuple[dict[str, float], int]:
+    """What `/v1/decisions` answers to the same question, and by how many tokens."""
+    question = {"type": "choice", "instructions": f"{MESSAGES[0]['content']}\n\n{asks}", "choices": choices}
+    body = {"model": "any", "input": MESSAGES[1]["content"], "questions": [question]}
+    answer = scoring.http.post("/v1/decisions", json=body).json()
+    found = {each["value"]: each["probability"] for each in answer["answers"][0]["probabilities"]}
+    return found, answer["usage"]["input_tokens"]
 
 
 def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, scoring: Server) -> None:
     sleep(1)  # after the service was started
     asked_s = int(time())
-    completion = client.chat.completions.parse(
-        model="any", messages=MESSAGES, response_format=Wish, logprobs=True, top_logprobs=3
-    )
+    asked: dict[str, Any] = {"model": "any", "messages": MESSAGES}
+    completion = client.chat.completions.parse(**asked, response_format=Wish, logprobs=True, top_logprobs=3)
     assert completion.created >= asked_s
     (choice,) = completion.choices
     assert (type(choice.message.parsed), choice.finish_reason) == (Wish, "stop")
@@ -71,11 +70,11 @@ def test_fields_of_a_schema_are_questions_of_one_decode(client: openai.OpenAI, s
     assert choice.logprobs.content
     fields = {"colour": COLOURS, "is_dress: Is it a dress?": ["true", "false"], "size.value": ["36", "38", "null"]}
     for token, (asks, labels) in zip(choice.logprobs.content, fields.items(), strict=True):
-        expected = probabilities(scoring, f"{MESSAGES[0]['content']}\n\n{asks}", labels)
+        expected, _ = decided(scoring, asks, *({"value": label} for label in labels))
         found = {each.token: exp(each.logprob) for each in token.top_logprobs}
         assert found == pytest.approx(expected, abs=0.01)
         assert token.token == max(expected, key=lambda label: expected[label])
-    again = client.chat.completions.create(model="any", messages=MESSAGES, extra_body={"guided_choice": COLOURS})
+    again = client.chat.completions.create(**asked, extra_body={"guided_choice": COLOURS})
     assert again.usage
     assert again.usage.prompt_tokens_details
 
@@ -97,19 +96,16 @@ def test_lists_in_the_words_of_vllms_clients(body: dict[str, Any], values: list[
 def test_the_model_reads_what_is_said_of_values(scoring: Server) -> None:
     red, blue = {"const": "red", "description": "like a tomato"}, {"const": "light blue"}
     tools = [{"function": {"name": "f", "parameters": {"properties": {"colour": {"oneOf": [red, blue]}}}}}]
-    choices = [{"value": "red", "description": "like a tomato"}, {"value": "light blue"}]
-    question = {"type": "choice", "instructions": f"{MESSAGES[0]['content']}\n\ncolour", "choices": choices}
-    decisions = {"model": "any", "input": MESSAGES[1]["content"], "questions": [question]}
-    right = scoring.http.post("/v1/decisions", json=decisions).json()
+    described = {"value": "red", "description": "like a tomato"}
+    wanted, n_tokens = decided(scoring, "colour", described, {"value": "light blue"})
     of_schema = schema({"properties": {"colour": {"anyOf": [red, blue]}}})
     for more in (of_schema, {"tools": tools, "tool_choice": "required"}):
         body = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 2, **more}
         answer = scoring.http.post("/v1/chat/completions", json=body).json()
         (token,) = answer["choices"][0]["logprobs"]["content"]
         found = {each["token"]: exp(each["logprob"]) for each in token["top_logprobs"]}
-        wanted = {each["value"]: each["probability"] for each in right["answers"][0]["probabilities"]}
         assert found == pytest.approx(wanted)
-        assert answer["usage"]["prompt_tokens"] == right["usage"]["input_tokens"]
+        assert answer["usage"]["prompt_tokens"] == n_tokens
 
 
 def test_functions_and_streams(client: openai.OpenAI) -> None:
@@ -120,10 +116,9 @@ def test_functions_and_streams(client: openai.OpenAI) -> None:
         (choice,) = client.chat.completions.create(**request).choices
         assert choice.finish_reason == "tool_calls"
         assert choice.message.tool_calls
+        answers = [json.dumps({"colour": label}) for label in ("red", "light blue")]
         call = choice.message.tool_calls[0].to_dict()
-        assert call["function"] in [
-            {"name": "note", "arguments": json.dumps({"colour": label})} for label in ("red", "light blue")
-        ]
+        assert call["function"] in [{"name": "note", "arguments": answer} for answer in answers]
     asked: Any = {"model": "any", "messages": MESSAGES, "extra_body": {"structured_outputs": {"choice": COLOURS}}}
     chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
@@ -190,5 +185,5 @@ def test_what_has_to_be_written_is_refused(body: dict[str, Any], status: int, me
 @pytest.mark.parametrize("value", ["1e999", "NaN", '"\\ud800"', "[" * 300 + "]" * 300])
 def test_values_that_json_cannot_say_are_refused(scoring: Server, value: str) -> None:
     body = f'{{"messages": [{{"role": "user", "content": "x"}}], "structured_outputs": {{"choice": ["a", {value}]}}}}'
-    answer = scoring.http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    answer = scoring.http.post("/v1/chat/completions", content=body, headers=JSON)
     assert answer.status_code in (400, 422), answer.text

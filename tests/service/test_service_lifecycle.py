@@ -27,14 +27,12 @@ import pytest
 import waiting
 import yaml
 from cases import cases, written
-from commands import ROOT
+from commands import refused
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from served import BIN, Server, answers, mission_with, raw, received
-from typer.testing import CliRunner
 
 from qcls_gguf import DecodeError, load_config
-from qcls_gguf.cli.app import app
 from qcls_gguf.service.app import App
 from qcls_gguf.service.dialects import DIALECTS
 from qcls_gguf.service.lifecycle import Lifecycle, ServiceSettings
@@ -133,11 +131,13 @@ def test_a_killed_service_starts_again_at_the_same_port() -> None:
     (["--uds", "/nowhere/socket"], 2, "--uds was removed: "),
     (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
 )
-def test_what_ends_a_start(options: list[str], code: int, says: str, server: Server) -> None:
+def test_what_ends_a_start(
+    options: list[str], code: int, says: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not options:
+        monkeypatch.setenv("QCLS_API_KEY", " ")
     words = [option.replace("{port}", str(server.port)) for option in options]
-    runner = CliRunner(env={} if options else {"QCLS_API_KEY": " "})
-    done = runner.invoke(app, ["serve", "--config", "mission", "--quiet", *words])
-    assert (done.exit_code, says in done.stderr) == (code, True), done.stderr
+    assert says in refused("serve", "--config", "mission", "--quiet", *words, code=code)
 
 
 def test_a_full_disk_for_the_log_ends_nothing() -> None:
@@ -160,10 +160,8 @@ def test_a_full_disk_for_the_log_ends_nothing() -> None:
 
 def test_every_failure_is_answered_in_the_words_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
-        settings = ServiceSettings(logs_requests=False)
-        lifecycle = Lifecycle(load_config(ROOT / "configs/mission.yaml"), settings)
-        transport = httpx.ASGITransport(App(lifecycle))
-        async with httpx.AsyncClient(transport=transport, base_url="http://qcls") as client:
+        lifecycle = Lifecycle(load_config("mission"), ServiceSettings(logs_requests=False))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(App(lifecycle)), base_url="http://qcls") as client:
             early = await client.post("/v1/classify", json={"query": "red dress"})
             assert (early.status_code, early.json()["error"]["code"]) == (503, "loading")
             await lifecycle.load()
@@ -235,8 +233,7 @@ def test_nothing_grows_with_requests(tmp_path: Path) -> None:
     """By one short prompt, so that there can be many."""
     template = "Which garment of [{labels}] is it?\nquery: {query}\nlabel:"
     prompt = {"name": "garment", "prompt_template": template, "labels": ["dress", "light blue jeans", "none"]}
-    (tmp_path / "one.yaml").write_text(yaml.safe_dump({"prompts": [prompt]}))
-    with Server("--quiet", config=tmp_path / "one.yaml") as server:
+    with Server("--quiet", config=written(tmp_path / "one.yaml", yaml.safe_dump({"prompts": [prompt]}))) as server:
         ask_often(server, N_REQUESTS // 10)
         with steady(server, f"{N_REQUESTS} requests"):
             ask_often(server, N_REQUESTS)
@@ -284,7 +281,7 @@ def test_made_up_requests_are_answered_or_refused(tmp_path: Path) -> None:
         paths[path] = {"post": {"requestBody": {"required": True, "content": content}, "responses": responses}}
     described = {"openapi": "3.1.0", "info": {"title": "qcls-gguf", "version": "0"}, "paths": paths}
     schema = written(tmp_path / "openapi.json", json.dumps(described | {"components": {"schemas": schemas["$defs"]}}))
-    with Server("--quiet", config="configs/mission.yaml") as server:
+    with Server("--quiet") as server:
         command = [
             str(BIN / "schemathesis"), "run", str(schema), "--url", server.address,
             "--max-examples", "40", "--seed", "1",

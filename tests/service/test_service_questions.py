@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import openai
@@ -27,9 +28,10 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def ask(server: Server, body: object, path: str = "/v1/decisions") -> tuple[int, Any]:
-    response = server.http.post(path, json=body)
-    return response.status_code, response.json()
+def ask(server: Server, *questions: object, about: object = "red dress") -> Any:
+    response = server.http.post("/v1/decisions", json={"model": "m", "input": about, "questions": questions})
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def choice(instructions: str = "Which colour?", values: tuple[object, ...] = COLOURS, **more: object) -> dict[str, Any]:
@@ -120,19 +122,17 @@ def test_numbers_that_few_programs_hold(server: Server) -> None:
 
 def test_a_configured_prompt_answers_by_its_name(server: Server, classifier: Classifier) -> None:
     labels = classifier.config.prompts[0].labels
-    _, answer = ask(server, {"model": "m", "input": "red dress", "questions": [choice("@category", labels[::-1])]})
+    answer = ask(server, choice("@category", labels[::-1]))
     with classifier.prompt_set([classifier.config.prompts[0]]) as prompts:
         scores = prompts.classify("red dress").results[0].scores
     found = {each["value"]: each["probability"] for each in answer["answers"][0]["probabilities"]}
     assert list(found) == list(labels[::-1])
     assert found == {score.label: score.probability for score in scores}
-    for question, status in ((choice("@category"), 422), (choice("@nobody"), 404)):
-        assert ask(server, {"model": "m", "input": "x", "questions": [question]})[0] == status
 
 
 def test_booleans_are_not_texts(server: Server) -> None:
     values = (True, "true", False, "other")
-    _, answer = ask(server, {"model": "m", "input": "x", "questions": [choice(values=values)]})
+    answer = ask(server, choice(values=values))
     assert [each["value"] for each in answer["answers"][0]["probabilities"]] == list(values)
 
 
@@ -145,9 +145,7 @@ def test_inputs_of_several_parts(server: Server) -> None:
         {"type": "function_call_output", "call_id": "1", "output": "9"},
     ]
     text = 'developer: be brief\nuser: red\n{"a":[1,"b"]}\ncall: f {}\noutput: 9'
-    questions = [choice()]
-    _, from_items = ask(server, {"model": "m", "input": items, "questions": questions})
-    assert from_items["answers"] == ask(server, {"model": "m", "input": text, "questions": questions})[1]["answers"]
+    assert ask(server, choice(), about=items)["answers"] == ask(server, choice(), about=text)["answers"]
 
 
 NOUL = {"type": "noul", "instructions": "Is it so?"}
@@ -171,6 +169,8 @@ def system_one(question: object, **more: object) -> tuple[str, object]:
 @cases(
     (*decisions(choice(), about=IMAGE), 422, "input[0].content[0].type", ""),
     (*decisions(choice(values=("a", " "))), 422, "questions[0]", ""),
+    (*decisions(choice("@category")), 422, "questions[0]", ""),
+    (*decisions(choice("@nobody")), 404, "questions[0]", ""),
     (*decisions(choice(), {"type": "box"}), 422, "questions[1].type", ""),
     (*decisions(choice(), about="word " * 400), 422, "input", ""),
     (*decisions(choice("long " * 5000)), 422, "questions[0]", ""),
@@ -195,11 +195,9 @@ def test_what_cannot_be_asked(path: str, body: object, status: int, param: str, 
 
 def test_more_questions_than_the_cache_holds(server: Server) -> None:
     questions = [choice(f"Which colour has number {n}?") for n in range(40)]
-    status, answer = ask(server, {"model": "m", "input": "red dress", "questions": questions})
-    assert status == 200
+    answer = ask(server, *questions)
     for n in (0, 17, 39):
-        _, alone = ask(server, {"model": "m", "input": "red dress", "questions": [questions[n]]})
-        assert probabilities(answer, n) == pytest.approx(probabilities(alone), abs=CLOSE)
+        assert probabilities(answer, n) == pytest.approx(probabilities(ask(server, questions[n])), abs=CLOSE)
     assert server.metric("qcls_sets_evicted_total") > 20
 
 
@@ -212,19 +210,17 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_clients_that_crowd_the_cache_wait_for_each_other(narrow: Server) -> None:
-    bodies = [{"model": "m", "input": "red dress", "questions": [choice(f"Is it {n}?")]} for n in range(16)]
+    questions = [choice(f"Is it {n}?") for n in range(16)]
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda body: ask(narrow, body), bodies))
-    assert [status for status, _ in answers] == [200] * 16, answers
-    for body, (_, answer) in zip(bodies[::5], answers[::5], strict=True):
-        assert probabilities(answer) == pytest.approx(probabilities(ask(narrow, body)[1]), abs=CLOSE)
+        answers = list(pool.map(partial(ask, narrow), questions))
+    for question, answer in zip(questions[::5], answers[::5], strict=True):
+        assert probabilities(answer) == pytest.approx(probabilities(ask(narrow, question)), abs=CLOSE)
 
 
 def test_a_question_is_made_once(server: Server) -> None:
-    body = {"model": "m", "input": "red dress", "questions": [choice("Which colour is made once?")]}
-    _, first = ask(server, body)
+    first = ask(server, choice("Which colour is made once?"))
     made = server.metric("qcls_sets_made_total")
-    _, second = ask(server, body)
+    second = ask(server, choice("Which colour is made once?"))
     assert server.metric("qcls_sets_made_total") == made
     assert first["answers"] == second["answers"]
     assert first["usage"]["input_tokens_details"]["cache_write_tokens"] > 0

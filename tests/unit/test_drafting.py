@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,26 +14,17 @@ from commands import write_rows
 
 from qcls_gguf import Config, ConfigError, load_config
 from qcls_gguf.data.labelled import LabelledColumns
-from qcls_gguf.drafting.draft import (
-    LARGEST_FIRST,
-    Draft,
-    DraftModel,
-    choose,
-    draft_text,
-    fitting_model,
-    given_model,
-    labels_of,
-)
+from qcls_gguf.drafting.draft import LARGEST_FIRST, Draft, choose, draft_text, fitting_model, given_model, labels_of
 from qcls_gguf.drafting.rows import find_labels
 from qcls_gguf.model import find_model
 from qcls_gguf.report.environment import FreeMemory
 
 TINY = Path(__file__).parents[2] / "models" / "fashion-tiny-Q8_0.gguf"
-CHAT = DraftModel(settings={"hf_repo": "a/b"}, why="as given")
+CHAT = given_model(None, "a/b")
 GB = 10**9
 
 
-def draft(*options: str, model: DraftModel = CHAT) -> Draft:
+def draft(*options: str, model: Any = CHAT) -> Draft:
     return Draft(prompts=labels_of(options), model=model, about="a shop's text: new", source="labels")
 
 
@@ -222,7 +214,7 @@ def test_rows_are_asked_about_in_their_language(texts: list[str], language: str,
     for data in (table, write_rows(tmp_path / "rows.jsonl", objects)):
         found = find_labels(data)
         assert found.language == language
-        draft = Draft(prompts=found.prompts, model=CHAT, source="x", language=found.language)
-        text = loaded(draft, tmp_path).prompts[0].system or ""
+        new = replace(draft(), prompts=found.prompts, language=found.language)
+        text = loaded(new, tmp_path).prompts[0].system or ""
         assert ("只输出列表中的一个标签。如果没有提到，输出“无”。" in text) == (language == "zh")
         assert ("Use '无' if none is mentioned." in text) == (language == "en")

@@ -12,14 +12,7 @@ from made_prompts import made_prompt
 from qcls_gguf.compare.method import WorkloadPrompt
 from qcls_gguf.compare.run import method_record
 from qcls_gguf.data.labelled import LabelledQuery
-from qcls_gguf.evaluation.evaluate import (
-    LabelStatistics,
-    ReliabilityBin,
-    Truth,
-    joint_statistics,
-    prompt_statistics,
-    truth_of,
-)
+from qcls_gguf.evaluation.evaluate import LabelStatistics, Truth, joint_statistics, prompt_statistics, truth_of
 from qcls_gguf.evaluation.report import confusion_table, likely_faults, word_notes
 from qcls_gguf.score.result import LabelScore, PromptResult
 from qcls_gguf.statistics import wilson
@@ -64,7 +57,7 @@ def test_the_whole_table() -> None:
     assert {i: one_bin.n for i, one_bin in enumerate(bins) if one_bin.n} == {6: 1, 7: 1, 12: 2, 14: 1}
     assert bins[12].confidence == pytest.approx(0.8)
     assert bins[12].accuracy == 1
-    assert bins[0] == ReliabilityBin(n=0, confidence=None, accuracy=None)
+    assert bins[0].to_dict() == {"n": 0, "confidence": None, "accuracy": None}
     plain, _ = scored(abstains=False)
     assert plain == found.model_copy(update={"n_abstained": 0, "n_wrong": 3})
 

@@ -88,9 +88,9 @@ def answers_of(asked: Asked, calls: Sequence[Sequence[str]]) -> list[Answer]:
 
 
 def test_callers_who_wait_go_together_in_their_order_and_are_not_split(asked: Asked) -> None:
-    answers = answers_of(asked, ["a", "bcd", "ef", "g", "hijklm", "n"])
+    calls = ["a", "bcd", "ef", "g", "hijklm", "n"]
+    assert [answer.result() for answer in answers_of(asked, calls)] == [[*call.upper()] for call in calls]
     assert asked.turns == [[*"abcd"], [*"efg"], [*"hijklm"], ["n"]]
-    assert [answer.result() for answer in answers] == [[*"A"], [*"BCD"], [*"EF"], [*"G"], [*"HIJKLM"], [*"N"]]
 
 
 def test_a_job_joins_where_it_is_let(asked: Asked) -> None:
@@ -110,9 +110,9 @@ def test_too_many_callers_are_refused() -> None:
 @pytest.mark.parametrize(("bad", "error"), [("bad", PlanError), ("odd", ValueError)])
 @pytest.mark.parametrize("place", [0, 2])
 def test_an_error_is_its_own_callers(bad: str, error: type[Exception], place: int, asked: Asked) -> None:
-    calls = ["a", "b", "c"]
-    calls.insert(place, bad)
-    answers = answers_of(asked, [[call] for call in calls])
+    calls = [["a"], ["b"], ["c"]]
+    calls.insert(place, [bad])
+    answers = answers_of(asked, calls)
     with pytest.raises(error, match=bad):
         answers.pop(place).result()
     assert [answer.result() for answer in answers] == [["A"], ["B"], ["C"]]
@@ -142,15 +142,12 @@ def test_less_time_goes_first_then_who_came_first() -> None:
 
 
 def test_actions_run_between_turns_in_their_order(asked: Asked) -> None:
-    done: list[object] = []
-    with occupied(asked.executor):
+    with ThreadPoolExecutor(1) as pool, occupied(asked.executor):
         before = asked.later("a")
-        action = threading.Thread(target=lambda: done.append(asked.executor.run(lambda: [*asked.turns])))
-        action.start()
+        action = pool.submit(asked.executor.run, lambda: [*asked.turns])
         until(lambda: asked.n_waiting == 2)
         after = asked.later("b")
-    action.join()
-    assert ((before.result(10), after.result(10)), done) == ((["A"], ["B"]), [[["a"]]])
+    assert (before.result(10), after.result(10), action.result(10)) == (["A"], ["B"], [["a"]])
     with pytest.raises(ZeroDivisionError):
         asked.executor.run(lambda: 1 / 0)
 
@@ -279,8 +276,7 @@ def test_event_loops_get_their_answers_beside_threads(asked: Asked) -> None:
 def waiting(fixed: float, n_calls: int, n_tokens: int, first: int) -> float:
     """The waiting of all calls, in tokens, where the first `first` of them share a decode and the others do not."""
     first_ends = fixed + first * n_tokens
-    behind = [first_ends + (n + 1) * (fixed + n_tokens) for n in range(n_calls - first)]
-    return first * first_ends + sum(behind)
+    return first * first_ends + sum(first_ends + (n + 1) * (fixed + n_tokens) for n in range(n_calls - first))
 
 
 @pytest.mark.parametrize("fixed", [0.0, 3.0, 20.0, 26.0, 60.0, 500.0])  # 26: all wait equally long

@@ -20,8 +20,6 @@ from qcls_gguf.report.document import TEXT, Document, Paragraph, Section, Table,
 from qcls_gguf.report.record import Record, left_out_if_none
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
-ROOT = Path(__file__).parents[2]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -64,7 +62,9 @@ def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
 def test_the_page_of_records_names_all_and_every_field_has_a_meaning() -> None:
     page = records_page()
     assert set(RECORDS) == set(re.findall(r"^\| `qcls-gguf ([^`]+)` \|", page, re.MULTILINE))
-    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "qcls_gguf").rglob("*.py"))
+    code = "\n".join(
+        path.read_text(encoding="utf-8") for path in (Path(__file__).parents[2] / "qcls_gguf").rglob("*.py")
+    )
     described = set(re.findall(r"^## (\w+)$", page, re.MULTILINE))
     assert set(re.findall(r"^class (\w+Record)\(", code, re.MULTILINE)) - {"FittedRecord"} <= described
     rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", page, re.MULTILINE)
@@ -138,7 +138,6 @@ MODEL = ModelInfo(
     path="m.gguf", sha256="ab" * 32, quantization="Q8_0", description="qwen3 8.39M Q8_0", size_bytes=1, n_gpu_layers=0,
     device="CPU", llama_cpp_commit="c", source_digest="d", backend="CPU", package_version="0",
 )  # fmt: skip
-LINES = [Row("red dress", None, 1), Row("", None, 2), Row("bad", "not UTF-8", 3)]
 
 
 def prompt(name: str, *probabilities: float, audit: Audit | None = None) -> PromptResult:
@@ -158,10 +157,9 @@ ANSWER = result(prompt("category", 0.1, 0.2, 0.7)._replace(depth=18), prompt("au
 
 
 def printed(writer: AnswerWriter, capsys: pytest.CaptureFixture[str]) -> str:
-    answered, blank, bad = LINES
-    writer.write(answered, ANSWER)
-    writer.write(blank, None)
-    writer.write(bad, bad.error)
+    writer.write(Row("red dress", None, 1), ANSWER)
+    writer.write(Row("", None, 2), None)
+    writer.write(Row("bad", "not UTF-8", 3), "line 3: not UTF-8")
     writer.close()
     return capsys.readouterr().out
 
@@ -199,9 +197,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     writer = AnswerWriter("json", PROMPTS, only_one=True)
     writer.write(Row("red dress"), ANSWER)
     writer.close()
-    assert json.loads(capsys.readouterr().out) == ANSWER.to_dict() | {
-        "results": [json.loads(json.dumps(each)) for each in ANSWER.to_dict()["results"]]
-    }
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(ANSWER.to_dict()))
 
 
 AUDIT = Audit(joint=(-1.0, -2.0, -3.0), label_mass=0.123)
@@ -226,6 +222,5 @@ def test_an_audit_that_agrees_says_so_in_few_words() -> None:
 
 
 def test_a_result_is_shown_on_a_line() -> None:
-    assert repr(ANSWER) == (
-        "Result('red dress': category=category label 2 70.0%, audience=audience label 0 75.0%; 7.50 ms)"
-    )
+    answers = "category=category label 2 70.0%, audience=audience label 0 75.0%"
+    assert repr(ANSWER) == f"Result('red dress': {answers}; 7.50 ms)"

@@ -66,8 +66,8 @@ def test_a_gpu_that_is_not_used_has_a_reason(
 def test_automatic_threads_leave_a_core_where_there_is_another(
     n_cores: int, n_threads: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    unknown_to_the_system = set(range(900_000, 900_000 + n_cores))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: unknown_to_the_system, raising=False)
+    """Of cores that are unknown to the system."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(900_000, 900_000 + n_cores)), raising=False)
     assert (physical_cores(), threads(RuntimeConfig(), root=tmp_path)[0]) == (n_cores, n_threads)
     assert threads(RuntimeConfig(n_threads=7), root=tmp_path)[0] == 7
     _, told = threads(RuntimeConfig(n_threads=n_cores + 1), root=tmp_path)
@@ -81,8 +81,8 @@ def test_a_core_with_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4, 5}, raising=False)
 
     def siblings(path: Path) -> str:
-        cpu = int(path.parts[-3].removeprefix("cpu"))
-        return f"{cpu % 4},{cpu % 4 + 4}\n"
+        first = int(path.parts[-3].removeprefix("cpu")) % 4
+        return f"{first},{first + 4}\n"
 
     monkeypatch.setattr(Path, "read_text", siblings)
     assert physical_cores() == 3
@@ -142,26 +142,24 @@ def test_a_quota_limits_threads(quota: str, wanted: object, monkeypatch: pytest.
     assert threads(RuntimeConfig(n_threads=63), root=root) == (63, "as configured")
 
 
-def memory(most: str, used: str, stat: str = "", *, at: str = "") -> dict[str, str]:
+def memory(at: str = "", **texts: str) -> dict[str, str]:
     """The files of a group's memory."""
-    texts = {"max": most, "current": used, "stat": stat}
-    return {f"{at}memory.{name}": f"{text}\n" for name, text in texts.items() if text}
+    return {f"{at}memory.{name}": f"{text}\n" for name, text in texts.items()}
 
 
-def memory_of_v1(most: str, used: str, stat: str = "") -> dict[str, str]:
-    texts = {"limit_in_bytes": most, "usage_in_bytes": used, "stat": stat}
-    return {f"memory__docker__1__memory.{name}": f"{text}\n" for name, text in texts.items()}
+OWN = memory("a__", max="1000", current="900", stat="anon 1\ninactive_file 200")
+OF_V1 = memory("memory__docker__1__", usage_in_bytes="400", stat="cache 5\ntotal_inactive_file 100")
 
 
 @cases(
-    ("0::/\n", memory("1000", "300"), 700),
-    ("0::/\n", memory("max", "300"), None),
-    ("0::/a\n", memory("1000", "900", "anon 1\ninactive_file 200", at="a__") | memory("2000", "500"), 300),
-    ("0::/\n", memory("100", "300", "odd"), 0),
-    ("0::/\n", {"memory.max": "1000\n"}, None),
+    ("0::/\n", memory(max="1000", current="300"), 700),
+    ("0::/\n", memory(max="max", current="300"), None),
+    ("0::/a\n", OWN | memory(max="2000", current="500"), 300),
+    ("0::/\n", memory(max="100", current="300", stat="odd"), 0),
+    ("0::/\n", memory(max="1000"), None),
     ("", {}, None),
-    ("9:memory:/docker/1\n", memory_of_v1("1000", "400", "cache 5\ntotal_inactive_file 100"), 700),
-    ("9:memory:/docker/1\n", memory_of_v1("9223372036854771712", "400"), None),
+    ("9:memory:/docker/1\n", OF_V1 | memory("memory__docker__1__", limit_in_bytes="1000"), 700),
+    ("9:memory:/docker/1\n", OF_V1 | memory("memory__docker__1__", limit_in_bytes="9223372036854771712"), None),
 )
 def test_the_memory_of_a_container(
     groups: str, files: dict[str, str], left: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
