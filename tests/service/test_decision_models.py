@@ -155,9 +155,8 @@ class Rules:
         question = QUESTIONS[name]
         options = [(key, self.flat(description)) for key, description in self.options(question)]
         orders = [options, options[::-1]] if self.kind == "lev" and question["type"] == "choice" else [options]
-        everything = [
-            {"id": each, "instructions": q["instructions"], "options": self.options(q)} for each, q in QUESTIONS.items()
-        ]
+        items = QUESTIONS.items()
+        everything = [{"id": key, "instructions": q["instructions"], "options": self.options(q)} for key, q in items]
         found = []
         for order in orders:
             shown = {"instructions": self.flat(question["instructions"]), "options": self.shown(question, order)}

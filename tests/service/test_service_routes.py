@@ -57,10 +57,9 @@ def test_headers_tell_the_stages_and_the_request(server: Server) -> None:
 
 
 def test_several_queries_and_one_that_is_too_long(server: Server) -> None:
-    answers = server.classify(queries=["blue jeans", "word " * 600, "wool coat"]).json()["answers"]
-    assert [answer.get("query") for answer in answers][::2] == ["blue jeans", "wool coat"]
-    assert "max_query_tokens" in answers[1]["error"]
-    assert answers[0]["results"] == server.classify(query="blue jeans").json()["results"]
+    jeans, long, coat = server.classify(queries=["blue jeans", "word " * 600, "wool coat"]).json()["answers"]
+    assert (jeans["query"], coat["query"], "max_query_tokens" in long["error"]) == ("blue jeans", "wool coat", True)
+    assert jeans["results"] == server.classify(query="blue jeans").json()["results"]
     assert server.classify(queries=[]).json() == {"answers": []}
     queries = [f"{colour} dress" for colour in ("red", "blue", "green") * 5]
     assert [answer["query"] for answer in server.classify(queries=queries).json()["answers"]] == queries
@@ -83,18 +82,15 @@ def predict(server: Server, inputs: object, **more: object) -> httpx.Response:
 
 def test_predict_as_tei_and_hugging_face_ask(server: Server, classifier: Classifier) -> None:
     single = predict(server, "red dress", truncate=False, unknown=1).json()
-    labels = classifier.classify("red dress").results[0].scores
-    assert [each["label"] for each in single] == [
-        each.label for each in sorted(labels, key=lambda score: score.probability, reverse=True)
-    ]
+    scores = sorted(classifier.classify("red dress").results[0].scores, key=lambda score: -score.probability)
+    assert [each["label"] for each in single] == [score.label for score in scores]
     assert predict(server, [["red dress"], ["red dress"]]).json() == [single, single]
     assert len(predict(server, ["red dress"] * 3).json()) == 3
     top = predict(server, "red dress", parameters={"top_k": 2, "function_to_apply": "softmax"}).json()
     assert top == [single[:2]]
     assert predict(server, "red dress", parameters={}).json() == [single]
     assert predict(server, [["red dress"]], parameters={}).json() == [single]
-    raw = predict(server, "red dress", raw_scores=True).json()
-    assert raw[0]["score"] <= 0
+    assert predict(server, "red dress", raw_scores=True).json()[0]["score"] <= 0
     named = server.http.post("/predict", json={"inputs": "red dress", "model": "default/category"})
     assert named.json() == single
 
@@ -138,15 +134,14 @@ def test_labels_at_call_time(server: Server) -> None:
     assert found == sorted(found, key=lambda each: -each["score"])
     several = predict([["red dress"], ["blue jeans"]], candidate_labels=labels, top_k=1)
     assert [len(each) for each in several] == [1, 1]
-    each_alone = predict(
-        [["red dress"], ["wool coat"]], candidate_labels=labels, multi_label=True, hypothesis_template="Is it {}?"
-    )
+    asked: Any = {"candidate_labels": labels, "hypothesis_template": "Is it {}?"}
+    _, alone = predict([["red dress"], ["wool coat"]], **asked, multi_label=True)
     right = decided("wool coat", type="predicate", instructions="Is it red?")["probability"]
-    assert {each["label"]: each["score"] for each in each_alone[1]}["red"] == pytest.approx(right, abs=0.01)
+    assert {each["label"]: each["score"] for each in alone}["red"] == pytest.approx(right, abs=0.01)
     assert [len(each) for each in predict(["red dress", "wool coat"], candidate_labels=labels)] == [3, 3]
     assert [one["label"] for one in predict("2", candidate_labels=[1.5, 2])] in (["1.5", "2"], ["2", "1.5"])
     assert predict("red dress", candidate_labels=" light blue,red,dark red, ") == found
-    assert predict("red dress", candidate_labels=labels, multi_class=True, hypothesis_template="Is it {}?") != found
+    assert predict("red dress", **asked, multi_class=True) != found
     assert "send parameters." in server.http.post("/predict", json={"inputs": "x", "candidate_labels": labels}).text
     assert predict("x", candidate_labels=[]) == predict("x", candidate_labels=", ") == 422
     assert (predict("x", function_to_apply="sigmoid"), predict("x", candidate_labels=["a", "a"])) == (422, 422)
@@ -228,16 +223,14 @@ def test_answers_say_which_are_a_heads(tmp_path: Path) -> None:
     headed = mission_with(tmp_path, heads="heads.npz")
     with Classifier.from_config(headed) as classifier:
         category, audience = classifier.classify("red dress").results
-    choices = [{"value": label} for label in spec.labels]
-    asked = {"type": "choice", "instructions": f"@{spec.name}", "choices": choices}
-    free = {"type": "choice", "instructions": "Which?", "choices": [{"value": "red"}, {"value": "blue"}]}
+    asked = QUESTION | {"instructions": f"@{spec.name}", "choices": [{"value": label} for label in spec.labels]}
     with Server(config=headed) as server:
         for _ in range(2):  # before and after a question without a head, which needs all layers
             results = server.classify(query="red dress").json()["results"]
             assert [result.get("scored_by") for result in results] == ["head", None]
             assert (results[0]["label"], results[0]["depth"]) == (category.label, 2)
             assert results[1]["label"] == audience.label
-            body = {"model": "m", "input": "red dress", "questions": [asked, free]}
+            body = {"model": "m", "input": "red dress", "questions": [asked, QUESTION]}
             own, other = server.http.post("/v1/decisions", json=body).json()["answers"]
             assert (own["choice"], other["choice"] in ("red", "blue")) == (category.label, True)
         assert predict(server, "red dress").json()[0]["label"] == own["choice"]
@@ -278,9 +271,8 @@ def test_every_metric_is_documented(server: Server) -> None:
 
 
 def test_every_route_is_documented() -> None:
-    page = text_of(PAGE)
     for path, (method, _) in _ROUTES.items():
-        assert f"`{method} {path}`" in page
+        assert f"`{method} {path}`" in text_of(PAGE)
 
 
 CONFIG = """<View>

@@ -103,7 +103,7 @@ def test_prompts_together_are_all_their_rows() -> None:
 
 
 def test_rows_count_for_the_prompts_that_they_are_labelled_for() -> None:
-    labels = {"q": ("a",)}, {"p": ("c", "a")}
+    labels: list[dict[str, tuple[str, ...]]] = [{"q": ("a",)}, {"p": ("c", "a")}]
     truth = truth_of(PROMPT, [LabelledQuery(line=n, query="x", labels=those) for n, those in enumerate(labels, 1)])
     assert (truth.index.tolist(), truth.accepted.tolist(), truth.first.tolist()) == ([1], [[True, False, True]], [2])
 
