@@ -4,10 +4,10 @@ Attention that reads only visible cells, on plain arrays, against its definition
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_int32, c_void_p
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,24 +21,10 @@ Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
 Cells = tuple[Int32Array, Int32Array]
 """A sequence's positions, ascending, and cells."""
+Attention = Callable[..., Float32Array]
 
 VARIANTS = {"AVX-512": "-mavx512f -mfma -mf16c", "AVX2": "-mavx2 -mfma -mf16c", "plain": ""}
 """What the kernels are written for, and the compiler's flags for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """`compute_attention` of attention.cpp, and the kernel that it runs."""
-
-    compute: Any
-    attend: c_void_p
-
-
-def open_library(folder: Path, variant: str) -> Library:
-    """A variant of the kernel; `built`: the package's own."""
-    compiled = compiled_kernel("attention", folder, VARIANTS.get(variant, ""))
-    kernels = built_library() if variant == "built" else compiled
-    return Library(compiled.compute_attention, ctypes.cast(kernels.qcls_attend, c_void_p))
 
 
 _POINTERS = ("token_seq", "token_pos", "list_start", "list_pos", "list_cell", "q", "k", "v", "out")
@@ -73,8 +59,8 @@ class Case:
         return float(self.q.shape[2] ** -0.5)
 
 
-def attention(library: Library, case: Case, *, n_threads: int = 1) -> Float32Array:
-    """(n_tokens, n_head, head_size_v)."""
+def attention_by(compute: Any, attend: c_void_p, case: Case, *, n_threads: int = 1) -> Float32Array:
+    """(n_tokens, n_head, head_size_v), by `compute_attention` of attention.cpp and the kernel that it runs."""
     start = np.cumsum([0, *(len(pos) for pos, _ in case.lists)], dtype=np.int32)
     none = np.empty(0, np.int32)
     pos, cell = (np.concatenate([none, *(part[i] for part in case.lists)]) for i in range(2))
@@ -84,7 +70,7 @@ def attention(library: Library, case: Case, *, n_threads: int = 1) -> Float32Arr
     assert all(array.flags.c_contiguous for array in arrays)
     is_f16 = case.k.dtype == np.float16
     numbers = n_threads, n_tokens, len(case.lists), case.window, n_head, n_head_kv, size_k, size_v, is_f16, case.scale
-    library.compute(byref(_Arrays(*numbers, *(array.ctypes.data for array in arrays))), library.attend)
+    compute(byref(_Arrays(*numbers, *(array.ctypes.data for array in arrays))), attend)
     return out
 
 
@@ -111,10 +97,14 @@ HEADS = [(64, 4, 2), (80, 3, 3), (96, 8, 1), (128, 16, 8), (256, 4, 4), (112, 7,
 
 
 @pytest.fixture(scope="module", params=["built", *VARIANTS])
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    if reason := why_not(VARIANTS.get(request.param, "")):
+def attention(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Attention:
+    """A variant of the kernel; `built`: the package's own."""
+    flags = VARIANTS.get(request.param, "")
+    if reason := why_not(flags):
         pytest.skip(reason)
-    return open_library(tmp_path_factory.mktemp("attention"), request.param)
+    compiled = compiled_kernel("attention", tmp_path_factory.mktemp("attention"), flags)
+    kernels = built_library() if request.param == "built" else compiled
+    return partial(attention_by, compiled.compute_attention, ctypes.cast(kernels.qcls_attend, c_void_p))
 
 
 def random_lists(random: np.random.Generator, n_seqs: int, longest: int, n_cells: int) -> list[Cells]:
@@ -157,16 +147,16 @@ def random_case(
     )
 
 
-def assert_right(library: Library, case: Case, **options: int) -> None:
-    found = attention(library, case, **options)
+def assert_right(attention: Attention, case: Case, **options: int) -> None:
+    found = attention(case, **options)
     np.testing.assert_allclose(found, plain_attention(case), rtol=0, atol=LARGEST_DIFFERENCE)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_every_kind_of_head(library: Library, heads: tuple[int, int, int], dtype: type[np.generic]) -> None:
+def test_every_kind_of_head(attention: Attention, heads: tuple[int, int, int], dtype: type[np.generic]) -> None:
     for seed in range(3):
-        assert_right(library, random_case(seed, heads=heads, dtype=dtype))
+        assert_right(attention, random_case(seed, heads=heads, dtype=dtype))
 
 
 @settings(max_examples=60, derandomize=False, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -181,31 +171,31 @@ def test_every_kind_of_head(library: Library, heads: tuple[int, int, int], dtype
     value_size=st.sampled_from([None, 13, 32, 128]),
     n_threads=st.integers(1, 9),
 )
-def test_random_trees(library: Library, **drawn: Any) -> None:
+def test_random_trees(attention: Attention, **drawn: Any) -> None:
     n_threads = drawn.pop("n_threads")
-    assert_right(library, random_case(drawn.pop("seed"), **drawn), n_threads=n_threads)
+    assert_right(attention, random_case(drawn.pop("seed"), **drawn), n_threads=n_threads)
 
 
 @pytest.mark.parametrize("n_tokens", [1, 2048])
-def test_one_sequence(library: Library, n_tokens: int) -> None:
+def test_one_sequence(attention: Attention, n_tokens: int) -> None:
     case = random_case(2, n_tokens=n_tokens, heads=(64, 2, 1), n_cells=2100)
     path = np.random.default_rng(3).permutation(2100)[:2048].astype(np.int32)
     pos = np.arange(2048, dtype=np.int32)
     case = replace(case, lists=[(pos, path)], token_seq=np.zeros(n_tokens, np.int32), token_pos=pos[-n_tokens:])
-    assert_right(library, case, n_threads=2)
+    assert_right(attention, case, n_threads=2)
 
 
-def test_a_token_that_sees_nothing_gets_zeros(library: Library) -> None:
+def test_a_token_that_sees_nothing_gets_zeros(attention: Attention) -> None:
     case = random_case(5, n_tokens=30)
     none = np.empty(0, np.int32)
-    assert not attention(library, replace(case, lists=[(none, none)] * len(case.lists))).any()
-    assert not attention(library, replace(case, token_pos=np.zeros(30, np.int32), lists=[(none + 1, none)] * 7)).any()
+    assert not attention(replace(case, lists=[(none, none)] * len(case.lists))).any()
+    assert not attention(replace(case, token_pos=np.zeros(30, np.int32), lists=[(none + 1, none)] * 7)).any()
 
 
 @pytest.mark.parametrize("scale", [1e-3, 30.0])
-def test_scores_may_be_far_apart(library: Library, scale: float) -> None:
+def test_scores_may_be_far_apart(attention: Attention, scale: float) -> None:
     case = random_case(6, dtype=np.float32)
-    found = attention(library, replace(case, q=case.q * np.float32(scale)))
+    found = attention(replace(case, q=case.q * np.float32(scale)))
     wanted = plain_attention(replace(case, q=case.q * np.float32(scale)))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=LARGEST_DIFFERENCE * max(1, scale))
 
@@ -216,39 +206,39 @@ def taken(case: Case, tokens: Int32Array) -> Case:
 
 @pytest.mark.parametrize("window", [0, 50])
 @pytest.mark.parametrize("heads", [(64, 4, 2), (128, 7, 1), (80, 3, 3)], ids=str)
-def test_nothing_but_visible_cells_matters(library: Library, heads: tuple[int, int, int], window: int) -> None:
+def test_nothing_but_visible_cells_matters(attention: Attention, heads: tuple[int, int, int], window: int) -> None:
     case = random_case(7, heads=heads, n_tokens=60, window=window, longest=300)
     random = np.random.default_rng(8)
-    wanted = attention(library, case)
+    wanted = attention(case)
     for n_threads in (2, 3, 16):
-        np.testing.assert_array_equal(attention(library, case, n_threads=n_threads), wanted)
+        np.testing.assert_array_equal(attention(case, n_threads=n_threads), wanted)
     for n in (1, 2, 3, 17, 60):  # among other tokens, in another order
         tokens = random.permutation(60)[:n].astype(np.int32)
-        np.testing.assert_array_equal(attention(library, taken(case, tokens)), wanted[tokens])
+        np.testing.assert_array_equal(attention(taken(case, tokens)), wanted[tokens])
     # in a larger cache, elsewhere, among cells that hold no number
     place = random.permutation(1700)[: len(case.k)].astype(np.int32)
     k, v = (np.full((1700, *cells.shape[1:]), np.nan, cells.dtype) for cells in (case.k, case.v))
     k[place], v[place] = case.k, case.v
     moved = replace(case, k=k, v=v, lists=[(pos, place[cell]) for pos, cell in case.lists])
-    np.testing.assert_array_equal(attention(library, moved), wanted)
+    np.testing.assert_array_equal(attention(moved), wanted)
 
 
-def test_what_is_not_a_number_spoils_only_those_who_see_it(library: Library) -> None:
+def test_what_is_not_a_number_spoils_only_those_who_see_it(attention: Attention) -> None:
     case = random_case(9, n_tokens=150, longest=150)
     pos = np.arange(150, dtype=np.int32)
     lists = [(pos, pos[::-1].copy())]
     case = replace(case, lists=lists, token_seq=np.zeros(150, np.int32), token_pos=pos)
-    wanted = attention(library, case)
+    wanted = attention(case)
     for array in (case.k, case.v):
         kept = array.copy()
         array[149 - 77] = np.inf
-        found = attention(library, case)
+        found = attention(case)
         array[:] = kept
         np.testing.assert_array_equal(found[:77], wanted[:77])
         assert not np.isfinite(found[77:]).all(axis=(1, 2)).any()
 
 
-def test_every_half_is_read_as_the_number_it_is(library: Library) -> None:
+def test_every_half_is_read_as_the_number_it_is(attention: Attention) -> None:
     """A token that sees one cell gets this cell's values: all 65,536, small ones, infinite ones and NaN among them."""
     values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 1, 256)
     case = Case(
@@ -259,4 +249,4 @@ def test_every_half_is_read_as_the_number_it_is(library: Library) -> None:
         token_pos=np.zeros(256, np.int32),
         lists=[(np.zeros(1, np.int32), np.array([cell], np.int32)) for cell in range(256)],
     )
-    np.testing.assert_array_equal(attention(library, case), values.astype(np.float32))
+    np.testing.assert_array_equal(attention(case), values.astype(np.float32))

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 from cases import cases
-from commands import COMMAND, ROOT, invoked, write_plain_rows
+from commands import COMMAND, ROOT, invoked, run, write_plain_rows
 from conftest import MakeModel
 from labelled_tables import parquet
 
@@ -29,42 +28,37 @@ from qcls_gguf.report.files import write_file
 from qcls_gguf.report.record import json_text
 
 
-def run(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
-    command = [COMMAND, "run", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False, cwd=cwd)
-
-
-def objects(text: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.decode().splitlines()]
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def test_layers_for_a_gpu_that_is_not_there_are_told() -> None:
     if any(device.kind != "CPU" for device in devices()):
         pytest.skip("there is a GPU")
-    done = run("--query", "x", "-c", "mission", "-ngl", "7", "-f", "labels")
-    assert b"on the CPU; --n-gpu-layers 7 has no effect: " in done.stderr
-    assert b"1 graph," in done.stderr
+    done = run("run", "--query", "x", "-c", "mission", "-ngl", 7, "-f", "labels")
+    assert "on the CPU; --n-gpu-layers 7 has no effect: " in done.stderr
+    assert "1 graph," in done.stderr
 
 
 @cases(("jeans", 0, "jeans\tnone\n"), ("孕妇牛仔裤", 1, "jeans\tpregnant\n"), ("孕妇牛仔裤", 0, ""))
 def test_arguments_are_utf_8_or_refused(query: str, mode: int, answer: str) -> None:
     """The C locale without what Python makes of it stands for others than UTF-8, which a system may lack."""
     plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": f"{mode}", "PYTHONCOERCECLOCALE": "0"}
-    command = [COMMAND, "run", "-c", "mission", "--quiet", "--format", "labels", "--query", query]
-    done = subprocess.run(command, env=plain, capture_output=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout.decode()) == (0 if answer else 2, answer)
-    assert ("this locale has another encoding: set PYTHONUTF8=1" in done.stderr.decode()) is (answer == "")
+    done = run("run", "-c", "mission", "--quiet", "-f", "labels", "--query", query, env=plain, encoding="utf-8")
+    assert (done.returncode, done.stdout) == (0 if answer else 2, answer)
+    assert ("this locale has another encoding: set PYTHONUTF8=1" in done.stderr) is (answer == "")
 
 
 def test_bad_queries_are_reported_and_the_others_answered() -> None:
-    done = run("--format", "jsonl", stdin=b"one\n\xff\xfe\n" + b"long " * 2000 + b"\nlast\n")
+    lines = f"one\n\udcff\udcfe\n{'long ' * 2000}\nlast\n"
+    done = run("run", "--format", "jsonl", input=lines, errors="surrogateescape")
     assert done.returncode == 1
     first, invalid, long, last = objects(done.stdout)
     assert [line["line"] for line in (first, invalid, long, last)] == [1, 2, 3, 4]
     assert (first["query"], last["query"]) == ("one", "last")
     assert "not valid UTF-8" in invalid["error"]
     assert "more than 8192 bytes" in long["error"]
-    assert b"qcls-gguf: '\\xff\\xfe': line 2 is not valid UTF-8" in done.stderr
+    assert "qcls-gguf: '\\xff\\xfe': line 2 is not valid UTF-8" in done.stderr
 
 
 @contextmanager
@@ -111,20 +105,20 @@ def test_interrupt_on_a_terminal_leaves_a_line_of_its_own() -> None:
 
 
 def test_help_and_version() -> None:
-    text = run("--help").stdout.decode()
+    text = run("run", "--help").stdout
     for option in ("--query", "--queries", "--config", "--model", "-hf", "--offline", "-ngl", "-t,", "--format"):
         assert option in text
     assert text.index("Options:") < text.index("Without arguments")
-    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
-    assert "llama.cpp 0c1e57098 patched" in done.stdout
-    text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
-    assert "..." not in text.partition("Commands:")[2]
+    assert "llama.cpp 0c1e57098 patched" in run("--version").stdout
+    commands = run("--help").stdout.partition("Commands:")[2]
+    assert "serve" in commands
+    assert "..." not in commands
 
 
 @pytest.mark.parametrize("arguments", ["--query x", "", "--queries -", "--query x 2>&-"])
 def test_closed_streams_end_nothing(arguments: str) -> None:
     command = f"{COMMAND} run --quiet --format jsonl {arguments} <&-"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert len(objects(done.stdout)) == ("--query" in arguments)
 
@@ -141,8 +135,8 @@ def test_a_lost_output_is_one_line_and_a_failure(words: str, to: str, why: str) 
 
 
 def test_without_a_terminal_to_ask_on_the_lines_of_the_input_are_answered() -> None:
-    done = run("--interactive", "--config", "mission", "--quiet", "--format", "labels", stdin=b"red dress\n")
-    assert (done.returncode, done.stdout) == (0, b"dress\tnone\n")
+    done = run("run", "--interactive", "-c", "mission", "--quiet", "--format", "labels", input="red dress\n")
+    assert (done.returncode, done.stdout) == (0, "dress\tnone\n")
 
 
 def test_a_query_that_is_refused_is_named_by_its_line_and_a_full_disk_for_that_ends_nothing() -> None:
@@ -177,12 +171,9 @@ def test_a_model_may_have_them(odd: Path) -> None:
 def test_a_table_and_its_output_may_have_them(odd: Path, make_model: MakeModel) -> None:
     (odd / "m.gguf").symlink_to(make_model())
     (odd / "q.csv").write_text("query\nred dress\nblue jeans\n")
-    names = [odd / "q.csv", "--out", odd / "out", "-c", "mission", "-m", odd / "m.gguf", "--n-gpu-layers", "0"]
-    words = ["label", *map(str, names), "--batch", "1"]
+    words = ["-c", "mission", "-m", odd / "m.gguf", "--n-gpu-layers", 0, "--batch", 1]
     for said in ("2 rows in 1 shard", "nothing is left"):
-        done = subprocess.run(
-            [sys.executable, "-m", "qcls_gguf.cli.command", *words], capture_output=True, text=True, check=False
-        )
+        done = run("label", odd / "q.csv", "--out", odd / "out", *words)
         assert done.returncode == 0, done.stderr
         assert said in done.stdout + done.stderr
     assert (odd / "out" / "q-00000.csv").read_text().count("\n") == 3

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from io import StringIO
+from typing import Any
 
 import pytest
 from chat_templates import CHATML
@@ -12,7 +13,7 @@ from oracle import COLOR, PromptSpec
 from rich.console import Console
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig, load_config
-from qcls_gguf.inspection.inspect import Inspection, LabelNode, ShownPrompts, inspect_classifier, show_prompts
+from qcls_gguf.inspection.inspect import Inspection, LabelNode, inspect_classifier, show_prompts
 from qcls_gguf.inspection.report import inspection_document, shown_prompts_view
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import stock_text, stock_types
@@ -80,10 +81,14 @@ def test_types_without_kernels_of_ours_are_named_by_their_share(open_classifier:
     assert told in render(found.model_copy(update={"model": model}))
 
 
-def render(found: Inspection) -> str:
+def drawn(view: Any, width: int, **terminal: Any) -> str:
     out = StringIO()
-    Console(width=400, file=out).print(inspection_document(found))
+    Console(file=out, width=width, **terminal).print(view, crop=False)
     return out.getvalue()
+
+
+def render(found: Inspection) -> str:
+    return drawn(inspection_document(found), 400)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -197,22 +202,15 @@ def test_tokens_and_parts_are_what_is_cached_and_fed(classifier: Classifier, que
         assert texts == {label: f" {label}" for label in LABELS}
 
 
-def drawn(shown: ShownPrompts, *, colour: bool) -> str:
-    out = StringIO()
-    Console(file=out, force_terminal=colour, color_system="standard" if colour else None, width=40).print(
-        shown_prompts_view(shown), crop=False
-    )
-    return out.getvalue()
-
-
 def test_the_text_is_exact_at_any_width_and_coloured_on_a_terminal(classifier: Classifier) -> None:
-    shown = show_prompts(classifier, ["color"], "red \x1b[2Jdress that is longer than the terminal is wide")
-    plain = drawn(shown, colour=False)
+    query = "red \x1b[2Jdress that is longer than the terminal is wide"
+    view = shown_prompts_view(show_prompts(classifier, ["color"], query))
+    plain = drawn(view, 40, force_terminal=False)
     assert "\x1b" not in plain
     assert "query: red \\x1b[2Jdress that is longer than the terminal is wide<|im_end|>\n" in plain
     assert "cached <|endoftext|> <|im_start|>" in plain
     assert "␣light" in plain
-    coloured = drawn(shown, colour=True)
+    coloured = drawn(view, 40, force_terminal=True, color_system="standard")
     assert "\x1b[7;34m<|endoftext|>\x1b[0m" in coloured  # control and cached
     assert "\x1b[1;7;32m<|im_end|>\x1b[0m" in coloured  # control and fed
     assert "\x1b[2J" not in coloured
