@@ -47,43 +47,31 @@ def path(base: str, make_model: MakeModel) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plain(path: Path) -> Iterator[NativeModel]:
-    with NativeModel(path) as model:
-        yield model
-
-
-@pytest.fixture(scope="module")
-def user_defined(path: Path) -> Iterator[NativeModel]:
-    with NativeModel(path, user_defined=True) as model:
-        yield model
+def models(path: Path) -> Iterator[tuple[NativeModel, NativeModel]]:
+    """Whose queries are plain text, and whose queries may have user-defined tokens."""
+    with NativeModel(path) as plain, NativeModel(path, user_defined=True) as user_defined:
+        yield plain, user_defined
 
 
 def pieces(model: NativeModel, text: str, *, parse_special: bool = False) -> list[bytes]:
     return [model.piece(int(token))[0] for token in model.tokenize(text, parse_special=parse_special)]
 
 
-def test_user_defined_tokens_are_found_where_they_are_asked_for(user_defined: NativeModel) -> None:
-    found = pieces(user_defined, f"red{THINK_END}dress{GO}{IM_END}")
-    assert {THINK_END.encode(), GO.encode()} <= set(found)
-    assert IM_END.encode() not in found
-
-
-def test_white_space_is_written_with_the_vocabularys_own_tokens(plain: NativeModel, user_defined: NativeModel) -> None:
-    for model in (plain, user_defined):
+def test_user_defined_tokens_are_found_where_they_are_asked_for(models: tuple[NativeModel, NativeModel]) -> None:
+    """Elsewhere only a template may hold them; white space is written with the vocabulary's own tokens."""
+    for model, is_asked_for in zip(models, (False, True), strict=True):
+        found = pieces(model, f"red{THINK_END}dress{GO}{IM_END}")
+        assert [mark.encode() in found for mark in (THINK_END, GO, IM_END)] == [is_asked_for, is_asked_for, False]
         tokens = model.tokenize(f"red{BLANK}red", parse_special=False)
         assert (BLANK.encode(), False) in [model.piece(int(token)) for token in tokens]
-
-
-def test_which_tokens_only_a_template_may_hold(plain: NativeModel, user_defined: NativeModel) -> None:
-    for model, is_special in ((plain, True), (user_defined, False)):
-        tokens = model.tokenize(THINK + IM_START, parse_special=True)
-        first, second = (model.piece(int(token)) for token in tokens)
-        assert (first, second) == ((THINK.encode(), is_special), (IM_START.encode(), True))
+        first, second = map(model.piece, model.tokenize(THINK + IM_START, parse_special=True).tolist())
+        assert (first, second) == ((THINK.encode(), not is_asked_for), (IM_START.encode(), True))
 
 
 @given(text=st.lists(PIECES, max_size=12).map("".join))
 @settings(max_examples=200, derandomize=False)
-def test_no_text_becomes_a_mark(text: str, plain: NativeModel) -> None:
+def test_no_text_becomes_a_mark(text: str, models: tuple[NativeModel, NativeModel]) -> None:
+    plain, _ = models
     tokens = [int(token) for token in plain.tokenize(text, parse_special=False)]
     assert not any(plain.piece(token)[1] for token in tokens)
     spelt = b"".join(plain.piece(token)[0] for token in tokens)  # SentencePiece puts spaces before words
@@ -218,27 +206,17 @@ def test_chatml_and_system_and_user_are_the_same_prompts(name: str) -> None:
         assert one.classify("red summer dress").results == other.classify("red summer dress").results
 
 
-@pytest.fixture
-def chat_model(make_model: MakeModel) -> Path:
-    return make_model("qwen3", chat_template=CHATML)
-
-
-@pytest.fixture
-def classifier(chat_model: Path) -> Iterator[Classifier]:
-    with opened(chat_model, CHAT) as classifier:
-        yield classifier
-
-
-def test_prompts_that_come_at_run_time_are_rendered_too(classifier: Classifier, tmp_path: Path) -> None:
+def test_prompts_that_come_at_run_time_are_rendered_too(make_model: MakeModel, tmp_path: Path) -> None:
     question = CHAT.changed(name="season", labels=("summer", "winter"))
-    with classifier.prompt_set([question]) as other:
-        assert other.classify("red").results[0].prompt == "season"
-        whole = question.changed(system=None, user=None, prompt_template=classifier.config.prompts[0].template)
-        with classifier.prompt_set([whole]) as same:
-            assert same.prompts == other.prompts
     path = written(tmp_path / "other.yaml", "prompts: [{name: a, user: 'q: {query}', labels: [red, blue]}]")
-    with classifier.prompt_set(path) as other:
-        assert other.classify("red").results[0].label in ("red", "blue")
+    with opened(make_model("qwen3", chat_template=CHATML), CHAT) as classifier:
+        with classifier.prompt_set([question]) as other:
+            assert other.classify("red").results[0].prompt == "season"
+            whole = question.changed(system=None, user=None, prompt_template=classifier.config.prompts[0].template)
+            with classifier.prompt_set([whole]) as same:
+                assert same.prompts == other.prompts
+        with classifier.prompt_set(path) as other:
+            assert other.classify("red").results[0].label in ("red", "blue")
 
 
 def test_a_file_without_a_template_is_refused_with_the_remedy(make_model: MakeModel) -> None:

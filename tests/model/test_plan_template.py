@@ -6,6 +6,7 @@ Queries of more tokens than are allowed: refused, or labelled by a part, exactly
 import json
 import random
 import tracemalloc
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -38,7 +39,7 @@ def assert_same(found: DecodeInput, wanted: DecodeInput) -> None:
 def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     """Whether the fast path was taken by every prompt, and whether a template was found; they must agree."""
     fragments = classifier.tokenize(query).fragments
-    templates = templates_of(classifier)
+    templates = templates_of(classifier, classifier.engine.capacity)
     additions = templates.additions(fragments)
     (decode,) = plan_decodes(additions, classifier.engine.capacity)
     filled = templates.filled(fragments)
@@ -47,11 +48,10 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     return all(each.fast_path for each in additions), filled is not None
 
 
-def templates_of(classifier: Classifier) -> Templates:
+def templates_of(classifier: Classifier, capacity: Capacity) -> Templates:
     """Templates of its prompts, none made yet."""
-    prompts, engine = classifier, classifier.engine
-    holders = [prefix.holder for prefix in prompts.held]
-    return Templates(prompts.compiled, holders, engine.capacity, engine.model.facts.n_vocab)
+    holders = [prefix.holder for prefix in classifier.held]
+    return Templates(classifier.compiled, holders, capacity, classifier.engine.model.facts.n_vocab)
 
 
 @pytest.mark.parametrize("name", ["fashion-8.yaml", "fashion-8-joint.yaml", "mission.yaml"])
@@ -88,9 +88,7 @@ def test_templates_keep_within_their_memory(open_classifier: OpenClassifier, mon
     monkeypatch.setattr("qcls_gguf.plan.planner._MOST_BYTES", most)
     prompts = [spec(name, f"<|im_start|>the {name} of {{query}} is") for name in ("colour", "kind", "name")]
     classifier = open_classifier("qwen3", prompts)
-    prompts_, n_vocab = classifier, classifier.engine.model.facts.n_vocab
-    capacity = Capacity(n_seqs=256, n_tokens=1 << 20, n_rows=256)
-    templates = Templates(prompts_.compiled, [prefix.holder for prefix in prompts_.held], capacity, n_vocab)
+    templates = templates_of(classifier, Capacity(n_seqs=256, n_tokens=1 << 20, n_rows=256))
     tracemalloc.start()
     for n in range(2_000, 2_010):
         template = templates.of_query(n)
@@ -147,21 +145,15 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=90)
 LONG_QUERIES = st.lists(PIECES, max_size=60).map("".join) | ANY_TEXT
 
 
-@pytest.fixture(params=["bpe", "spm"])
-def vocab(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+Limited = tuple[str, str, Classifier, Classifier]
+"""Which part of long queries is labelled, the vocabulary, a classifier that does so, and one that refuses them."""
 
 
-@pytest.fixture(params=["head", "tail", "middle"])
-def how(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def classifiers(how: str, vocab: str, open_classifier: OpenClassifier) -> tuple[Classifier, Classifier]:
-    """One that labels a part of long queries, and one that refuses them."""
+@pytest.fixture(params=product(("head", "tail", "middle"), ("bpe", "spm")), ids="-".join)
+def limited(request: pytest.FixtureRequest, open_classifier: OpenClassifier) -> Limited:
+    how, vocab = request.param
     cutting = open_classifier({"vocab": vocab}, PROMPTS, max_query_tokens=MOST, long_queries=how)
-    return cutting, open_classifier({"vocab": vocab}, PROMPTS, max_query_tokens=MOST)
+    return how, vocab, cutting, open_classifier({"vocab": vocab}, PROMPTS, max_query_tokens=MOST)
 
 
 def parts(how: str, query: str, n_cut: int) -> list[str]:
@@ -174,8 +166,8 @@ def parts(how: str, query: str, n_cut: int) -> list[str]:
 
 @given(query=LONG_QUERIES)
 @settings(max_examples=150, derandomize=False, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_part_is_fed_as_it_is_by_itself(query: str, how: str, classifiers: tuple[Classifier, Classifier]) -> None:
-    cutting, refusing = classifiers
+def test_a_part_is_fed_as_it_is_by_itself(query: str, limited: Limited) -> None:
+    how, _, cutting, refusing = limited
     query = normalize("NFC", query)  # of which the characters are counted
     cut = cutting.tokenize(query)
     try:
@@ -196,8 +188,8 @@ def test_a_part_is_fed_as_it_is_by_itself(query: str, how: str, classifiers: tup
     assert any(same)
 
 
-def test_the_part_is_as_long_as_is_allowed(how: str, vocab: str, classifiers: tuple[Classifier, Classifier]) -> None:
-    cutting, refusing = classifiers
+def test_the_part_is_as_long_as_is_allowed(limited: Limited) -> None:
+    how, vocab, cutting, refusing = limited
     query = " dress" * 40
     n_tokens = len(cutting.tokenize(query).fragments[0]) - len(refusing.tokenize("").fragments[0])
     n_lost = how == "head" and vocab == "spm"  # which puts a space before the first word
@@ -206,8 +198,8 @@ def test_the_part_is_as_long_as_is_allowed(how: str, vocab: str, classifiers: tu
         assert GAP in part or cutting.classify(query).results == refusing.classify(part).results
 
 
-def test_every_way_in_says_what_was_left_out(how: str, classifiers: tuple[Classifier, Classifier]) -> None:
-    cutting, refusing = classifiers
+def test_every_way_in_says_what_was_left_out(limited: Limited) -> None:
+    _, _, cutting, refusing = limited
     long, huge = "red dress " * 20, "红" * 300_000
     first, second, third = cutting.classify_batch([long, "red", huge])
     assert first.query == long

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from cases import cases
 from conftest import MakeModel
@@ -61,6 +60,10 @@ class Tokens:
     model: Any
     """a NativeModel, or one changed for a test"""
     bos: int
+
+    def by(self, tokenize: Any) -> Self:
+        """The same with another function that tokenises."""
+        return replace(self, model=SimpleNamespace(tokenize=tokenize, piece=self.model.piece))
 
     def of(self, text: str, *, parse_special: bool = False) -> list[int]:
         return [int(token) for token in self.model.tokenize(text, parse_special=parse_special)]
@@ -125,19 +128,13 @@ def test_of_a_prompt_with_codes_only_text_beside_the_query_is_tokenised_with_it(
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
-def test_a_query_that_spells_a_special_token_stays_text(tokens: Tokens, template: str) -> None:
+def test_queries_take_the_fast_path_and_stay_text(tokens: Tokens, template: str) -> None:
+    """Those that spell a special token, too."""
     prompt = tokens.compile(template)
-    for query in SPELT_SPECIAL:
+    for query in (*ORDINARY, *SPELT_SPECIAL):
         fragment = tokens.fragment(prompt, query)
         assert not any(tokens.model.piece(token)[1] for token in fragment)
         assert b"".join(tokens.words(fragment)).lstrip() == (prompt.before + query + prompt.after).encode().lstrip()
-        check_request(tokens, prompt, query)
-
-
-@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
-def test_ordinary_queries_take_the_fast_path(tokens: Tokens, template: str) -> None:
-    prompt = tokens.compile(template)
-    for query in (*ORDINARY, *SPELT_SPECIAL):
         assert check_request(tokens, prompt, query) or (template, query) == (TEMPLATES["slot last"], "")
 
 
@@ -147,21 +144,16 @@ def test_ordinary_queries_take_the_fast_path(tokens: Tokens, template: str) -> N
     ("<|im_start|>what lig{query}<|im_end|>\nlabel:", "ht", b" light"),
     ("what wo{query}", "ol", b" wool"),
     ("a lab{query}\nlabel:", "el", b" label"),
+    ("a label{query}", "", b" label"),
 )
 def test_a_query_that_merges_takes_the_slow_path(template: str, query: str, merged: bytes, tokens: Tokens) -> None:
+    """Or one that adds no token: the last one is fed."""
     prompt = tokens.compile(template)
     assert check_request(tokens, prompt, "red dress")
     assert not check_request(tokens, prompt, query)
     n_cached, new = prompt.new_tokens(tokens.fragment(prompt, query))
     assert (n_cached, tokens.words(new)[0]) == (len(prompt.prefix) - 1, merged)
     assert [*prompt.prefix[:n_cached], *new] == tokens.whole(template, query)
-
-
-def test_the_last_token_is_fed_where_an_empty_query_adds_none(tokens: Tokens) -> None:
-    prompt = tokens.compile("what{query}")
-    assert not check_request(tokens, prompt, "")
-    n_cached, new = prompt.new_tokens(tokens.fragment(prompt, ""))
-    assert (n_cached, new) == (len(prompt.prefix) - 1, [prompt.prefix[-1]])
 
 
 def test_an_empty_prompt_is_refused_for_an_empty_query_only(bpe: Tokens) -> None:
@@ -195,24 +187,21 @@ def test_prompt_and_label_are_tokenised_as_one_text(tokens: Tokens, template: st
 
 @pytest.mark.parametrize("end", ["{query}\nlabel:", "{query}<|im_end|>\nlabel:", "{query}:"])
 def test_long_lists_of_labels_are_tokenised_a_few_times_whatever_their_number(tokens: Tokens, end: str) -> None:
-    class Counting:
-        """Counts the characters that a model tokenises."""
+    n_tokenised: list[int] = []
 
-        n = 0
-        piece = staticmethod(tokens.model.piece)
-
-        def tokenize(self, text: str, *, parse_special: bool) -> Any:
-            self.n += len(text)
-            return tokens.model.tokenize(text, parse_special=parse_special)
+    def tokenize(text: str, *, parse_special: bool) -> Any:
+        n_tokenised.append(len(text))
+        return tokens.model.tokenize(text, parse_special=parse_special)
 
     def n_characters(labels: list[str]) -> float:
-        counting = Counting()
+        n_tokenised.clear()
         template = f"One of {', '.join(labels)}.\nquery: {end}"
-        prompt = Tokens(model=counting, bos=tokens.bos).compile(template, labels, end=tokens.model.facts.token_eot)
+        prompt = tokens.by(tokenize).compile(template, labels, end=tokens.model.facts.token_eot)
+        n_read = sum(n_tokenised)
         for index in (0, -1):
             whole = tokens.whole(f"{template} {labels[index]}", "red")
             assert whole == [*tokens.whole(template, "red"), *prompt.label_tokens[index]]
-        return counting.n / len(labels)
+        return n_read / len(labels)
 
     for labels in ([f"x{n}" for n in range(400)], [f"a-{n}-b" for n in range(400)]):
         assert n_characters(labels) < 1.2 * n_characters(labels[:100])  # characters for each label
@@ -246,22 +235,14 @@ def test_a_label_that_merges_with_a_querys_end_is_refused(bpe: Tokens, template:
         bpe.compile(template, labels, label_prefix="")
 
 
-class RightStripping:
-    """A tokenizer that drops the white space after special tokens, as those of some models do."""
-
-    def __init__(self, model: NativeModel) -> None:
-        self._model = model
-
-    def tokenize(self, text: str, *, parse_special: bool) -> npt.NDArray[np.int32]:
-        stripped = re.sub(rf"({SPECIAL.pattern})\s+", r"\1", text) if parse_special else text
-        return self._model.tokenize(stripped, parse_special=parse_special)
-
-    def piece(self, token: int) -> tuple[bytes, bool]:
-        return self._model.piece(token)
-
-
 def test_a_tokenizer_that_strips_text_beside_special_tokens_is_refused(bpe: Tokens) -> None:
-    stripping = Tokens(model=RightStripping(bpe.model), bos=-1)
+    """It drops the white space after them, as those of some models do."""
+
+    def tokenize(text: str, *, parse_special: bool) -> Any:
+        stripped = re.sub(rf"({SPECIAL.pattern})\s+", r"\1", text) if parse_special else text
+        return bpe.model.tokenize(stripped, parse_special=parse_special)
+
+    stripping = bpe.by(tokenize)
     assert stripping.compile("<|im_start|>user {query}<|im_end|>\nlabel:").stable
     with pytest.raises(ConfigError, match=r"category.*remove the white space beside the special tokens"):
         stripping.compile("<|im_start|> user {query}<|im_end|>\nlabel:")
