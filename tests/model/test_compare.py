@@ -8,8 +8,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
@@ -61,9 +61,8 @@ def compared(config: Config, *methods: str, **options: Any) -> dict[str, Any]:
 def compare_here(write_config: WriteConfig) -> Compare:
     """Compares on a random model with F32 weights; runtime settings as keywords."""
 
-    def run(*methods: str, peers: Mapping[str, str] = MappingProxyType({}), **runtime: Any) -> dict[str, Any]:
-        config = load_config(write_config("qwen3", PROMPTS, **runtime))
-        return compared(config, *methods, **peers)
+    def run(*methods: str, peers: Mapping[str, str] | None = None, **runtime: Any) -> dict[str, Any]:
+        return compared(load_config(write_config("qwen3", PROMPTS, **runtime)), *methods, **(peers or {}))
 
     return run
 
@@ -111,20 +110,15 @@ def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
 def failing(where: str, seen: list[str | None]) -> Iterator[Method]:
     """A method that fails where it is told to, and has seen the kernels' switch when it was opened."""
 
-    def fail(here: str) -> None:
-        if here == where:
-            raise KeyError("blk.0")
-
-    n_asked = 0
+    steps = chain(["open"], repeat("answers", len(QUERIES)), repeat("rounds"))
 
     def ask(query: str) -> list[str | None]:
-        nonlocal n_asked
-        n_asked += 1
-        fail("rounds" if n_asked > len(QUERIES) else "answers")
+        if next(steps) == where:
+            raise KeyError("blk.0")
         return [None for _ in PROMPTS]
 
     seen.append(os.environ.get(STEPS["direct"]))
-    fail("open")
+    ask("")
     yield Method(ask)
 
 

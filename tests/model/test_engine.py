@@ -48,17 +48,11 @@ def engine_of(model: Model, context: NativeContext, prefixes: Sequence[tuple[int
     return engine
 
 
-def root_of(engine: Engine, prefix: tuple[int, ...], n_cached: int) -> Root:
-    held = engine.cache.get(prefix)
-    assert held is not None
-    return Root(held.holder, n_cached)
-
-
 def branch(engine: Engine, prefix: tuple[int, ...], paths: Sequence[Sequence[int]], n_cached: int = -1) -> Float32Array:
     """Hidden states at the ends of paths after a stored prefix, in their order."""
-    n_cached = len(prefix) if n_cached < 0 else n_cached
-    tree = TokenTree()
-    root = tree.add_root(root_of(engine, prefix, n_cached))
+    held, tree = engine.cache.get(prefix), TokenTree()
+    assert held is not None
+    root = tree.add_root(Root(held.holder, len(prefix) if n_cached < 0 else n_cached))
     ends = [tree.add_path(root, path) for path in paths]
     for end in ends:
         tree.read(end)

@@ -2,8 +2,6 @@
 has little memory left: it is made up and says how much it has free, and llama.cpp computes on the CPU."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,27 +32,25 @@ JOINT = [
 GIB = 1 << 30
 
 
-def gpu_of(free_mib: int) -> list[Device]:
-    """One that is made up: it says what it has free, and llama.cpp computes on the CPU."""
-    return [Device(kind="GPU", name="made up", free_bytes=free_mib << 20)]
+@pytest.fixture
+def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Says how many MiB a GPU has free from now on. It is made up: llama.cpp computes on the CPU."""
+
+    def left(mib: int) -> None:
+        for module in (placement, model_open, engine_open):
+            monkeypatch.setattr(module, "gpus", lambda: [Device(kind="GPU", name="made up", free_bytes=mib << 20)])
+
+    return left
 
 
 def most_taken(classifier: Classifier) -> ContextMemory:
     """What the context of a classifier takes, and took while it was opened, when it had logits."""
-    context, config = classifier.engine.context, classifier.config
+    context, model, runtime = classifier.engine.context, classifier.engine.model, classifier.config.runtime
     taken = context.counters()
-    with NativeContext(
-        classifier.engine.model.native,
-        n_ctx=context.n_ctx,
-        n_batch=context.n_batch,
-        n_seq_max=context.n_seq_max,
-        n_state_seqs=context.n_state_seqs,
-        n_outputs_max=context.n_outputs_max,
-        n_threads=1,
-        hidden_only=False,
-        flash_attn=flash_attention(config.runtime, classifier.engine.model.n_gpu_layers),
-        kv_type=config.runtime.kv_type,
-    ) as first:
+    sizes = "n_ctx", "n_batch", "n_seq_max", "n_state_seqs", "n_outputs_max"
+    options: dict[str, Any] = {name: getattr(context, name) for name in sizes}
+    options |= {"flash_attn": flash_attention(runtime, model.n_gpu_layers), "kv_type": runtime.kv_type}
+    with NativeContext(model.native, n_threads=1, hidden_only=False, **options) as first:
         n_opening = first.counters().compute_bytes
     return ContextMemory(cache_bytes=taken.cache_bytes, compute_bytes=max(taken.compute_bytes, n_opening))
 
@@ -89,22 +85,22 @@ def config(write_config: WriteConfig) -> Config:
     return load_config(write_config("qwen3", [COLOUR], n_gpu_layers="auto", try_model=False))
 
 
-def test_a_context_too_small_is_refused_before_loading(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_context_too_small_is_refused_before_loading(
+    config: Config, leave: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = config.changed(runtime=config.runtime.changed(n_ctx=10))
     monkeypatch.setattr(placement, "_PLENTY", GIB)
     seen: list[float] = []
-    for module in (model_open, engine_open):
-        monkeypatch.setattr(module, "gpus", lambda: gpu_of(1024))
+    leave(1024)
     with pytest.raises(ConfigError, match=r"runtime\.n_ctx: 10 is less than"):
         Classifier.from_config(small, on_load=seen.append)
     assert not seen
 
 
 @pytest.mark.parametrize(("free_mib", "wanted"), [(300, 24), (100, 2)])
-def test_graphs_leave_gpu_memory(free_mib: int, wanted: int, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_leave_gpu_memory(free_mib: int, wanted: int, config: Config, leave: Callable[[int], None]) -> None:
     """What is free does not change with the graphs here, so as few as possible are kept where it is too little."""
-    for module in (placement, model_open):
-        monkeypatch.setattr(module, "gpus", lambda: gpu_of(free_mib))
+    leave(free_mib)
     runtime = config.runtime.changed(n_gpu_layers="all")
     with Classifier.from_config(config.changed(runtime=runtime)) as classifier:
         assert classifier.engine.model.n_gpu_layers == 3
@@ -112,10 +108,11 @@ def test_graphs_leave_gpu_memory(free_mib: int, wanted: int, config: Config, mon
         assert classifier.classify("red").labels
 
 
-def test_what_opens_was_measured(write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_opens_was_measured(
+    write_config: WriteConfig, leave: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where a job decides how many queries a decode has: as many as 2 GiB of states allow, at most 32."""
-    for module in (model_open, engine_open):
-        monkeypatch.setattr(module, "gpus", lambda: gpu_of(2048))
+    leave(2048)
     monkeypatch.setattr(placement, "_PLENTY", GIB)
     fitted_to: list[ContextMemory] = []
 
@@ -126,9 +123,7 @@ def test_what_opens_was_measured(write_config: WriteConfig, tmp_path: Path, monk
 
     monkeypatch.setattr(engine_open, "fitted_placement", fitted_placement)
     path = write_config("qwen35", [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
-    with ExitStack() as stack:
-        opener = stack.enter_context(ClassifierOpener())
-        classifier = stack.enter_context(opener.open(load_config(path), max_batch=MOST_TOGETHER))
+    with ClassifierOpener() as opener, opener.open(load_config(path), max_batch=MOST_TOGETHER) as classifier:
         taken = most_taken(classifier)
         assert classifier.config.runtime.max_batch == 32
     assert fitted_to == [taken]
@@ -148,17 +143,6 @@ def test_what_is_said_where_memory_is_lacking() -> None:
     assert "1.2 GiB are free on the fullest of 2 GPUs beside 20 layers and 2 other open contexts: set" in text
     assert "max_batch, or close the other contexts" in text
     assert "auto" not in text
-
-
-@pytest.fixture
-def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Says how many MiB a GPU has free from now on."""
-
-    def left(mib: int) -> None:
-        for module in (placement, model_open, engine_open):
-            monkeypatch.setattr(module, "gpus", lambda: gpu_of(mib))
-
-    return left
 
 
 def test_a_context_that_leaves_too_little_is_refused(config: Config, leave: Callable[[int], None]) -> None:

@@ -68,6 +68,12 @@ import resource
 def resident_mib():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize() >> 20
+
+def print_growth(n, action):
+    before = resident_mib()
+    for _ in range(n):
+        action()
+    print(resident_mib() - before)
 """
 needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about what glibc keeps")
 
@@ -82,13 +88,13 @@ def open_one():
     with Classifier.from_config(config) as classifier:
         classifier.classify("red")
 
-open_one()
-before = resident_mib()
-for _ in range(8):
+def open_in_a_thread():
     thread = threading.Thread(target=open_one)
     thread.start()
     thread.join()
-print(resident_mib() - before)
+
+open_one()
+print_growth(8, open_in_a_thread)
 """
 
 
@@ -111,10 +117,7 @@ logging.basicConfig(stream=log, level="INFO")
 NativeModel(Path(sys.argv[1])).close()
 logging.disable()
 print(any(f"{layout} model buffer size" in log.getvalue() for layout in ("CPU_QCLS", "CPU_REPACK")))
-before = resident_mib()
-for _ in range(4):
-    NativeModel(Path(sys.argv[1])).close()
-print(resident_mib() - before)
+print_growth(4, lambda: NativeModel(Path(sys.argv[1])).close())
 """
 
 

@@ -142,12 +142,10 @@ def normed(path: Path, state: Float32Array) -> Float32Array:
 def without_effect(path: Path, first: int, copy: Path) -> Path:
     """A copy of a model whose layers from `first` on add nothing to the residual stream."""
     copy.write_bytes(path.read_bytes())
-    with copy.open("r+b") as file:
-        for tensor in GGUFReader(path).tensors:
-            block, _, rest = tensor.name.removeprefix("blk.").partition(".")
-            if block.isdigit() and int(block) >= first and not rest.startswith("layer_output_scale"):
-                file.seek(tensor.data_offset)
-                file.write(bytes(tensor.n_bytes))
+    for tensor in GGUFReader(copy, "r+").tensors:
+        block, _, rest = tensor.name.removeprefix("blk.").partition(".")
+        if block.isdigit() and int(block) >= first and not rest.startswith("layer_output_scale"):
+            tensor.data[...] = 0
     return copy
 
 

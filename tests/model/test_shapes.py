@@ -45,6 +45,10 @@ def test_rows_are_the_same_bit_by_bit(arch: str, hidden_only: bool, open_context
 
 
 def test_every_shape_is_built_once(context: NativeContext) -> None:
+    """Where they are not kept, only the last graph is there."""
+    decode_each(context)
+    counters = context.counters()
+    assert (counters.n_shapes, counters.shapes_bytes, counters.n_graphs_reused) == (0, 0, 0)
     context.keep_shapes(8)
     decode_each(context)
     counters = context.counters()
@@ -62,12 +66,6 @@ def test_large_graphs_are_fewer(open_classifier: OpenClassifier, monkeypatch: py
     for query in queries:
         assert usual.classify(query).results == frugal.classify(query).results
     assert (usual.engine.context.counters().n_shapes, frugal.engine.context.counters().n_shapes) == (5, 2)
-
-
-def test_without_shapes_only_the_last_graph_is_there(context: NativeContext) -> None:
-    decode_each(context)
-    counters = context.counters()
-    assert (counters.n_shapes, counters.shapes_bytes, counters.n_graphs_reused) == (0, 0, 0)
 
 
 def test_the_shape_that_idled_longest_makes_room(context: NativeContext) -> None:
