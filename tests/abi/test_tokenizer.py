@@ -74,9 +74,8 @@ def test_several_threads_at_once(model: NativeModel) -> None:
 def raw_tokenize(model: NativeModel, n_bytes: int, capacity: int) -> tuple[int, int, str]:
     data, n_tokens, error = b"red dress", c_int64(-7), Error()
     token = np.full(16, -7, np.int32)
-    status = library().qcls_tokenize(
-        model.handle, data, n_bytes, 0, token.ctypes.data, capacity, byref(n_tokens), error
-    )
+    room = token.ctypes.data, capacity, byref(n_tokens)
+    status = library().qcls_tokenize(model.handle, data, n_bytes, 0, *room, error)
     assert (token[max(capacity, 0) :] == -7).all()
     return status, n_tokens.value, error.message.decode()
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,8 @@ import yaml
 from cases import cases, written
 from commands import ROOT, invoked, printed, refused, tiny_rows, write_rows
 from conftest import WriteConfig
-from evaluations import TEMPLATE, evaluated
+from evaluations import LABELS, evaluated
+from evaluations import specs as specs_of
 from oracle import PromptSpec, softmax
 from records_page import RunRecord
 from served import Server
@@ -27,17 +29,13 @@ from qcls_gguf.learning.calibrate import CalibrationRecord, StatementRecord, cal
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.statistics import upper_bound
 
-LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "man")}
 FASHION = ("audience", "colour")
 QUERY = "red dress"
 
 
 def specs(*scorings: Scoring) -> list[PromptSpec]:
     """The prompts, each in its scoring."""
-    return [
-        PromptSpec(name=name, template=TEMPLATE.replace("{topic}", name), labels=LABELS[name], scoring=scoring)
-        for name, scoring in zip(LABELS, scorings, strict=True)
-    ]
+    return [replace(spec, scoring=scoring) for spec, scoring in zip(specs_of(), scorings, strict=True)]
 
 
 def changed(path: Path, *, prompt: str | None = None, **keys: Any) -> Path:
@@ -108,10 +106,8 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert "made with the model of sha256" in refused("run", "-c", calibrated, "-q", "x", "--model", other)
     raw, found = probabilities(fashion), probabilities(calibrated)
     expected = softmax(np.log(raw["audience"]) / entry["temperature"])
-    assert found["audience"] == pytest.approx(expected, abs=1e-4)
-    assert {name: found[name] for name in found if name != "audience"} == {
-        name: raw[name] for name in raw if name != "audience"
-    }
+    assert found.pop("audience") == pytest.approx(expected, abs=1e-4)
+    assert found == {name: raw[name] for name in found}
 
     after, before = (evaluated(config, data)["prompts"] for config in (calibrated, fashion))
     assert after["audience"]["log_loss"] < fit["log_loss_before"]
@@ -128,8 +124,8 @@ def test_what_is_evaluated_is_what_the_classifier_answers(write_config: WriteCon
     path = write_config("qwen3", specs("joint", "first_token"), flash_attn=False, kv_type="f32")
     path = changed(changed(path, prior="content_free"), prompt="item", temperature=0.3, min_confidence=1, fallback="?")
     given: list[dict[str, Any]] = [
-        {"query": "red dress", "labels": {"item": "jump", "user": ["boy", "man"]}},
-        {"query": "", "labels": {"user": "man"}},
+        {"query": "red dress", "labels": {"item": "jump", "user": ["boy", LABELS["user"][2]]}},
+        {"query": "", "labels": {"user": LABELS["user"][2]}},
     ]
     record = evaluated(path, write_rows(tmp_path / "rows.jsonl", given))
     losses = []
@@ -303,13 +299,13 @@ def test_statements_hold_for_answers_everywhere_until_the_answers_change(fashion
         assert (found["n_abstained"] > 0) == (error["threshold"] > 0)
         assert 0 < found["n_wrong"] < error["target"] * (found["n_rows"] - found["n_abstained"])
 
-    changes: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"prompt": "colour", "temperature": 2.0}, "prompts.colour: was stated of other answers"),
-        ({"prompt": "colour", "min_confidence": 0.3, "fallback": "x"}, "and the configuration min_confidence"),
-    )
-    for change, words in changes:
-        with pytest.raises(ConfigError, match=re.escape(words)):
-            Classifier.from_config(changed(config, **change))
+    changes: dict[str, dict[str, Any]] = {
+        r"prompts\.colour: was stated of other answers": {"temperature": 2.0},
+        "and the configuration min_confidence": {"min_confidence": 0.3, "fallback": "x"},
+    }
+    for words, change in changes.items():
+        with pytest.raises(ConfigError, match=words):
+            Classifier.from_config(changed(config, prompt="colour", **change))
 
 
 def test_what_cannot_be_stated_is_refused_with_the_rows_that_are_needed(fashion: Path, tmp_path: Path) -> None:
@@ -330,8 +326,7 @@ def test_what_can_be_stated_is_written_and_the_rest_named(fashion: Path, tmp_pat
     for row in rows:
         row["labels"]["audience"] = "pregnant"
     out, data = tmp_path / "c.yaml", write_rows(tmp_path / "rows.jsonl", rows)
-    asked = ("calibrate", "--config", fashion, "--target-error", 0.1)
-    done = invoked(*asked, "--out", out, "--data", data)
+    done = invoked("calibrate", "--config", fashion, "--target-error", 0.1, "--out", out, "--data", data)
     assert done.exit_code == 1, done.stderr
     assert "By label, all bounds together" in done.stdout
     assert "colour: answers that are wrong most: " in done.stdout
@@ -351,19 +346,14 @@ def test_statements_keep_the_fits_that_they_stand_on(fashion: Path, tmp_path: Pa
     model = hashlib.sha256((ROOT / "models" / "fashion-tiny-Q8_0.gguf").read_bytes()).hexdigest()
     entry = PromptCalibration(prompt_hash=prompt_hash(colour), scoring="tree", temperature=2.0, fit={"n_rows": 9})
     (tmp_path / "c.yaml").write_text(calibration_text(model, {"colour": entry}), encoding="utf-8")
-    with ClassifierOpener() as opener:
-        data = write_rows(tmp_path / "rows.jsonl", tiny_rows("dev", *FASHION)[:N_STATED])
-        record, text = state(load_config(config), data, opener, target_error=0.1)
-        assert text is not None
-        (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
-        again = state(load_config(config), data, opener, target_error=0.1, names=("colour",))[0]
-    after = yaml.safe_load(text)["prompts"]
+    rows = tiny_rows("dev", *FASHION)[:N_STATED]
+    record = stated(config, rows, tmp_path / "c.yaml", target_error=0.1)
+    again = stated(config, rows, tmp_path / "again.yaml", target_error=0.1, names=("colour",))
+    after = yaml.safe_load((tmp_path / "c.yaml").read_text(encoding="utf-8"))["prompts"]
     assert (after["colour"]["temperature"], after["colour"]["fit"]) == (2.0, {"n_rows": 9})
     assert after["colour"]["prompt_hash"] == prompt_hash(colour)
     assert "temperature" not in after["audience"]
-    assert again.prompts["colour"] == record.prompts["colour"]  # whatever the file stated before
+    assert again["prompts"]["colour"] == record["prompts"]["colour"]  # whatever the file stated before
     with Classifier.from_config(config) as classifier:
-        answers = [classifier.classify(row["query"])["colour"] for row in tiny_rows("dev", *FASHION)[:N_STATED]]
-    error = record.prompts["colour"].error
-    assert error
-    assert sum(not each.abstained for each in answers) == error.n_answered
+        answers = [classifier.classify(row["query"])["colour"] for row in rows]
+    assert sum(not each.abstained for each in answers) == record["prompts"]["colour"]["error"]["n_answered"]

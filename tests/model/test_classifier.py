@@ -112,9 +112,7 @@ def test_start_up_is_accounted_for(write_config: WriteConfig) -> None:
     steps: list[tuple[str, str, float]] = []
     loaded: list[float] = []
     config = load_config(write_config("qwen3", PROMPTS))
-    with Classifier.from_config(
-        config, on_step=lambda *step: steps.append(step), on_load=lambda fraction: loaded.append(fraction)
-    ) as classifier:
+    with Classifier.from_config(config, on_step=lambda *step: steps.append(step), on_load=loaded.append) as classifier:
         assert {"find model", "load model", "open context", "warm-up"} < classifier.startup_ms.keys()
         assert classifier.startup_ms == {step: ms for step, _, ms in steps}
         assert all(what and ms >= 0 for _, what, ms in steps)

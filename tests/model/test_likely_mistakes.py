@@ -113,19 +113,12 @@ def test_what_a_warning_of_spaces_advises_is_accepted(vocab: str, end: str, pref
                 assert "space" not in {other.kind for other in found(model, {**prompt, "label_prefix": advice[1]})}
 
 
-@cases(
-    ({"user": "q: {query}"}, "[/INST]"),
-    ({"system": "One of [{labels}].", "user": "{query}"}, "<|start_of_role|>"),
-    ({"user": "{query}"}, "<turn|>"),
-    ({"user": "{query}"}, "[|system|]"),
-    ({"user": "{query}"}, "◁user▷"),
-    ({"user": "{query}"}, "<bot>"),
-    ({"user": "{query}"}, "]~b]"),
-    ({"user": "{query}"}, "[e~["),
-)
-def test_marks_of_chats_that_are_no_tokens_are_named(change: dict[str, str], mark: str, model: Model) -> None:
+@cases("[/INST]", "<|start_of_role|>", "<turn|>", "[|system|]", "◁user▷", "<bot>", "]~b]", "[e~[")
+@pytest.mark.parametrize("texts", [{}, {"system": "One of [{labels}]."}], ids=["user", "system and user"])
+def test_marks_of_chats_that_are_no_tokens_are_named(mark: str, texts: dict[str, str], model: Model) -> None:
     top = {"model": {"chat_template": CHATML.replace("<|im_end|>", mark)}}
-    (mistake,) = (mistake for mistake in found(model, change, top) if mistake.kind == "control_token")
+    told = found(model, {"user": "q: {query}", **texts}, top)
+    (mistake,) = (mistake for mistake in told if mistake.kind == "control_token")
     assert mark in mistake.what
     assert "<|im_start|>" not in mistake.what
 
@@ -159,9 +152,8 @@ def test_chatml_for_a_model_with_another_chat_format(make_model: MakeModel) -> N
     with Model.open(ModelConfig(path=make_model("llama", **CHATS["phi"].options)), RUNTIME) as model:
         (mistake,) = found(model, {"prompt_template": GOOD})
         assert mistake.kind == "chat_format"
-        assert mistake.what.startswith(
-            "is ChatML (<|im_start|>), and not the chat format of this model, which has <|sys"
-        )
+        what = "is ChatML (<|im_start|>), and not the chat format of this model, which has <|sys"
+        assert mistake.what.startswith(what)
         assert mistake.what.endswith(": write system and user instead")
         assert found(model, {"system": "[{labels}]", "user": "{query}"}) == ()
 

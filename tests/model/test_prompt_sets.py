@@ -4,6 +4,7 @@ import signal
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 from time import sleep
 from types import FrameType
@@ -29,21 +30,14 @@ CONFIGURED = [
     PromptSpec(name="item", template="<|im_start|>what is {query}\nlabel:", labels=("dress", "jeans", "none")),
 ]
 QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙"]
-LONG = PromptConfig(
-    name="long",
-    prompt_template="<|im_start|>" + " ".join(f"word {n}" for n in range(60)) + " {query}\nlabel:",
-    labels=("a", "b"),
-)
+WORDS = " ".join(f"word {n}" for n in range(60))
+LONG = PromptConfig(name="long", prompt_template=f"<|im_start|>{WORDS} {{query}}\nlabel:", labels=("a", "b"))
 
 
-def question(
-    n: int, labels: Sequence[str] = ("boy", "girl", "none"), scoring: Scoring = "tree", temperature: float | None = None
-) -> PromptConfig:
+def question(n: int, labels: Sequence[str] = ("boy", "girl", "none"), **options: Any) -> PromptConfig:
     """A prompt that no other one begins like, but for its first special token."""
     template = f"<|im_start|>question {n}: who is meant by {{query}}?\nlabel:"
-    return PromptConfig(
-        name=f"q{n}", prompt_template=template, labels=tuple(labels), scoring=scoring, temperature=temperature
-    )
+    return PromptConfig(name=f"q{n}", prompt_template=template, labels=tuple(labels), **options)
 
 
 @pytest.fixture
@@ -96,9 +90,8 @@ def test_a_set_answers_as_a_classifier_of_its_own(classifier: Classifier, write_
     wanted = fresh_answers(prompts, write_config, QUERIES)
     configured = [classifier.classify(query) for query in QUERIES]
     with classifier.prompt_set(prompts) as other:
-        for found, result in zip(
-            [*map(other.classify, QUERIES), *other.classify_batch(QUERIES)], wanted * 2, strict=True
-        ):
+        answers = [*map(other.classify, QUERIES), *other.classify_batch(QUERIES)]
+        for found, result in zip(answers, wanted * 2, strict=True):
             assert_alike(found, result)
         beside = [classifier.classify(query) for query in QUERIES]
     for found, result in zip([*beside, *map(classifier.classify, QUERIES)], configured * 2, strict=True):
@@ -149,9 +142,7 @@ def test_more_sets_than_there_is_room_for_are_refused(open_classifier: OpenClass
 
 def test_a_set_that_shares_a_prefix_takes_no_room(classifier: Classifier) -> None:
     n_cells, n_prefixes = classifier.engine.cache.n_cells, len(classifier.engine.cache)
-    same = PromptConfig(
-        name="other", prompt_template=CONFIGURED[0].template, labels=("warm", "cold"), scoring="first_token"
-    )
+    same = PromptConfig(name="other", prompt_template=COLOR.template, labels=("warm", "cold"), scoring="first_token")
     with classifier.prompt_set([same]) as other:
         assert (classifier.engine.cache.n_cells, len(classifier.engine.cache)) == (n_cells, n_prefixes)
         assert other.classify("red dress").labels.keys() == {"other"}
@@ -181,7 +172,7 @@ def test_a_closed_set_says_so(classifier: Classifier) -> None:
 
 def test_exact_sets_beside_others(classifier: Classifier, write_config: WriteConfig) -> None:
     """The LM head is computed while an exact set is held, and for nobody afterwards."""
-    joint = [question(1, ("light blue", "light pink", "red"), "joint")]
+    joint = [question(1, ("light blue", "light pink", "red"), scoring="joint")]
     wanted = fresh_answers(joint, write_config, QUERIES)
     before = classifier.classify("red dress")
     n_hidden = classifier.engine.context.row_size
@@ -208,13 +199,10 @@ def test_equal_prompts_have_equal_digests(make_model: MakeModel) -> None:
         assert (one, hash(one), len({one, *others})) == (same, hash(same), 1 + len(others))
 
 
-def test_a_file_is_opened_once_however_it_is_named(write_config: WriteConfig) -> None:
+def test_a_file_is_opened_once_however_it_is_named(write_config: WriteConfig, tmp_path: Path) -> None:
     config = load_config(write_config("qwen3", CONFIGURED))
-    elsewhere = config.model.path
-    assert elsewhere is not None
-    link = elsewhere.with_name("linked.gguf")
-    link.unlink(missing_ok=True)
-    link.symlink_to(elsewhere)
+    link = tmp_path / "linked.gguf"
+    link.symlink_to(str(config.model.path))
     with OpenModels() as models:
         one = open_model(config, models)
         assert open_model(config.changed(model=ModelConfig(path=link)), models) is one
