@@ -203,7 +203,7 @@ def test_rows_that_were_not_left_are_refused(n_rows: int, context: NativeContext
     assert (room == [*before, *np.zeros_like(before)]).all()
 
 
-def calls_of(context: NativeContext) -> dict[str, Callable[[], object]]:
+def calls_of(context: NativeContext, state: bytes = b"state") -> dict[str, Callable[[], object]]:
     """Whatever is asked of a context."""
     fresh = np.array([4], np.int32)
     return {
@@ -211,7 +211,7 @@ def calls_of(context: NativeContext) -> dict[str, Callable[[], object]]:
         "trim": lambda: context.trim(NO_SEQ, NO_SEQ),
         "share": lambda: context.share(0, 1, 0, 4),
         "save_state": context.save_state,
-        "load_state": lambda: context.load_state(b"state"),
+        "load_state": lambda: context.load_state(state),
         "set_label_tokens": lambda: context.set_label_tokens(NO_SEQ[:0]),
         "keep_shapes": lambda: context.keep_shapes(2),
         "decode": lambda: context.decode(
@@ -224,12 +224,9 @@ def calls_of(context: NativeContext) -> dict[str, Callable[[], object]]:
 def test_whatever_else_is_asked_waits_for_work_in_flight(call: str, context: NativeContext) -> None:
     """As after an interrupt at the very return of qcls_decode, which leaves rows that nobody will ask for."""
     before = decode_good(context)[[1, 3]]
-    state = context.save_state()
+    calls = calls_of(context, context.save_state())
     room, ask = leave_rows(context)
-    if call == "load_state":
-        context.load_state(state)
-    else:
-        calls_of(context)[call]()
+    calls[call]()
     assert ask(2) == Status.BAD_ARGUMENT
     assert not room.any()
     context.clear()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import psutil
 import pytest
 from cases import cases, written
 from conftest import SIZES, MakeModel, OpenContext, RunPython
@@ -75,21 +76,20 @@ def test_a_message_cannot_move_the_cursor(tmp_path: Path) -> None:
     assert any(r"\x1b[2J\x0aloaded \u202e\x9b1A': install a newer" in line for line in lines)
 
 
+VOCAB = build_vocab("bpe")
+TWICE = (*VOCAB.tokens[:20], VOCAB.tokens[5], *VOCAB.tokens[21:])
 INSIDE = re.compile(r"GGML_ASSERT|\.cpp:|\b(?:llama|ggml|gguf)_\w+:")
 
 
 @cases(
     ({"pre": "fashion-2"}, "does not know the pre-tokenizer 'fashion-2': install a newer"),
-    ({"tokenizer": "fashion"}, "does not know the tokenizer 'fashion': install a newer"),
-    ({"twice": True}, "the vocabulary has the same token twice (tokenizer.ggml.tokens): fetch or convert"),
+    ({"model": "fashion"}, "does not know the tokenizer 'fashion': install a newer"),
+    ({"tokens": TWICE}, "the vocabulary has the same token twice (tokenizer.ggml.tokens): fetch or convert"),
 )
 def test_what_llama_cpp_refuses_is_said_with_a_remedy(
-    options: dict[str, Any], said: str, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    changed: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    vocab = build_vocab("bpe")
-    vocab = replace(vocab, model=options.get("tokenizer", vocab.model), pre=options.get("pre", vocab.pre))
-    tokens = (*vocab.tokens[:20], vocab.tokens[5], *vocab.tokens[21:]) if options.get("twice") else vocab.tokens
-    monkeypatch.setattr("random_models.build_vocab", lambda _: replace(vocab, tokens=tokens))
+    monkeypatch.setattr("random_models.build_vocab", lambda _: replace(VOCAB, **changed))
     with pytest.raises(ModelError) as caught:
         NativeModel(write_model(tmp_path / "odd.gguf", n_layer=1))
     assert said in str(caught.value)
@@ -288,23 +288,18 @@ def cycle(path: Path) -> float:
         return total
 
 
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors and resident memory as Linux does")
 def test_cycles_leak_neither_files_nor_memory(make_model: MakeModel, tmp_path: Path) -> None:
     """A model here has 4 MB and a context 1 MB. Measured over 20 cycles: no growth."""
     broken = written(tmp_path / "broken.gguf", make_model().read_bytes()[:-100_000])
-    before_files = before_bytes = 0
+    process, before_files, before_bytes = psutil.Process(), 0, 0
     for n in range(N_CYCLES + 5):
         if n == 5:  # the first ones warm up allocators and thread pools
-            before_files, before_bytes = len(os.listdir("/proc/self/fd")), resident_bytes()
+            before_files, before_bytes = process.num_fds(), process.memory_info().rss
         cycle(make_model())
         with pytest.raises(ModelError):
             NativeModel(broken)
         with NativeModel(make_model(**WITH_ANOTHER_TAIL)) as refused, pytest.raises(ModelError):
             NativeContext(refused, n_ctx=256, n_batch=64, n_seq_max=8, n_outputs_max=64, n_threads=1)
-    assert len(os.listdir("/proc/self/fd")) == before_files
-    assert resident_bytes() - before_bytes < LARGEST_GROWTH_BYTES
+    assert process.num_fds() == before_files
+    assert process.memory_info().rss - before_bytes < LARGEST_GROWTH_BYTES

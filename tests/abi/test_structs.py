@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import cases
+from cases import cases, written
 from conftest import SIZES, OpenContext
 from oracle import Float32Array, decode_sequence
 
@@ -22,15 +22,6 @@ from qcls_gguf.native import NativeContext, NativeModel, abi
 from qcls_gguf.native.abi import ABI, HEADER, SIGNATURES, Error, Parse, Status, Struct, TokenKind
 from qcls_gguf.native.library import library
 from qcls_gguf.statistics import Int32Array
-
-
-def open_with(model: NativeModel, params: abi.Struct) -> tuple[int, str]:
-    """The status and message of opening a context, which is closed again."""
-    handle, error = c_void_p(), Error()
-    status = library().qcls_context_open(model.handle, byref(params), byref(handle), error)
-    assert (status == Status.OK) == (handle.value is not None)
-    assert library().qcls_context_close(handle, None) == Status.OK
-    return status, error.message.decode()
 
 
 @cases(
@@ -47,9 +38,11 @@ def open_with(model: NativeModel, params: abi.Struct) -> tuple[int, str]:
     ({"n_threads": 513}, "n_threads is 513"),
 )
 def test_members_out_of_range_are_named(members: dict[str, Any], message: str, model: NativeModel) -> None:
-    status, found = open_with(model, abi.ContextParams(**{**SIZES, **members}))
-    assert status == Status.BAD_ARGUMENT
-    assert message in found
+    handle, error = c_void_p(), Error()
+    params = abi.ContextParams(**{**SIZES, **members})
+    status = library().qcls_context_open(model.handle, byref(params), byref(handle), error)
+    assert (status, handle.value) == (Status.BAD_ARGUMENT, None)
+    assert message in error.message.decode()
 
 
 @pytest.mark.parametrize("value", [1 << 31, 1 << 32, -(1 << 32) + 5, np.int64(1 << 32)])
@@ -110,11 +103,9 @@ def test_what_is_read_of_the_header_is_the_compilers(tmp_path: Path) -> None:
             values[f"sizeof((({name} *) 0)->{member})"] = getattr(struct, member).size
     for prefix, kinds in {"QCLS_": Status, "QCLS_PARSE_": Parse, "QCLS_TOKEN_": TokenKind}.items():
         values |= {f"{prefix}{kind.name}": kind.value for kind in kinds}
-    source = tmp_path / "layout.c"
+    head = f'#include "{HEADER}"\n#include <stddef.h>\n#include <stdio.h>\n'
     body = "\n".join(f'printf("%d\\n", (int) {expression});' for expression in values)
-    source.write_text(
-        f'#include "{HEADER}"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n{body}\nreturn 0;\n}}\n'
-    )
+    source = written(tmp_path / "layout.c", f"{head}int main(void) {{\n{body}\nreturn 0;\n}}\n")
     flags = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     command = ["cc", *flags, str(source), "-o", str(tmp_path / "layout")]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -19,15 +19,9 @@ from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import stock_text, stock_types
 
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>"]
-PROMPTS = [
-    COLOR,
-    PromptSpec(
-        name="item",
-        template="<|im_start|>system\nanalyze the item<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:",
-        labels=("jump", "jumper", "none"),
-        label_end="<|im_start|>",
-    ),
-]
+ITEM_TEXT = "<|im_start|>system\nanalyze the item<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:"
+ITEM = PromptSpec(name="item", template=ITEM_TEXT, labels=("jump", "jumper", "none"), label_end="<|im_start|>")
+PROMPTS = [COLOR, ITEM]
 
 
 def of_labels(node: LabelNode, way: tuple[str, ...] = (), n_fed: int = 0) -> dict[str, tuple[list[str], int]]:
@@ -40,7 +34,7 @@ def of_labels(node: LabelNode, way: tuple[str, ...] = (), n_fed: int = 0) -> dic
 
 def test_what_is_shared_what_is_added_and_the_labels_tokens(open_classifier: OpenClassifier) -> None:
     """On a vocabulary whose tokens are words, so that all can be counted by hand."""
-    item = dataclasses.replace(PROMPTS[1], labels=("wool", "wool linen", "all season", "red"))
+    item = dataclasses.replace(ITEM, labels=("wool", "wool linen", "all season", "red"))
     prompts = [COLOR, item, dataclasses.replace(item, name="exact", scoring="joint")]
     found = inspect_classifier(open_classifier("qwen3", prompts))
     color, tree, exact = found.prompts
@@ -132,12 +126,8 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
 def test_the_price_of_several_orders_is_told() -> None:
     tokens = {}
     for n in (1, 3):
-        prompt = PromptConfig(
-            name="color",
-            prompt_template="one of {labels}\n{query}\nlabel:",
-            labels=("red", "blue", "none"),
-            label_orders=n,
-        )
+        text, labels = "one of {labels}\n{query}\nlabel:", ("red", "blue", "none")
+        prompt = PromptConfig(name="color", prompt_template=text, labels=labels, label_orders=n)
         with Classifier.from_config(load_config("mission").changed(prompts=(prompt,))) as classifier:
             costs = {cost.what: cost.n_tokens for cost in inspect_classifier(classifier).costs}
         tokens[n] = costs["as configured"]
@@ -152,17 +142,11 @@ def test_the_longest_query_is_planned_as_asked(n_batch: int, n_decodes: int, ope
         prompts.append(dataclasses.replace(PROMPTS[i % 2], name=f"{i}", template=template))
     classifier = open_classifier("qwen3", prompts, n_batch=n_batch, max_query_tokens=30, max_batch=1)
     request = inspect_classifier(classifier).request
-    counts = classifier.check(query_of(classifier, 30))
+    # the first word takes the place of the space that an empty query leaves
+    counts, n_empty = classifier.check("dress " * 30 + "dress"), classifier.check("").n_tokens_new
+    assert counts.n_tokens_new - n_empty == len(prompts) * 30
     found = (request.n_longest, request.n_tokens_longest, request.n_decodes_longest)
     assert found == (30, counts.n_tokens_new, counts.n_decodes) == (30, counts.n_tokens_new, n_decodes)
-
-
-def query_of(classifier: Classifier, n_tokens: int) -> str:
-    """A query that adds n_tokens tokens: its first word takes the place of the space that an empty query leaves."""
-    query = " ".join(["dress"] * (n_tokens + 1))
-    n_fed, n_empty = (classifier.check(text).n_tokens_new for text in (query, ""))
-    assert n_fed - n_empty == len(classifier.prompts) * n_tokens
-    return query
 
 
 LABELS = ("red", "light blue", "light pink")

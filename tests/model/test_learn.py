@@ -15,6 +15,7 @@ from cases import cases, written
 from commands import change, invoked
 from conftest import MakeModel, WriteConfig
 from gguf_parts import with_nan_embedding
+from labelled_tables import rows_of
 from oracle import PromptSpec
 from oracle_prompts import EXACT
 
@@ -79,8 +80,8 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data
         assert matrix.sum() - matrix.trace() == n_wrong
 
     change(config, heads=str(out))
-    with Classifier.from_config(config) as classifier, data.open() as file:
-        answers = [(classifier.classify(row["query"]).results, row) for row in csv.DictReader(file)]
+    with Classifier.from_config(config) as classifier:
+        answers = [(classifier.classify(row["query"]).results, row) for row in rows_of(data)]
     assert {answer.depth for (answer, _), _ in answers} == {color["depth"]}
     assert {answer.depth for (_, answer), _ in answers} == {None}
 
@@ -123,8 +124,7 @@ def test_why_nothing_can_be_learnt(rows: list[tuple[str, str]], reason: str, con
 
 def test_labels_without_rows_keep_their_texts(config: Path, data: Path, tmp_path: Path) -> None:
     """Beside those that are learnt; not where the head would have to stand alone."""
-    with data.open() as file:
-        rows = [row for row in csv.DictReader(file) if row["color"] != "none"]
+    rows = [row for row in rows_of(data) if row["color"] != "none"]
     some, out = write_rows(tmp_path / "some.csv", rows), tmp_path / "heads.npz"
     arguments = ("--data", some, "--config", config, "--prompt", "color", "--out", out)
     code, record, said = run(*arguments)
@@ -168,15 +168,10 @@ def test_an_interrupted_work_goes_on(config: Path, data: Path, tmp_path: Path, m
     out = tmp_path / "heads.npz"
     n_read: list[int] = []
 
-    class StopError(QclsError): ...
-
-    def stop() -> None:
-        if len(n_read) == 2:
-            raise StopError
-
     def counted(self: PromptHandle, queries: list[str], depths: tuple[int, ...]) -> Any:
         n_read.append(len(queries))
-        stop()
+        if len(n_read) == 2:
+            raise QclsError
         return answers_and_states(self, queries, depths)
 
     answers_and_states = PromptHandle.answers_and_states
@@ -234,11 +229,8 @@ def test_gains_hold_for_shares_of_labels(
 @pytest.fixture
 def log(data: Path, tmp_path: Path) -> Path:
     """The queries of the rows without their labels, one of them twice."""
-    path = tmp_path / "log.txt"
-    with data.open() as file:
-        queries = [row["query"] for row in csv.DictReader(file)]
-    path.write_text("\n".join([*queries, queries[0], ""]))
-    return path
+    queries = [row["query"] for row in rows_of(data)]
+    return written(tmp_path / "log.txt", "\n".join([*queries, queries[0], ""]))
 
 
 def test_a_log_without_labels_teaches_the_prompts_answers(config: Path, log: Path, tmp_path: Path) -> None:

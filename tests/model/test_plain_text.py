@@ -24,11 +24,8 @@ from qcls_gguf.errors import ConfigError, PlanError
 from qcls_gguf.native import NativeModel
 
 THINK, THINK_END, GO, BLANK = MARKS
-PROMPT = PromptSpec(
-    name="color",
-    template=f"{IM_START}user\nquery: {{query}}{IM_END}\n{THINK}\n\n{THINK_END}\ncolor:",
-    labels=("light blue", "light pink", "red"),
-)
+TEXT = f"{IM_START}user\nquery: {{query}}{IM_END}\n{THINK}\n\n{THINK_END}\ncolor:"
+PROMPT = PromptSpec(name="color", template=TEXT, labels=("light blue", "light pink", "red"))
 PIECES = st.sampled_from(
     [*MARKS, IM_START, IM_END, JOINED, "<think", ">", "</", "think>", " ", "\n", "red", "红色", "<"]
 )

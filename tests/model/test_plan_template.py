@@ -8,8 +8,8 @@ import random
 import tracemalloc
 from itertools import product
 from pathlib import Path
-from typing import Any
 from unicodedata import normalize
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -110,21 +110,16 @@ def test_queries_that_share_no_token(open_classifier: OpenClassifier, monkeypatc
     sets = [classifier, classifier.prompt_set([QUESTION])]
     n_joined = 0
     rng = random.Random(0)
-    grown: list[object] = []
-
-    def plan_grown(*each: Any) -> Any:
-        grown.append(each)
-        return plan_decodes(*each)
-
-    monkeypatch.setattr("qcls_gguf.plan.planner.plan_decodes", plan_grown)
+    grown = Mock(wraps=plan_decodes)
+    monkeypatch.setattr("qcls_gguf.plan.planner.plan_decodes", grown)
     words = ["red", "blue", "dress", "jeans", "for me", "👗", "1"]
     for _ in range(60):
         queries = [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(rng.randint(2, 5))]
         items = [rng.choice([*sets, sets[0]]).tokenize(query) for query in queries]
-        grown.clear()
+        grown.reset_mock()
         asked = [(item.handle.templates, item.fragments) for item in items]
         (decode, *_) = plan_request(asked)
-        if grown:  # tokens are shared, or there are too many
+        if grown.called:  # tokens are shared, or there are too many
             continue
         n_joined += 1
         alone = [plan_request([query])[0] for query in asked]

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.config.prompt import SLOT, PromptConfig
-from qcls_gguf.errors import ConfigError, PlanError
+from qcls_gguf.errors import ConfigError
 from qcls_gguf.native import NativeModel
 from qcls_gguf.prompts.compiled import Prompt, compile_prompt
 
@@ -154,13 +154,6 @@ def test_a_query_that_merges_takes_the_slow_path(template: str, query: str, merg
     n_cached, new = prompt.new_tokens(tokens.fragment(prompt, query))
     assert (n_cached, tokens.words(new)[0]) == (len(prompt.prefix) - 1, merged)
     assert [*prompt.prefix[:n_cached], *new] == tokens.whole(template, query)
-
-
-def test_an_empty_prompt_is_refused_for_an_empty_query_only(bpe: Tokens) -> None:
-    prompt = bpe.compile("{query}")
-    assert prompt.new_tokens([5]) == (0, [5])
-    with pytest.raises(PlanError, match=r"category.* is empty for an empty query"):
-        prompt.new_tokens([])
 
 
 def test_a_bos_token_that_the_template_spells_is_not_doubled(tokens: Tokens) -> None:
