@@ -38,8 +38,7 @@ def scores_of(
 ) -> LabelScores:
     """Scores of queries whose read nodes are in these rows, (n_queries, n_positions), from a scorer of their own."""
     n_edges = [sum(edge.node == node for edge in trie.edges) for trie in tries for node in trie.read]
-    scorer = Scorer(tries, head)
-    return scorer.score(hidden, LAYOUT, np.repeat(row, n_edges, axis=1))
+    return Scorer(tries, head).score(hidden, LAYOUT, np.repeat(row, n_edges, axis=1))
 
 
 def rows(*numbers: Sequence[int]) -> IndexArray:
@@ -80,10 +79,7 @@ def test_what_no_answer_reads_is_not_computed() -> None:
 @pytest.mark.parametrize("n_queries", [1, 4])
 def test_large_models_are_scored_by_node_with_the_same_bits(n_queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(3)
-    tries = [
-        build_trie(("a", "b", "c", "d"), ((1, 2), (1, 3), (4,), (5,)), -1, "tree"),
-        build_trie(("e", "f"), ((1,), (6,)), -1, "first_token"),
-    ]
+    tries = [trie_of((1, 2), (1, 3), (4,), (5,)), trie_of((1,), (6,), scoring="first_token")]
     rows = {token: random.standard_normal(64).astype(np.float32) for token in range(1, 7)}
     hidden = random.standard_normal((3 * n_queries, 64)).astype(np.float32)
     row = random.permutation(3 * n_queries).reshape(n_queries, 3)

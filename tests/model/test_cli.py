@@ -22,7 +22,6 @@ from commands import COMMAND, ROOT, invoked, run, write_plain_rows
 from conftest import MakeModel
 from labelled_tables import parquet
 
-from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.native import devices
 from qcls_gguf.report.files import write_file
 from qcls_gguf.report.record import json_text
@@ -162,10 +161,6 @@ def test_json_and_reports_have_them_as_escapes(odd: Path) -> None:
     assert json.loads(text.encode()) == {"path": str(odd), "query": "été"}
     write_file(odd / "report.html", f"<p>{odd}", "--html")
     assert (odd / "report.html").read_text("utf-8").endswith("odd \\udcff\\udce9")
-
-
-def test_a_model_may_have_them(odd: Path) -> None:
-    assert ModelConfig(path=odd / "m.gguf").path == odd / "m.gguf"
 
 
 def test_a_table_and_its_output_may_have_them(odd: Path, make_model: MakeModel) -> None:

@@ -24,6 +24,7 @@ from commands import PLAIN, invoked, write_plain_rows
 from conftest import MakeModel
 from documents import ROOT, Block, Command, blocks, commands, contains, matches
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, OpenModels, load_config
 
@@ -74,9 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pq.write_table(pa.table({"query": [query for query, _ in rows]}), tmp_path / "queries.parquet")
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "monday.csv").write_text("text\n" + "".join(f"{query}\n" for query, _ in rows))
-    (tmp_path / "reviewed.csv").write_text(
-        "sku;title;category\n" + "".join(f"1;{each[0]};{each[1]}\n" for each in rows)
-    )
+    (tmp_path / "reviewed.csv").write_text("sku;title;category\n" + "".join(f"1;{a};{b}\n" for a, b in rows))
     (tmp_path / "labelled.csv").write_text("query,category\n" + "".join(f"{row[0]},{row[1]}\n" for row in rows * 3))
     dev = (ROOT / "models/tiny/dev.jsonl").read_text(encoding="utf-8").splitlines()[:200]
     (tmp_path / "dev.jsonl").write_text("\n".join(dev), encoding="utf-8")
@@ -236,24 +235,18 @@ def test_the_first_steps_lead_from_rows_to_labels(first_folder: Path) -> None:
 MAIN = "import sys; sys.modules.update(dict.fromkeys({}.split())); from qcls_gguf.cli.command import main; main()"
 
 
-def _add_needed(name: str, known: set[str]) -> None:
-    """Add a distribution and all that it requires without extras."""
-    if name not in known:
-        known.add(name)
-        for requirement in map(Requirement, metadata.requires(name) or ()):
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                _add_needed(requirement.name.lower().replace("_", "-"), known)
-
-
 @pytest.fixture(scope="module")
 def not_there() -> str:
-    """The modules that no distribution brings which the package requires."""
+    """The modules that no distribution brings which the package requires without extras."""
     needed: set[str] = set()
-    _add_needed("qcls-gguf", needed)
+    new = {"qcls-gguf"}
+    while new:
+        needed |= new
+        required = [Requirement(text) for name in new for text in metadata.requires(name) or ()]
+        kept = [one for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+        new = {str(canonicalize_name(one.name)) for one in kept} - needed
     modules = metadata.packages_distributions().items()
-    return " ".join(
-        module for module, names in modules if not needed & {name.lower().replace("_", "-") for name in names}
-    )
+    return " ".join(module for module, names in modules if needed.isdisjoint(map(canonicalize_name, names)))
 
 
 @pytest.mark.parametrize(("words", "code", "said"), PLAIN, ids=[words[:30] for words, _, _ in PLAIN])

@@ -3,9 +3,8 @@
 `calibrate --queries`: biases from queries without labels, and the answers of the next run.
 """
 
-import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import yaml
 from cases import written
 from commands import printed, refused, tiny_rows, write_rows
 from evaluations import evaluated
+from labelled_tables import rows_of
 from oracle_prompts import random_head
 
 from qcls_gguf import Classifier, Config, ConfigError, load_config
@@ -25,20 +25,15 @@ from qcls_gguf.opening import ClassifierOpener
 
 QUERIES = [row["query"] for row in tiny_rows("heldout")[:8]]
 FORM = (
-    "<|im_start|>system\nAnalyze the {what}. Output exactly one label from [none, {labels}]. Use 'none' if no {what}."
-    "<|im_end|>\n<|im_start|>user\nquery: {{query}}<|im_end|>\n<|im_start|>assistant\nlabel:"
+    "<|im_start|>system\nAnalyze the {what} intent. Output exactly one label from [none, {labels}]. "
+    "Use 'none' if no {what} intent.<|im_end|>\n<|im_start|>user\nquery: {{query}}<|im_end|>\n"
+    "<|im_start|>assistant\nlabel:"
 )
 LABELS = {"category": "dress, jeans, shirt, skirt", "audience": "boy, girl, man, woman"}
-TREE = {
-    "prompts": [
-        {
-            "name": name,
-            "prompt_template": FORM.format(what=f"{name} intent", labels=labels),
-            "labels": [*labels.split(", "), "none"],
-        }
-        for name, labels in LABELS.items()
-    ]
-}
+PROMPTS = [
+    {"name": name, "prompt_template": FORM.format(what=name, labels=labels), "labels": [*labels.split(", "), "none"]}
+    for name, labels in LABELS.items()
+]
 DEPTHS = {"category": 3, "audience": 2}
 COMMON = "Text: {query}"
 N_ROWS, ACCURACY = 120, 0.75
@@ -72,22 +67,23 @@ def heads_file(config: Config) -> bytes:
 @pytest.fixture(scope="module")
 def headed(tmp_path_factory: pytest.TempPathFactory) -> Headed:
     folder = tmp_path_factory.mktemp("headed")
-    (folder / "texts.yaml").write_text(yaml.safe_dump(TREE))
+    (folder / "texts.yaml").write_text(yaml.safe_dump({"prompts": PROMPTS}))
     (folder / "heads.npz").write_bytes(heads_file(load_config(folder / "texts.yaml")))
-    config = written(folder / "headed.yaml", yaml.safe_dump({**TREE, "heads": "heads.npz"}))
+    config = written(folder / "headed.yaml", yaml.safe_dump({"prompts": PROMPTS, "heads": "heads.npz"}))
     (folder / "queries.txt").write_text("\n".join(QUERIES))
     with Classifier.from_config(config) as classifier:
         assert classifier.engine.layout.last_layer == 3
-        return Headed(folder=folder, config=config, answers=answers_of(map(classifier.classify, QUERIES)))
+        return Headed(
+            folder=folder, config=config, answers=answers_of(classifier.classify(query).to_dict() for query in QUERIES)
+        )
 
 
-def answers_of(results: Any) -> Answers:
-    """Of results, or of their JSON, each of which says what answered."""
-    found = [each if isinstance(each, dict) else each.to_dict() for each in results]
+def answers_of(results: Iterable[Any]) -> Answers:
+    """Of results as plain values, each of which says what answered."""
+    found = [*results]
     for result in found:
-        assert {each["prompt"]: (each["scored_by"], each["depth"]) for each in result["results"]} == {
-            name: ("head", depth) for name, depth in DEPTHS.items()
-        }
+        assert {answer["scored_by"] for answer in result["results"]} == {"head"}
+        assert {answer["prompt"]: answer["depth"] for answer in result["results"]} == DEPTHS
     return [{each["prompt"]: (each["label"], each["probability"]) for each in result["results"]} for result in found]
 
 
@@ -99,29 +95,24 @@ def by_run(headed: Headed) -> Answers:
 def by_label(headed: Headed) -> Answers:
     out = headed.folder / "labelled.csv"
     printed("label", headed.folder / "queries.txt", "-c", headed.config, "--out", out, "--quiet")
-    with out.open(newline="") as file:
-        return [
-            {name: (row[name], float(row[f"{name}_probability"])) for name in DEPTHS} for row in csv.DictReader(file)
-        ]
+    return [{name: (row[name], float(row[f"{name}_probability"])) for name in DEPTHS} for row in rows_of(out)]
 
 
-WAYS: list[Callable[[Headed], Answers]] = [by_run, by_label]
+def labels_of(answers: Answers) -> list[dict[str, str]]:
+    return [{name: label for name, (label, _) in each.items()} for each in answers]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [by_run, by_label])
 def test_answers_are_the_classifiers(way: Callable[[Headed], Answers], headed: Headed) -> None:
     found = way(headed)
-    assert [{name: label for name, (label, _) in each.items()} for each in found] == [
-        {name: label for name, (label, _) in each.items()} for each in headed.answers
-    ]
+    assert labels_of(found) == labels_of(headed.answers)
     for given, wanted in zip(found, headed.answers, strict=True):
         for name, (_, probability) in wanted.items():
             assert given[name][1] == pytest.approx(probability, abs=0.005)
 
 
 def test_eval_compares_the_heads_with_the_texts(headed: Headed) -> None:
-    labels = [{name: label for name, (label, _) in each.items()} for each in headed.answers]
-    rows = [{"query": query, "labels": each} for query, each in zip(QUERIES, labels, strict=True)]
+    rows = [{"query": query, "labels": row} for query, row in zip(QUERIES, labels_of(headed.answers), strict=True)]
     path = write_rows(headed.folder / "rows.jsonl", rows)
     assert evaluated(headed.config, path)["together"]["accuracy"] == 1
     assert evaluated(headed.folder / "texts.yaml", path)["together"]["accuracy"] < 1
@@ -174,9 +165,8 @@ def queries(tmp_path: Path) -> Path:
 
 def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -> None:
     out = tmp_path / "prior.yaml"
-    record = json.loads(
-        printed("calibrate", "--config", "mission", "--queries", queries, "--out", out, "--strength", 0.8, "-f", "json")
-    )
+    words = ["--config", "mission", "--queries", queries, "--strength", 0.8, "--format", "json"]
+    record = json.loads(printed("calibrate", *words, "--out", out))
     assert BatchPriorRecord.model_validate(record).to_dict() == record
     assert (record["n_queries"], record["n_left_out"]) == (60, 1)
     config = load_config("mission")

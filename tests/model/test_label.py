@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import invoked, printed
+from commands import invoked, printed, write_rows
 from labelled_tables import CLOSE, CONFIG, HELD_OUT, QUERIES, check_like_classify, outputs, parquet, rows_of
 
 from qcls_gguf import Classifier, ConfigError, Result, load_config
@@ -114,11 +114,9 @@ def test_text_comes_back_in_its_own_format(ending: str, run: Run, classifier: Cl
 def test_scores_are_a_struct_of_every_label(run: Run, classifier: Classifier, tmp_path: Path) -> None:
     query = "red dress for girls"
     large = 2**60
-    values = [
-        {"query": query, "n": 1, "long": 1, "mixed": 1, "list": [1]},
-        {"query": None, "n": 2.5, "long": large, "mixed": "x"},
-    ]
-    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, values)))
+    good = {"query": query, "n": 1, "long": 1, "mixed": 1, "list": [1]}
+    null = {"query": None, "n": 2.5, "long": large, "mixed": "x"}
+    write_rows(tmp_path / "in.jsonl", [good, null])
     run(tmp_path / "in.jsonl", out=tmp_path / "all.parquet", scores=True)
     table = pq.read_table(tmp_path / "all.parquet")
     texts = table.select(["n", "long", "mixed", "list"]).to_pydict()
@@ -201,9 +199,8 @@ def test_an_interrupted_run_goes_on_with_its_own_settings(run: Run, notes: list[
     with pytest.raises(KeyboardInterrupt):
         run(path, out=out, shard_rows=2, on_progress=interrupt)
     assert notes[-1].endswith(" of 12 rows are labelled, 2 of 6 shards done: repeat the same command to resume")
-    with pytest.raises(
-        ConfigError, match=r"2 shards of a run with other settings \(limit was not given, is 4\): keep these settings"
-    ):
+    said = r"2 shards of a run with other settings \(limit was not given, is 4\): keep these settings"
+    with pytest.raises(ConfigError, match=said):
         run(path, out=out, shard_rows=2, limit=4)
     assert run(path, out=out, shard_rows=2).n_shards_before == 2
     assert [row["query"] for row in rows_of(out)] == QUERIES[:12]
@@ -357,8 +354,7 @@ def test_the_command_prints_a_summary_and_writes_a_page(tmp_path: Path) -> None:
 def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     path, out = tmp_path / "in.csv", tmp_path / "out"
     path.write_text("query\nred dress\nblue jeans\nred dress\nwool coat\n")
-    line = ["label", path, "--out", out, "--config", CONFIG, "--threads", 1, "--batch", 2, "--quiet"]
-    line += ["--format", "json"]
+    line = ["label", path, "--out", out, *f"-c {CONFIG} --threads 1 --batch 2 --quiet --format json".split()]
     chosen = ["--limit", 3, "--prefix", "m_", "--scores", "--output-format", "jsonl"]
     chosen += ["--part", "1/2", "--shard-rows", 3]
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 from unicodedata import normalize
 
@@ -25,6 +26,9 @@ LARGEST_DIFFERENCE = {"exact": LARGEST, "exact, gelu": 1e-3, "default": 0.015}
 Measured: 4.3e-6, 3.0e-4 and 0.0065. ggml's GELU on a CPU looks its values up in a table of F16 inputs, so that a
 difference in the last bit may become one of 0.001. The default has an F16 cache, which rounds keys and values.
 """
+
+
+COUNTED = attrgetter("n_tokens_new", "n_tokens_cached", "n_positions")
 
 
 def n_trie_tokens(
@@ -80,18 +84,16 @@ def test_prompts(model: str, style: str, runtime: str, make_model: MakeModel, op
         assert_same(oracle, prompts, results, queries, LARGEST_DIFFERENCE[runtime + gelu])
         assert all(answer.fast_path for result in results for answer in result.results)
         assert results[0].counts.n_decodes == 1
-        counts = results[0].counts
-        found = (counts.n_tokens_new, counts.n_tokens_cached, counts.n_positions)
         read = [normalize("NFC", query) for query in queries]
-        assert found == n_trie_tokens(oracle, classifier, prompts, read)
+        assert COUNTED(results[0].counts) == n_trie_tokens(oracle, classifier, prompts, read)
 
 
-SEPARATE = [
-    PromptSpec(
-        name="color", template=make_template("separate", "color"), labels=("light blue", "light pink", "red", "none")
-    ),
-    PromptSpec(name="item", template=make_template("separate", "item"), labels=("jump", "jumper", "jumpsuit", "dress")),
-]
+def separate(topic: str, *labels: str) -> PromptSpec:
+    return PromptSpec(name=topic, template=make_template("separate", topic), labels=labels)
+
+
+COLOR = separate("color", "light blue", "light pink", "red", "none")
+SEPARATE = [COLOR, separate("item", "jump", "jumper", "jumpsuit", "dress")]
 JOINT = [replace(prompt, template=make_template("joint", prompt.name)) for prompt in SEPARATE]
 
 
@@ -116,10 +118,8 @@ def test_a_batch_takes_as_many_decodes_as_its_limits_ask_for(
         assert_same(oracle, SEPARATE, results, queries, LARGEST_DIFFERENCE["exact"])
         n = runtime["max_batch"]
         decodes = [n_trie_tokens(oracle, classifier, SEPARATE, queries[start : start + n]) for start in range(0, 5, n)]
-    counts = results[0].counts
-    found = (counts.n_tokens_new, counts.n_tokens_cached, counts.n_positions)
-    assert counts.n_queries == 5
-    assert found == tuple(map(sum, zip(*decodes, strict=True)))
+    assert results[0].counts.n_queries == 5
+    assert COUNTED(results[0].counts) == tuple(map(sum, zip(*decodes, strict=True)))
 
 
 def test_a_small_batch_splits_even_one_query(open_classifier: OpenClassifier) -> None:
@@ -179,14 +179,8 @@ def test_a_quantised_model_agrees_within_its_own_noise(open_classifier: OpenClas
     compared(SEPARATE, classifier, ["red dress"], largest=0.2)
 
 
-BREAKING = [
-    PromptSpec(
-        name="dark",
-        template="<|im_start|>user\nanalyze the intent of dar{query}<|im_end|>\n<|im_start|>assistant\nthe label is:",
-        labels=("light blue", "light pink", "none"),
-    ),
-    SEPARATE[1],
-]
+DARK = "<|im_start|>user\nanalyze the intent of dar{query}<|im_end|>\n<|im_start|>assistant\nthe label is:"
+BREAKING = [PromptSpec(name="dark", template=DARK, labels=("light blue", "light pink", "none")), SEPARATE[1]]
 
 
 @pytest.mark.parametrize("name", ["qwen3", *KINDS_OF_STATES])
@@ -211,7 +205,7 @@ def test_a_template_that_ends_in_its_slot(template: str, query: str, open_classi
     prompts = [replace(SEPARATE[0], template=template), JOINT[1]]
     classifier = open_classifier("qwen3", prompts, **EXACT)
     if template + query == "{query}":
-        with pytest.raises(PlanError, match="empty"):
+        with pytest.raises(PlanError, match=r"color.* is empty for an empty query"):
             classifier.classify(query)
         return
     compared(prompts, classifier, [query], [query])

@@ -56,14 +56,10 @@ def _as_texts(rows: Any) -> list[str]:
 
 
 NO_FEATURES = "a text has no features to count: none are recorded, and rows of another length are other texts"
-DIFFER = {
-    "check_n_features_in": NO_FEATURES,
-    "check_n_features_in_after_fitting": NO_FEATURES,
-    "check_classifiers_train": NO_FEATURES,
-}
+OF_FEATURES = "check_n_features_in", "check_n_features_in_after_fitting", "check_classifiers_train"
 
 
-@parametrize_with_checks([OfNumbers(SMALL)], expected_failed_checks=lambda _: DIFFER)  # type: ignore[untyped-decorator]
+@parametrize_with_checks([OfNumbers(SMALL)], expected_failed_checks=lambda _: dict.fromkeys(OF_FEATURES, NO_FEATURES))  # type: ignore[untyped-decorator]
 def test_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -74,15 +70,10 @@ def _closed_at_the_end() -> Iterator[None]:
     close_all()
 
 
-@pytest.fixture(scope="module")
-def reference() -> Iterator[Classifier]:
-    with Classifier.from_config("fashion-8") as classifier:
-        yield classifier
-
-
-def test_answers_are_those_of_the_classifier(reference: Classifier) -> None:
+def test_answers_are_those_of_the_classifier() -> None:
     estimator = GgufClassifier("fashion-8", "category")
-    results = [result.results[0] for result in reference.classify_batch(X[:10])]
+    with Classifier.from_config("fashion-8") as reference:
+        results = [result.results[0] for result in reference.classify_batch(X[:10])]
     assert estimator.predict(X[:10]).tolist() == [result.label for result in results]
     given = [{score.label: score.probability for score in result.scores} for result in results]
     wanted = np.array([[row[label] for label in estimator.classes_] for row in given])
@@ -114,15 +105,14 @@ def test_classes_that_are_no_labels_are_refused(y: Any, reason: str) -> None:
         GgufClassifier("fashion-8", "category").fit(["a", "b"], y)
 
 
-def test_what_is_no_text_is_refused() -> None:
-    estimator = GgufClassifier("fashion-8", "category")
-    for texts, reason in (
-        ("red dress", "X is one text: give a list of texts"),
-        (["red dress", None], r"X\[1\]: None is NoneType, not text"),
-        ([["red", "dress"]], r"X has the shape \(1, 2\)"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            estimator.predict(texts)
+@cases(
+    ("red dress", "X is one text: give a list of texts"),
+    (["red dress", None], r"X\[1\]: None is NoneType, not text"),
+    ([["red", "dress"]], r"X has the shape \(1, 2\)"),
+)
+def test_what_is_no_text_is_refused(texts: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        GgufClassifier("fashion-8", "category").predict(texts)
 
 
 def test_what_the_classifier_refuses_is_its_own_error() -> None:
