@@ -228,8 +228,8 @@ def test_labels_end_as_answers_do(template: str, end: str | None, kept: str) -> 
 
 
 def test_what_a_prompts_own_text_spells_is_no_code() -> None:
-    prompt = PROMPT.changed(system="{{ messages }} {% raw %} {# x #}")
-    assert "{{ messages }} {% raw %} {# x #}" in text(CHATML, prompt)
+    own = "{{ messages }} {% raw %} {# x #}"
+    assert own in text(CHATML, PROMPT.changed(system=own))
 
 
 @cases(

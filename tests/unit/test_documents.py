@@ -158,11 +158,11 @@ def test_every_page_of_docs_is_linked_from_a_page_that_readers_start_at() -> Non
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_it_names_exist(page: str) -> None:
-    folders = ROOT, (ROOT / page).parent
     tops = "configs|docs|models|patches|qcls_gguf|tests|tiny|vendor"
     built = ("vendor/llama.cpp", "qcls_gguf/native/lib/")
     for name in re.findall(rf"`((?:{tops})/[\w./-]*\w)`", prose_of(page)):
-        assert name.startswith(built) or any((folder / name).exists() for folder in folders), f"{page}: {name}"
+        places = ROOT / name, (ROOT / page).parent / name
+        assert name.startswith(built) or any(place.exists() for place in places), f"{page}: {name}"
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -213,8 +213,8 @@ def table_of(settings: JsonObject) -> str:
             continue
         default = json.dumps(key.get("default"), ensure_ascii=False)
         plain = "" if default in ("null", "[]", "{}") else default.strip('"').rstrip() or f"`{default}`"
-        shown = f"`{plain}`" if plain.startswith("[") else plain
-        rows.append(f"| `{name}` | {shown} | {allowed(key)} | {key['description']} |")
+        plain = f"`{plain}`" if plain.startswith("[") else plain
+        rows.append(f"| `{name}` | {plain} | {allowed(key)} | {key['description']} |")
     return "\n".join(rows)
 
 
@@ -248,9 +248,8 @@ def test_every_kind_of_warning_is_documented() -> None:
 
 
 def test_public_names_are_documented() -> None:
-    page = text_of("docs/python.md")
     for name in qcls_gguf.__all__:
-        assert name in page, name
+        assert name in text_of("docs/python.md"), name
 
 
 def test_packages_are_those_of_the_import_contract() -> None:

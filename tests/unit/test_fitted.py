@@ -78,8 +78,7 @@ def calibrated(config: Config, prompts: dict[str, PromptCalibration]) -> Calibra
 
 def test_what_is_written_is_read(config: Config) -> None:
     """Of a subset of the prompts, with labels that YAML would take for something else."""
-    bias = {"dress": 0.5, "no": -0.75, "孕": 0.25}
-    fit = entry(config.prompts[0], bias=bias)
+    fit = entry(config.prompts[0], bias={"dress": 0.5, "no": -0.75, "孕": 0.25})
     found = calibrated(config, {"category": fit})
     assert found is not None
     assert (found.prompts, fit.biases(config.prompts[0].labels)) == ({"category": fit}, [0.5, -0.75, 0.25])
@@ -120,13 +119,13 @@ def test_a_fit_and_a_temperature_of_ones_own_are_a_contradiction(config: Config)
 
 N_EMBD, N_LAYER = 6, 4
 HEADED = PromptConfig(name="color", prompt_template="{query} color:", labels=("red", "blue", "none"))
-RNG = np.random.default_rng(0)
-HEAD = Head(depth=3, weight=RNG.normal(size=(N_EMBD, 3)).astype(np.float32), bias=np.arange(3, dtype=np.float32))
+WEIGHT = np.random.default_rng(0).normal(size=(N_EMBD, 3)).astype(np.float32)
+HEAD = Head(depth=3, weight=WEIGHT, bias=np.arange(3, dtype=np.float32))
 
 
-def written_heads(folder: Path, head: Head = HEAD, prompt: PromptConfig = HEADED) -> Config:
-    path = written(folder / "heads.npz", fitted.heads_content(SHA256, N_LAYER, N_EMBD, {prompt.name: (prompt, head)}))
-    return Config(prompts=(HEADED,), heads=path)
+def written_heads(folder: Path, head: Head = HEAD) -> Config:
+    content = fitted.heads_content(SHA256, N_LAYER, N_EMBD, {HEADED.name: (HEADED, head)})
+    return Config(prompts=(HEADED,), heads=written(folder / "heads.npz", content))
 
 
 def changed(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], None], save: Any = np.savez) -> Config:
@@ -214,10 +213,9 @@ def test_what_is_no_file_of_heads_is_refused(tmp_path: Path) -> None:
 def test_nothing_is_unpacked_to_more_than_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="it is compressed"):
         read_heads(changed(tmp_path, lambda about, arrays: None, np.savez_compressed), None)
-    config = written_heads(tmp_path)
     monkeypatch.setattr(fitted, "MOST_BYTES", 500)
     with pytest.raises(ConfigError, match="at most 500 are read"):
-        read_heads(config, None)
+        read_heads(written_heads(tmp_path), None)
 
 
 def test_the_scoring_counts_beside_the_labels_texts_only(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_the_only_model_of_a_package_is_found(site: Path) -> None:
     assert find_model(ModelConfig(path=Path("package:tiny-model")), offline=True) == path
     assert find_model(ModelConfig(package="tiny_model"), offline=True) == path
     drafted = given_model("package:tiny-model", None, site)
-    assert drafted is not None
+    assert drafted
     assert (drafted.settings, drafted.has_chat_template) == ({"path": "package:tiny-model"}, False)
 
 

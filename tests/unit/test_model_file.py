@@ -163,8 +163,7 @@ def test_parts_that_are_missing_or_renamed(names: tuple[str, str | None], given:
 
 
 def test_an_unwritable_cache_is_no_error(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(written(tmp_path / "file", b"")))
     assert [hashed(large)[1], hashed(large)[1]] == [True, True]
 
 
@@ -226,12 +225,11 @@ def test_agrees_with_the_gguf_package(tmp_path: Path, alignment: int | None) -> 
     reader = gguf.GGUFReader(path)
     assert reader.alignment == (alignment or 32)
     assert list(header.tensors) == [tensor.name for tensor in reader.tensors]
-    content = path.read_bytes()
     for tensor in reader.tensors:
         info = header.tensors[tensor.name]
         known = tuple(tensor.shape.tolist()), tensor.tensor_type, tensor.data_offset, tensor.n_bytes
         assert (info.shape, info.ggml_type, info.offset, info.n_bytes) == known
-        assert content[info.offset : info.offset + info.n_bytes] == tensor.data.tobytes()
+        assert path.read_bytes()[info.offset : info.offset + info.n_bytes] == tensor.data.tobytes()
     assert (header.arch, header.quantization, header.scalars["test.bool"]) == ("qwen3", "Q8_0", True)
     assert [header.scalars[f"test.{kind}"] for kind in ("i8", "u64", "f64")] == [-8, 1 << 40, 0.25]
     assert header.scalars["qwen3.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-6)

@@ -291,7 +291,7 @@ def test_one_less_than_is_needed_is_refused(
     prompts: list[Prompt], settings: dict[str, int], limit: str, least: int, message: str
 ) -> None:
     def found(n: int) -> SimpleNamespace:
-        config = runtime(**{"max_query_tokens": 1, "n_seq_max": MAX_SEQ, **settings, limit: n})
+        config = runtime(**{"max_query_tokens": 1, **settings, limit: n})
         return limits(config, set_of(prompts, [len(prompt.stable) for prompt in prompts]), 0)
 
     assert getattr(found(least), limit) == least

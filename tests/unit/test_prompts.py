@@ -63,7 +63,7 @@ def test_labels_may_be_described() -> None:
     described: dict[str, Any] = {"labels": ("dress", "none"), "label_descriptions": ("in one piece", None)}
     given = PromptConfig(name="a", describe="d", prompt_template=text, **described)
     assert Config(prompts=(given,)).prompts == (prompt,)
-    empty = parsed({"name": "a", "labels": {"x": None, "y": None}}, prompt_template="{query}").prompts[0]
+    (empty,) = parsed(COLOUR | {"labels": {"x": None, "y": None}}, prompt_template="{query}").prompts
     assert empty.label_descriptions is None
 
 
@@ -128,9 +128,8 @@ def test_slots_that_are_not_what_they_seem_are_refused(template: str, labels: li
 END = 99
 
 Tokens = tuple[int, ...]
-label_sets = st.lists(
-    st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), min_size=2, max_size=10, unique=True
-)
+label_tokens = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
+label_sets = st.lists(label_tokens, min_size=2, max_size=10, unique=True)
 
 
 def names(tokens: list[Tokens]) -> list[str]:
@@ -170,8 +169,7 @@ def test_a_trie_reads_the_forks_of_its_labels_and_feeds_what_leads_to_them(token
     nodes = node_paths(trie)
     assert ({nodes[node] for node in trie.read}, trie.read) == (forked, tuple(sorted(set(trie.read))))
     assert sorted(nodes) == sorted({(), *(path[:n] for path in forked for n in range(len(path) + 1))})
-    ends = [path for path in nodes[1:] if not children(nodes, path)]
-    assert trie.n_leaves == max(1, len(ends))
+    assert trie.n_leaves == max(1, sum(not children(nodes, path) for path in nodes[1:]))
     for node in trie.read:  # whose children are its edges, in the order of the labels
         candidates = [edge.token for edge in trie.edges if edge.node == node]
         assert candidates == list(dict.fromkeys(p[len(nodes[node])] for p in ended if children([p], nodes[node])))
@@ -187,8 +185,7 @@ def test_a_trie_reads_the_forks_of_its_labels_and_feeds_what_leads_to_them(token
 @given(label_sets, st.integers(0, 3))
 def test_an_end_token_that_continues_a_label_is_refused(tokens: list[Tokens], end: int) -> None:
     begun = {path for path in tokens if any(children([other], path) for other in tokens)}
-    ambiguous = any(end in children(tokens, path) for path in begun)
-    if ambiguous:
+    if any(end in children(tokens, path) for path in begun):
         with pytest.raises(ConfigError):
             trie_of(tokens, end)
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cases import cases
+from cases import cases, written
 
 from qcls_gguf import Classifier, ConfigError, RuntimeConfig
 from qcls_gguf.engine.resources import physical_cores, threads
@@ -30,8 +30,7 @@ from qcls_gguf.system.control_groups import available_bytes, cpu_quota
 def test_the_first_visible_gpu_is_asked(
     visible: str, said: str, asked: str | None, mhz: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\necho $1 > {tmp_path}/asked; echo '{said}'\n")
+    program = written(tmp_path / "nvidia-smi", f"#!/bin/sh\necho $1 > {tmp_path}/asked; echo '{said}'\n")
     program.chmod(0o700)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -49,14 +48,12 @@ def test_a_gpu_that_is_not_used_has_a_reason(
 ) -> None:
     """The driver returns 100 where it shows none."""
     build = replace(build_info(), backend="CUDA 13.0.88, architectures 75-virtual")
-    gpu = Device(kind="GPU", name="a GPU", free_bytes=1)
     monkeypatch.setattr(device_module, "build_info", lambda: build)
-    monkeypatch.setattr(device_module, "devices", lambda: [gpu] * n_gpus)
+    monkeypatch.setattr(device_module, "devices", lambda: [Device(kind="GPU", name="a GPU", free_bytes=1)] * n_gpus)
     monkeypatch.setattr(device_module, "library_folder", lambda: tmp_path)
     (tmp_path / "libggml-cuda.so").write_bytes(b"none")
-    (tmp_path / "driver.c").write_text(f"int cuInit(unsigned flags) {{ return flags + {shown}; }}")
-    driver = tmp_path / "libdriver.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", driver, tmp_path / "driver.c"], check=True)
+    source = written(tmp_path / "driver.c", f"int cuInit(unsigned flags) {{ return flags + {shown}; }}")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", driver := tmp_path / "libdriver.so", source], check=True)
     said = r"the CPU computes: libggml-cuda.so \(CUDA 13.* finds none: .*file too short"
     with pytest.warns(UserWarning, match=said) if is_told else nullcontext():
         warn_of_unused_gpu(str(driver))

@@ -16,7 +16,6 @@ from qcls_gguf import Config, ConfigError, PromptConfig
 from qcls_gguf.config.yaml_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, load_yaml, read_text, yaml_text
 
 _SIZE = 1_000_000
-_MOST_BYTES = 200 << 20
 _PROMPT = 'prompts: [{name: a, prompt_template: "{query}", labels: '
 
 
@@ -99,17 +98,14 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, int]]
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_within_the_memory_that_it_may_have(name: str, said: dict[str, tuple[str, int]]) -> None:
     text, n_bytes = said[name]
-    assert text
-    assert len(text) < 10_000
-    assert n_bytes < _MOST_BYTES
+    assert 0 < len(text) < 10_000
+    assert n_bytes < 200 << 20
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    file = written(tmp_path / "large.yaml", b"#" * (MAX_BYTES + 1))
-    with pytest.raises(ConfigError, match=r"^the configuration is larger than 1048576 bytes"):
-        read_text(file, "the configuration")
-    with pytest.raises(ConfigError, match=r"^the configuration is larger than 1048576 bytes"):
-        read_text(Path("/dev/zero"), "the configuration")
+    for file in (written(tmp_path / "large.yaml", b"#" * (MAX_BYTES + 1)), Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=r"^the configuration is larger than 1048576 bytes"):
+            read_text(file, "the configuration")
     with pytest.raises(ConfigError, match="1048577 characters"):
         load_yaml("#" * (MAX_BYTES + 1))
 
