@@ -39,10 +39,10 @@ def _own_log() -> Iterator[None]:
             logger.setLevel(logging.NOTSET)
 
 
-def invoked(*words: object, stdin: str = "") -> Result:
+def invoked(*words: object) -> Result:
     """The command in this process, which saves the start of an interpreter; an error of Python's own is raised."""
     with _own_log():
-        return CliRunner().invoke(app, [*map(str, words)], input=stdin, catch_exceptions=False)
+        return CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
 
 
 def check_usage(name: str, words: Sequence[str]) -> None:

@@ -6,15 +6,11 @@ stands for that host, 127.0.0.1 for the Hub.
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote, urlsplit
 
-from local_server import LocalServer
-
-_RANGE = re.compile(r"bytes=(\d+)-")
+from local_server import Handler, LocalServer
 
 
 @dataclass(kw_only=True)
@@ -59,20 +55,14 @@ class HubServer(LocalServer):
         return [line.split("/", 5)[-1] for line in self.requests if line.startswith("GET /cdn/")]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep the test's output free of the access log."""
-
-    def do_GET(self) -> None:
-        """Answer, with a body where it was not HEAD that asked."""
+class _Handler(Handler):
+    def do_GET(self) -> None:  # noqa: N802
         hub: HubServer = self.server.owner  # type: ignore[attr-defined]
         path = unquote(urlsplit(self.path).path)
         hub.requests.append(f"{self.command} {path}")
         match [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]:
             case _ if hub.status is not None:
-                self._send(hub.status)
+                self.send(hub.status)
             case ["api", "models", user, name]:
                 self._info(hub, f"{user}/{name}", "main")
             case ["api", "models", user, name, "revision", revision]:
@@ -80,10 +70,11 @@ class _Handler(BaseHTTPRequestHandler):
             case [user, name, "resolve", revision, *file]:
                 self._resolve(hub, f"{user}/{name}", revision, "/".join(file))
             case ["cdn", user, name, commit, *file]:
-                self._body(hub, hub.repos[f"{user}/{name}"].commits()[commit]["/".join(file)])
+                assert self.headers.get("Authorization") is None, "the Hub's token went to another host"
+                self.send(200, {}, hub.repos[f"{user}/{name}"].commits()[commit]["/".join(file)])
                 hub.after_file()
             case _:
-                self._send(404)
+                self.send(404)
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -93,61 +84,36 @@ class _Handler(BaseHTTPRequestHandler):
         sent = self.headers.get("Authorization")
         if repo is None or (repo.token and not repo.gated and sent != f"Bearer {repo.token}"):
             # The Hub does not tell a private repository from a missing one.
-            self._send(401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
+            self.send(401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
             return None
         commit = repo.commit if revision == "main" else repo.tags.get(revision, revision)
         if commit not in repo.commits():
-            self._send(404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": f"Invalid rev id: {revision}"})
+            self.send(404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": f"Invalid rev id: {revision}"})
             return None
         return repo, commit
 
     def _info(self, hub: HubServer, repo_id: str, revision: str) -> None:
-        found = self._find(hub, repo_id, revision)
-        if found is not None:
+        if found := self._find(hub, repo_id, revision):
             repo, commit = found
             siblings = [{"rfilename": name} for name in repo.commits()[commit]]
             info = {"id": repo_id, "modelId": repo_id, "sha": commit, "siblings": siblings, "gated": repo.gated}
-            self._send(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+            self.send(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
 
     def _resolve(self, hub: HubServer, repo_id: str, revision: str, file: str) -> None:
-        found = self._find(hub, repo_id, revision)
-        if found is None:
+        if not (found := self._find(hub, repo_id, revision)):
             return
         repo, commit = found
-        files = repo.commits()[commit]
         headers = {"X-Repo-Commit": commit}
         if repo.gated and self.headers.get("Authorization") != f"Bearer {repo.token}":
-            self._send(403, headers | {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
-        elif file not in files:
-            self._send(404, headers | {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"})
+            self.send(403, headers | {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
         else:
-            content = files[file]
+            content = repo.commits()[commit][file]
             linked = {
                 "X-Linked-Size": str(len(content)),
                 "X-Linked-ETag": f'"{hashlib.sha256(content).hexdigest()}"',
                 "Location": f"http://localhost:{hub.port}/cdn/{repo_id}/{commit}/{file}",
             }
-            self._send(302, headers | linked)
-
-    def _body(self, hub: HubServer, content: bytes) -> None:
-        assert self.headers.get("Authorization") is None, "the Hub's token went to another host"
-        found = _RANGE.fullmatch(self.headers.get("Range", ""))
-        start = int(found[1]) if found else 0
-        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes"}
-        if found:
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        self._send(206 if found else 200, headers, content[start:])
-
-    def _send(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-        self.close_connection = True
+            self.send(302, headers | linked)
 
 
 HubServer.handler = _Handler

@@ -1,8 +1,27 @@
 """An HTTP server in a thread of this process, as long as it is entered."""
 
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Self
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers quietly, with a body where it was not HEAD that asked."""
+
+    def log_message(self, *_: object) -> None: ...
+
+    def send(self, status: int, headers: Mapping[str, str] = MappingProxyType({}), body: bytes = b"") -> None:
+        try:
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # whoever asked has given up
 
 
 class LocalServer:

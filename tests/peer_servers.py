@@ -9,13 +9,12 @@ import json
 import threading
 import time
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-from local_server import LocalServer
-from oracle import Oracle, decode_sequence, log_softmax
+from local_server import Handler, LocalServer
+from oracle import Oracle, log_softmax
 
 
 @dataclass(kw_only=True)
@@ -35,7 +34,7 @@ class PeerServer(LocalServer):
     """Answer every completion with this."""
     delay_s: float = 0.0
     hang_up: bool = False
-    """Close the connection behind every answer, without saying so."""
+    """Close the connection behind every answer to GET, without saying so."""
     n_connections: int = 0
     digest: str | None = None
     """Ollama: the sha256 of the weights that its Modelfile names; None for that of `path`."""
@@ -45,7 +44,7 @@ class PeerServer(LocalServer):
         self._lock = threading.Lock()
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class PeerHandler(Handler):
             protocol_version = "HTTP/1.1"
 
             def setup(self) -> None:
@@ -53,38 +52,26 @@ class PeerServer(LocalServer):
                 with server._lock:
                     server.n_connections += 1
 
-            def log_message(self, *_: object) -> None: ...
-
-            def do_GET(self) -> None:
+            def do_GET(self) -> None:  # noqa: N802
                 slots = {"total_slots": server.n_slots} if server.kind == "llama-server" else None
                 known = {"/health": {"status": "ok"}, "/props": slots}.get(self.path)
-                self._send(200, json.dumps(known).encode()) if known else self._send(404, b'{"error": "not found"}')
+                self.send(200 if known else 404, body=json.dumps(known or {"error": "not found"}).encode())
+                self.close_connection |= server.hang_up
 
-            def do_POST(self) -> None:
+            def do_POST(self) -> None:  # noqa: N802
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if self.path == "/api/show":
                     names = server.model_name, server.model_name.removesuffix(":latest")
                     is_there = server.kind == "ollama" and request["model"] in names
                     shown = {"modelfile": server.modelfile()} if is_there else {"error": "model not found"}
-                    self._send(200 if is_there else 404, json.dumps(shown).encode())
+                    self.send(200 if is_there else 404, body=json.dumps(shown).encode())
                     return
                 server.requests.append({"path": self.path, **request})
                 time.sleep(server.delay_s)
                 body = server.body or json.dumps(server.answer(request), ensure_ascii=False).encode()
-                self._send(server.status or 200, body)
+                self.send(server.status or 200, body=body)
 
-            def _send(self, status: int, body: bytes) -> None:
-                try:
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(body)))
-                    self.end_headers()
-                    self.wfile.write(body)
-                except (BrokenPipeError, ConnectionResetError):
-                    self.close_connection = True  # whoever asked has given up
-                if server.hang_up:
-                    self.close_connection = True
-
-        self.handler = Handler
+        self.handler = PeerHandler
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
@@ -111,11 +98,10 @@ class PeerServer(LocalServer):
         model = self._oracle.model
         tokens = model.tokenize(text, parse_special=True).tolist()
         with self._lock:
-            self._oracle.context.trim(np.zeros(1, np.int32), np.zeros(1, np.int32))
-            last = log_softmax(decode_sequence(self._oracle.context, tokens)[-1].astype(np.float64))
-        tokens = np.argsort(-last)[:n].tolist()
-        return [{"id": token, **_entry(model.piece(token)[0], float(last[token]))} for token in tokens]
-
-
-def _entry(piece: bytes, log_prob: float) -> dict[str, Any]:
-    return {"token": piece.decode(errors="replace"), "bytes": list(piece), "logprob": log_prob}
+            last = log_softmax(self._oracle.logits(tokens)[-1])
+        top = []
+        for token in np.argsort(-last)[:n].tolist():
+            piece, _ = model.piece(token)
+            text = piece.decode(errors="replace")
+            top.append({"id": token, "token": text, "bytes": list(piece), "logprob": float(last[token])})
+        return top

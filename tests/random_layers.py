@@ -11,7 +11,7 @@ HEAD_DIM = 64
 CONTEXT_LENGTH = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of one model."""
 
@@ -19,22 +19,11 @@ class Shape:
     n_embd: int
     n_ff: int
     n_vocab: int
-    heads: tuple[int, int, int] | None = None
-    """head size, query heads, and key and value heads, where they are not the usual ones"""
-
-    @property
-    def head_dim(self) -> int:
-        return self.heads[0] if self.heads else HEAD_DIM
-
-    @property
-    def n_head(self) -> int:
-        """Query heads."""
-        return self.heads[1] if self.heads else self.n_embd // HEAD_DIM
-
-    @property
-    def n_head_kv(self) -> int:
-        """Key and value heads, where they may be fewer than query heads."""
-        return self.heads[2] if self.heads else self.n_head // 2
+    head_dim: int
+    n_head: int
+    """query heads"""
+    n_head_kv: int
+    """key and value heads, where they may be fewer than query heads"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +134,7 @@ def decoder(
 ) -> None:
     """RMS-normed layers of attention and a gated network, in the details that architectures differ in."""
     head_keys(t, shape)
-    if shape.heads:
+    if shape.n_head * shape.head_dim != shape.n_embd:
         t.keys("attention", key_length=shape.head_dim, value_length=shape.head_dim)
     for key, value in (keys or {}).items():
         t.key(key, value)

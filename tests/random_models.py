@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import random_layers
-from gguf import GGUFWriter, PoolingType
+from gguf import GGUFWriter, PoolingType, TokenType
 from gguf_parts import finish
 from random_hybrids import HYBRIDS, mamba
-from random_layers import ArchSpec, Shape, attention, decoder, gated_ffn, head_keys, layers, shape_keys
+from random_layers import HEAD_DIM, ArchSpec, Shape, attention, decoder, gated_ffn, head_keys, layers, shape_keys
 from random_tensors import LOGIT_SPREAD, RandomTensors
 from random_vocab import VocabKind, build_vocab
 
@@ -113,19 +113,21 @@ def write_model(
     256. `heads` is (head size, query heads, key and value heads), for models of `decoder`; otherwise heads have 64
     values, and there are two query heads to a key. `n_vocab` pads the vocabulary with unused tokens, `pre` names a
     pre-tokeniser. `control_tokens` are added to the vocabulary, `chat_template` (or several with their names) and
-    `keys`, with the architecture before them, to the file. `pointer` is the size of a pointer head.
+    `keys`, with the architecture before them, to the file. `pointer` is the size of a pointer head, as
+    llama.cpp's converter writes it.
     """
     spec = ARCHS[name]
     if tied is None:
         tied = spec.head == "tied"
     if spec.head in ("tied", "untied") and tied != (spec.head == "tied"):
         raise ValueError(f"tied={tied}: the head of a {name} model is always {spec.head}")
-    tokens = build_vocab(vocab).with_control(control_tokens)
+    tokens = build_vocab(vocab)
+    tokens = tokens.extended({text: TokenType.CONTROL for text in control_tokens if text not in tokens.tokens})
+    tokens = tokens.extended({f"<|unused_{i}|>": TokenType.UNUSED for i in range((n_vocab or 0) - len(tokens.tokens))})
     tokens = replace(tokens, pre=tokens.pre if pre is None else pre)
-    if n_vocab is not None:
-        tokens = tokens.padded(n_vocab)
     n_layer = spec.n_layer if n_layer is None else n_layer
-    shape = Shape(n_layer=n_layer, n_embd=n_embd, n_ff=n_ff, n_vocab=len(tokens.tokens), heads=heads)
+    heads = heads or (HEAD_DIM, n_embd // HEAD_DIM, n_embd // HEAD_DIM // 2)
+    shape = Shape(n_layer, n_embd, n_ff, len(tokens.tokens), *heads)
 
     writer = GGUFWriter(path, spec.arch or name)
     writer.add_name(f"random-{name}")
@@ -144,8 +146,8 @@ def write_model(
         tensors.matrix("output", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=head_type, bias=has_bias)
     spec.build(tensors, shape)
     if pointer is not None:
-        tensors.pointer(pointer, n_embd)
-
+        tensors.key("embedding_length_out", 2 * pointer)
+        tensors.matrix("cls.output", n_embd, 2 * pointer, gain=1.5, bias=True)
     finish(writer)
     return path
 

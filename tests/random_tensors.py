@@ -1,13 +1,16 @@
 """Random tensors and keys for a GGUF file: matrices of a given spread in any type, norms, biases."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import quantize
+
+Add = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +28,10 @@ class RandomTensors:
         """Add the key `<arch>.<name>`, typed as its value is."""
         key = f"{self.writer.arch}.{name}"
         self.writer.kv_data[0].pop(key, None)  # what every model has, a family may have otherwise
-        if isinstance(value, bool):
-            self.writer.add_bool(key, value)
-        elif isinstance(value, int):
-            self.writer.add_uint32(key, value)
-        elif isinstance(value, float):
-            self.writer.add_float32(key, value)
-        elif isinstance(value, str):
-            self.writer.add_string(key, value)
-        else:
-            self.writer.add_array(key, value)
+        w = self.writer
+        adds: dict[type, Add] = {bool: w.add_bool, int: w.add_uint32, float: w.add_float32, str: w.add_string}
+        add: Add = adds.get(type(value), w.add_array)
+        add(key, value)
 
     def keys(self, group: str, **values: float | bool | Sequence[int]) -> None:
         """Add the keys `<arch>.<group>.<name>`."""
@@ -77,11 +74,6 @@ class RandomTensors:
     def decay(self, name: str, n: int | tuple[int, int], *, mean: float = 0.0) -> None:
         """Add the F32 tensor `name` (n,), or of that shape: -exp of normal numbers, as state-space layers have them."""
         self.writer.add_tensor(name, -np.exp(self.rng.normal(mean, 0.5, n)).astype(np.float32))
-
-    def pointer(self, n: int, n_embd: int) -> None:
-        """Add a pointer head of this size, as llama.cpp's converter writes it."""
-        self.key("embedding_length_out", 2 * n)
-        self.matrix("cls.output", n_embd, 2 * n, gain=1.5, bias=True)
 
     def norm(self, name: str, n: int, *, bias: bool = False) -> None:
         """Add norm weights `name.weight` (n,) around 1, with `name.bias` (n,) around 0 if asked for."""

@@ -41,22 +41,11 @@ class Vocab:
     bos: int
     eos: int
 
-    def padded(self, n_vocab: int) -> "Vocab":
-        """The same vocabulary with unused tokens appended up to `n_vocab` tokens."""
-        n_more = n_vocab - len(self.tokens)
-        if n_more < 0:
-            raise ValueError(f"n_vocab {n_vocab}: the vocabulary already has {len(self.tokens)} tokens")
-        return self.extended({f"<|unused_{i}|>": TokenType.UNUSED for i in range(n_more)})
-
     def extended(self, more: Mapping[str, TokenType], merges: Sequence[str] = ()) -> "Vocab":
         """The same vocabulary with more tokens and merges at its end."""
         tokens, types = (*self.tokens, *more), (*self.types, *more.values())
         scores = (*self.scores, *(-1000.0 for _ in more))
         return replace(self, tokens=tokens, types=types, merges=(*self.merges, *merges), scores=scores)
-
-    def with_control(self, texts: Sequence[str]) -> "Vocab":
-        """The same vocabulary with control tokens appended, but for those that it has."""
-        return self.extended({text: TokenType.CONTROL for text in texts if text not in self.tokens})
 
     def write(self, writer: GGUFWriter, *, add_bos: bool) -> None:
         """Add the tokenizer's keys to a GGUF file."""
