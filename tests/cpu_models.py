@@ -76,15 +76,10 @@ def ask(python: str, model: str | None, packages: Path | None = None) -> dict[st
 def link_with(package: Path, variant: Path, folder: Path) -> None:
     """The package again in this folder, by links, but of its variants of CPU code with this one alone."""
 
-    def link(source: Path, target: Path, *open_folders: str) -> None:
-        target.mkdir()
-        for each in source.iterdir():
-            if each.name in open_folders[:1]:
-                link(each, target / each.name, *open_folders[1:])
-            elif not each.name.startswith("libggml-cpu-") or each == variant:
-                (target / each.name).symlink_to(each)
+    def others(_: str, names: list[str]) -> list[str]:
+        return [name for name in names if name.startswith("libggml-cpu-") and name != variant.name]
 
-    link(package, folder / package.name, "native", "lib")
+    shutil.copytree(package, folder / package.name, ignore=others, copy_function=os.symlink)
 
 
 def refusal(python: str, model: str) -> str:

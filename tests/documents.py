@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import dropwhile
@@ -10,15 +9,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    str(path.relative_to(ROOT))
-    for path in (
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
-        *ROOT.glob("docs/*.md"),
-        *(ROOT / folder / "README.md" for folder in ("models", "patches", "qcls_gguf/native/cuda", "tests/golden")),
-    )
-)
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_DOCS = [f"docs/{path.name}" for path in ROOT.glob("docs/*.md")]
+_READMES = [f"{folder}/README.md" for folder in ("models", "patches", "qcls_gguf/native/cuda", "tests/golden")]
+PAGES = sorted(["README.md", "CONTRIBUTING.md", *_DOCS, *_READMES])
 _WITH_OUTPUT = re.compile(
     r"^```(?P<language>\w*)\n(?P<text>.*?)^```$(?:\s*^```(?P<kind>text|json)\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
@@ -35,20 +28,17 @@ _MACHINE = re.compile(r"^(?:model  |CPU code  |start-up  |\S.{15} +[\d.]+ ms  )"
 """Lines about the machine or the time that something took there: what stands first in them is compared."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Block:
     """A fenced block of a page."""
 
     page: str
-    line: int
+    where: str
+    """page and line"""
     language: str
     text: str
     output: "Block | None"
     """the block that stands directly below, with nothing between them: what this one prints"""
-
-    @property
-    def where(self) -> str:
-        return f"{self.page}:{self.line}"
 
 
 def text_of(page: str) -> str:
@@ -57,25 +47,21 @@ def text_of(page: str) -> str:
 
 def prose_of(page: str) -> str:
     """A page without its fenced blocks."""
-    return _FENCE.sub("", text_of(page))
+    return _WITH_OUTPUT.sub("", text_of(page))
 
 
 @cache
 def blocks(language: str) -> list[Block]:
     """The blocks of a language in all pages, in order; those that are another's output are not among them."""
-    return [block for page in PAGES for block in _blocks_of(page) if block.language == language]
-
-
-def _blocks_of(page: str) -> Iterator[Block]:
-    text = text_of(page)
-    for match in _WITH_OUTPUT.finditer(text):
-        output, at = None, match.start()
-        if match["output"] is not None:
-            line = text[: match.start("output")].count("\n")
-            output = Block(page=page, line=line, language=match["kind"], text=match["output"], output=None)
-        yield Block(
-            page=page, line=text[:at].count("\n") + 1, language=match["language"], text=match["text"], output=output
-        )
+    found = []
+    for page in PAGES:
+        text = text_of(page)
+        for match in _WITH_OUTPUT.finditer(text):
+            if match["language"] == language:
+                where, below = (f"{page}:{len(text[: match.start(part)].splitlines())}" for part in ("text", "output"))
+                output = Block(page, below, match["kind"], match["output"], None) if match["kind"] else None
+                found.append(Block(page, where, language, match["text"], output))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from gguf import GGUFReader, GGUFWriter, ReaderField
 from gguf.constants import GGML_QUANT_SIZES
 
 from qcls_gguf.native import NativeModel
 
-STRING, ARRAY = 8, 9
+BOOL, STRING, ARRAY = 7, 8, 9
 SIZES = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
 """(values, bytes) of a block of each type"""
 _LAYOUTS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -42,11 +42,6 @@ class File:
     def key(self, name: str) -> int | None:
         """The index of a key."""
         return next((i for i, (found, _, _) in enumerate(self.keys) if found == name.encode()), None)
-
-    def copy(self) -> Self:
-        """Another file with the same parts."""
-        tensors = [Tensor(name=t.name, shape=list(t.shape), kind=t.kind, data=t.data) for t in self.tensors]
-        return type(self)(keys=list(self.keys), tensors=tensors)
 
     @property
     def arch(self) -> str:
@@ -113,10 +108,8 @@ def put_together(file: File) -> bytes:
         elif kind == ARRAY:
             inner, values = value
             out.extend(struct.pack("<IQ", inner, len(values)))
-            if inner == STRING:
-                out.extend(b"".join([struct.pack("<Q", len(each)) + each for each in values]))
-            else:
-                out.extend(b"".join([_packed(inner, each) for each in values]))
+            for each in values:
+                add(inner, each)
         else:
             out.extend(_packed(kind, value))
 
@@ -138,15 +131,11 @@ def put_together(file: File) -> bytes:
 
 def _packed(kind: int, value: Any) -> bytes:
     """A number as its type holds it, cut where it does not fit."""
-    layout = _LAYOUTS[kind]
     if kind in FLOAT_TYPES:
-        try:
-            return struct.pack(layout, float(value))
-        except OverflowError:
-            return struct.pack(layout, math.inf)
-    whole = int(value) if not isinstance(value, float) or math.isfinite(value) else 0
-    size = struct.calcsize(layout)
-    return (whole & ((1 << 8 * size) - 1)).to_bytes(size, "little") if kind != 7 else bytes([whole & 1])
+        return struct.pack(_LAYOUTS[kind], value)
+    size = struct.calcsize(_LAYOUTS[kind])
+    n_bits = 1 if kind == BOOL else 8 * size
+    return (int(value) & ((1 << n_bits) - 1)).to_bytes(size, "little")
 
 
 def with_nan_embedding(source: Path, text: str, target: Path) -> Path:

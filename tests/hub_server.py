@@ -62,7 +62,7 @@ class _Handler(Handler):
         hub.requests.append(f"{self.command} {path}")
         match [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]:
             case _ if hub.status is not None:
-                self.send(hub.status)
+                self.send(hub.status, {})
             case ["api", "models", user, name]:
                 self._info(hub, f"{user}/{name}", "main")
             case ["api", "models", user, name, "revision", revision]:
@@ -74,7 +74,7 @@ class _Handler(Handler):
                 self.send(200, {}, hub.repos[f"{user}/{name}"].commits()[commit]["/".join(file)])
                 hub.after_file()
             case _:
-                self.send(404)
+                self.send(404, {})
 
     do_HEAD = do_GET  # noqa: N815
 

@@ -60,7 +60,6 @@ def check_like_classify(classifier: Classifier, rows: Sequence[Mapping[str, Any]
         if row["error"]:
             assert not row["category"]
             continue
-        assert row["error"] in (None, "")
         for answer in classifier.classify(row["query"]).results:
             near = {score.label for score in answer.scores if score.probability > answer.probability - CLOSE}
             assert row[answer.prompt] in near, row

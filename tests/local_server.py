@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import MappingProxyType
 from typing import Self
 
 
@@ -12,7 +11,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None: ...
 
-    def send(self, status: int, headers: Mapping[str, str] = MappingProxyType({}), body: bytes = b"") -> None:
+    def send(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         try:
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():

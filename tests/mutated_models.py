@@ -16,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def try_all(seeds: Iterable[int], folder: Path) -> Iterator[dict[str, Any]]:
     gc.freeze()
     path = folder / "mutated.gguf"
     for seed in seeds:
-        file = bases[seed % len(bases)].copy()
+        file = deepcopy(bases[seed % len(bases)])
         what = mutate(file, seed)
         path.write_bytes(put_together(file))
         try:

@@ -8,9 +8,10 @@ Decodes of random tokens, and of some beside the cells of others.
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -98,27 +99,19 @@ ITEM = PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", l
 """Its prefix is one token."""
 
 
-class Oracle:
+class Oracle(ExitStack):
     """Scores labels one at a time in a stock context. Close it after use."""
 
     def __init__(self, path: Path, *, n_ctx: int = N_CTX, kv_type: str = "f16", flash_attn: bool | None = None) -> None:
+        super().__init__()
         self.path = path
-        self.model = NativeModel(path)
-        self.context = NativeContext(self.model, **STOCK, n_ctx=n_ctx, kv_type=kv_type, flash_attn=flash_attn)
+        self.model = self.enter_context(NativeModel(path))
+        context = NativeContext(self.model, **STOCK, n_ctx=n_ctx, kv_type=kv_type, flash_attn=flash_attn)
+        self.context = self.enter_context(context)
         pieces = [(token, *self.model.piece(token)) for token in range(self.model.facts.n_vocab)]
         self.special = {piece.decode(): token for token, piece, is_special in pieces if is_special}
         longest_first = sorted(self.special, key=len, reverse=True)
         self._splitter = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
-
-    def close(self) -> None:
-        self.context.close()
-        self.model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def rendered(self, template: str, query: str, behind: str = "") -> list[int]:
         """Tokens of the template with the query in its slot and `behind` at its end, query and `behind` being text."""

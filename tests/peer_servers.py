@@ -55,7 +55,7 @@ class PeerServer(LocalServer):
             def do_GET(self) -> None:  # noqa: N802
                 slots = {"total_slots": server.n_slots} if server.kind == "llama-server" else None
                 known = {"/health": {"status": "ok"}, "/props": slots}.get(self.path)
-                self.send(200 if known else 404, body=json.dumps(known or {"error": "not found"}).encode())
+                self.send(200 if known else 404, {}, json.dumps(known or {"error": "not found"}).encode())
                 self.close_connection |= server.hang_up
 
             def do_POST(self) -> None:  # noqa: N802
@@ -64,12 +64,12 @@ class PeerServer(LocalServer):
                     names = server.model_name, server.model_name.removesuffix(":latest")
                     is_there = server.kind == "ollama" and request["model"] in names
                     shown = {"modelfile": server.modelfile()} if is_there else {"error": "model not found"}
-                    self.send(200 if is_there else 404, body=json.dumps(shown).encode())
+                    self.send(200 if is_there else 404, {}, json.dumps(shown).encode())
                     return
                 server.requests.append({"path": self.path, **request})
                 time.sleep(server.delay_s)
                 body = server.body or json.dumps(server.answer(request), ensure_ascii=False).encode()
-                self.send(server.status or 200, body=body)
+                self.send(server.status or 200, {}, body)
 
         self.handler = PeerHandler
         return super().__enter__()

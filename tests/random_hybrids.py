@@ -103,8 +103,8 @@ def falcon_h1(t: RandomTensors, shape: Shape) -> None:
 def nemotron_h(t: RandomTensors, shape: Shape, *, n_expert: int = 0) -> None:
     """One thing in each layer: Mamba 2, a network without a gate or with experts, attention, such a network again."""
     kinds = [("mamba", "network", "attention", "network")[i % 4] for i in range(shape.n_layer)]
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", [shape.n_head_kv if kind == "attention" else 0 for kind in kinds])
+    n_head_kv = [shape.n_head_kv if kind == "attention" else 0 for kind in kinds]
+    t.keys("attention", head_count=shape.n_head, head_count_kv=n_head_kv)
     t.key("feed_forward_length", [shape.n_ff if kind == "network" else 0 for kind in kinds])
     _mamba2_keys(t, shape, n_group=2)
     n_ff_expert = shape.n_ff // 4

@@ -53,10 +53,8 @@ class Server:
 
     def metric(self, name: str) -> float:
         """The value of a metric, with its labels as they are written."""
-        for line in self.http.get("/metrics").text.splitlines():
-            if line.startswith(f"{name} "):
-                return float(line.split()[-1])
-        return 0.0
+        lines = self.http.get("/metrics").text.splitlines()
+        return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), 0.0)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
@@ -93,10 +91,7 @@ def exchange(server: Server, data: bytes, *, half_close: bool = False) -> bytes:
 def received(connection: socket.socket, n_answers: int = 1) -> bytes:
     """So many answers, or what came before the connection was closed."""
     data = b""
-    while n_answers > len(list(answers(data))):
-        part = connection.recv(65536)
-        if not part:
-            break
+    while n_answers > len(list(answers(data))) and (part := connection.recv(65536)):
         data += part
     return data
 

@@ -6,9 +6,7 @@ Too little memory for another graph: requests are answered with the graphs there
 """
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -243,20 +241,18 @@ with Classifier.from_config(config) as classifier:
 
 WHY = " (can't start new thread): raise the process's limit of threads"
 RunLimited = Callable[..., list[str]]
-WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # whose driver has threads of its own
 
 
-@pytest.fixture(scope="module")
-def run_limited(tmp_path_factory: pytest.TempPathFactory) -> RunLimited:
+@pytest.fixture
+def run_limited(tmp_path: Path, run_python: RunPython, monkeypatch: pytest.MonkeyPatch) -> RunLimited:
     """Runs code with tests/no_threads_memory.c loaded before; the lines that it prints."""
-    library = tmp_path_factory.mktemp("limits") / "limits.so"
-    source = Path(__file__).parents[1] / "no_threads_memory.c"
+    library, source = tmp_path / "limits.so", Path(__file__).parents[1] / "no_threads_memory.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a GPU's driver has threads of its own
 
     def run(code: str, *args: object) -> list[str]:
-        environment = {**os.environ, "LD_PRELOAD": str(library), "GGML_NO_BACKTRACE": "1", **WITHOUT_GPU}
-        command = [sys.executable, "-c", LIMITED + code, *map(str, args)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        done = run_python(LIMITED + code, *args, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.splitlines()
 

