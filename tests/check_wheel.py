@@ -47,9 +47,8 @@ def faults(names: Sequence[str], machine: str) -> list[str]:
     stems = {path.stem for path in paths if path.parent == PurePosixPath("qcls_gguf/native/lib")}
     found = [f"{path} is a source" for path in paths if path.suffix in SOURCES and str(path) not in TEXTS]
     found += [f"{path} is of no use in it" for path in paths if path.name == "README.md"]
-    found += [f"{name} is missing" for name in LIBRARIES if name not in stems]
-    if CPU not in stems:
-        found += [f"{CPU}-{name} is missing" for name in VARIANTS[machine] if f"{CPU}-{name}" not in stems]
+    cpu_code = [] if CPU in stems else [f"{CPU}-{name}" for name in VARIANTS[machine]]
+    found += [f"{name} is missing" for name in (*LIBRARIES, *cpu_code) if name not in stems]
     found += [f"{name} is missing" for name in (*TEXTS, TRIAL) if name not in names]
     if not any(path.name == "LICENSE" and path.parent.parent.suffix == ".dist-info" for path in paths):
         found.append("this project's LICENSE is missing")

@@ -155,18 +155,14 @@ def contains(actual: Any, shown: Any, where: str = "$") -> str | None:
 
     Keys and elements may be left out at the end. Decimals are measured, and any number will do.
     """
+    if isinstance(shown, dict | list) and (not isinstance(actual, type(shown)) or len(actual) < len(shown)):
+        return f"{where}: printed {actual!r}"
     if isinstance(shown, dict):
-        if not isinstance(actual, dict):
-            return f"{where}: printed {actual!r}"
-        for key, value in shown.items():
-            if key not in actual:
-                return f"{where}: no {key!r} in {list(actual)}"
-            if reason := contains(actual[key], value, f"{where}.{key}"):
-                return reason
-        return None
+        if missing := [key for key in shown if key not in actual]:
+            return f"{where}: no {missing} in {list(actual)}"
+        reasons = (contains(actual[key], value, f"{where}.{key}") for key, value in shown.items())
+        return next(filter(None, reasons), None)
     if isinstance(shown, list):
-        if not isinstance(actual, list) or len(actual) < len(shown):
-            return f"{where}: printed {actual!r}"
         reasons = (contains(*pair, f"{where}[{i}]") for i, pair in enumerate(zip(actual, shown, strict=False)))
         return next(filter(None, reasons), None)
     if isinstance(shown, float):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gguf
-from gguf_parts import ARRAY, FLOAT_TYPES, NUMBER_TYPES, SIZES, STRING, File, Tensor, n_bytes
+from gguf_parts import ARRAY, FLOAT_TYPES, NUMBER_TYPES, SIZES, STRING, File, Tensor
 
 NUMBERS = (
     *(0, 1, 2, 3, 7, 8, 31, 32, 33, 63, 64, 65, 128, 255, 256, 257, 511, 512, 1000, 4096, 65_535, 1 << 20),
@@ -150,7 +150,8 @@ def _change_types(file: File, rng: random.Random) -> str:
 
 def _fill(tensor: Tensor, rng: random.Random) -> None:
     """Data of the right length."""
-    n = n_bytes(tensor.shape, tensor.kind)
+    block, size = SIZES[tensor.kind]
+    n = math.prod(tensor.shape) // block * size
     if 0 <= n <= 64 << 20:
         more = tensor.data * (n // max(1, len(tensor.data)) + 1)
         tensor.data = more[:n] if rng.random() < 0.7 else rng.randbytes(n)

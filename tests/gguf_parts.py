@@ -3,7 +3,6 @@
 import math
 import shutil
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,12 +89,6 @@ def _value(field: ReaderField) -> Any:
         return inner, [part.tobytes() if inner == STRING else part[0].item() for part in parts]
     value = field.contents()
     return value.encode() if isinstance(value, str) else value
-
-
-def n_bytes(shape: Sequence[int], kind: int) -> int:
-    """What a tensor takes; 0 for a shape or type that no file has."""
-    block, size = SIZES.get(kind, (1, 0))
-    return math.prod(shape) // block * size
 
 
 def put_together(file: File) -> bytes:

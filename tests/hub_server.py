@@ -63,10 +63,8 @@ class _Handler(Handler):
         match [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]:
             case _ if hub.status is not None:
                 self.send(hub.status, {})
-            case ["api", "models", user, name]:
-                self._info(hub, f"{user}/{name}", "main")
-            case ["api", "models", user, name, "revision", revision]:
-                self._info(hub, f"{user}/{name}", revision)
+            case ["api", "models", user, name, *asked]:  # nothing, or "revision" and which
+                self._info(hub, f"{user}/{name}", asked[-1] if asked else "main")
             case [user, name, "resolve", revision, *file]:
                 self._resolve(hub, f"{user}/{name}", revision, "/".join(file))
             case ["cdn", user, name, commit, *file]:

@@ -6,7 +6,6 @@ The processes are forked from one that has loaded everything but the model, so t
 
 import faulthandler
 import gc
-import itertools
 import json
 import os
 import resource
@@ -15,7 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -45,10 +44,10 @@ _TIMEOUT_S = 120
 _MEMORY = 6 << 30
 
 
-def try_all(seeds: Iterable[int], folder: Path) -> Iterator[dict[str, Any]]:
-    """Mutate a base by each seed and start a classifier on it: its `seed`, `what` was changed, `how` it ended (label,
-    the name of an error, traceback, hang or the name of a signal), the `text` of an error or of what was printed, and
-    whether it `is_bad`.
+def try_all(seeds: Iterable[int], until: float, folder: Path) -> None:
+    """Mutate a base by each seed, start a classifier on it and print, up to a time: its `seed`, `what` was changed,
+    `how` it ended (label, the name of an error, traceback, hang or the name of a signal), the `text` of an error or of
+    what was printed, and whether it `is_bad`.
 
     What is refused by the header or by the trial, in steps that run here as in every start, needs no other process.
     """
@@ -60,6 +59,8 @@ def try_all(seeds: Iterable[int], folder: Path) -> Iterator[dict[str, Any]]:
     gc.freeze()
     path = folder / "mutated.gguf"
     for seed in seeds:
+        if time.monotonic() >= until:
+            return
         file = deepcopy(bases[seed % len(bases)])
         what = mutate(file, seed)
         path.write_bytes(put_together(file))
@@ -72,7 +73,7 @@ def try_all(seeds: Iterable[int], folder: Path) -> Iterator[dict[str, Any]]:
         else:
             how, text = _end_of(path, settings)
         is_bad = how in ("traceback", "hang") or how.startswith(("SIG", "exit"))
-        yield {"seed": seed, "what": what, "how": how, "text": text, "is_bad": is_bad}
+        print(json.dumps({"seed": seed, "what": what, "how": how, "text": text, "is_bad": is_bad}), flush=True)
 
 
 def _end_of(path: Path, settings: RuntimeConfig) -> tuple[str, str]:
@@ -129,14 +130,11 @@ def _ask(path: Path, settings: RuntimeConfig) -> str:
 
 
 def main() -> None:
-    seed, count, seconds = sys.argv[1:]
-    until = time.monotonic() + float(seconds)
+    first, n = map(int, sys.argv[1:3])
+    until = time.monotonic() + float(sys.argv[3])
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        seeds = range(int(seed), int(seed) + int(count))
-        in_time = itertools.takewhile(lambda _: time.monotonic() < until, seeds)
-        for ended in try_all(in_time, Path(folder)):
-            print(json.dumps(ended), flush=True)
+        try_all(range(first, first + n), until, Path(folder))
 
 
 if __name__ == "__main__":

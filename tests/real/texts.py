@@ -148,9 +148,8 @@ def tasks(seed: int = SEED, folder: Path | None = None) -> dict[str, Task]:
     found = [film_reviews(seed)]
     for kind, (file, about) in list(_KINDS.items())[1:]:
         question = f"Is the {kind} positive, negative or neutral?"
-        found.append(
-            _task(f"{kind}s", "sentiment", about, question, _by_rating(rated[file], 0.7, _SENTIMENT), seed=seed)
-        )
+        opinions = _by_rating(rated[file], 0.7, _SENTIMENT)
+        found.append(_task(f"{kind}s", "sentiment", about, question, opinions, seed=seed))
     kinds = {kind: [text for _, text in rated[file]] for kind, (file, _) in _KINDS.items()}
     topics = {label: messages["english"][file] for label, file in _TOPICS.items()}
     languages = {label: [text for texts in messages[label].values() for text in texts] for label in _LANGUAGES}
