@@ -53,6 +53,11 @@ STYLES = {"separate": SEPARATE, "joint": JOINT}
 """of prompts that are asked together: by texts of their own, or by one text up to the query's end"""
 
 
+def prompt_config(spec: PromptSpec) -> PromptConfig:
+    """What a configuration says of the prompt."""
+    return PromptConfig(**spec.settings())
+
+
 def make_template(style: str, topic: str) -> str:
     return TEMPLATES[style].replace("{topic}", topic)
 
@@ -141,7 +146,7 @@ def random_head(rng: np.random.Generator, n_embd: int, n_labels: int, depth: int
 
 
 def write_heads(path: Path, model: NativeModel, sha256: str, heads: Mapping[str, tuple[PromptSpec, Head]]) -> Path:
-    configs = {name: (PromptConfig(**spec.settings()), head) for name, (spec, head) in heads.items()}
+    configs = {name: (prompt_config(spec), head) for name, (spec, head) in heads.items()}
     path.write_bytes(heads_content(sha256, model.facts.n_layer, model.facts.n_embd, configs))
     return path
 
