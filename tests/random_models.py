@@ -117,8 +117,7 @@ def write_model(
     llama.cpp's converter writes it.
     """
     spec = ARCHS[name]
-    if tied is None:
-        tied = spec.head == "tied"
+    tied = spec.head == "tied" if tied is None else tied
     if spec.head in ("tied", "untied") and tied != (spec.head == "tied"):
         raise ValueError(f"tied={tied}: the head of a {name} model is always {spec.head}")
     tokens = build_vocab(vocab)
