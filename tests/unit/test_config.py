@@ -298,8 +298,7 @@ def test_files_and_objects_are_alike(prompt: dict[str, Any], runtime: dict[str, 
         return parse_config(text, folder=Path())
 
     def made() -> Config:
-        prompts = (PromptConfig(**values),)
-        return Config(prompts=prompts, runtime=RuntimeConfig(**runtime), model=ModelConfig(**model))
+        return Config(prompts=(PromptConfig(**values),), runtime=RuntimeConfig(**runtime), model=ModelConfig(**model))
 
     def wrong(make: Callable[[], Config]) -> list[str]:
         try:

@@ -134,12 +134,11 @@ def test_readme_is_a_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_resolve(page: str) -> None:
-    folder = (ROOT / page).parent
     for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if "://" in target:
             continue
         path, _, anchor = target.partition("#")
-        file = (folder / path).resolve() if path else ROOT / page
+        file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
         assert file.exists(), f"{page}: {target}"
         if anchor:
             assert anchor in anchors(str(file.relative_to(ROOT))), f"{page}: {target}: no such heading"

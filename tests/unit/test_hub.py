@@ -155,8 +155,7 @@ def test_split_model_brings_all_parts(hub: HubServer, fetcher: Fetcher) -> None:
 
 def test_parts_are_of_one_commit(hub: HubServer, fetcher: Fetcher) -> None:
     repo = hub.repos["user/Tiny-GGUF"]
-    old = repo.files
-    hub.after_file = lambda: repo.replace(dict.fromkeys(old, b"newer"))
+    hub.after_file = lambda: repo.replace(dict.fromkeys(repo.files, b"newer"))
     path = fetcher.path("user/Tiny-GGUF:BF16")
     assert path.read_bytes() == b"first"
     assert path.with_name("Tiny-BF16-00002-of-00002.gguf").read_bytes() == b"second"

@@ -68,14 +68,12 @@ def candidate(states: npt.NDArray[Any], scores: npt.NDArray[Any] | None = None, 
     return Candidate(depth=2, states=states, scores=scores, index=np.arange(len(states)) if rows is None else rows)
 
 
-def task_of(
-    target: npt.NDArray[Any], p: npt.NDArray[Any], *, n_labelled: int | None = None, shares: Any = None
-) -> Task:
+def task_of(target: npt.NDArray[Any], p: npt.NDArray[Any], *, n_known: int | None = None, shares: Any = None) -> Task:
     """To learn of the first rows, by their labels' shares, the first or all of which are labelled; p: the answers of
     the prompt."""
     index, label = np.arange(len(target)), target.argmax(axis=1)
     prompt = PromptConfig(name="p", prompt_template="{query}", labels=tuple("abc"[: target.shape[1]]))
-    known = slice(n_labelled)
+    known = slice(n_known)
     truth = Truth(prompt=cast(Any, prompt), index=index[known], accepted=target[known] > 0, first=label[known])
     return Task(
         prompt=prompt, truth=truth, index=index, target=target, fold=folds(label, names(len(label))), p=p, place=0,
@@ -251,7 +249,7 @@ def test_heads_of_a_log_answer_labels_as_often_as_the_prompt() -> None:
     logit = np.stack([np.ones(600), known + unknown - 0.5, np.full(600, -4.0)], axis=1)
     p = np.exp(log_softmax(logit))
     states = unit_states(np.stack([np.ones(600), known * 0.3, *rng.normal(size=(2, 600))], axis=1).astype(np.float32))
-    task, candidates = task_of(p, p, n_labelled=0), [candidate(states)]
+    task, candidates = task_of(p, p, n_known=0), [candidate(states)]
     record, head = learn_prompt(task, candidates, names(600), 0.0)
     assert head
     assert record.agreement

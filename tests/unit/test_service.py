@@ -15,7 +15,6 @@ from qcls_gguf.service.lifecycle import Lifecycle, ServiceSettings
 from qcls_gguf.service.refusal import M, RefusedError, parse
 
 CHOICE = {"type": "choice", "instructions": "Which?"}
-OPTIONS = {"choices": [{"value": "a"}, {"value": "b"}]}
 
 
 def decisions(*questions: Any, text: Any = "red dress") -> dict[str, Any]:
@@ -23,11 +22,11 @@ def decisions(*questions: Any, text: Any = "red dress") -> dict[str, Any]:
 
 
 def asked_about(item: Any) -> dict[str, Any]:
-    return decisions(CHOICE | OPTIONS, text=[item])
+    return decisions(CHOICE | {"choices": [{"value": "a"}, {"value": "b"}]}, text=[item])
 
 
 WRONG_TEXT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": 3}]}
-WRONG_CRITERION = {"choice": {"type": "choice", "criteria": {"m": 3}}}
+WRONG_CRITERION = {"state": "a", "questions": {"choice": {"type": "choice", "criteria": {"m": 3}}}}
 VALUE, NO_CONTENT = "questions[0].choices[0].value", "input[0].content: is missing; input[0].message: unknown field"
 NO_TEXT, NO_TRUTH = ("Input should be a valid " + kind for kind in ("string, got", "boolean, got"))
 
@@ -42,11 +41,7 @@ NO_TEXT, NO_TRUTH = ("Input should be a valid " + kind for kind in ("string, got
     (DecisionsRequest, asked_about(WRONG_TEXT), f"input[0].content[0].text: {NO_TEXT} 3"),
     (DecisionsRequest, asked_about({"role": "user", "message": "red dress"}), NO_CONTENT),
     (PredictRequest, {"inputs": [["a", 3], ["b"]]}, f"inputs[0][1]: {NO_TEXT} 3"),
-    (
-        SystemOneRequest,
-        {"state": "a", "questions": WRONG_CRITERION},
-        f"questions.choice.criteria.m: {NO_TEXT} 3; quest",
-    ),
+    (SystemOneRequest, WRONG_CRITERION, f"questions.choice.criteria.m: {NO_TEXT} 3; quest"),
 )
 def test_a_mistake_has_its_place_its_value_and_a_remedy(model: type[M], value: Any, message: str) -> None:
     with pytest.raises(RefusedError) as raised:
