@@ -98,8 +98,9 @@ def test_a_label_that_spells_a_slot_is_refused_where_all_labels_are_shown() -> N
 
 
 def test_the_slot_is_the_labels_in_their_order() -> None:
-    (prompt,) = parsed(COLOUR, prompt_template="one of [{labels}]: {query}").prompts
-    assert prompt.expanded_template == "one of [red, blue]: {query}"
+    two_words = COLOUR | {"labels": ["red", "light blue"]}
+    (prompt,) = parsed(two_words, prompt_template="one of [{labels}]: {query}").prompts
+    assert prompt.expanded_template == "one of [red, light blue]: {query}"
     assert prompt.prompt_template == "one of [{labels}]: {query}"
     swapped = prompt.changed(labels=("none", "dress"))
     assert swapped.expanded_template == "one of [none, dress]: {query}"
