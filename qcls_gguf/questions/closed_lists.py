@@ -135,6 +135,9 @@ class _Reader:
             if not isinstance(part, dict):
                 raise self._open(shown(part))
             self._step(1 + len(part))
+            if parts and part.get("nullable"):  # which widens this part alone
+                rest = {key: value for key, value in part.items() if key != "nullable"}
+                part = {"anyOf": [rest, {"type": "null"}]}
             parts.append(part)
             waiting += reversed(self._listed(part, "allOf"))
             if "$ref" in part:
@@ -179,7 +182,7 @@ class _Reader:
             and all(any(_KINDS[kind](key[1]) for kind in names) for names in kinds)
             and (not _KINDS["number"](key[1]) or all(_BOUNDS[name](key[1], bound) for name, bound in bounds))
         }
-        if any(part.get("nullable") for part in parts):
+        if parts[0].get("nullable"):
             fitting.setdefault(_typed(None), "")
         if not fitting:
             raise self._open(f"{shown(parts[0])}, which no value fits,")

@@ -122,6 +122,8 @@ COLOUR = {"enum": ["red", "blue"], "description": "of a dress"}
     ({"type": ["boolean", "null"]}, (True, False, None)),
     ({"type": "string", "enum": ["a"], "nullable": True}, ("a", None)),
     ({"allOf": [{"$ref": "#/$defs/a"}], "nullable": True, "$defs": {"a": {"const": "a"}}}, ("a", None)),
+    ({"allOf": [{"const": "a"}, {"enum": ["a", "b"], "nullable": True}]}, ("a",)),
+    ({"allOf": [{"enum": ["a", None]}, {"allOf": [{"const": "a"}], "nullable": True}]}, ("a", None)),
     (STARS, (1, 2, 3)),
     ({"allOf": [{"type": "integer", "format": "int32"}, {"minimum": 1, "maximum": 2}]}, (1, 2)),
     (STARS | {"exclusiveMinimum": 1, "exclusiveMaximum": 3.5, "multipleOf": 1.0}, (2, 3)),
