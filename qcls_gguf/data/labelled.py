@@ -179,7 +179,8 @@ def _as_value(value: Any) -> tuple[str, object] | None:
             return None
     if isinstance(value, bool):
         return "truth", value
-    return ("number", value) if isinstance(value, int | float | Decimal) and math.isfinite(value) else None
+    is_number = isinstance(value, int) or (isinstance(value, float | Decimal) and math.isfinite(value))
+    return ("number", value) if is_number else None
 
 
 def parts_of(cell: str, labels: Sequence[str]) -> list[str]:

@@ -107,7 +107,7 @@ class Lines:
         except (EOFError, zlib.error) as e:
             raise ConfigError(f"is packed with gzip and cannot be unpacked: {e}") from None
         finally:
-            if text is not None:
+            if text is not None and not text.closed:
                 text.detach()  # the file is its owner's to close
 
 

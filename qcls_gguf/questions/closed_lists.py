@@ -248,7 +248,7 @@ class _Reader:
                 is_number = _KINDS["number"](bound) and abs(bound) <= 1 << 64
                 if not is_number or (key == "multipleOf" and (bound < 1 or bound % 1)):
                     raise self._refused(f"{key} {shown(bound)} is not a number that this can be")
-                yield key, bound
+                yield key, int(bound) if key == "multipleOf" else bound
 
     def _listed(self, part: dict[str, Any], key: str) -> list[Any]:
         """A list in a schema, empty where there is none."""

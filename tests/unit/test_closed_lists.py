@@ -125,6 +125,7 @@ COLOUR = {"enum": ["red", "blue"], "description": "of a dress"}
     ({"allOf": [{"const": "a"}, {"enum": ["a", "b"], "nullable": True}]}, ("a",)),
     ({"allOf": [{"enum": ["a", None]}, {"allOf": [{"const": "a"}], "nullable": True}]}, ("a", None)),
     (STARS, (1, 2, 3)),
+    ({"enum": [10**400, 3], "multipleOf": 1.0}, (10**400, 3)),
     ({"allOf": [{"type": "integer", "format": "int32"}, {"minimum": 1, "maximum": 2}]}, (1, 2)),
     (STARS | {"exclusiveMinimum": 1, "exclusiveMaximum": 3.5, "multipleOf": 1.0}, (2, 3)),
     (STARS | {"minimum": -4.5, "multipleOf": 2}, (-4, -2, 0, 2)),

@@ -309,6 +309,11 @@ def test_queries_stand_in_objects_within_objects_and_in_parquet(tmp_path: Path) 
         assert (first.text, second.error) == ("red", f"row 2: the query is {fault}")
 
 
+def test_a_refused_file_of_wide_characters_is_let_go(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no column 'query'"):
+        labelled(tmp_path, "red,blue\nx,y\n".encode("utf-16"), "rows.csv")
+
+
 @given(st.data())
 def test_a_label_is_the_value_that_stands_for_it(drawn: st.DataObject) -> None:
     """Numbers, truth values and texts of them in JSON lines, flat or not, in CSV and in Parquet."""
@@ -352,7 +357,9 @@ def test_a_null_is_not_taken_for_the_label_null(tmp_path: Path) -> None:
     assert "write the label null in quotes" in read_labelled(path, {"user": ["null", "boy"]}).bad[0].reason
 
 
-@pytest.mark.parametrize("value", [None, float("nan"), "", [], 9, True, {"a": 1}, ["1", None]])
+@pytest.mark.parametrize(
+    "value", [None, float("nan"), "", [], 9, pytest.param(10**400, id="large"), True, {"a": 1}, ["1", None]]
+)
 def test_values_that_are_no_label_are_none_or_told(value: Any, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", json.dumps({"query": "x", "labels": {"stars": value, "user": "boy"}}))
     found = read_labelled(path, {"stars": ("1", "2"), "user": ("boy",)})
