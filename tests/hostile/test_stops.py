@@ -71,6 +71,7 @@ def test_a_command_that_is_told_to_stop_ends_with_its_exit_code_and_one_line(row
     data, kept = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "kept"
     kept.mkdir()
     learn = ["learn", "-c", "mission", "--prompt", "category", "--data", str(data), "--out", str(kept / "heads.npz")]
+    learn += ["--force"]  # an earlier case may have ended
     starts = [["run"], ["inspect"], ["serve", "--port", "0"], learn]
     commands = [["--help"], ["--version"], LABEL, *([*words, "--quiet"] for words in starts)]
     row.name, row.n = "Ctrl-C and SIGTERM", n * len(commands)
@@ -90,7 +91,7 @@ def test_a_command_that_is_told_to_stop_ends_with_its_exit_code_and_one_line(row
             _judge(row, f"{words[0]}, seed {seed}, {number.name} after {delay_s:.3f} s", number, code, error)
     left = {path.name for path in kept.iterdir()}
     row.check(left <= {"heads.npz", "heads.npz.part"}, f"left: {left}")  # what was learnt, or what was read for it
-    assert row.kinds["one line"] > n
+    assert row.kinds["one line"] > row.n / len(commands)
 
 
 @pytest.mark.parametrize("number", LINES)
