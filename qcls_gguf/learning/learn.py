@@ -332,8 +332,7 @@ def learn_heads(
         else common_texts([task.prompt for task in tasks], queries, own_first=least_agreement is not None)
     )
     n_scouts = min(n, _N_SCOUTS)
-    least_rows = (4 if least_agreement is None else 2) * _N_SCOUTS
-    if n < least_rows:
+    if n < (4 if least_agreement is None else 2) * _N_SCOUTS:
         texts = texts[:1]
     found: dict[str, StateRows] = {}
     for number, text in enumerate(texts, 1):
