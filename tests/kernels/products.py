@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from random_tensors import SCALES, random_blocks
 
@@ -21,8 +21,6 @@ Doubles = npt.NDArray[np.float64]
 _WEIGHTS = 1  # ggml_backend_buffer_usage
 _F32 = 0
 _EPS = 1e-6
-HEADS = {"Q4_1": 4, "Q5_1": 4, "Q4_K": 16, "Q5_K": 16}
-"""Types with minimums, and the bytes of their blocks before the codes."""
 
 
 class _InitParams(ctypes.Structure):
@@ -180,28 +178,13 @@ def normalized(y: Floats) -> Floats:
     return result
 
 
-def exact(matrices: Sequence[Matrix], y: Floats, minimums_of: Floats, *, glu: bool = False) -> list[Doubles]:
-    """What Backend.multiply should give of activations y that are quantised already; minimums_of: those that the
-    minimums are multiplied by, which the kernels sum before they quantise.
-    """
-    results = []
-    for matrix in matrices:
-        result: Doubles = y.astype(np.float64) @ matrix.values.T.astype(np.float64)
-        if matrix.type_name in HEADS:
-            result += (minimums_of.astype(np.float64) - y) @ _minimums(matrix).T
-        results.append(result)
+def exact(matrices: Sequence[Matrix], y: Floats, *, glu: bool = False) -> list[Doubles]:
+    """What Backend.multiply should give of activations y that are quantised already."""
+    results = [y.astype(np.float64) @ matrix.values.T.astype(np.float64) for matrix in matrices]
     if glu:
         gate, up = results
         results = [gate / (1 + np.exp(-gate)) * up]
     return results
-
-
-def _minimums(matrix: Matrix) -> Doubles:
-    """(n_rows, n_k): the values of a matrix whose codes are all 0."""
-    kind = GGMLQuantizationType[matrix.type_name]
-    blocks = matrix.data.reshape(-1, GGML_QUANT_SIZES[kind][1]).copy()
-    blocks[:, HEADS[matrix.type_name] :] = 0
-    return dequantize(blocks.reshape(matrix.data.shape), kind).astype(np.float64)
 
 
 def distance(found: Floats, wanted: Doubles) -> float:

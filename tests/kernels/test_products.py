@@ -9,7 +9,7 @@ from cases import written
 from conftest import MakeModel, OpenClassifier, sees_cuda_gpu
 from oracle import ITEM
 
-from kernels.products import HEADS, Floats, Matrix, backend, distance, exact, normalized, quantized
+from kernels.products import Floats, Matrix, backend, distance, exact, normalized, quantized
 from kernels.variants import runs_code_for_75
 from qcls_gguf import ModelError
 from qcls_gguf.model.header import read_header
@@ -20,13 +20,14 @@ N_K = 1024
 SIZES = (2, 3, 5, 8, 9, 26, 57, 64, 72, 80, 88, 96, 104, 107, 112, 113, 120, 128, 129, 160, 257)
 N_ROWS = (544, 96)  # neither is a whole number of tiles
 TYPES = sorted(OWN_TYPES["GPU"])
-LARGEST_OF_ROUNDING = {False: 6e-6, True: 7e-4}
+HAVE_MINIMUMS = {"Q4_1", "Q5_1", "Q4_K", "Q5_K"}
+LARGEST_OF_ROUNDING = {False: 6e-6, True: 7.5e-4}
 """Of a column, the median. Types with minimums multiply them by sums of activations, both rounded to halves: computed
-for these products in double precision, that alone gives medians up to 6.3e-4 (Q4_1, glu; measured: 6.3e-4)."""
+for these products in double precision, that alone gives medians up to 7.3e-4 (Q4_1, glu; measured: 7.3e-4)."""
 LARGEST_BETWEEN_KERNELS = {False: 6e-6, True: 1.2e-3}
-"""Halves of both kinds differ by up to 6.3e-4 in these products."""
+"""Halves of both kinds differ by up to 7.3e-4 in these products."""
 LARGEST_OF_A_VALUE = 4e-3
-"""Of any column: halves give up to 3.3e-3 (Q4_1, glu and norm), and an activation between two int8 values, of which the
+"""Of any column: halves give up to 2.8e-3 (Q5_1, glu and norm), and an activation between two int8 values, of which the
 GPU chooses the other one, gives as much in any type."""
 LAYOUTS = [*((name, False) for name in TYPES), ("Q6_K", True), ("Q8_0", True)]
 KINDS: list[dict[str, Any]] = [{}, {"glu": True}, {"norm": True}, {"glu": True, "norm": True}]
@@ -52,21 +53,21 @@ def test_products_are_exact(weight_type: str, lanes: bool) -> None:
     if lanes and not runs_code_for_75():
         pytest.skip("needs code for 7.5")
     rng = np.random.default_rng(7)
-    limit = LARGEST_OF_ROUNDING[weight_type in HEADS]
+    limit = LARGEST_OF_ROUNDING[weight_type in HAVE_MINIMUMS]
     with backend(environment()) as short, backend(environment(short_loops=False)) as plain:
         for i, n_cols in enumerate((*SIZES, 1) if lanes else SIZES):
             matrices = [Matrix.random(rng, weight_type, N_ROWS[i % 2], N_K) for _ in range(2)]
             y = activations(rng, n_cols)
             for kind in KINDS:
                 given = normalized(y) if "norm" in kind else y
-                wanted = exact(matrices, quantized(given), given, glu="glu" in kind)
+                wanted = exact(matrices, quantized(given), glu="glu" in kind)
                 found = [gpu.multiply(matrices, y, **kind, lanes=lanes) for gpu in (short, plain)]
                 for one, other, right in zip(*found, wanted, strict=True):
                     columns = [distance(one[c], right[c]) for c in range(n_cols)]
                     assert max(columns) < LARGEST_OF_A_VALUE, (n_cols, kind, max(columns))
                     assert "norm" in kind or np.median(columns) < limit, (n_cols, kind, np.median(columns))
                     between = distance(one, other.astype(np.float64))
-                    assert between < LARGEST_BETWEEN_KERNELS[weight_type in HEADS], (n_cols, kind, between)
+                    assert between < LARGEST_BETWEEN_KERNELS[weight_type in HAVE_MINIMUMS], (n_cols, kind, between)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])

@@ -29,11 +29,15 @@ static __device__ __forceinline__ float largest_of_lanes(float largest) {
     return largest;
 }
 
-// Quantises four values of a column, from k on, as quantize_mmq_q8_1 does. All lanes of a warp call it and have K_STEP
-// values together.
+// Quantises four values of a column, from k on. All lanes of a warp call it and have K_STEP values together. A sum is
+// that of the quantised values: of the values themselves, as in quantize_mmq_q8_1, it would leave what was rounded off
+// multiplied by a weight less its minimum, which is larger than the weight.
 static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v) {
     const float largest = largest_of_lanes<8>(largest_of_4(v));
-    float sum = v.x + v.y + v.z + v.w;
+    const bool is_zero = largest == 0.0f;  // false for NaN, so that its scale becomes NaN
+    const float inverse = is_zero ? 0.0f : 127.0f/largest;
+    const float4 code = make_float4(roundf(v.x*inverse), roundf(v.y*inverse), roundf(v.z*inverse), roundf(v.w*inverse));
+    float sum = code.x + code.y + code.z + code.w;
 #pragma unroll
     for (int offset = 4; offset > 0; offset /= 2) {
         sum += __shfl_xor_sync(0xFFFFFFFF, sum, offset);
@@ -41,17 +45,15 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     if (col >= 8*out.n_groups) {
         return;
     }
-    const bool is_zero = largest == 0.0f;  // false for NaN, so that its scale becomes NaN
-    const float inverse = is_zero ? 0.0f : 127.0f/largest;
     const int kb = k/32 % 4;
     const int quarter = out.split_order ? k/4 % 4 : k/8 % 4;
     const int byte = out.split_order ? k/16 % 2*4 : k % 8;
     char * group = out.y + ((size_t) (k/K_STEP)*out.n_groups + col/8)*GROUP_BYTES;
-    *(char4 *) (group + kb*256 + (col % 8*4 + quarter)*8 + byte) =
-        make_char4(roundf(v.x*inverse), roundf(v.y*inverse), roundf(v.z*inverse), roundf(v.w*inverse));
+    *(char4 *) (group + kb*256 + (col % 8*4 + quarter)*8 + byte) = make_char4(code.x, code.y, code.z, code.w);
     if (k % 32 == 0) {
-        *(float *) (group + GROUP_SCALES + kb*32 + col % 8*4) = is_zero ? 0.0f : 1.0f/inverse;
-        *(half *) (group + GROUP_SUMS + col % 8*8 + kb*2) = __float2half(sum);
+        const float scale = is_zero ? 0.0f : 1.0f/inverse;
+        *(float *) (group + GROUP_SCALES + kb*32 + col % 8*4) = scale;
+        *(half *) (group + GROUP_SUMS + col % 8*8 + kb*2) = __float2half(scale*sum);
     }
 }
 
