@@ -51,7 +51,7 @@ bool has_short_loops(const ggml_backend_cuda_context & ctx) {
 }
 
 static bool is_split_order(const ggml_type type) {
-    return type != GGML_TYPE_Q4_K;
+    return type != GGML_TYPE_Q4_K && type != GGML_TYPE_IQ3_S;
 }
 
 int n_col_tiles(const ggml_type type, const generation gen, const int64_t n_cols) {

@@ -19,17 +19,20 @@ template <> struct weight_type<GGML_TYPE_IQ3_S> : plain_type<sizeof(block_iq3_s)
     }
     static __device__ __forceinline__ void values(const char * row, const int h, const int pair, const int n, int (&a)[2], float (&s)[1]) {
         const int part = 4*h + 2*pair + n;
-        const int high = *(const unsigned char *) (row + 66 + part) << (8 - quarter());
+        const int low = *(const unsigned short *) (row + 8*part + 2*quarter() + 2);
+        const int high = *(const unsigned short *) (row + 4*h + 2*pair + 66) << 8 >> 2*quarter();
+        const int signs = *(const unsigned char *) (row + 4*part + quarter() + 74);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int low = *(const unsigned char *) (row + 8*part + quarter() + 2 + 4*i);
-            const int signs = *(const unsigned char *) (row + 4*part + quarter()/2 + 74 + 2*i) >> 4*(quarter() % 2);
-            int masks;  // copies of the sign bits
-            asm("prmt.b32 %0, %1, 0, 0xBA98;" : "=r"(masks) : "r"(spread_bits<7>(signs)));
-            a[i] = grid()[low | (high >> 4*i & 0x100)] ^ (masks & 0xFEFEFEFE);
+            int masks;  // of each byte the highest bit, eight times; it is the byte's sign
+            asm("prmt.b32 %0, %1, 0, 0xBA98;" : "=r"(masks) : "r"((signs >> 4*i & 15)*(0x00204081 << 7)));
+            a[i] = grid()[(low >> 8*i & 0xFF) | (high >> (8*n + i) & 0x100)] ^ (masks & 0xFEFEFEFE);
         }
-        const int scale = *(const unsigned char *) (row + 2*h + pair + 106) >> 4*n & 15;
-        s[0] = (byte_above_2_23(1 + 2*scale, 0) - 8388608.0f)*half_at(row, 0);
+        const int scales = *(const unsigned short *) (row + 2*h + 106);
+        const int place = 4*(2*pair + n);  // of the scale's bits; the factor is 1 + 2*scale
+        const int factor = 0x4B000001 | ((place == 0 ? scales << 1 : scales >> (place - 1)) & 0x1E);  // above 2^23
+        const float d = half_at(row, 0);
+        s[0] = fmaf(__int_as_float(factor), d, -8388608.0f*d);
     }
 };
 
