@@ -98,7 +98,7 @@ class ContextSizes(Record):
     n_cells_prefixes: int = Field(description="cells of the prefixes; equal beginnings are stored once")
     cache_bytes: int = Field(description="memory of the KV cache on all devices, with all states of recurrent layers")
     state_bytes: int = Field(description="what recurrent layers keep of a sequence with a state, used or not; 0: none")
-    compute_bytes: int = Field(description="compute buffers for the largest decode, on all devices")
+    compute_bytes: int = Field(description="compute buffers for the largest decode, on the device with most of them")
     why_no_visible_cells: str | None = Field(description="why a token's attention reads every used cell; or null")
     n_holders: int = Field(description="distinct prefixes, which have a sequence of their own")
     n_leaves: int = Field(description="sequences of all label tries, for one query")

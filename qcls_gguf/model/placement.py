@@ -131,15 +131,15 @@ def fitted_placement(
 ) -> tuple[Placement, ContextMemory]:
     """The placement beside a context that is measured, and what that takes.
 
-    context_with: what the context takes with layers so placed. It is asked a second time where not all of them fit,
-    because the compute buffers are larger then: for decodes of 32 tokens and more llama.cpp copies the weights of
-    layers on the CPU to the GPU.
+    context_with: what the context takes with layers so placed. It is asked a second time where they are not all on the
+    first GPU, because a GPU's compute buffers are larger then: llama.cpp copies to them what another GPU computed and,
+    for decodes of 32 tokens and more, the weights of layers on the CPU.
     """
     wanted = with_all_wanted(runtime, weights, gpus)
     context = context_with(wanted)
     placed = placement(runtime, weights, gpus, context)
-    if 0 < placed.n_gpu_layers < wanted.n_gpu_layers:
-        context = context_with(Placement((placed.n_gpu_layers,)))
+    if placed != wanted and placed != ON_CPU:
+        context = context_with(placed)
         again = placement(runtime, weights, gpus, context)
         placed = min(again, placed, key=lambda layers: layers.n_gpu_layers)
     return placed, context

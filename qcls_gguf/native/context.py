@@ -33,12 +33,12 @@ FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
 
 @dataclass(frozen=True, slots=True)
 class ContextMemory:
-    """The memory of a context in bytes, on all devices."""
+    """The memory of a context in bytes."""
 
     cache_bytes: int
-    """the KV cache, with the states of recurrent layers"""
+    """the KV cache, with the states of recurrent layers, on all devices"""
     compute_bytes: int
-    """the compute buffers for the largest decode"""
+    """the compute buffers for the largest decode, on the device that has most of them"""
 
     def __str__(self) -> str:
         gib = [n / (1 << 30) for n in (self.cache_bytes, self.compute_bytes)]

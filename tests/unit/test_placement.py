@@ -145,6 +145,17 @@ def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_lay
     assert (placed.n_gpu_layers, measured_with) == (n_layers, asked)
 
 
+def test_layers_on_several_gpus_make_room_for_larger_buffers() -> None:
+    weights = (100 * MIB,) * 5
+
+    def context_with(placed: Placement) -> ContextMemory:
+        return ContextMemory(cache_bytes=0, compute_bytes=placed.n_gpus * 50 * MIB)
+
+    gpus = gpus_of(SPARE + 350 * MIB, SPARE + 1000 * MIB)
+    placed, taken = fitted_placement(RuntimeConfig(), weights, gpus, context_with)
+    assert (placed, taken.compute_bytes) == (Placement((2, 3)), 100 * MIB)
+
+
 def test_only_gpus_with_layers_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Device(kind="CPU", name="", free_bytes=1), *gpus_of(1, 2, 3)]
     monkeypatch.setattr(module, "devices", lambda: found)

@@ -257,7 +257,7 @@ void qcls_context::note_rows() {
     found.n_gpus = (int32_t) gpus.size();
     for (const auto & [buft, bytes] : llama_get_memory_breakdown(ctx.get())) {
         found.cache_bytes += (int64_t) bytes.context;
-        found.compute_bytes += (int64_t) bytes.compute;
+        found.compute_bytes = std::max(found.compute_bytes, (int64_t) bytes.compute);
         const auto gpu = std::find(gpus.begin(), gpus.end(), ggml_backend_buft_get_device(buft));
         if (gpu != gpus.end() && !ggml_backend_buft_is_host(buft)) {
             found.gpu_cache_bytes[gpu - gpus.begin()] += (int64_t) bytes.context;

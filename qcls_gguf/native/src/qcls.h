@@ -272,7 +272,7 @@ typedef struct qcls_context_facts {
     int32_t n_gpus;          /* GPUs with memory of their own */
     int64_t cache_bytes;     /* the KV cache, with the states of all sequences, on all devices */
     int64_t gpu_cache_bytes[QCLS_MAX_GPUS]; /* the part on each GPU, in the order of qcls_model_params.share */
-    int64_t compute_bytes;   /* the compute buffers for the largest decode, on all devices */
+    int64_t compute_bytes;   /* the compute buffers for the largest decode, on the device that has most of them */
     int64_t n_graphs_reused; /* decodes whose graph was already built, since the context was opened */
     int64_t n_shapes;        /* graphs kept now */
     int64_t shapes_bytes;    /* their compute buffers, on all devices */
