@@ -206,6 +206,14 @@ def test_a_quote_that_is_not_closed_takes_no_row_along(drawn: st.DataObject) -> 
     assert len(found) == n or any(f"line {where[0] + 2}" in (row.error or "") for row in found)
 
 
+def test_commas_of_a_sentence_divide_no_rows(tmp_path: Path) -> None:
+    """It goes on in the next line, which is like a row, too."""
+    path = written(
+        tmp_path / "rows.csv", 'query,kind\na coat,coat\n"I want a dress, but it is red\n.",dress\nblue jeans,jeans'
+    )
+    assert [row.text for row in read_queries(str(path))] == ["a coat", "I want a dress, but it is red\n.", "blue jeans"]
+
+
 @cases(("csv", ","), ("tsv", "\t"))
 def test_a_text_over_lines_like_rows_is_one_where_the_format_is_named(kind: Any, between: str, tmp_path: Path) -> None:
     path = written(tmp_path / f"rows.{kind}", 'id,query\n1,"red,\n2,dress"\n3,blue jeans'.replace(",", between))
