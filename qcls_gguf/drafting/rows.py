@@ -77,6 +77,10 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
             for name, count in counts.items()
             if columns.are_read(name) and (columns.labels or is_nested or _are_labels(count))
         }
+        is_guessed = is_table and not columns.labels and not columns.query and chosen.lower() not in _QUERY_NAMES
+        if is_guessed and (first := next((name for name, count in labelled.items() if name in count), None)):
+            remedy = "write one, such as text,label; or name the columns with `query_column` and `label_column`"
+            raise ConfigError(f"its first line is no header: {first!r} is also a value of its column: {remedy}")
         texts = texts or list(chain(*cells[chosen]))
         return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts), language_of(texts))
 

@@ -142,6 +142,7 @@ def test_labels_may_be_numbers_and_truth_values(form: str, values: list[object],
     ("query,x\n", "has no rows"),
     ('query,x\n"a,1\nb,2\n', "line 2 is not valid CSV: .*close its quotes"),
     ("query,x\na,1\nb,2\n", "has no column of labels"),
+    ("it is good,x\n" + "it is bad,y\nit was good,x\n" * 3, "its first line is no header: 'x' is also a value"),
 )
 def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
