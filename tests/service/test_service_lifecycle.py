@@ -261,7 +261,7 @@ def test_a_thousand_idle_connections_and_400_questions() -> None:
         for _ in range(1000):
             stack.enter_context(server.connect())
         assert server.classify(query="red dress").status_code == 200
-        assert server.metric("process_open_fds") == files + 1000
+        until(lambda: server.metric("process_open_fds") == files + 1000)  # it accepts them between requests
         began = perf_counter()
         together = probabilities(server, *range(400))
         print(f"400 questions in {perf_counter() - began:.1f} s")
