@@ -159,8 +159,8 @@ def backend(environment: dict[str, str], *, name: str = "CUDA", batch_invariant:
 
 
 def quantized(y: Floats) -> Floats:
-    """y (n_cols, n_k) as int8 values with a scale for 32 of a column, times that scale."""
-    parts = y.reshape(len(y), -1, 32)
+    """y (n_cols, n_k) as int8 values with a scale for 64 of a column, times that scale."""
+    parts = y.reshape(len(y), -1, 64)
     largest = np.abs(parts).max(axis=2, keepdims=True)
     inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
     scale = np.divide(np.float32(1), inverse, out=np.zeros_like(largest), where=largest > 0)

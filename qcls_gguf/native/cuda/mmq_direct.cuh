@@ -51,22 +51,9 @@ template <typename S> struct activation_buffers {
     }
 };
 
-template <typename S>
-static __device__ __forceinline__ void add_scaled(const int (*c)[GROUPS_OF_PRODUCT<S::GENERATION>][2], const int g, const float * s,
-        const float * nb, const float2 dy, float (&sum)[2]) {
-    float v[2];
-#pragma unroll
-    for (int l = 0; l < 2; ++l) {
-        v[l] = fmaf(__int_as_float(c[0][g][l]), s[0], nb[0]);
-        if constexpr (S::W::N_SCALES == 2) {
-            v[l] += fmaf(__int_as_float(c[1][g][l]), s[1], nb[1]);
-        }
-    }
-    sum[0] = fmaf(v[0], dy.x, sum[0]);
-    sum[1] = fmaf(v[1], dy.y, sum[1]);
-}
-
-// Multiplies half h of a block with the activations in a buffer.
+// Multiplies half h of a block with the activations in a buffer. Products of 32 values are multiplied by their weights'
+// scales; those of 64 values together by the scale of the activations. MAGIC is subtracted once for these, before they
+// are added: all but the last are rounded to the precision of MAGIC times a scale, about half a unit of an integer sum.
 template <typename S>
 static __device__ __forceinline__ void multiply_step(typename S::W & w, const int h, const char * y, const int4 & start, sums<S> & sum) {
     constexpr int RG = S::RG;
@@ -74,29 +61,45 @@ static __device__ __forceinline__ void multiply_step(typename S::W & w, const in
     constexpr int GROUPS = GROUPS_OF_PRODUCT<S::GENERATION>;
     const int q = threadIdx.x % 4;
 #pragma unroll
-    for (int kb = 0; kb < K_STEP/32; ++kb) {
-        int a[RG][2];
-        float s[RG][N_SCALES];
-        float nb[RG][N_SCALES];  // subtracts MAGIC again, exactly, because a scale has at most 19 bits
-        w.unpack(h, kb/2, kb % 2, a, s);
+    for (int pair = 0; pair < K_STEP/K_SCALE; ++pair) {
+        int a[2][RG][2];
+        float s[2][RG][N_SCALES];
+        float minus_start[RG] = {};
 #pragma unroll
-        for (int r = 0; r < RG; ++r) {
+        for (int n = 0; n < 2; ++n) {
+            w.unpack(h, pair, n, a[n], s[n]);
 #pragma unroll
-            for (int i = 0; i < N_SCALES; ++i) {
-                nb[r][i] = -MAGIC*s[r][i];
+            for (int r = 0; r < RG; ++r) {
+#pragma unroll
+                for (int i = 0; i < N_SCALES; ++i) {
+                    minus_start[r] = fmaf(-MAGIC, s[n][r][i], minus_start[r]);
+                }
             }
         }
 #pragma unroll
         for (int j = 0; j < S::NJ; ++j) {
-            const int2 b = *(const int2 *) (y + j*GROUP_BYTES + kb*256 + threadIdx.x*8);
-            const float2 dy = *(const float2 *) (y + j*GROUP_BYTES + GROUP_SCALES + kb*32 + q*8);  // of two columns
+            const int4 both = *(const int4 *) (y + j*GROUP_BYTES + pair*512 + threadIdx.x*16);
+            const int2 b[2] = {make_int2(both.x, both.y), make_int2(both.z, both.w)};
+            const float2 dy = *(const float2 *) (y + j*GROUP_BYTES + GROUP_SCALES + pair*32 + q*8);  // of two columns
 #pragma unroll
             for (int r = 0; r < RG; r += GROUPS) {
-                int c[N_SCALES][GROUPS][2];
-                multiply_32<S::GENERATION, S::W::IS_UNSIGNED, N_SCALES>(c, a + r, b, start);
+                int c[2][N_SCALES][GROUPS][2];
+#pragma unroll
+                for (int n = 0; n < 2; ++n) {
+                    multiply_32<S::GENERATION, S::W::IS_UNSIGNED, N_SCALES>(c[n], a[n] + r, b[n], start);
+                }
 #pragma unroll
                 for (int g = 0; g < GROUPS; ++g) {
-                    add_scaled<S>(c, g, s[r + g], nb[r + g], dy, sum[j][r + g]);
+                    float v[2] = {minus_start[r + g], minus_start[r + g]};
+#pragma unroll
+                    for (int i = 0; i < 2*N_SCALES; ++i) {
+#pragma unroll
+                        for (int l = 0; l < 2; ++l) {
+                            v[l] = fmaf(__int_as_float(c[i/N_SCALES][i % N_SCALES][g][l]), s[i/N_SCALES][r + g][i % N_SCALES], v[l]);
+                        }
+                    }
+                    sum[j][r + g][0] = fmaf(v[0], dy.x, sum[j][r + g][0]);
+                    sum[j][r + g][1] = fmaf(v[1], dy.y, sum[j][r + g][1]);
                 }
             }
         }

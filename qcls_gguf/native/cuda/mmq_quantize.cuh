@@ -33,7 +33,7 @@ static __device__ __forceinline__ float largest_of_lanes(float largest) {
 // that of the quantised values: of the values themselves, as in quantize_mmq_q8_1, it would leave what was rounded off
 // multiplied by a weight less its minimum, which is larger than the weight.
 static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v) {
-    const float largest = largest_of_lanes<8>(largest_of_4(v));
+    const float largest = largest_of_lanes<K_SCALE/4>(largest_of_4(v));
     const bool is_zero = largest == 0.0f;  // false for NaN, so that its scale becomes NaN
     const float inverse = is_zero ? 0.0f : 127.0f/largest;
     const float4 code = make_float4(roundf(v.x*inverse), roundf(v.y*inverse), roundf(v.z*inverse), roundf(v.w*inverse));
@@ -49,10 +49,10 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     const int quarter = out.split_order ? k/4 % 4 : k/8 % 4;
     const int byte = out.split_order ? k/16 % 2*4 : k % 8;
     char * group = out.y + ((size_t) (k/K_STEP)*out.n_groups + col/8)*GROUP_BYTES;
-    *(char4 *) (group + kb*256 + (col % 8*4 + quarter)*8 + byte) = make_char4(code.x, code.y, code.z, code.w);
+    *(char4 *) (group + kb/2*512 + (col % 8*4 + quarter)*16 + kb % 2*8 + byte) = make_char4(code.x, code.y, code.z, code.w);
     if (k % 32 == 0) {
         const float scale = is_zero ? 0.0f : 1.0f/inverse;
-        *(float *) (group + GROUP_SCALES + kb*32 + col % 8*4) = scale;
+        *(float *) (group + GROUP_SCALES + kb/2*32 + col % 8*4) = scale;
         *(half *) (group + GROUP_SUMS + col % 8*8 + kb*2) = __float2half(scale*sum);
     }
 }
