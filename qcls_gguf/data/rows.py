@@ -240,7 +240,7 @@ class Rows:
         if self.lines.is_cut and not self._again:
             return f"has more than {LONGEST_LINE} bytes: give shorter queries, one a line"
         if is_text(line):
-            if self._reading.encoding is None and ("\x1b" in line or "~{" in line or "+A" in line):
+            if self._reading.encoding is None and line.isascii() and ("\x1b" in line or "~{" in line or "+A" in line):
                 remedy = f"{REMEDY.replace('windows-1252', 'iso-2022-jp')}; or utf-8, if it is plain text"
                 return f"looks like ISO-2022, HZ or UTF-7: {remedy}" if SHIFTS.search(line) else None
             return None
@@ -352,6 +352,8 @@ class Rows:
                 reader = csv.reader(fed(), delimiter=delimiter, strict=True, skipinitialspace=skips)
                 first = line.rstrip("\r\n")[:LONGEST_LINE].replace("\r", " ")
                 fields = next(csv.reader([first], delimiter=delimiter, skipinitialspace=skips), [])
+                if delimiter == "\t" and first.count(delimiter) == n_columns - 1:  # many such files know no quotes
+                    fields, problem = first.split(delimiter), None
             self.next_line = number + n_lines
             problem = problem or bad_text
             if problem is None and not any(field.strip() for field in fields):

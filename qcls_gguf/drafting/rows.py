@@ -39,8 +39,9 @@ class LabelColumns:
 def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelColumns:
     """Look through a file of labelled queries, as `eval` takes it.
 
-    columns: where it names no column of queries, that is the one with a usual name, else the one with the longest
-    different texts; where it names none with labels, those are the ones with few different values. Raises ConfigError.
+    columns: where it names no column of queries, that is the one with a usual name, else the one with most different
+    texts and letters, unless its values are so few that they are labels; where it names none with labels, those are the
+    ones with few different values. Raises ConfigError.
     """
     cells: dict[str, list[list[str]]] = {}
     texts: list[str] = []
@@ -98,10 +99,12 @@ def _query_column(cells: Mapping[str, list[list[str]]], columns: LabelledColumns
     left = [name for name in cells if name not in (*columns.labels, *columns.ignored)]
     if usual := [name for name in left if name.lower() in _QUERY_NAMES]:
         return min(usual, key=lambda name: _QUERY_NAMES.index(name.lower()))
-    if not left:
-        raise ConfigError("has no column left for the texts")
-    texts = {name: ["|".join(cell) for cell in cells[name]] for name in left}
-    return max(left, key=lambda name: (len(set(texts[name])) * sum(map(len, texts[name])), name))
+    texts = {name: Counter("|".join(cell) for cell in cells[name]) for name in left}
+    sizes = {name: len(texts[name]) * sum(map(str.isalpha, "".join(texts[name]))) for name in left}  # numbers are none
+    best = max(left, key=lambda name: (sizes[name], name), default="")
+    if not sizes.get(best) or _are_labels(texts[best]):
+        raise ConfigError("has no column of texts: name it with `query_column`")
+    return best
 
 
 def _are_labels(counts: Counter[str]) -> bool:

@@ -214,6 +214,18 @@ def test_commas_of_a_sentence_divide_no_rows(tmp_path: Path) -> None:
     assert [row.text for row in read_queries(str(path))] == ["a coat", "I want a dress, but it is red\n.", "blue jeans"]
 
 
+def test_a_quote_may_be_a_character_between_tabs(tmp_path: Path) -> None:
+    """Many such files know no quotes; texts over several lines stay texts."""
+    texts = ['"Oh" he said', 'never "closed', '"never closed', 'one "more"', "last"]
+    lines = [f"{text}\tham" for text in texts]
+    path = written(tmp_path / "rows.tsv", "\n".join(["query\tkind", *lines, '"red\ndress"\tham']))
+    assert all_queries(str(path)) == [*texts, "red\ndress"]
+
+
+def test_other_scripts_show_that_a_line_is_utf_8(tmp_path: Path) -> None:
+    assert all_queries(str(written(tmp_path / "a.txt", "好 ~{AB~} +AOk-\n"))) == ["好 ~{AB~} +AOk-"]
+
+
 @cases(("csv", ","), ("tsv", "\t"))
 def test_a_text_over_lines_like_rows_is_one_where_the_format_is_named(kind: Any, between: str, tmp_path: Path) -> None:
     path = written(tmp_path / f"rows.{kind}", 'id,query\n1,"red,\n2,dress"\n3,blue jeans'.replace(",", between))

@@ -137,12 +137,24 @@ def test_labels_may_be_numbers_and_truth_values(form: str, values: list[object],
     assert (prompt.name, sorted(prompt.labels)) == ("stars", sorted(right))
 
 
+def test_numbers_and_dates_are_no_texts(tmp_path: Path) -> None:
+    rows = "".join(f"{n % 28 + 1}/6/1930 {n}:00,a light {n},{'no' if n % 2 else 'yes'}\n" for n in range(24))
+    assert find_labels(written(tmp_path / "rows.csv", f"time,seen,y\n{rows}")).query == "seen"
+
+
 @cases(
     ("", "has no header"),
     ("query,x\n", "has no rows"),
     ('query,x\n"a,1\nb,2\n', "line 2 is not valid CSV: .*close its quotes"),
     ("query,x\na,1\nb,2\n", "has no column of labels"),
-    ("it is good,x\n" + "it is bad,y\nit was good,x\n" * 3, "its first line is no header: 'x' is also a value"),
+    (
+        "it is good,x\n" + "".join(f"it is {n} bad,y\nit was good,x\n" for n in range(3)),
+        "first line is no header: 'x' is",
+    ),
+    (
+        "age,job,y\n" + "".join(f"{n},cook,no\n{n + 90},clerk,yes\n" for n in range(50)),
+        "has no column of texts: name it",
+    ),
 )
 def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
