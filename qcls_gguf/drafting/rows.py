@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from .draft import DraftPrompt, language_of, nothing_kind
 
 _QUERY_NAMES = ("query", "text", "title", "message", "sentence", "input", "question", "description", "name")
-_MOST_LABELS = 100
+_MOST_LABELS, _MOST_GRADES = 100, 12  # values, the latter where they are numbers with fractions
 _LEAST_OFTEN = 3
 """how often a value comes on average, where values are labels"""
 _RARE = 3
@@ -46,8 +46,7 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
     cells: dict[str, list[list[str]]] = {}
     texts: list[str] = []
     n_rows, is_nested, is_table = 0, False, False
-    place = f"`data` {path}"
-    with open_rows(str(path), place, columns, columns.labels, is_labelled=True, needs_query=False) as rows:
+    with open_rows(str(path), f"`data` {path}", columns, columns.labels, is_labelled=True, needs_query=False) as rows:
         cells.update((name, []) for name in rows.header)
         for row in rows:
             if row.error and row.values is None:
@@ -108,8 +107,10 @@ def _query_column(cells: Mapping[str, list[list[str]]], columns: LabelledColumns
 
 
 def _are_labels(counts: Counter[str]) -> bool:
-    """Whether values are so few and come so often that they are labels."""
-    return 2 <= len(counts) <= _MOST_LABELS and counts.total() >= _LEAST_OFTEN * len(counts)
+    """Whether values are so few and so frequent that they are labels. Many numbers with fractions are measurements."""
+    characters = set("".join(counts))
+    is_measured = len(counts) > _MOST_GRADES and "." in characters and characters <= set("-.0123456789")
+    return not is_measured and 2 <= len(counts) <= _MOST_LABELS and counts.total() >= _LEAST_OFTEN * len(counts)
 
 
 def _found(
@@ -127,9 +128,8 @@ def _found(
         note = f"labels given {counted(count.total(), 'time')} in the data"
         if rare:
             note += f"; rare: {', '.join(rare)}"
-        prompts.append(DraftPrompt(name=name, labels=tuple(ordered), note=note))
-        if rare:
             remarks.append(f"{name}: rare labels, too few rows to test them: {', '.join(rare)}; remove typing errors")
+        prompts.append(DraftPrompt(name=name, labels=tuple(ordered), note=note))
         remarks += [f"{name}: {shown(one)} and {shown(two)} {ALIKE}: correct the data" for one, two in alike(ordered)]
     ignored = tuple(name for name in others if name not in counts)
     return LabelColumns(

@@ -140,6 +140,8 @@ def test_labels_may_be_numbers_and_truth_values(form: str, values: list[object],
 def test_numbers_and_dates_are_no_texts(tmp_path: Path) -> None:
     rows = "".join(f"{n % 28 + 1}/6/1930 {n}:00,a light {n},{'no' if n % 2 else 'yes'}\n" for n in range(24))
     assert find_labels(written(tmp_path / "rows.csv", f"time,seen,y\n{rows}")).query == "seen"
+    sizes = "".join(f"coat {n},{n % 13}.{n % 2},a\njeans {n},{n % 13}.{n % 2},b\n" for n in range(99))
+    assert [p.name for p in find_labels(written(tmp_path / "a.csv", f"text,size,y\n{sizes}")).prompts] == ["y"]
 
 
 @cases(
