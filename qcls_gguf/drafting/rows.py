@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from ..config.words import ALIKE, alike, counted, shown
@@ -99,7 +99,7 @@ def _query_column(cells: Mapping[str, list[list[str]]], columns: LabelledColumns
     if usual := [name for name in left if name.lower() in _QUERY_NAMES]:
         return min(usual, key=lambda name: _QUERY_NAMES.index(name.lower()))
     texts = {name: Counter("|".join(cell) for cell in cells[name]) for name in left}
-    sizes = {name: len(texts[name]) * sum(map(str.isalpha, "".join(texts[name]))) for name in left}  # numbers are none
+    sizes = {name: len(texts[name]) * sum(map(str.isalpha, "".join(islice(texts[name], 999)))) for name in left}
     best = max(left, key=lambda name: (sizes[name], name), default="")
     if not sizes.get(best) or _are_labels(texts[best]):
         raise ConfigError("has no column of texts: name it with `query_column`")
