@@ -353,7 +353,7 @@ class Rows:
                 first = line.rstrip("\r\n")[:LONGEST_LINE].replace("\r", " ")
                 fields = next(csv.reader([first], delimiter=delimiter, skipinitialspace=skips), [])
                 if delimiter == "\t" and first.count(delimiter) == n_columns - 1:  # many such files know no quotes
-                    fields, problem = first.split(delimiter), None
+                    fields, problem, bad_text = first.split(delimiter), self._problem_of(line), None
             self.next_line = number + n_lines
             problem = problem or bad_text
             if problem is None and not any(field.strip() for field in fields):

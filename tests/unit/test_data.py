@@ -220,6 +220,8 @@ def test_a_quote_may_be_a_character_between_tabs(tmp_path: Path) -> None:
     lines = [f"{text}\tham" for text in texts]
     path = written(tmp_path / "rows.tsv", "\n".join(["query\tkind", *lines, '"red\ndress"\tham']))
     assert all_queries(str(path)) == [*texts, "red\ndress"]
+    path.write_bytes(b'query\tkind\n"open\tham\n\xff\tham\nlast" x\tham\n')
+    assert [row.error is None for row in read_queries(str(path))] == [True, False, True]
 
 
 def test_other_scripts_show_that_a_line_is_utf_8(tmp_path: Path) -> None:
