@@ -59,6 +59,7 @@ static __device__ __forceinline__ void multiply_step(typename S::W & w, const in
     constexpr int RG = S::RG;
     constexpr int N_SCALES = S::W::N_SCALES;
     constexpr int GROUPS = GROUPS_OF_PRODUCT<S::GENERATION>;
+    static_assert(K_SCALE == 2*32, "a pair of products has one scale of activations");
     const int q = threadIdx.x % 4;
 #pragma unroll
     for (int pair = 0; pair < K_STEP/K_SCALE; ++pair) {
