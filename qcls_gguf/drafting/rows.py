@@ -13,7 +13,9 @@ from ..errors import ConfigError
 from .draft import DraftPrompt, language_of, nothing_kind
 
 _QUERY_NAMES = ("query", "text", "title", "message", "sentence", "input", "question", "description", "name")
-_MOST_LABELS, _MOST_GRADES = 100, 12  # values, the latter where they are numbers with fractions
+_MOST_LABELS = 100
+_MOST_GRADES = 12
+"""values that are numbers with fractions; more are measurements"""
 _LEAST_OFTEN = 3
 """how often a value comes on average, where values are labels"""
 _RARE = 3
@@ -108,7 +110,7 @@ def _query_column(cells: Mapping[str, list[list[str]]], columns: LabelledColumns
 
 def _are_labels(counts: Counter[str]) -> bool:
     """Whether values are so few and so frequent that they are labels. Many numbers with fractions are measurements."""
-    characters = set("".join(counts))
+    characters = set("".join(islice(counts, _MOST_LABELS)))
     is_measured = len(counts) > _MOST_GRADES and "." in characters and characters <= set("-.0123456789")
     return not is_measured and 2 <= len(counts) <= _MOST_LABELS and counts.total() >= _LEAST_OFTEN * len(counts)
 

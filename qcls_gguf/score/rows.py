@@ -151,9 +151,9 @@ class HeadScorer:
         scores = np.empty((len(row_of_edge), len(self._bias)), np.float32)
         for depth, heads in self._depths:
             rows, states = row_of_edge.T[self._edges[heads]], hidden[:, layout.columns(depth)]
-            are_shared = len(states) < rows.size
-            states = (unit_states(states)[rows] if are_shared else unit_states(states[rows]))[:, :, None]
-            for state, first, n in zip(states, self._first[heads], self._n_labels[heads], strict=True):
+            # heads may share states, of which each is then normalised once
+            states = unit_states(states)[rows] if len(states) < rows.size else unit_states(states[rows])
+            for state, first, n in zip(states[:, :, None], self._first[heads], self._n_labels[heads], strict=True):
                 np.vecdot(state, self._rows[first : first + n], out=scores[:, first : first + n])
         scores += self._bias
         if self._scale is not None:
