@@ -53,9 +53,8 @@ class Candidate:
         )
         return found, head
 
-    def probabilities(self, head: Head, known: IntArray) -> FloatArray:
-        """(n_all - n, n_labels) by a head of the candidate, of all rows but n known ones."""
-        rows = np.setdiff1d(np.arange(len(self.states)), known)
+    def probabilities(self, head: Head, rows: IntArray) -> FloatArray:
+        """(n, n_labels) of n rows, by a head of the candidate."""
         odds = self.states[rows].astype(np.float32) @ head.weight + head.bias
         return np.asarray(softmax(odds if self.scores is None else odds + self.scores[rows]), np.float64)
 

@@ -49,8 +49,6 @@ _MOST_ROWS, _MOST_NUMBERS, _MOST_CELLS = 20_000, 1 << 25, 4_000_000
 """of which heads are learnt, of their states at a depth, and of their labels; of more rows a random choice is taken"""
 _N_SCOUTS = 160
 """rows by which the common text is chosen"""
-_LEAST_A_LABEL = 5
-"""rows for a label, for the prompts' own texts to be tried"""
 _LEAST_COMPARED, _MOST_COMPARED = 60, 1_000
 """rows on which heads are compared with the labels' texts: at first, and where so few do not decide"""
 _OWN_TOKENS, _MOST_OWN_TOKENS = 12_000, 100_000
@@ -107,11 +105,9 @@ def learn(
         rows = [row for row in rows if row.labels.keys() & chosen]
         n_labelled, known = len(rows), {row.query for row in rows}
         for line in log:
-            with suppress(PlanError):  # too long
-                if line.error is None and line.text not in known:
-                    classifier.check(line.text)
-                    known.add(line.text)
-                    rows.append(LabelledQuery(line=0, query=line.text, labels={}))
+            if line.error is None and line.text not in known and _fits(classifier, line.text):
+                known.add(line.text)
+                rows.append(LabelledQuery(line=0, query=line.text, labels={}))
         n_queries = len(rows) - n_labelled
         n_usable, key = (n_queries, "shares") if queries is None else (len(rows), "queries")
         if other is not None and n_usable < _LEAST_QUERIES:
@@ -122,26 +118,17 @@ def learn(
         least = None if queries is None else least_agreement
         learnt = learn_heads(
             classifier, rows, least_agreement=least, taught=taught, shares=given if shares else None, common=common,
-            depths=depths, seed=seed,
-            folder=folder, on_progress=opener.on_progress,
+            depths=depths, seed=seed, folder=folder, on_progress=opener.on_progress,
         )  # fmt: skip
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
     record = LearnRecord(
         data=None if labelled is None else data_record(labelled, n_labelled, bad),
-        n_queries=n_queries,
-        n_left_out=len(log) - n_queries,
-        model=model,
-        warnings=opener.warnings,
-        n_layer=learnt.depths[-1],
-        depths=learnt.depths,
-        text=learnt.text,
-        before=learnt.before,
-        after=learnt.after,
-        n_contradictions=_n_contradictions(rows),
-        prompts=learnt.prompts,
-    )
+        n_queries=n_queries, n_left_out=len(log) - n_queries, n_contradictions=_n_contradictions(rows),
+        model=model, warnings=opener.warnings, n_layer=learnt.depths[-1], depths=learnt.depths, text=learnt.text,
+        before=learnt.before, after=learnt.after, prompts=learnt.prompts,
+    )  # fmt: skip
     if not learnt.heads:
         return record, None
     return record, heads_content(model.sha256, learnt.depths[-1], n_embd, learnt.heads, learnt.queries)
@@ -208,11 +195,11 @@ class Task:
     prompt: PromptConfig
     truth: Truth
     index: IntArray
-    """(n,) which of all rows are learnt from: the labelled ones, or all"""
+    """(n,) which of all rows are learnt from: the labelled ones and, last, their labels' names as queries; or all"""
     target: FloatArray
     """(n, n_labels) the labels' shares of these rows"""
     fold: IntArray
-    """(n,) of them"""
+    """(n,) of them; -1: a label's name, which no fold leaves out"""
     p: FloatArray
     """(n_own, n_labels) the prompt's, or teacher's, answers to the first of all rows"""
     place: int
@@ -222,12 +209,17 @@ class Task:
     shares: Mapping[str, float] | None
     """of labels, that are given; empty: those of the queries without labels; None: as the rows have them"""
 
+    @property
+    def n_rows(self) -> int:
+        """Rows that are learnt from, without labels' names."""
+        return int((self.fold >= 0).sum())
+
     def candidates(self, rows: StateRows, depths: Sequence[int], text: str | None = None) -> list[Candidate]:
         """What heads may use of a common text, or of the prompt's own, by depth; last, beside the labels' texts, a head
         of a text that ends in the prompt's own way.
         """
         is_own = text is None or NAME_SLOT in text
-        read = text and text.replace(NAME_SLOT, self.prompt.name)
+        read = None if text in (None, self.prompt.expanded_template) else text.replace(NAME_SLOT, self.prompt.name)
         found = [
             Candidate(depth=depth, states=rows["states"][:, is_own * self.place, at], text=read, index=self.index)
             for at, depth in enumerate(depths)
@@ -247,16 +239,19 @@ class Task:
             on_fit()
         return fits[::-1]
 
-    def odds(self, candidate: Candidate, head: Head) -> FloatArray:
-        """(n_labels,) how much more frequent labels are where heads are used than in the rows, by a fit to all rows."""
-        prior = self.target.mean(axis=0) + SMALLEST
+    def odds(self, candidate: Candidate, head: Head, n_all: int) -> FloatArray:
+        """(n_labels,) how much more frequent labels are where heads are used than in the rows, by a fit to all rows.
+
+        n_all: with the rows that have no label.
+        """
+        prior = self.target[: self.n_rows].mean(axis=0) + SMALLEST
         known = np.array([(self.shares or {}).get(label, 0.0) for label in self.prompt.labels])
         if self.shares is None or (self.shares and not known.any()):
             return np.ones_like(prior)
         rest = prior * (known == 0)
         shares = known + rest * max(0.0, 1 - known.sum()) / max(rest.sum(), SMALLEST)
         if not self.shares:
-            shares = shares_of_labels(candidate.probabilities(head, self.index), prior)
+            shares = shares_of_labels(candidate.probabilities(head, np.setdiff1d(np.arange(n_all), self.index)), prior)
         return np.where(prior > 2 * SMALLEST, np.clip(shares / shares.sum() / prior, 0.01, 100.0), 1.0)
 
     @property
@@ -269,7 +264,7 @@ class Task:
 
     def first(self, n: int) -> "Task":
         """The same for the first n of all rows."""
-        of = self.index < n
+        of = (self.index < n) | (self.fold < 0)
         return replace(self, index=self.index[of], target=self.target[of], fold=self.fold[of])
 
 
@@ -308,11 +303,15 @@ def learn_heads(
     if least_agreement is not None:
         n_own = n_most = n if taught is None else 0
     reads_own = n_own == n and least_agreement is None
+    names = sorted({label for prompt in prompts for label in prompt.labels if least_agreement is None})
+    names = [label for label in names if _fits(classifier, label)]
+    row_of = {label: n + row for row, label in enumerate(names)}
 
     def read(handle: PromptHandle, part: str, found: StateRows, n: int) -> None:
+        read_states(handle, names, tried, found[len(found) - len(names) :], lambda done: None)
         read_states(handle, queries[:n], tried, found, lambda done: on_progress(part, done, n))
 
-    own = state_rows(classifier, queries[:n_most], tried, folder)
+    own = state_rows(classifier, [*queries[:n_most], *names], tried, folder)
     read(classifier, "read the prompts", own, n_own)
     ends = np.cumsum([len(prompt.labels) for prompt in prompts])
     tasks = []
@@ -320,32 +319,33 @@ def learn_heads(
         labels = slice(ends[place] - len(prompt.labels), ends[place])
         p = np.array(own["p"][:n_own, labels]) if taught is None else taught[place][order]
         truth = truth_of(prompt, rows)
-        index, target = truth.index, np.eye(len(prompt.labels))[truth.first]
+        named = row_of.keys() & {prompt.labels[label] for label in truth.first}
+        known = [(row_of[label], number) for number, label in enumerate(prompt.labels) if label in named]
+        index, label = np.array([*zip(truth.index, truth.first, strict=True), *known], np.intp).reshape(-1, 2).T
+        fold = np.append(folds(truth.first, [queries[row] for row in truth.index], seed), np.full(len(known), -1))
+        target = np.eye(len(prompt.labels))[label]
         if least_agreement is not None:
-            index, target = np.arange(n), p
-        fold = folds(target.argmax(axis=1), [queries[row] for row in index], seed)
+            index, target, fold = np.arange(n), p, folds(p.argmax(axis=1), queries, seed)
         of_truth: Any = {"truth": truth, "index": index, "target": target, "fold": fold}
         tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
-    texts = (
-        [common]
-        if common
-        else common_texts([task.prompt for task in tasks], queries, own_first=least_agreement is not None)
-    )
+    # a single prompt's own text costs no more than a common one
+    own_first = least_agreement is not None or (len(tasks) == 1 and n_own < n)
+    texts = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=own_first)
     n_scouts = min(n, _N_SCOUTS)
     if n < (4 if least_agreement is None else 2) * _N_SCOUTS:
         texts = texts[:1]
     found: dict[str, StateRows] = {}
     for number, text in enumerate(texts, 1):
         with suppress(*_TOO_LONG), classifier.prompt_set(common_text(classifier, text)) as handle:
-            found[text] = state_rows(handle, queries, tried, folder)
+            found[text] = state_rows(handle, [*queries, *names], tried, folder)
             read(handle, f"common text {number} of {len(texts)}", found[text], n_scouts)
     text = next(iter(found), texts[0])
     if len(found) > 1:
         text = list(found)[_best_text(tasks, list(found.items()), tried, n_scouts)]
     with classifier.prompt_set(common_text(classifier, text)) as handle:
         read(handle, "read the common text", found[text], n)
-    fewest, both = min(len(task.prompt.labels) for task in tasks), [(text, found[text]), (None, own)]
-    if _LEAST_A_LABEL * fewest <= n_own < n == n_most and _best_text(tasks, both, tried, n_own) == 1:
+    both = [(text, found[text]), (None, own)]
+    if n_own < n == n_most and _best_text(tasks, both, tried, n_own) == 1:
         read(classifier, "read the prompts", own, n)
         tasks, n_own, reads_own = [replace(task, p=np.array(own["p"][:, task.columns])) for task in tasks], n, True
     learnt: dict[str, LearntPrompt] = {}
@@ -358,7 +358,7 @@ def learn_heads(
         return np.array(own["p"][:, task.columns])
 
     for task, candidates in zip(tasks, tries, strict=True):
-        candidates.sort(key=lambda candidate: candidate.depth)
+        candidates.sort(key=lambda one: (one.depth, one.scores is not None, len(tasks) == 1 and one.text is not None))
         learnt[task.prompt.name], head = learn_prompt(
             task, candidates, queries, least_agreement,
             on_fit=lambda: on_progress("fit", next(fits), n_fits), read_more=read_more if n_own < n_most else None,
@@ -384,14 +384,21 @@ def learn_heads(
     return LearntHeads(learnt, heads, tried, text, queries, before, after)
 
 
+def _fits(classifier: Classifier, text: str) -> bool:
+    """Whether the text is short enough to be a query."""
+    try:
+        classifier.check(text)
+    except PlanError:
+        return False
+    return True
+
+
 def _cost(
     classifier: Classifier, queries: Sequence[str], heads: Mapping[str, tuple[PromptConfig, Head]]
 ) -> RequestCost:
     """Of a request with heads, to prompts that have none yet."""
-    learnt = {name: head for name, (_, head) in heads.items()}
-    with classifier.prompt_set(
-        with_heads(classifier, [prompt.settings for prompt in classifier.prompts], learnt)
-    ) as handle:
+    learnt, prompts = {name: head for name, (_, head) in heads.items()}, [one.settings for one in classifier.prompts]
+    with classifier.prompt_set(with_heads(classifier, prompts, learnt)) as handle:
         tokens = _fed(handle, queries)
     reads_all = len(learnt) < len(classifier.prompts) or any(head.reads_labels for head in learnt.values())
     n_layer = classifier.engine.model.facts.n_layer
@@ -412,7 +419,7 @@ def _best_text(
     losses = []
     few = [task.first(n) for task in tasks]
     for text, rows in texts:
-        by_task = [task.fits(task.candidates(rows, depths, text)) for task in few if len(task.index)]
+        by_task = [task.fits(task.candidates(rows, depths, text)) for task in few if task.n_rows]
         best = [min((fit.losses for fit, _ in fits), key=lambda loss: float(loss.mean())) for fits in by_task]
         losses.append(np.concatenate(best))
     return cheapest(losses)
@@ -465,7 +472,7 @@ def learn_prompt(
     candidates: cheapest first; queries: of all rows; least_agreement: see `learn_heads`; read_more: gives the prompt's
     answers to more rows, which are asked for where a gain is no proof. Chance may then pass either test half as often.
     """
-    truth, labels, n, from_labels = task.truth, task.prompt.labels, len(task.index), least_agreement is None
+    truth, labels, n, from_labels = task.truth, task.prompt.labels, task.n_rows, least_agreement is None
     counts = Counter(labels[label] for label in truth.first)
     unlearnt = [label for label in labels if label not in counts] if from_labels else []
     if unlearnt:  # their texts answer for them, which only a head beside these leaves to them
@@ -476,15 +483,15 @@ def learn_prompt(
         reason = f"no rows for {lacking}, and too many others to read their texts' scores"
     if reason is not None:
         return LearntPrompt(**_told(task), unlearnt=tuple(unlearnt), reason=reason), None
-    at = np.searchsorted(task.index, truth.index)
+    at, fold = np.searchsorted(task.index[:n], truth.index), task.fold[:n]
     fits = task.fits(candidates, on_fit)
     best = cheapest([fit.losses for fit, _ in fits])
-    odds = task.odds(candidates[best], fits[best][1])
-    log_p, shift = held_out([fit for fit, _ in fits], task.fold), np.log(odds)
+    odds = task.odds(candidates[best], fits[best][1], len(queries))
+    log_p, shift = held_out([fit for fit, _ in fits], fold), np.log(odds)
     if not from_labels:
-        answer, others = task.p.argmax(axis=1), [task.fold != k for k in range(N_FOLDS)]
+        answer, others = task.p.argmax(axis=1), [fold != k for k in range(N_FOLDS)]
         shift = shift + share_biases(log_p, answer)
-        log_p += np.array([share_biases(log_p[rows], answer[rows]) for rows in others])[task.fold]
+        log_p += np.array([share_biases(log_p[rows], answer[rows]) for rows in others])[fold]
     p = np.exp(log_p) * odds
     p /= p.sum(axis=1, keepdims=True)
     learnt = prompt_statistics(replace(truth, index=at), p)[0] if len(at) else None
@@ -499,7 +506,7 @@ def learn_prompt(
     if from_labels:
         reason = str(gain)
         if gain.n and (odds != 1).any():
-            given = odds * task.target.mean(axis=0)
+            given = odds * task.target[:n].mean(axis=0)
             told["shares"] = dict(zip(labels, (given / given.sum()).tolist(), strict=True))
         is_kept, (least, _) = gain.p <= significant, (learnt and learnt.accuracy_ci) or (0.0, 0.0)
         is_likely = gain.points > 0 and gain.n >= _LEAST_COMPARED and least > max(counts.values()) / n
@@ -532,12 +539,12 @@ def _told(task: Task) -> dict[str, Any]:
     """What a record says of the prompt as it is."""
     k = len(task.compared.index)
     zero_shot = prompt_statistics(task.compared, task.p)[0] if k else None
-    return {"n_rows": len(task.index), "n_compared": k, "zero_shot": zero_shot}
+    return {"n_rows": task.n_rows, "n_compared": k, "zero_shot": zero_shot}
 
 
 def _curve(task: Task, candidate: Candidate, penalty: float, p: FloatArray) -> dict[int, float]:
     """Held-out accuracy by rows learnt from, of which p (n, n_labels) are the answers of heads of all."""
-    n, curve = len(task.index), {}
+    n, curve = task.n_rows, {}
     for every in _CURVE:
         n_learnt = len(range(0, n - n // N_FOLDS, every))
         if n_learnt >= 2 * p.shape[1]:

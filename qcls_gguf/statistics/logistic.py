@@ -32,7 +32,7 @@ class CrossFit(NamedTuple):
     """A regression of the penalty that is best on held-out rows."""
 
     log_p: FloatArray
-    """(n, n_labels) log-probabilities of the rows, each by the fit without its fold"""
+    """(n, n_labels) log-probabilities of the rows of all folds, each by the fit without its fold"""
     losses: FloatArray
     """(n,) their log-losses"""
     penalty: float
@@ -53,16 +53,17 @@ def cross_fit(
 ) -> CrossFit:
     """Fit to all rows and, at once, to all but each fold's.
 
-    x: (n, n_features); target: (n, n_labels) shares of the labels; fold: (n,) of the rows, below N_FOLDS; base: (n,
-    n_labels) log-odds that the fit is added to; every: of the other folds only every so many-th row is learnt from.
+    x: (n, n_features); target: (n, n_labels) shares of the labels; fold: (n,) of the rows, below N_FOLDS, or -1: the
+    last ones, which every fit learns from, and of which nothing is returned; base: (n, n_labels) log-odds that the fit
+    is added to; every: of the other folds only every so many-th row is learnt from.
     Labels without any share get no weights, and keep their base; without one they are all but impossible.
     """
     mean, learnt = x.mean(axis=0), np.flatnonzero(target.any(axis=0))
     z, axes = _principal(x - mean)
     shares, among = target[:, learnt].astype(np.float32), None if base is None else base[:, learnt]
     weight = np.ones((len(x), 1 + N_FOLDS), np.float32)
-    weight[:, 1:] = (fold[:, None] != np.arange(N_FOLDS)) & (np.arange(len(x)) % every == 0)[:, None]
-    fits, found = [], None
+    weight[:, 1:] = (fold[:, None] != np.arange(N_FOLDS)) & ((np.arange(len(x)) % every == 0) | (fold < 0))[:, None]
+    fits, found, n = [], None, int((fold >= 0).sum())
     for penalty in penalties:
         found = logistic(z, shares, weight, penalty, base=among, start=found)
         odds = np.full(target.shape, _UNLEARNT) if base is None else base.astype(np.float64)
@@ -71,7 +72,7 @@ def cross_fit(
         if among is not None:
             odds[:, learnt] += among
         log_p = np.asarray(log_softmax(odds), np.float64)
-        fits.append((log_p, -(target * log_p).sum(axis=1), penalty, found[:, 0]))
+        fits.append((log_p[:n], -(target * log_p).sum(axis=1)[:n], penalty, found[:, 0]))
     log_p, losses, penalty, whole = min(fits, key=lambda fit: float(fit[1].mean()))
     slopes, bias = np.zeros((x.shape[1], target.shape[1]), np.float32), np.zeros(target.shape[1], np.float32)
     slopes[:, learnt] = axes @ whole[1:]

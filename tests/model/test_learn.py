@@ -82,6 +82,8 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data
     change(config, heads=str(out))
     with Classifier.from_config(config) as classifier:
         answers = [(classifier.classify(row["query"]).results, row) for row in rows_of(data)]
+        named = [classifier.classify(label).results[0].label for label in LABELS]
+    assert named == [*LABELS]  # though no row has the words light and none
     assert {answer.depth for (answer, _), _ in answers} == {color["depth"]}
     assert {answer.depth for (_, answer), _ in answers} == {None}
 
@@ -164,13 +166,13 @@ def test_rows_beyond_memory_are_left(config: Path, data: Path, tmp_path: Path, m
 
 
 def test_an_interrupted_work_goes_on(config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that were read are not read again; what is written is the same."""
+    """Rows that were read, after the labels' names, are not read again; what is written is the same."""
     out = tmp_path / "heads.npz"
     n_read: list[int] = []
 
     def counted(self: PromptHandle, queries: list[str], depths: tuple[int, ...]) -> Any:
         n_read.append(len(queries))
-        if len(n_read) == 2:
+        if len(n_read) == 3:
             raise QclsError
         return answers_and_states(self, queries, depths)
 
@@ -183,7 +185,7 @@ def test_an_interrupted_work_goes_on(config: Path, data: Path, tmp_path: Path, m
     n_read[:] = [0, 0, 0]
     code, _, said = run(*arguments, "--force")
     assert code == 0, said
-    assert (sum(n_read), out.read_bytes()) == (2 * N - 32, whole)
+    assert (sum(n_read), out.read_bytes()) == (2 * N - 32 + len(LABELS), whole)
     assert not Path(f"{out}.part").exists()
 
 
