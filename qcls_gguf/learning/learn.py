@@ -49,6 +49,8 @@ _MOST_ROWS, _MOST_NUMBERS, _MOST_CELLS = 20_000, 1 << 25, 4_000_000
 """of which heads are learnt, of their states at a depth, and of their labels; of more rows a random choice is taken"""
 _N_SCOUTS = 160
 """rows by which the common text is chosen"""
+_LEAST_A_LABEL = 5
+"""rows for a label, for the prompts' own texts to be tried"""
 _LEAST_COMPARED, _MOST_COMPARED = 60, 1_000
 """rows on which heads are compared with the labels' texts: at first, and where so few do not decide"""
 _OWN_TOKENS, _MOST_OWN_TOKENS = 12_000, 100_000
@@ -262,9 +264,9 @@ class Task:
             self.truth, index=self.truth.index[:k], accepted=self.truth.accepted[:k], first=self.truth.first[:k]
         )
 
-    def first(self, n: int) -> "Task":
-        """The same for the first n of all rows."""
-        of = (self.index < n) | (self.fold < 0)
+    def first(self, n: int, *, named: bool = True) -> "Task":
+        """The same for the first n of all rows, with labels' names or without."""
+        of = (self.index < n) | (named & (self.fold < 0))
         return replace(self, index=self.index[of], target=self.target[of], fold=self.fold[of])
 
 
@@ -303,13 +305,14 @@ def learn_heads(
     if least_agreement is not None:
         n_own = n_most = n if taught is None else 0
     reads_own = n_own == n and least_agreement is None
-    names = sorted({label for prompt in prompts for label in prompt.labels if least_agreement is None})
-    names = [label for label in names if _fits(classifier, label)]
+    named = {label for row in rows for labels in row.labels.values() for label in labels if least_agreement is None}
+    names = [label for label in sorted(named) if _fits(classifier, label)]
     row_of = {label: n + row for row, label in enumerate(names)}
 
-    def read(handle: PromptHandle, part: str, found: StateRows, n: int) -> None:
-        read_states(handle, names, tried, found[len(found) - len(names) :], lambda done: None)
-        read_states(handle, queries[:n], tried, found, lambda done: on_progress(part, done, n))
+    def read(handle: PromptHandle, part: str, found: StateRows, k: int) -> None:
+        if handle is not classifier or k == n:  # of the prompts' own texts names are read where all rows are
+            read_states(handle, names, tried, found[len(found) - len(names) :], lambda done: None)
+        read_states(handle, queries[:k], tried, found, lambda done: on_progress(part, done, k))
 
     own = state_rows(classifier, [*queries[:n_most], *names], tried, folder)
     read(classifier, "read the prompts", own, n_own)
@@ -319,8 +322,7 @@ def learn_heads(
         labels = slice(ends[place] - len(prompt.labels), ends[place])
         p = np.array(own["p"][:n_own, labels]) if taught is None else taught[place][order]
         truth = truth_of(prompt, rows)
-        named = row_of.keys() & {prompt.labels[label] for label in truth.first}
-        known = [(row_of[label], number) for number, label in enumerate(prompt.labels) if label in named]
+        known = [(row_of[name], label) for label in sorted({*truth.first}) if (name := prompt.labels[label]) in row_of]
         index, label = np.array([*zip(truth.index, truth.first, strict=True), *known], np.intp).reshape(-1, 2).T
         fold = np.append(folds(truth.first, [queries[row] for row in truth.index], seed), np.full(len(known), -1))
         target = np.eye(len(prompt.labels))[label]
@@ -341,11 +343,12 @@ def learn_heads(
             read(handle, f"common text {number} of {len(texts)}", found[text], n_scouts)
     text = next(iter(found), texts[0])
     if len(found) > 1:
-        text = list(found)[_best_text(tasks, list(found.items()), tried, n_scouts)]
+        text = list(found)[_best_text([task.first(n_scouts) for task in tasks], list(found.items()), tried)]
     with classifier.prompt_set(common_text(classifier, text)) as handle:
         read(handle, "read the common text", found[text], n)
-    both = [(text, found[text]), (None, own)]
-    if n_own < n == n_most and _best_text(tasks, both, tried, n_own) == 1:
+    fewest, both = min(len(task.prompt.labels) for task in tasks), [(text, found[text]), (None, own)]
+    few = [task.first(n_own, named=False) for task in tasks]
+    if _LEAST_A_LABEL * fewest <= n_own < n == n_most and _best_text(few, both, tried) == 1:
         read(classifier, "read the prompts", own, n)
         tasks, n_own, reads_own = [replace(task, p=np.array(own["p"][:, task.columns])) for task in tasks], n, True
     learnt: dict[str, LearntPrompt] = {}
@@ -410,16 +413,13 @@ def _fed(handle: PromptHandle, queries: Sequence[str]) -> float:
     return float(np.mean([handle.estimated_fed(query) for query in queries[:_N_SCOUTS]]))
 
 
-def _best_text(
-    tasks: Sequence[Task], texts: Sequence[tuple[str | None, StateRows]], depths: Sequence[int], n: int
-) -> int:
-    """The place of the text (None: the prompts' own) whose heads have the least loss of the first n rows, over all
-    prompts; the first if others are no better than chance explains.
+def _best_text(tasks: Sequence[Task], texts: Sequence[tuple[str | None, StateRows]], depths: Sequence[int]) -> int:
+    """The place of the text (None: the prompts' own) whose heads have the least loss, over all prompts; the first if
+    others are no better than chance explains.
     """
     losses = []
-    few = [task.first(n) for task in tasks]
     for text, rows in texts:
-        by_task = [task.fits(task.candidates(rows, depths, text)) for task in few if task.n_rows]
+        by_task = [task.fits(task.candidates(rows, depths, text)) for task in tasks if task.n_rows]
         best = [min((fit.losses for fit, _ in fits), key=lambda loss: float(loss.mean())) for fits in by_task]
         losses.append(np.concatenate(best))
     return cheapest(losses)

@@ -140,6 +140,16 @@ def test_labels_without_rows_keep_their_texts(config: Path, data: Path, tmp_path
         assert sum(score.probability for score in scores) == pytest.approx(1, abs=1e-5)
 
 
+def test_a_label_that_is_too_long_for_a_query_is_no_row(write_config: WriteConfig, tmp_path: Path) -> None:
+    labels = (*LABELS[:2], " ".join(["small"] * 40))
+    config = write_config({"n_layer": 5}, [PromptSpec(name="color", template=TEXT, labels=labels)], max_query_tokens=16)
+    rows = [{"query": f"coat {WORDS[LABELS[n % 3]]} {n}", "color": labels[n % 3]} for n in range(60)]
+    code, record, said = run(
+        "-d", write_rows(tmp_path / "rows.csv", rows), "-c", config, "--out", tmp_path / "heads.npz"
+    )
+    assert (code, record["prompts"]["color"]["unlearnt"]) == (0, []), said
+
+
 def test_a_prompt_without_rows_is_left_as_it_is(config: Path, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "rows.csv", [{"query": f"dress {n}", "color": LABELS[n % 3]} for n in range(30)])
     record = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz")[1]
