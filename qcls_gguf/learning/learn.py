@@ -330,9 +330,10 @@ def learn_heads(
             index, target, fold = np.arange(n), p, folds(p.argmax(axis=1), queries, seed)
         of_truth: Any = {"truth": truth, "index": index, "target": target, "fold": fold}
         tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
-    # a single prompt's own text costs no more than a common one
-    own_first = least_agreement is not None or (len(tasks) == 1 and n_own < n)
+    own_first = least_agreement is not None
     texts = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=own_first)
+    if common is None and len(tasks) == 1 and n_own < n and not own_first:
+        texts.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
     n_scouts = min(n, _N_SCOUTS)
     if n < (4 if least_agreement is None else 2) * _N_SCOUTS:
         texts = texts[:1]

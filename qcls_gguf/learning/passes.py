@@ -40,13 +40,11 @@ def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str], *, own
 
 
 def _joined(prompts: Sequence[PromptConfig]) -> str | None:
-    """One text of all prompts: of one its own; of several with a query in the same place how they begin and end alike,
-    all that they say between, which costs a request nothing, and the prompt's name before what the answer follows.
+    """One text of all prompts, of several with a query in the same place: how they begin and end alike, all that they
+    say between, which costs a request nothing, and the prompt's name before what the answer follows.
     """
-    if any(prompt.expanded_template.count(SLOT) != 1 for prompt in prompts):
+    if len(prompts) == 1 or any(prompt.expanded_template.count(SLOT) != 1 for prompt in prompts):
         return None
-    if len(prompts) == 1:
-        return prompts[0].expanded_template
     before, after = zip(*(prompt.expanded_template.split(SLOT) for prompt in prompts), strict=True)
     start, end = _common_start(before), _common_start(after)
     start = start[: start.rfind("\n") + 1]

@@ -140,6 +140,19 @@ def test_labels_without_rows_keep_their_texts(config: Path, data: Path, tmp_path
         assert sum(score.probability for score in scores) == pytest.approx(1, abs=1e-5)
 
 
+def test_a_single_prompts_own_text_is_tried_first(
+    config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its labels' scores are not read of all rows; a head of it reads no labels."""
+    monkeypatch.setattr(learn_module, "_OWN_TOKENS", 100)
+    record = run("--data", data, "--config", config, "--prompt", "color", "--out", tmp_path / "heads.npz")[1]
+    color = record["prompts"]["color"]
+    assert record["text"] == f"{TEXT}color:"
+    assert (color["kept"], color["text"], color["reads_labels"], color["n_compared"]) == (True, None, False, 60)
+    both = run("--data", data, "--config", config, "--out", tmp_path / "both.npz")[1]
+    assert both["text"] == 'This text: "{query}" means in one word: "'
+
+
 def test_a_label_that_is_too_long_for_a_query_is_no_row(write_config: WriteConfig, tmp_path: Path) -> None:
     labels = (*LABELS[:2], " ".join(["small"] * 40))
     config = write_config({"n_layer": 5}, [PromptSpec(name="color", template=TEXT, labels=labels)], max_query_tokens=16)
