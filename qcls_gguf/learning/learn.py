@@ -305,7 +305,8 @@ def learn_heads(
     if least_agreement is not None:
         n_own = n_most = n if taught is None else 0
     reads_own = n_own == n and least_agreement is None
-    named = {label for row in rows for labels in row.labels.values() for label in labels if least_agreement is None}
+    named = {label for prompt in prompts for label in prompt.labels if least_agreement is None}
+    named &= {label for row in rows for labels in row.labels.values() for label in labels}
     names = [label for label in sorted(named) if _fits(classifier, label)]
     row_of = {label: n + row for row, label in enumerate(names)}
 
