@@ -331,9 +331,9 @@ def learn_heads(
             index, target, fold = np.arange(n), p, folds(p.argmax(axis=1), queries, seed)
         of_truth: Any = {"truth": truth, "index": index, "target": target, "fold": fold}
         tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
-    own_first = least_agreement is not None
-    texts = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=own_first)
-    if common is None and len(tasks) == 1 and n_own < n and not own_first:
+    is_log, is_single = least_agreement is not None, common is None and len(tasks) == 1
+    texts = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=is_log)
+    if is_single and n_own < n and not is_log:
         texts.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
     n_scouts = min(n, _N_SCOUTS)
     if n < (4 if least_agreement is None else 2) * _N_SCOUTS:
@@ -363,7 +363,7 @@ def learn_heads(
         return np.array(own["p"][:, task.columns])
 
     for task, candidates in zip(tasks, tries, strict=True):
-        candidates.sort(key=lambda one: (one.depth, one.scores is not None, len(tasks) == 1 and one.text is not None))
+        candidates.sort(key=lambda one: (one.depth, one.scores is not None, is_single and one.text is not None))
         learnt[task.prompt.name], head = learn_prompt(
             task, candidates, queries, least_agreement,
             on_fit=lambda: on_progress("fit", next(fits), n_fits), read_more=read_more if n_own < n_most else None,
