@@ -59,15 +59,18 @@ class Candidate:
         return np.asarray(softmax(odds if self.scores is None else odds + self.scores[rows]), np.float64)
 
 
-def cheapest(losses: Sequence[FloatArray]) -> int:
-    """The place of the first, cheapest first, whose mean loss is within one standard error of the least."""
+def cheapest(losses: Sequence[FloatArray], costs: Sequence[tuple[int, ...]] = ()) -> int:
+    """The place of the lowest cost, and of several the least loss, among those whose mean loss is within one standard
+    error of the least; without costs the first of these.
+    """
     best = min(losses, key=lambda loss: float(loss.mean()))
 
     def suffices(loss: FloatArray) -> bool:
         excess = loss - best
         return bool(excess.mean() <= excess.std(ddof=1) / math.sqrt(len(excess)))
 
-    return next(place for place, loss in enumerate(losses) if suffices(loss))
+    places = [place for place, loss in enumerate(losses) if suffices(loss)]
+    return min(places, key=lambda place: (costs[place], float(losses[place].mean()))) if costs else places[0]
 
 
 def share_biases(log_p: FloatArray, answer: IntArray) -> FloatArray:
@@ -87,9 +90,9 @@ def share_biases(log_p: FloatArray, answer: IntArray) -> FloatArray:
     return best
 
 
-def held_out(fits: Sequence[CrossFit], fold: IntArray) -> FloatArray:
+def held_out(fits: Sequence[CrossFit], fold: IntArray, costs: Sequence[tuple[int, ...]] = ()) -> FloatArray:
     """(n, n_labels) log-probabilities of the rows, of each fold by the fit that the other folds' losses choose."""
     log_p = np.empty_like(fits[0].log_p)
     for rows in (fold == k for k in range(N_FOLDS)):
-        log_p[rows] = fits[cheapest([fit.losses[~rows] for fit in fits])].log_p[rows]
+        log_p[rows] = fits[cheapest([fit.losses[~rows] for fit in fits], costs)].log_p[rows]
     return log_p

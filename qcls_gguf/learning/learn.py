@@ -305,9 +305,8 @@ def learn_heads(
     if least_agreement is not None:
         n_own = n_most = n if taught is None else 0
     reads_own = n_own == n and least_agreement is None
-    named = {label for prompt in prompts for label in prompt.labels if least_agreement is None}
-    named &= {label for row in rows for labels in row.labels.values() for label in labels}
-    names = [label for label in sorted(named) if _fits(classifier, label)]
+    named = {label for row in rows for prompt in prompts for label in row.labels.get(prompt.name, ())}
+    names = [label for label in sorted(named) if least_agreement is None and _fits(classifier, label)]
     row_of = {label: n + row for row, label in enumerate(names)}
 
     def read(handle: PromptHandle, part: str, found: StateRows, k: int) -> None:
@@ -333,11 +332,11 @@ def learn_heads(
         tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
     is_log, is_single = least_agreement is not None, common is None and len(tasks) == 1
     texts = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=is_log)
+    n_scouts = min(n, _N_SCOUTS)
+    if n < (2 if is_log else 4) * _N_SCOUTS:
+        texts = texts[:1]
     if is_single and n_own < n and not is_log:
         texts.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
-    n_scouts = min(n, _N_SCOUTS)
-    if n < (4 if least_agreement is None else 2) * _N_SCOUTS:
-        texts = texts[:1]
     found: dict[str, StateRows] = {}
     for number, text in enumerate(texts, 1):
         with suppress(*_TOO_LONG), classifier.prompt_set(common_text(classifier, text)) as handle:
@@ -363,9 +362,8 @@ def learn_heads(
         return np.array(own["p"][:, task.columns])
 
     for task, candidates in zip(tasks, tries, strict=True):
-        candidates.sort(key=lambda one: (one.depth, one.scores is not None, is_single and one.text is not None))
         learnt[task.prompt.name], head = learn_prompt(
-            task, candidates, queries, least_agreement,
+            task, candidates, queries, least_agreement, is_single=is_single,
             on_fit=lambda: on_progress("fit", next(fits), n_fits), read_more=read_more if n_own < n_most else None,
         )  # fmt: skip
         if head is not None:
@@ -391,11 +389,10 @@ def learn_heads(
 
 def _fits(classifier: Classifier, text: str) -> bool:
     """Whether the text is short enough to be a query."""
-    try:
+    with suppress(PlanError):
         classifier.check(text)
-    except PlanError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _cost(
@@ -465,14 +462,16 @@ def learn_prompt(
     queries: Sequence[str],
     least_agreement: float | None = None,
     *,
+    is_single: bool = False,
     on_fit: Callable[[], None] = lambda: None,
     read_more: Callable[[Task], FloatArray] | None = None,
 ) -> tuple[LearntPrompt, Head | None]:
     """What was learnt for a prompt, and its head if that is better than the prompt, or answers as it does; one that is
     better without proof is not said to be kept.
 
-    candidates: cheapest first; queries: of all rows; least_agreement: see `learn_heads`; read_more: gives the prompt's
-    answers to more rows, which are asked for where a gain is no proof. Chance may then pass either test half as often.
+    queries: of all rows; least_agreement: see `learn_heads`; is_single: its own text costs no more than a common one;
+    read_more: gives the prompt's answers to more rows, which are asked for where a gain is no proof. Chance may then
+    pass either test half as often.
     """
     truth, labels, n, from_labels = task.truth, task.prompt.labels, task.n_rows, least_agreement is None
     counts = Counter(labels[label] for label in truth.first)
@@ -487,9 +486,10 @@ def learn_prompt(
         return LearntPrompt(**_told(task), unlearnt=tuple(unlearnt), reason=reason), None
     at, fold = np.searchsorted(task.index[:n], truth.index), task.fold[:n]
     fits = task.fits(candidates, on_fit)
-    best = cheapest([fit.losses for fit, _ in fits])
+    costs = [(one.depth, one.text is None and not is_single, one.scores is not None) for one in candidates]
+    best = cheapest([fit.losses for fit, _ in fits], costs)
     odds = task.odds(candidates[best], fits[best][1], len(queries))
-    log_p, shift = held_out([fit for fit, _ in fits], fold), np.log(odds)
+    log_p, shift = held_out([fit for fit, _ in fits], fold, costs), np.log(odds)
     if not from_labels:
         answer, others = task.p.argmax(axis=1), [fold != k for k in range(N_FOLDS)]
         shift = shift + share_biases(log_p, answer)
