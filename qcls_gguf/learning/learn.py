@@ -332,11 +332,11 @@ def learn_heads(
         tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
     is_log, is_single = least_agreement is not None, common is None and len(tasks) == 1
     texts = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=is_log)
+    if is_single and n_own < n and not is_log:
+        texts.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
     n_scouts = min(n, _N_SCOUTS)
     if n < (2 if is_log else 4) * _N_SCOUTS:
         texts = texts[:1]
-    if is_single and n_own < n and not is_log:
-        texts.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
     found: dict[str, StateRows] = {}
     for number, text in enumerate(texts, 1):
         with suppress(*_TOO_LONG), classifier.prompt_set(common_text(classifier, text)) as handle:
