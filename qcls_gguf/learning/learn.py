@@ -107,7 +107,7 @@ def learn(
         rows = [row for row in rows if row.labels.keys() & chosen]
         n_labelled, known = len(rows), {row.query for row in rows}
         for line in log:
-            if line.error is None and line.text not in known and _fits(classifier, line.text):
+            if line.error is None and line.text not in known and _can_be_query(classifier, line.text):
                 known.add(line.text)
                 rows.append(LabelledQuery(line=0, query=line.text, labels={}))
         n_queries = len(rows) - n_labelled
@@ -289,7 +289,7 @@ def learn_heads(
     shares: of labels where heads will be used, empty: as the rows without labels have them, None: as the others do.
     Raises ConfigError where the disk cannot hold the states, and what `classify_batch` raises.
     """
-    n_embd, prompts = classifier.engine.model.facts.n_embd, classifier.prompts
+    n_embd, prompts, is_log = classifier.engine.model.facts.n_embd, classifier.prompts, least_agreement is not None
     n_labels = max(len(prompt.labels) for prompt in prompts)
     n = min(len(rows), _MOST_ROWS, _MOST_NUMBERS // n_embd, _MOST_CELLS // n_labels)
     order = np.random.default_rng(seed).permutation(len(rows))
@@ -302,11 +302,11 @@ def learn_heads(
     fed = _fed(classifier, queries)
     n_own = n if n * fed <= _OWN_TOKENS else min(n, max(_LEAST_COMPARED, int(_OWN_TOKENS / 2 / fed)))
     n_most = n if n * fed <= _MOST_OWN_TOKENS else min(n, max(n_own, _MOST_COMPARED))
-    if least_agreement is not None:
+    if is_log:
         n_own = n_most = n if taught is None else 0
-    reads_own = n_own == n and least_agreement is None
+    reads_own = n_own == n and not is_log
     named = {label for row in rows for prompt in prompts for label in row.labels.get(prompt.name, ())}
-    names = [label for label in sorted(named) if least_agreement is None and _fits(classifier, label)]
+    names = [label for label in sorted(named) if not is_log and _can_be_query(classifier, label)]
     row_of = {label: n + row for row, label in enumerate(names)}
 
     def read(handle: PromptHandle, part: str, found: StateRows, k: int) -> None:
@@ -326,11 +326,11 @@ def learn_heads(
         index, label = np.array([*zip(truth.index, truth.first, strict=True), *known], np.intp).reshape(-1, 2).T
         fold = np.append(folds(truth.first, [queries[row] for row in truth.index], seed), np.full(len(known), -1))
         target = np.eye(len(prompt.labels))[label]
-        if least_agreement is not None:
+        if is_log:
             index, target, fold = np.arange(n), p, folds(p.argmax(axis=1), queries, seed)
         of_truth: Any = {"truth": truth, "index": index, "target": target, "fold": fold}
         tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
-    is_log, is_single = least_agreement is not None, common is None and len(tasks) == 1
+    is_single = common is None and len(tasks) == 1
     texts = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=is_log)
     if is_single and n_own < n and not is_log:
         texts.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
@@ -379,7 +379,7 @@ def learn_heads(
         told = {"kept": is_less, "reason": f"{learnt[name].reason}; {why}"}
         learnt[name] = learnt[name].model_copy(update=told)
     heads, after = (heads, less) if is_less else (proven, after)
-    if least_agreement is not None and taught is None and after.product > before.product:
+    if is_log and taught is None and after.product > before.product:
         for name in heads:
             why = f"{learnt[name].reason}; the others' own texts and these heads' would cost more than without heads"
             learnt[name] = learnt[name].model_copy(update={"kept": False, "reason": why})
@@ -387,8 +387,8 @@ def learn_heads(
     return LearntHeads(learnt, heads, tried, text, queries, before, after)
 
 
-def _fits(classifier: Classifier, text: str) -> bool:
-    """Whether the text is short enough to be a query."""
+def _can_be_query(classifier: Classifier, text: str) -> bool:
+    """Whether the text is short enough."""
     with suppress(PlanError):
         classifier.check(text)
         return True
