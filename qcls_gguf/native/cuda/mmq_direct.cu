@@ -62,7 +62,7 @@ int n_col_tiles(const ggml_type type, const generation gen, const int64_t n_cols
 int columns_of_tile(const ggml_type type, const generation gen, const int64_t n_cols) {
     const int n = n_col_tiles(type, gen, n_cols);
     const int64_t columns = (n_cols + n - 1)/n;
-    return GGML_PAD(columns, columns > 48 && !has_all_columns(type) ? 16 : 8);
+    return GGML_PAD(columns, columns > 48 && !has_all_columns(type, gen) ? 16 : 8);
 }
 
 bool have_same_layout(const ggml_type a, const ggml_type b, const generation gen, const int64_t n_cols) {

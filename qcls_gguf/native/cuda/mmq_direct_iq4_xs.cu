@@ -8,7 +8,8 @@ template <> struct weight_type<GGML_TYPE_IQ4_XS> : plain_type<sizeof(block_iq4_x
         const int low = word_at<8>(row, 4) >> (16*h + 8*pair + 4*n);
         const int scale = (low & 15) | (head >> (16 + 8*h + 4*pair + 2*n) & 3) << 4;
         look_up(word_at<8>(row + 64*h + 4*quarter(), 8 + 32*pair + 16*n), iq4_table(), a);
-        s[0] = (byte_above_2_23(scale, 0) - (8388608.0f + 32))*half_at(row, 0);
+        const float d = half_at(row, 0);
+        s[0] = fmaf(__int_as_float(MAGIC_BITS + scale - 32), d, -MAGIC*d);
     }
 };
 

@@ -43,8 +43,9 @@ constexpr int table_bytes(const ggml_type type) {
     return type == GGML_TYPE_IQ3_S ? 2048 : 0;
 }
 // Types with kernels for every multiple of 8 columns. Others have them up to 48, and for multiples of 16 above.
-constexpr bool has_all_columns(const ggml_type type) {
-    return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0;
+constexpr bool has_all_columns(const ggml_type type, const generation gen) {
+    return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0 ||
+        (type == GGML_TYPE_IQ3_S && gen == generation::AMPERE);
 }
 
 // The most columns of a tile; more do not fit into registers or shared memory. Weights are read once for each tile of
@@ -53,7 +54,7 @@ constexpr int max_columns_of_tile(const ggml_type type, const generation gen) {
     if (has_scales_of_16(type)) {
         return 112;
     }
-    return !has_minimums(type) || gen == generation::AMPERE ? 128 : has_all_columns(type) ? 120 : 112;
+    return !has_minimums(type) || gen == generation::AMPERE ? 128 : has_all_columns(type, gen) ? 120 : 112;
 }
 
 bool is_direct_type(ggml_type type);

@@ -91,7 +91,7 @@ static void launch_short_loop(ggml_backend_cuda_context & ctx, args & g, const p
 
 template <ggml_type type, bool lanes, generation gen, bool glu, int J = 8>
 static void launch_columns(ggml_backend_cuda_context & ctx, args & g, const product & p) {
-    constexpr int NEXT = J >= 48 && !has_all_columns(type) ? J + 16 : J + 8;
+    constexpr int NEXT = J >= 48 && !has_all_columns(type, gen) ? J + 16 : J + 8;
     const int columns = columns_of_tile(type, gen, g.n_cols);
     if (columns == J) {
         if constexpr (gen == generation::TURING && J >= least_columns_of_short_loop(type, lanes)) {

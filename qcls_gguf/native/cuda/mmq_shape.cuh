@@ -58,7 +58,7 @@ template <ggml_type type, int J, bool short_loop> struct shape<type, J, generati
     static constexpr int RG = type == GGML_TYPE_Q8_0 && J >= 48 && J <= 88 ? 4 : 2;
     static constexpr bool PREFERS_4_WARPS = type == GGML_TYPE_Q3_K || type == GGML_TYPE_IQ4_XS;
     static constexpr int COLUMNS_OF_4_WARPS =
-        has_scales_of_16(type) ? 72 : has_all_columns(type) ? 40 : PREFERS_4_WARPS ? 112 : 64;
+        has_scales_of_16(type) ? 72 : type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q8_0 ? 40 : PREFERS_4_WARPS ? 112 : 64;
     static constexpr int WARPS = RG == 4 || J <= COLUMNS_OF_4_WARPS ? 4 : !has_scales_of_16(type) ? 6 : 8;
     static constexpr int BLOCKS = RG == 4 || WARPS == 6 ? 2 : WARPS == 8 ? 1 : has_scales_of_16(type) || J > 40 ? 3 : 4;
     static constexpr bool EARLY = false;

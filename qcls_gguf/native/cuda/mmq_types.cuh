@@ -37,6 +37,10 @@ template <int alignment> static __device__ __forceinline__ int word_at(const cha
     const int * words = (const int *) (row + byte - byte % 4);
     return byte % 4 == 0 ? words[0] : __funnelshift_r(words[0], words[1], 8*(byte % 4));
 }
+// A constant that stays in a register. ptxas would load it again for each use.
+static __device__ __forceinline__ int kept(const int constant) {
+    return constant + (int) threadIdx.z;  // which is 0
+}
 static __device__ __forceinline__ float half_at(const char * row, const int byte) {
     return __half2float(*(const half *) (row + byte));
 }
@@ -65,8 +69,8 @@ static __device__ __forceinline__ void look_up(const int nibbles, const int4 tab
     int found[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const int low = __byte_perm(table.x, table.y, index >> 16*i);
-        const int high = __byte_perm(table.z, table.w, index >> 16*i);
+        const int low = __byte_perm(kept(table.x), table.y, index >> 16*i);
+        const int high = __byte_perm(kept(table.z), table.w, index >> 16*i);
         found[i] = __byte_perm(low, high, is_upper >> 16*i);
     }
     a[0] = __byte_perm(found[0], found[1], 0x6420);
