@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,6 +14,8 @@ from ..config.words import JsonObject, hint, shown
 from ..errors import ConfigError, readable
 from .lines import is_text
 from .rows import Reading, Row, Rows, open_rows
+
+_QUOTED = re.compile(r"""(["'])((?:[^\\\x00-\x1f]|\\u[\da-fA-F]{4})*?)\1""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ def read_labelled(
     """The rows of a file for prompts with these labels.
 
     JSON lines: `{"query": …, "labels": {prompt: label or list of accepted labels}}`, or the prompts' names beside the
-    query. Tables: the columns `query` and the prompts' names, in text several accepted labels separated by `|`. Numbers
+    query. Tables: the columns `query` and the prompts' names, in text several accepted labels: see `parts_of`. Numbers
     and truth values stand for the labels that they are as text. A row counts for the prompts that it has a label of.
     Rows that cannot be used are returned as bad. Raises ConfigError for a file that cannot be read, or has no rows.
     """
@@ -116,10 +119,9 @@ def read_labelled(
 
 def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
     """An error that lists the rows which cannot be used."""
-    listed = [f"  line {row.line}: {row.reason}" for row in bad[:_N_LISTED]]
     more = [f"  and {len(bad) - _N_LISTED} more"] if len(bad) > _N_LISTED else []
     head = f"`data` {path}: {len(bad)} of {n_rows} rows cannot be used: correct them, or leave them out with `skip_bad`"
-    return ConfigError("\n".join([head, *listed, *more]))
+    return ConfigError("\n".join([head, *(f"  line {row.line}: {row.reason}" for row in bad[:_N_LISTED]), *more]))
 
 
 def labels_in(row: Row, rows: Rows, prompts: Collection[str] = ()) -> JsonObject:
@@ -149,8 +151,7 @@ def label_of(value: Any, labels: Sequence[str]) -> str | None:
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     if text in labels:
         return text
-    as_value = _as_value(value)
-    same = [label for label in labels if as_value is not None and _as_value(label) == as_value]
+    same = [label for label in labels if _as_value(label) == _as_value(value) is not None]
     return same[0] if len(same) == 1 else None
 
 
@@ -161,8 +162,7 @@ def is_missing(value: Any) -> bool:
 
 def label_text(value: Any) -> str:
     """The label that a value of a table or of JSON is meant as."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
@@ -184,9 +184,14 @@ def _as_value(value: Any) -> tuple[str, object] | None:
 
 
 def parts_of(cell: str, labels: Sequence[str]) -> list[str]:
-    """The labels in a cell of text; spaces that a table's editor left count for nothing."""
+    """The labels in a cell of text: between bars, or in a list as JSON, Python or numpy write it.
+
+    Spaces that a table's editor left count for nothing.
+    """
     if cell in labels or not cell.strip():
         return [cell] if cell.strip() else []
+    if cell.lstrip().startswith("[") and re.fullmatch(r"\[[\s,]*\]", _QUOTED.sub("", cell.strip())):
+        return [json.loads('"' + text.replace('"', '\\"') + '"') for _, text in _QUOTED.findall(cell)]
     return [part if part in labels else part.strip() for part in cell.split("|")]
 
 

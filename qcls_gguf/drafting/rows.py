@@ -7,7 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from ..config.words import ALIKE, alike, counted, shown
-from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, is_missing, label_text
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, is_missing, label_text, parts_of
 from ..data.rows import QUERY, open_rows
 from ..errors import ConfigError
 from .draft import DraftPrompt, language_of, nothing_kind
@@ -83,16 +83,16 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
         if is_guessed and (first := next((name for name, count in labelled.items() if name in count), None)):
             remedy = "write one, such as text,label; or name the columns with `query_column` and `label_column`"
             raise ConfigError(f"its first line is no header: {first!r} is also a value of its column: {remedy}")
-        texts = texts or list(chain(*cells[chosen]))
-        return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts), language_of(texts))
+        language = language_of(texts or list(chain(*cells[chosen])))
+        return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts), language)
 
 
 def _between_bars(cells: Sequence[list[str]]) -> Iterator[str]:
-    """The labels in cells of text: those between bars, unless no part of a cell is in another one."""
-    parts = {cell: [part.strip() for part in cell.split("|")] for cell in chain(*cells)}
+    """The labels in cells of text: those of lists, and between bars, unless no part of a cell is in another one."""
+    parts = {cell: parts_of(cell, ()) for cell in chain(*cells)}
     n_cells = Counter(chain(*parts.values()))
     for cell in chain(*cells):
-        is_list = any(n_cells[part] > 1 for part in parts[cell])
+        is_list = "|" not in cell or any(n_cells[part] > 1 for part in parts[cell])
         yield from filter(None, parts[cell] if is_list else [cell.strip()])
 
 

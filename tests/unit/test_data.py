@@ -86,6 +86,12 @@ def test_json_lines(tmp_path: Path) -> None:
     assert (found.bad, len(found.sha256)) == ((), 64)
 
 
+def test_a_list_that_a_program_wrote_into_a_cell_has_several_labels(tmp_path: Path) -> None:
+    found = labelled(tmp_path, """query,user\nx," ['boy' 'girl']"\ny,"[""none"", 'boy']"\nz,[]\n""", "rows.csv")
+    assert [row.labels["user"] for row in found.rows] == [("boy", "girl"), ("none", "boy")]
+    assert found.bad == (BadRow(4, "has no label of any prompt"),)
+
+
 @cases(
     (b"{", "is not valid JSON: Expecting property name"),
     (b'{"query": "\\ud800", "labels": {"user": "boy"}}', "query: is not valid UTF-8"),

@@ -102,9 +102,12 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
     (["Home | Garden", "Toys"], ["Home | Garden", "Toys"]),
     (["a|b", "b"], ["a", "b"]),
     (["a|b", "b| c"], ["a", "b", "c"]),
+    (["['a', \"it's\"]", "['b']"], ["a", "b", "it's"]),
+    (["['a' 'b c']", '["\\u4f53\\u80b2", "\\ud83d\\ude00"]'], ["a", "b c", "体育", "😀"]),
+    (["[a]", "['a', 1]"], ["['a', 1]", "[a]"]),
 )
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_bar_divides_labels_given_elsewhere(cells: list[str], labels: list[str], ending: str, tmp_path: Path) -> None:
+def test_lists_and_bars_divide(cells: list[str], labels: list[str], ending: str, tmp_path: Path) -> None:
     table = pa.table({"query": [f"text {n}" for n in range(12)], "topic": [cells[n % 2] for n in range(12)]})
     path = tmp_path / f"rows.{ending}"
     pq.write_table(table, path) if ending == "parquet" else table.to_pandas().to_csv(path, index=False)
