@@ -15,7 +15,7 @@ from ..errors import ConfigError, readable
 from .lines import is_text
 from .rows import Reading, Row, Rows, open_rows
 
-_QUOTED = re.compile(r"""(["'])((?:[^\\\x00-\x1f]|\\u[\da-fA-F]{4})*?)\1""")
+_ITEM = re.compile(r"""(["'])((?:[^\\\x00-\x1f]|\\u[\da-fA-F]{4})*?)\1|(?<![\w.-])(-?\d+)(?![\w.-])""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +184,14 @@ def _as_value(value: Any) -> tuple[str, object] | None:
 
 
 def parts_of(cell: str, labels: Sequence[str]) -> list[str]:
-    """The labels in a cell of text: between bars, or in a list as JSON, Python or numpy write it.
+    """The labels in a cell of text: between bars, or in a list, of texts or whole numbers, of JSON, Python or numpy.
 
     Spaces that a table's editor left count for nothing.
     """
     if cell in labels or not cell.strip():
         return [cell] if cell.strip() else []
-    if cell.lstrip().startswith("[") and re.fullmatch(r"\[[\s,]*\]", _QUOTED.sub("", cell.strip())):
-        return [json.loads('"' + text.replace('"', '\\"') + '"') for _, text in _QUOTED.findall(cell)]
+    if cell.lstrip().startswith("[") and re.fullmatch(r"\[[\s,]*\]", _ITEM.sub("", cell.strip())):
+        return [number or json.loads('"' + text.replace('"', '\\"') + '"') for _, text, number in _ITEM.findall(cell)]
     return [part if part in labels else part.strip() for part in cell.split("|")]
 
 

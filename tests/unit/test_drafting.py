@@ -104,7 +104,8 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
     (["a|b", "b| c"], ["a", "b", "c"]),
     (["['a', \"it's\"]", "['b']"], ["a", "b", "it's"]),
     (["['a' 'b c']", '["\\u4f53\\u80b2", "\\ud83d\\ude00"]'], ["a", "b c", "体育", "😀"]),
-    (["[a]", "['a', 1]"], ["['a', 1]", "[a]"]),
+    (["[27]", "[2 14]"], ["14", "2", "27"]),
+    (["[a]", "[2026-11-29, 1.5]"], ["[2026-11-29, 1.5]", "[a]"]),
 )
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_lists_and_bars_divide(cells: list[str], labels: list[str], ending: str, tmp_path: Path) -> None:
