@@ -151,7 +151,8 @@ def label_of(value: Any, labels: Sequence[str]) -> str | None:
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     if text in labels:
         return text
-    same = [label for label in labels if _as_value(label) == _as_value(value) is not None]
+    as_value = _as_value(value)
+    same = [label for label in labels if as_value is not None and _as_value(label) == as_value]
     return same[0] if len(same) == 1 else None
 
 
@@ -177,10 +178,8 @@ def _as_value(value: Any) -> tuple[str, object] | None:
             value = int(text) if text.lstrip("-").isdecimal() and text.isascii() else float(text)
         except ValueError:
             return None
-    if isinstance(value, bool):
-        return "truth", value
     is_number = isinstance(value, int) or (isinstance(value, float | Decimal) and math.isfinite(value))
-    return ("number", value) if is_number else None
+    return ("truth" if isinstance(value, bool) else "number", value) if is_number else None
 
 
 def parts_of(cell: str, labels: Sequence[str]) -> list[str]:

@@ -130,7 +130,8 @@ def _name_from(folder: Path | None, file: Path) -> str:
     name = str(file.relative_to(folder))
     if name.startswith("~"):  # a home folder, also with ./ before it
         return str(file)
-    return f"./{name}" if name.startswith((OLLAMA, PACKAGE)) or name == EMBEDDED else name  # not what these stand for
+    is_taken = name.startswith((OLLAMA, PACKAGE)) or name == EMBEDDED  # for something else
+    return f"./{name}" if is_taken else name
 
 
 def fitting_model() -> DraftModel:

@@ -72,7 +72,7 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
             if name not in cells:
                 raise ConfigError(f"has no column {name!r}: the columns are {', '.join(map(repr, cells))}")
         chosen = columns.query or (QUERY if is_nested else _query_column(cells, columns))
-        labels_of = _between_bars if is_table and not is_nested else chain.from_iterable
+        labels_of = _labels_in_cells if is_table and not is_nested else chain.from_iterable
         counts = {name: Counter(labels_of(cells[name])) for name in cells if name != chosen}
         labelled = {
             name: count
@@ -87,7 +87,7 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
         return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts), language)
 
 
-def _between_bars(cells: Sequence[list[str]]) -> Iterator[str]:
+def _labels_in_cells(cells: Sequence[list[str]]) -> Iterator[str]:
     """The labels in cells of text: those of lists, and between bars, unless no part of a cell is in another one."""
     parts = {cell: parts_of(cell, ()) for cell in chain(*cells)}
     n_cells = Counter(chain(*parts.values()))

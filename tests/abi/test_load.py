@@ -206,7 +206,8 @@ with Classifier.from_config() as classifier:
     kib = [int(re.search(r"Rss: +([0-9]+)", text)[1]) for text in maps if embedded_model().name in text]
     print(sum(kib) * 1024 / embedded_model().stat().st_size if kib else "not mapped")
 """
-    assert float(run_python(code).stdout) < 0.5  # 0.84 otherwise; what is mapped beside a read page varies: 0.2 to 0.38
+    # 0.84 otherwise; what is mapped beside a read page varies: 0.2 to 0.38, and once in a hundred runs 0.77
+    assert any(float(run_python(code).stdout) < 0.5 for _ in range(3))
 
 
 # Handles: closing in any order and number, use after closing, what is left when nobody closes, leaks.

@@ -14,8 +14,7 @@ template <> struct weight_type<GGML_TYPE_Q5_K> : plain_type<sizeof(block_q5_K), 
             const int high = word_at<16>(mine, 16 + 16*i) >> (4*h + 2*pair + n);
             a[i] = (low & 0x0F0F0F0F) | (high & 0x01010101) << 4;
         }
-        const float d = __low2float(*(const half2 *) &head.x);
-        s[0] = fmaf(byte_above_2_23(q4_k_scales(head, h), 2*pair + n), d, -8388608.0f*d);
+        s[0] = scaled_byte(q4_k_scales(head, h), 2*pair + n, __low2float(*(const half2 *) &head.x));
     }
     static __device__ __forceinline__ half2 minimums(const char * row, const int h, const int first) {
         return q4_k_minimums(*(const int4 *) row, h, first);

@@ -9,6 +9,10 @@ namespace mmq_direct {
 static __device__ __forceinline__ float byte_above_2_23(const int v, const int i) {
     return __int_as_float(__byte_perm(v, 0x4B000000, 0x7440 + i));
 }
+// Byte i of v, times unit.
+static __device__ __forceinline__ float scaled_byte(const int v, const int i, const float unit) {
+    return fmaf(byte_above_2_23(v, i), unit, -8388608.0f*unit);
+}
 
 // The head of a Q4_K block: d and dmin, then 12 bytes with the 6-bit scales and minimums for 8 times 32 values.
 constexpr int Q4_K_HEAD_BYTES = 16;
@@ -32,7 +36,7 @@ static __device__ __forceinline__ void q4_k_values(const int2 words, const int s
         a[0] = (words.x >> (4*n)) & 0x0F0F0F0F;
         a[1] = (words.y >> (4*n)) & 0x0F0F0F0F;
     }
-    scale = fmaf(byte_above_2_23(scales, 2*pair + n), unit, -8388608.0f*unit);
+    scale = scaled_byte(scales, 2*pair + n, unit);
 }
 
 // The minimums, negative, of the 32 values number 4*h + first (0 or 2) and of the next 32.
