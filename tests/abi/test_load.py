@@ -198,16 +198,15 @@ def test_the_version_of_the_package_is_that_of_its_module() -> None:
 def test_pages_that_loading_has_read_are_given_back(run_python: RunPython) -> None:
     code = """
 import re
-from qcls_gguf import Classifier
+from qcls_gguf import Model, load_config
 from qcls_gguf.config.resources import embedded_model
-with Classifier.from_config() as classifier:
-    classifier.classify("red dress")
+config = load_config("mission")
+with Model.open(config.model, config.runtime):
     maps = re.split(r"(?m)^(?=[0-9a-f]+-)", open("/proc/self/smaps").read())
     kib = [int(re.search(r"Rss: +([0-9]+)", text)[1]) for text in maps if embedded_model().name in text]
     print(sum(kib) * 1024 / embedded_model().stat().st_size if kib else "not mapped")
 """
-    # 0.84 otherwise; what is mapped beside a read page varies: 0.2 to 0.38, and once in a hundred runs 0.77
-    assert any(float(run_python(code).stdout) < 0.5 for _ in range(3))
+    assert float(run_python(code).stdout) < 0.1  # 0.84 otherwise; a request maps what the page cache has beside its pages
 
 
 # Handles: closing in any order and number, use after closing, what is left when nobody closes, leaks.
