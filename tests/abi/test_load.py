@@ -206,7 +206,7 @@ with Model.open(config.model, config.runtime):
     kib = [int(re.search(r"Rss: +([0-9]+)", text)[1]) for text in maps if embedded_model().name in text]
     print(sum(kib) * 1024 / embedded_model().stat().st_size if kib else "not mapped")
 """
-    assert float(run_python(code).stdout) < 0.1  # 0.84 otherwise; a request maps what the page cache has beside its pages
+    assert float(run_python(code).stdout) < 0.1  # 0.84 otherwise; a request maps also what is cached beside its pages
 
 
 # Handles: closing in any order and number, use after closing, what is left when nobody closes, leaks.
