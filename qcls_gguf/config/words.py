@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import reprlib
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -38,17 +39,17 @@ def shown(value: Any, *, quoted: bool = True) -> str:
         return "a number of thousands of digits"
 
 
-ALIKE = "differ only in case, white space, invisible characters or how accents are stored"
+ALIKE = "differ only in case, white space, invisible characters or how accents or numbers are stored"
 """what is said of texts with equal `seen_as`"""
 
 
 def seen_as(text: str, *, case: bool = False) -> str:
-    """A text as a reader perceives it: without white space and invisible characters, with accents normalised, and
-    without case unless that counts."""
+    """A text as a reader perceives it: without white space and invisible characters, with accents normalised, whole
+    numbers without `.0`, and without case unless that counts."""
     composed = unicodedata.normalize("NFKC", text)
-    composed = composed if case else composed.casefold()
-    seen = (c for c in composed if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf"))
-    return "".join(c for c in seen if not "\ufe00" <= c <= "\ufe0f")  # which choose a variant of the one before
+    written = re.sub(r"[\s\ufe00-\ufe0f]", "", composed if case else composed.casefold())  # the latter choose a variant
+    seen = "".join(c for c in written if unicodedata.category(c) not in ("Cc", "Cf"))
+    return re.sub(r"^(-?\d+)\.0$", r"\1", seen)
 
 
 def alike(texts: Iterable[str], *, case: bool = False) -> list[tuple[str, str]]:

@@ -102,6 +102,10 @@ def listed_columns(names: Sequence[str]) -> str:
     return f"the columns are {listed(list(map(shown, names)))}"
 
 
+def _no_queries(name: str, columns: Sequence[str]) -> str:
+    return f"has no column {name!r}: {listed_columns(columns)}; name the one with the queries with `query_column`"
+
+
 def check_once(columns: Sequence[str]) -> None:
     """Raise ConfigError where two columns have one name."""
     twice = next((name for name, n in Counter(columns).items() if n > 1), None)
@@ -223,14 +227,13 @@ class Rows:
 
     def _of_lines(self) -> Iterator[Row]:
         """Rows of text or JSON lines."""
-        is_object = self.format == "jsonl"
         for number, whole in enumerate(self._fed(), self.next_line):
             self.next_line = number + 1
             line = whole.rstrip("\r\n")
             if problem := self._problem_of(line):
                 line = line[:_N_SHOWN] if problem.startswith("has more") else line
                 yield Row(shown_bytes(line), problem, number, line)
-            elif is_object and line.strip():
+            elif self.format == "jsonl" and line.strip():
                 yield _object(line, number, self.query)
             else:
                 yield Row(line, None, number, line)
@@ -265,10 +268,8 @@ class Rows:
             raise ConfigError("has no header: the first line names the columns")
         check_once(self.header)
         if self._needs_query and self.query not in self.header:
-            remedy = "name the one with the queries with `query_column`"
-            if len(self.header) == 1:
-                remedy += ", or what stands between the fields with `delimiter`"
-            raise ConfigError(f"has no column {self.query!r}: {listed_columns(self.header)}; {remedy}")
+            other = ", or what stands between the fields with `delimiter`" if len(self.header) == 1 else ""
+            raise ConfigError(_no_queries(self.query, self.header) + other)
         return self._records()
 
     def _split_header(self, first: str) -> tuple[str, list[str]]:
@@ -375,8 +376,7 @@ class Rows:
             raise ConfigError(f"is no sound Parquet file: {e}: write it anew") from None
         check_once(names := parquet.schema_arrow.names)
         if self._needs_query and not {self.query, self.query.partition(".")[0]}.intersection(names):
-            remedy = "name the one with the queries with `query_column`"
-            raise ConfigError(f"has no column {self.query!r}: {listed_columns(names)}; {remedy}")
+            raise ConfigError(_no_queries(self.query, names))
 
         def rows() -> Iterator[Row]:
             for batch in parquet.iter_batches(batch_size=1024, use_threads=False):

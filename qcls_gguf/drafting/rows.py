@@ -132,6 +132,7 @@ def _found(
             note += f"; rare: {', '.join(rare)}"
             remarks.append(f"{name}: rare labels, too few rows to test them: {', '.join(rare)}; remove typing errors")
         prompts.append(DraftPrompt(name=name, labels=tuple(ordered), note=note))
+        remarks += [f"{name}: {label} is no number: leave such rows out" for label in ordered if label.lower() == "nan"]
         remarks += [f"{name}: {shown(one)} and {shown(two)} {ALIKE}: correct the data" for one, two in alike(ordered)]
     ignored = tuple(name for name in others if name not in counts)
     return LabelColumns(

@@ -19,6 +19,7 @@ from qcls_gguf import ConfigError, Model, ModelConfig, RuntimeConfig, load_confi
 from qcls_gguf.config.load import parse_config
 from qcls_gguf.config.prompt import LikelyMistake, MistakeKind
 from qcls_gguf.config.resources import config_names, config_path, embedded_model
+from qcls_gguf.config.words import ALIKE
 from qcls_gguf.prompts.chat import render_prompts
 from qcls_gguf.prompts.likely_mistakes import CHECKS, TRAINED, digest, likely_mistakes
 from qcls_gguf.prompts.prompt_set import compile_prompts
@@ -55,7 +56,7 @@ def labels(*labels: str) -> dict[str, Any]:
     return {"prompt_template": GOOD, "labels": list(labels)}
 
 
-ALIKE = "differ only in case, white space, invisible characters or how accents are stored, and share their probability"
+SAME = f"{ALIKE}, and share their probability"
 DECOMPOSED = "has accents as characters of their own (NFD), with other tokens than those of most texts"
 OF_LABELS = ("label_ends", "labels_alike", "descriptions")
 PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
@@ -74,7 +75,8 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
     ({"prompt_template": GOOD, "label_prefix": ""}, "space", "is empty, so that 'red' follows ':' directly: give"),
     (labels("red", "bl\u200bue"), "label_ends", "'bl\\u200bue' has U+200B, which is not seen, in its tokens"),
     (labels("red", "blue "), "label_ends", "'blue ' has white space at its ends, a part of its tokens"),
-    (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {ALIKE}"),
+    (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {SAME}"),
+    (labels("1", "2", "1.0"), "labels_alike", f"'1', '1.0' {SAME}"),
     (text("one of", "une\u0301 of"), "decomposed", DECOMPOSED),
     (text("[{labels}]", "[r-ish]"), "labels_not_named", "names none of the 3 labels, so the model cannot know"),
     (

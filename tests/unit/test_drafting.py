@@ -13,6 +13,7 @@ from cases import cases, written
 from commands import write_rows
 
 from qcls_gguf import Config, ConfigError, load_config
+from qcls_gguf.config.words import ALIKE
 from qcls_gguf.data.labelled import LabelledColumns
 from qcls_gguf.drafting.draft import LARGEST_FIRST, Draft, choose, draft_text, fitting_model, given_model, labels_of
 from qcls_gguf.drafting.rows import find_labels
@@ -94,8 +95,16 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
     assert found.prompts[0].note == "labels given 23 times in the data; rare: Refund (1), other (1)"
     rare, alike = found.remarks
     assert "topic: rare labels" in rare
-    differ = "differ only in case, white space, invisible characters or how accents are stored: correct the data"
-    assert alike == f"topic: 'refund' and 'Refund' {differ}"
+    assert alike == f"topic: 'refund' and 'Refund' {ALIKE}: correct the data"
+
+
+def test_numbers_that_came_through_other_programs_are_noticed(tmp_path: Path) -> None:
+    rows = "".join(f"text {n},{label}\n" for n, label in enumerate(["-1", "1", "-1.0", "1.5", "nan"] * 3))
+    found = find_labels(written(tmp_path / "rows.csv", f"text,stars\n{rows}"))
+    assert found.remarks == (
+        "stars: nan is no number: leave such rows out",
+        f"stars: '-1' and '-1.0' {ALIKE}: correct the data",
+    )
 
 
 @cases(
