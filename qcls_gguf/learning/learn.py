@@ -50,7 +50,7 @@ _MOST_ROWS, _MOST_NUMBERS, _MOST_CELLS = 20_000, 1 << 25, 4_000_000
 _N_SCOUTS = 160
 """rows by which the common text is chosen"""
 _LEAST_A_LABEL = 5
-"""rows for a label, for the prompts' own texts to be tried"""
+"""rows for a label, for the prompts' own texts to be tried; answers of a log, for a head to give the label, too"""
 _LEAST_COMPARED, _MOST_COMPARED = 60, 1_000
 """rows on which heads are compared with the labels' texts: at first, and where so few do not decide"""
 _OWN_TOKENS, _MOST_OWN_TOKENS = 12_000, 100_000
@@ -474,16 +474,16 @@ def learn_prompt(
     pass either test half as often.
     """
     truth, labels, n, from_labels = task.truth, task.prompt.labels, task.n_rows, least_agreement is None
-    counts = Counter(labels[label] for label in truth.first)
-    unlearnt = [label for label in labels if label not in counts] if from_labels else []
-    if unlearnt:  # their texts answer for them, which only a head beside these leaves to them
+    counts = Counter(labels[label] for label in (truth.first if from_labels else task.p.argmax(axis=1)))
+    unlearnt = [label for label in labels if counts[label] < (1 if from_labels else _LEAST_A_LABEL)]
+    if unlearnt and from_labels:  # their texts answer for them, which only a head beside these leaves to them
         candidates = [candidate for candidate in candidates if candidate.scores is not None]
-    reason = why_not(task.prompt, counts, n) if from_labels else None
+    reason = why_not(task.prompt, counts, n)
     if reason is None and not candidates:
         lacking = listed(list(map(shown, unlearnt)), "label")
         reason = f"no rows for {lacking}, and too many others to read their texts' scores"
     if reason is not None:
-        return LearntPrompt(**_told(task), unlearnt=tuple(unlearnt), reason=reason), None
+        return LearntPrompt(**_told(task), unlearnt=tuple(unlearnt) * from_labels, reason=reason), None
     at, fold = np.searchsorted(task.index[:n], truth.index), task.fold[:n]
     fits = task.fits(candidates, on_fit)
     costs = [(one.depth, one.text is None and not is_single, one.scores is not None) for one in candidates]
@@ -516,9 +516,7 @@ def learn_prompt(
             reason += ", no gain" if gain.points <= 0 else f", which is no proof (p = {gain.p:.2g})"
         if is_kept or is_likely:
             if (odds == 1).all() and min(counts.values()) > _EVEN * max(counts.values()):
-                reason += (
-                    "; these have all labels about equally often: if queries do not, check it by `eval` on such rows"
-                )
+                reason += "; these have all labels about equally often: if queries do not, check by `eval` on such rows"
         else:
             reason += f": {_rows_of(task.prompt, n)}"
         told |= {"p": gain.p, "reason": reason, "curve": _curve(task, candidates[best], fits[best][0].penalty, p)}
@@ -560,7 +558,7 @@ def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
     if n < _LEAST_ROWS:
         return _rows_of(prompt, n)
     if len(counts) == 1:
-        return f"all {counted(n, 'labelled row')} have one label, {shown(next(iter(counts)))}"
+        return f"all {counted(n, 'row')} have one label, {shown(next(iter(counts)))}"
     return None
 
 

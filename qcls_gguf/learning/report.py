@@ -44,7 +44,7 @@ class LearntPrompt(Record):
     depth: int | None = Field(default=None, description="the layers that the head of all rows needs")
     text: str | None = Field(default=None, description="the text that it reads instead of the prompt's own")
     reads_labels: bool = Field(default=False, description="whether the head stands beside the labels' texts")
-    unlearnt: tuple[str, ...] = Field(description="labels without rows, which keep the scores of their texts")
+    unlearnt: tuple[str, ...] = Field(description="labels without rows, by their texts; of a log, seldom answers")
     reason: str = Field(description="why the prompt has a head, or none")
 
 
@@ -92,7 +92,8 @@ def learn_document(record: LearnRecord) -> Document:
             shares = prompt.shares or {name: found.support / after.n_rows for name, found in after.labels.items()}
             verdicts[name] += f"; stated for queries of which {_shares(shares)}"
         if prompt.unlearnt:
-            verdicts[name] += f"; without rows, by their texts: {listed(list(map(shown, prompt.unlearnt)), 'label')}"
+            what = "seldom an answer here, so hardly learnt" if agreed else "without rows, by their texts"
+            verdicts[name] += f"; {what}: {listed(list(map(shown, prompt.unlearnt)), 'label')}"
     columns = {
         "prompt": TEXT, "rows": "d", "same answers": ">", "as it is": ">", "learnt": ">", "words alone": ".1%",
         "log-loss": ".3f", "learnt log-loss": ".3f", "ECE": ".3f", "learnt ECE": ".3f",
@@ -112,6 +113,7 @@ def learn_document(record: LearnRecord) -> Document:
     notes += [
         f"{name}: {why}" for name, prompt in record.prompts.items() for why in word_notes(prompt.learnt, prompt.words)
     ]
+    notes += [f"{counted(n, 'line')} left out: not valid, too long, or read before"] if (n := record.n_left_out) else []
     notes += [f"{counted(twice, 'query', 'queries')} with different labels in several rows"] if twice else []
     warnings = [Paragraph(note, "warning") for note in notes]
     confused = confusion_table("confused by heads", heads)

@@ -110,7 +110,7 @@ def test_a_file_is_written_whole_and_not_over_another(config: Path, data: Path, 
 
 
 @cases(
-    ([("a dress", "red")] * 30, "all 30 labelled rows have one label, 'red'"),
+    ([("a dress", "red")] * 30, "all 30 rows have one label, 'red'"),
     ([(f"a {n}", LABELS[n % 3]) for n in range(19)], "19 labelled rows for 3 labels: 100 to 300 are usual"),
 )
 def test_why_nothing_can_be_learnt(rows: list[tuple[str, str]], reason: str, config: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_costlier_heads_are_not_kept(config: Path, log: Path, tmp_path: Path, mo
     code, record, _ = run("--queries", log, "--config", config, "--out", tmp_path / "h.npz", "--least-agreement", 0)
     assert (code, record["after"]) == (1, record["before"])
     assert not any(prompt["kept"] for prompt in record["prompts"].values())
-    assert "would cost more" in record["prompts"]["color"]["reason"]
+    assert "would cost more" in record["prompts"]["shade"]["reason"]
 
 
 @cases((1, 0, "; requests cost less with it"), (1000, 1, "; requests would cost no less with it"))
@@ -305,13 +305,13 @@ def test_an_unproven_head_is_kept_where_requests_cost_less(
 
 
 def test_labelled_rows_decide_beside_a_log(config: Path, data: Path, log: Path, tmp_path: Path) -> None:
-    arguments = ("--config", config, "--out", tmp_path / "heads.npz", "--prompt", "color", "--least-agreement", 1)
+    arguments = ("--config", config, "--out", tmp_path / "heads.npz", "--prompt", "shade", "--least-agreement", 1)
     code, record, _ = run("--queries", log, "--data", data, *arguments)
-    color = record["prompts"]["color"]
-    assert (record["n_queries"], record["data"]["n_rows"], color["n_compared"]) == (0, N, N)
-    assert color["kept"] == (code == 0)
-    assert f"points on {N} held-out rows" in color["reason"]
-    assert color["p"] is None
+    shade = record["prompts"]["shade"]
+    assert (record["n_queries"], record["data"]["n_rows"], shade["n_compared"]) == (0, N, N)
+    assert shade["kept"] == (code == 0)
+    assert f"points on {N} held-out rows" in shade["reason"]
+    assert shade["p"] is None
 
 
 def test_another_configuration_teaches(
@@ -331,7 +331,7 @@ def test_another_configuration_teaches(
     tree["prompts"] = tree["prompts"][::-1]
     teacher = written(tmp_path / "teacher.yaml", yaml.safe_dump(tree))
     arguments = (
-        "--queries", log, "--config", config, "--prompt", "color", "--least-agreement", 0, "--common-text", "{query}:",
+        "--queries", log, "--config", config, "--prompt", "shade", "--least-agreement", 0, "--common-text", "{query}:",
     )  # fmt: skip
     heads = []
     for number, more in enumerate([[], ["--teacher", teacher]]):
@@ -340,8 +340,8 @@ def test_another_configuration_teaches(
         heads.append(np.load(tmp_path / f"{number}.npz")["weight0"])
     np.testing.assert_allclose(heads[1], heads[0], atol=0.05 * np.abs(heads[0]).max())
     assert asked == [True, True, False, True]
-    tree["prompts"][1]["labels"] = ["red", "none"]
+    tree["prompts"][0]["labels"] = ["red", "none"]
     teacher.write_text(yaml.safe_dump(tree))
     code, record, said = run(*arguments, "--teacher", teacher, "--out", tmp_path / "2.npz")
     assert (code, record) == (2, None)
-    assert "has no prompt color with the same labels" in said
+    assert "has no prompt shade with the same labels" in said

@@ -257,6 +257,10 @@ def test_heads_of_a_log_answer_labels_as_often_as_the_prompt() -> None:
     record, head = learn_prompt(task, candidates, names(600), 0.0)
     assert head
     assert record.agreement
+    assert record.unlearnt == task.prompt.labels[2:]
+    always = np.tile([0.9, 0.1, 0.0], (600, 1))
+    record, none = learn_prompt(task_of(always, always, n_known=0), candidates, names(600), 0.0)
+    assert (none, record.unlearnt, record.reason[:30]) == (None, (), "all 600 rows have one label, '")
     wanted = np.bincount(p.argmax(axis=1), minlength=3)
     assert 60 < wanted[1] < 200
     found = np.bincount((states @ head.weight + head.bias).argmax(axis=1), minlength=3)
