@@ -345,6 +345,8 @@ def statement_document(record: StatementRecord) -> Document:
 
 
 LEAST_QUERIES = 50
+_MOSTLY = 0.8
+"""a label's share of the answers with a batch prior: then these queries say little about the others"""
 
 
 class PromptPrior(Record):
@@ -400,13 +402,12 @@ def fit_batch_prior(
         p = probabilities_of([results[number] for results in answers])
         log_mean = np.log(np.maximum(p.mean(axis=0), SMALLEST))
         bias = np.round(strength * (log_mean.mean() - log_mean), 6)
-        shares = (_shares(p), _shares(p * np.exp(bias)))
         by_label = dict(zip(prompt.labels, bias.tolist(), strict=True))
         priors[prompt.name] = PromptPrior(
             scoring=prompt.scoring,
             bias=by_label,
-            before=dict(zip(prompt.labels, shares[0], strict=True)),
-            after=dict(zip(prompt.labels, shares[1], strict=True)),
+            before=dict(zip(prompt.labels, _shares(p), strict=True)),
+            after=dict(zip(prompt.labels, _shares(p * np.exp(bias)), strict=True)),
         )
         entries[prompt.name] = PromptCalibration(
             prompt_hash=prompt_hash(prompt),
@@ -434,19 +435,18 @@ def _shares(p: FloatArray) -> list[float]:
 
 
 def batch_prior_document(record: BatchPriorRecord) -> Document:
-    """A row a label: its bias, and how often it answers without and with the biases."""
-    return Document(
-        title="Batch prior",
-        parts=[
-            Table(
-                columns={"prompt": TEXT, "label": TEXT, "bias": "+.3f", "answers before": ".1%", "after": ".1%"},
-                rows=[
-                    [name, label, bias, prior.before[label], prior.after[label]]
-                    for name, prior in record.prompts.items()
-                    for label, bias in prior.bias.items()
-                ],
-                note="If one label is right for most of the queries (80 % or more), leave the prior out: it makes "
-                "frequent labels rarer.",
-            )
-        ],
-    )
+    """A row a label: its bias, and how often it answers without and with the biases; and what most queries have."""
+    columns = {"prompt": TEXT, "label": TEXT, "bias": "+.3f", "answers before": ".1%", "after": ".1%"}
+    rows = [
+        [name, label, bias, prior.before[label], prior.after[label]]
+        for name, prior in record.prompts.items()
+        for label, bias in prior.bias.items()
+    ]
+    remedy = "if that is right, leave the prior out, which makes frequent labels rarer"
+    mostly = [
+        Paragraph(f"{name}: {share:.0%} of the answers stay {shown(label)}: {remedy}", "warning")
+        for name, prior in record.prompts.items()
+        for label, share in prior.after.items()
+        if share >= _MOSTLY
+    ]
+    return Document(title="Batch prior", parts=[Table(columns=columns, rows=rows), *mostly])

@@ -187,6 +187,12 @@ def test_biases_take_away_what_a_prompt_prefers(queries: Path, tmp_path: Path) -
             assert shares == {label: answered.count(label) / 60 for label in prompt.labels}
 
 
+def test_queries_with_one_answer_get_a_warning(tmp_path: Path) -> None:
+    queries = written(tmp_path / "queries.txt", "\n".join(f"red dress size {i}" for i in range(60)))
+    said = printed("calibrate", "--config", "mission", "--queries", queries, "--out", tmp_path / "prior.yaml")
+    assert "category: 100% of the answers stay 'dress': if that is right, leave the prior out" in " ".join(said.split())
+
+
 def test_strength_zero_changes_nothing_and_few_queries_are_refused(queries: Path) -> None:
     config = load_config("mission")
     with ClassifierOpener() as opener:

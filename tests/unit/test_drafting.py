@@ -100,11 +100,9 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
 
 def test_numbers_that_came_through_other_programs_are_noticed(tmp_path: Path) -> None:
     rows = "".join(f"text {n},{label}\n" for n, label in enumerate(["-1", "1", "-1.0", "1.5", "nan"] * 3))
-    found = find_labels(written(tmp_path / "rows.csv", f"text,stars\n{rows}"))
-    assert found.remarks == (
-        "stars: nan is no number: leave such rows out",
-        f"stars: '-1' and '-1.0' {ALIKE}: correct the data",
-    )
+    missing, alike = find_labels(written(tmp_path / "rows.csv", f"text,stars\n{rows}")).remarks
+    assert missing == "stars: nan is no number: leave such rows out"
+    assert alike == f"stars: '-1' and '-1.0' {ALIKE}: correct the data"
 
 
 @cases(
