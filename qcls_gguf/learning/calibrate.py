@@ -119,11 +119,12 @@ def calibrate(
 
     def check_rows(rows: Sequence[LabelledQuery]) -> None:
         for name in chosen:
-            if (n_rows := sum(name in row.labels for row in rows)) < LEAST_ROWS:
-                raise ConfigError(
-                    f"`data` {path}: prompt {name}: has {n_rows} labelled rows, {LEAST_ROWS} are needed: label more, "
-                    "or name the prompts to fit with `prompt`"
-                )
+            labels = [row.labels[name] for row in rows if name in row.labels]
+            what = f"`data` {path}: prompt {name}: has {len(labels)} labelled rows"
+            if len(labels) < LEAST_ROWS:
+                raise ConfigError(f"{what}, {LEAST_ROWS} are needed: label more, or name prompts to fit with `prompt`")
+            if len({*labels}) == 1:
+                raise ConfigError(f"{what}, all of them {shown(labels[0][0])}: give rows with other labels, too")
 
     data = read_rows(config, path, columns, skip_bad=skip_bad)
     check_rows(data.rows)

@@ -158,13 +158,14 @@ def test_fits_to_what_cannot_be_told_are_refused(write_config: WriteConfig, tmp_
 @cases(
     ({"names": ("colours",)}, "`prompt` colours: is no prompt of the configuration, did you mean colour?"),
     ({"few": 40}, "rows.jsonl: prompt audience: has 40 labelled rows, 50 are needed: label more, or name"),
+    ({"few": 1, "times": 60}, "rows.jsonl: prompt audience: has 60 labelled rows, all of them '"),
     ({"temperature": 2}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
 )
 def test_refusals_come_before_the_model(change: dict[str, Any], words: str, data: Path, fashion: Path) -> None:
     steps: list[str] = []
     path = changed(fashion, prompt="colour", **change) if "temperature" in change else fashion
     options = {key: value for key, value in change.items() if key == "names"}
-    data.write_text("".join(data.read_text().splitlines(keepends=True)[: change.get("few")]))
+    data.write_text("".join(data.read_text().splitlines(keepends=True)[: change.get("few")]) * change.get("times", 1))
     with (
         pytest.raises(ConfigError, match=re.escape(words)),
         ClassifierOpener(on_step=lambda *step: steps.append(step[0])) as opener,
