@@ -78,8 +78,9 @@ def init(
         prompts, source = labels_of(labels or ()), "labels"
         language = language_of([label for prompt in prompts for label in prompt.labels])
     draft = Draft(
-        prompts=prompts, model=chosen, about=about, source=source, language=language, is_common=not chosen.is_small
-    )
+        prompts=prompts, model=chosen, about=about, source=source, language=language, is_common=not chosen.is_small,
+        longest=found.longest if found else 0,
+    )  # fmt: skip
     if not quick and data is not None and found is not None and "path" in chosen.settings:
         with long_work(True, False) as opener:
             draft, tried = search(draft, folder, data, replace(columns, query=found.query, ignored=("all",)), opener)

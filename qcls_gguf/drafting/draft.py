@@ -34,6 +34,8 @@ class Wording(NamedTuple):
 _TEXTS = load_yaml(Path(__file__).with_name("wordings.yaml").read_text(encoding="utf-8")).values
 _NO_CONTENT = {word: kind for kind, words in _TEXTS.pop("no_content").items() for word in words.split()}
 WORDINGS = {language: Wording(**texts) for language, texts in _TEXTS.items()}
+_SHORT, _LONG = 256, 1024
+"""tokens of a query: `max_query_tokens` by default, and the most of a draft; of longer ones a part is labelled"""
 _SMALL_BYTES = 2_000_000_000
 """models of smaller files answer far worse by one text for several prompts (docs/real-models.md)"""
 _LARGEST_ON_CPU = 2_000_000_000
@@ -61,6 +63,8 @@ class DraftModel:
     has_chat_template: bool = True
     is_small: bool = False
     """whether a text for several prompts is too much for it"""
+    most_tokens: int = _LONG
+    """of a query"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,8 @@ class Draft:
     """whether labels that say nothing of a text have a sentence that says when they are right"""
     with_prior: Collection[str] = ()
     """prompts for which rows have shown that the content-free prior helps"""
+    longest: int = 0
+    """bytes of the longest text, where texts are known"""
     source: str
     """what it was made from, for the reader"""
 
@@ -112,15 +118,15 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
         if is_name:
             file = find_model(ModelConfig(path=Path(path)), offline=True)
         if any("\ud800" <= character <= "\udfff" for character in str(file)):
-            raise ConfigError(
-                f"{shown(str(file))}: has bytes that are no UTF-8, which YAML cannot hold: rename it or give a link"
-            )
+            raise ConfigError(f"{shown(str(file))}: has bytes that are no UTF-8, as YAML is: rename it or give a link")
         header = read_header(file)
-        has_template = header.chat_template is not None
-        why = "as given" if has_template else "as given; the file has no chat template, so the text below has no turns"
+        has_chat = header.chat_template is not None
+        why = "as given" if has_chat else "as given; the file has no chat template, so the text below has no turns"
         name = path if is_name else _name_from(folder, file)
-        is_small = sum(part.stat().st_size for part in model_parts(header)) < _SMALL_BYTES
-        return DraftModel(settings={"path": name}, why=why, has_chat_template=has_template, is_small=is_small)
+        n_ctx = header.scalars.get(f"{header.arch}.context_length")
+        most = min(_LONG, n_ctx // 2) if isinstance(n_ctx, int) and n_ctx > 1 else _LONG
+        told: JsonObject = {"settings": {"path": name}, "why": why, "has_chat_template": has_chat, "most_tokens": most}
+        return DraftModel(**told, is_small=sum(part.stat().st_size for part in model_parts(header)) < _SMALL_BYTES)
     return None if repo is None else DraftModel(settings={"hf_repo": repo}, why="as given")
 
 
@@ -169,28 +175,20 @@ def draft_text(draft: Draft, folder: Path) -> str:
     texts = {"system": text_block(system), "user": wording.user, "answer_cue": draft.cue}
     if not draft.model.has_chat_template:
         texts = {"prompt_template": text_block(f"{system}\n\n{wording.user}\n{draft.cue}")}
-    what = (
-        "What every prompt says: {all_labels} are the names and lists of all prompts, {query} is the text to label."
-        if has_several
-        else "What a prompt says: {labels} is its list, {query} is the text to label."
-    )
+    who, what = "a prompt", "{labels} is its list"
+    if has_several:
+        who, what = "every prompt", "{all_labels} are the names and lists of all prompts"
+    priors = {name: {"prior": "content_free"} for name in draft.with_prior}
     prompts = [
-        _with_comment(
-            yaml_text(
-                [
-                    {"name": prompt.name, "labels": list(prompt.labels)}
-                    | ({"prior": "content_free"} if prompt.name in draft.with_prior else {})
-                ]
-            ),
-            prompt.note,
-        )
-        for prompt in draft.prompts
+        _with_comment(yaml_text([{"name": one.name, "labels": list(one.labels)} | priors.get(one.name, {})]), one.note)
+        for one in draft.prompts
     ]
     text = "".join(
         [
             f"{SCHEMA_LINE}# Written by qcls-gguf init from {shown(draft.source, quoted=False)}.\n",
             _with_comment(yaml_text({"model": draft.model.settings}), draft.model.why),
-            f"# {what}\n",
+            _runtime(draft.longest, draft.model.most_tokens),
+            f"# What {who} says: {what}, {{query}} is the text to label.\n",
             yaml_text(texts),
             "prompts:\n",
             *(indent(prompt, "  ") for prompt in prompts),
@@ -199,6 +197,17 @@ def draft_text(draft: Draft, folder: Path) -> str:
     with prefixed("no configuration can be made of that"):
         parse_config(text, folder=folder)
     return text
+
+
+def _runtime(longest: int, most: int) -> str:
+    """The section for texts of up to so many bytes, of which a token has about three or more; empty for short ones.
+
+    most: tokens of a query.
+    """
+    n = -(-longest // (3 * _SHORT)) * _SHORT
+    settings = {"max_query_tokens": min(n, most)} | ({"long_queries": "middle"} if n > most else {})
+    why = f"the longest text of the data has {longest:,} bytes"
+    return _with_comment(yaml_text({"runtime": settings}), why) if n > _SHORT else ""
 
 
 def nothing_kind(label: str) -> str | None:
@@ -243,5 +252,4 @@ def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:
 def _with_comment(text: str, comment: str) -> str:
     """The YAML with a comment after its first line."""
     first, rest = text.split("\n", 1)
-    lines = [f"  # {line}\n" for line in wrap(comment, 100)]
-    return f"{first}\n{''.join(lines)}{rest}"
+    return "\n".join([first, *(f"  # {line}" for line in wrap(comment, 100)), rest])

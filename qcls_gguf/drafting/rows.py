@@ -36,6 +36,8 @@ class LabelColumns:
     """what a reader should know, a sentence a line"""
     language: str
     """of most texts, as `language_of` says"""
+    longest: int
+    """bytes of the longest text"""
 
 
 def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelColumns:
@@ -83,8 +85,7 @@ def find_labels(path: Path, columns: LabelledColumns = PLAIN_COLUMNS) -> LabelCo
         if is_guessed and (first := next((name for name, count in labelled.items() if name in count), None)):
             remedy = "write one, such as text,label; or name the columns with `query_column` and `label_column`"
             raise ConfigError(f"its first line is no header: {first!r} is also a value of its column: {remedy}")
-        language = language_of(texts or list(chain(*cells[chosen])))
-        return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts), language)
+        return _found(n_rows, chosen, labelled, () if is_nested else tuple(counts), texts or [*chain(*cells[chosen])])
 
 
 def _labels_in_cells(cells: Sequence[list[str]]) -> Iterator[str]:
@@ -116,7 +117,7 @@ def _are_labels(counts: Counter[str]) -> bool:
 
 
 def _found(
-    n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: Sequence[str], language: str
+    n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: Sequence[str], texts: Sequence[str]
 ) -> LabelColumns:
     if not counts:
         raise ConfigError(
@@ -136,5 +137,6 @@ def _found(
         remarks += [f"{name}: {shown(one)} and {shown(two)} {ALIKE}: correct the data" for one, two in alike(ordered)]
     ignored = tuple(name for name in others if name not in counts)
     return LabelColumns(
-        n_rows=n_rows, query=query, prompts=tuple(prompts), ignored=ignored, remarks=tuple(remarks), language=language
-    )
+        n_rows=n_rows, query=query, prompts=tuple(prompts), ignored=ignored, remarks=tuple(remarks),
+        language=language_of(texts), longest=max(len(text.encode(errors="replace")) for text in texts),
+    )  # fmt: skip

@@ -117,14 +117,12 @@ def search(
     Raises ConfigError for rows that cannot be used, and what Classifier raises.
     """
     config = parse_config(draft_text(draft, folder), folder=folder)
-    data = read_rows(config, path, columns, skip_bad=True)
     with opener.open(config, quiet=True) as classifier:
-        usable = usable_rows(data, classifier, skip_bad=True)[0]
+        usable, bad = usable_rows(read_rows(config, path, columns, skip_bad=True), classifier, skip_bad=True)
+    left_out = [f"{counted(len(bad), 'row')} cannot be used, as line {bad[0].line}: {bad[0].reason}"] if bad else []
     rows = [usable[place] for place in np.random.default_rng(0).permutation(len(usable))[:_MOST]]
     if len(rows) < _FEWEST:
-        return draft, (
-            f"{counted(len(rows), 'row')} can be used: too few to choose a wording by, or to say how many are right",
-        )
+        return draft, (*left_out, f"{counted(len(rows), 'row')} can be used: too few to choose a wording by, or judge")
     wordings = _wordings(draft)
     start_s, *of_rows = wordings[0].ask(rows[:3], folder, opener)
     row_s = sum(of_rows) / len(of_rows)
@@ -140,7 +138,8 @@ def search(
     n_rows = n_before + int((ends_at - monotonic() - _N_LAST * start_s) / (_N_LAST * row_s))
     rows = rows[: max(n_rows, _FEWEST)]
     _ask(wordings, rows, folder, opener)
-    return _chosen(wordings, n_before, n_tried)
+    best, remarks = _chosen(wordings, n_before, n_tried)
+    return best, (*left_out, *remarks)
 
 
 def _seconds(n_wordings: int, start_s: float, row_s: float) -> float:

@@ -108,18 +108,18 @@ def test_rows_choose_the_wording_that_answers_them(
 
 
 def test_init_writes_what_rows_say(chat_model: Path, tmp_path: Path) -> None:
-    """--quick loads no model; too few rows choose nothing."""
+    """--quick loads no model; too few rows choose nothing. Long texts get a higher limit."""
     out, data = tmp_path / "c.yaml", tmp_path / "rows.csv"
     options = ("--data", data, "-m", chat_model, "-o", out, "--force")
     for n, words in ((20, "of rows expected right ("), (19, "57 rows can be used: too few to choose a wording by")):
-        rows = [f"{word} dress {i},{word}" for i in range(n) for word in ("red", "blue", "none")]
-        data.write_text("\n".join(["query,color", *rows]))
+        rows = [f"{word} {i}{' so' * 300 * (n < 20)},{word}" for i in range(n) for word in ("red", "blue", "none")]
+        data.write_text("\n".join(["query,color", *rows, "a coat,"]))
         code, said = init(*options)
-        assert code == 0
-        assert words in said
+        assert (code, words in said, "1 row cannot be used, as line" in said) == (0, True, True)
         assert f"qcls-gguf learn -c {out} --data" in said, "rows that chose a wording do not measure it"
         written = " ".join(out.read_text().replace("#", "").split())
         assert ("expected right" in said) == ("expected right" in written) == (n == 20)
+        assert ("max_query_tokens: 256 long_queries: middle" in written) == (n < 20)
         quick = init(*options, "--quick")[1]
         assert "expected right" not in quick
         assert f"qcls-gguf eval -c {out} --data" in quick
