@@ -418,21 +418,15 @@ def fit_batch_prior(
             fit={"n_queries": n_queries, "strength": strength},
         )
     record = BatchPriorRecord(
-        queries=queries,
-        n_queries=n_queries,
-        n_left_out=len(lines) - n_queries,
-        strength=strength,
-        model=model,
-        warnings=opener.warnings,
-        prompts=priors,
-    )
+        queries=queries, n_queries=n_queries, n_left_out=len(lines) - n_queries, strength=strength, model=model,
+        warnings=opener.warnings, prompts=priors,
+    )  # fmt: skip
     return record, calibration_text(model.sha256, entries)
 
 
 def _shares(p: FloatArray) -> list[float]:
     """(n_labels,) the shares of the rows that the labels answer."""
-    shares: list[float] = (np.bincount(p.argmax(axis=1), minlength=p.shape[1]) / len(p)).tolist()
-    return shares
+    return list(map(float, np.bincount(p.argmax(axis=1), minlength=p.shape[1]) / len(p)))
 
 
 def batch_prior_document(record: BatchPriorRecord) -> Document:
@@ -444,10 +438,12 @@ def batch_prior_document(record: BatchPriorRecord) -> Document:
         for label, bias in prior.bias.items()
     ]
     remedy = "if that is right, leave the prior out, which makes frequent labels rarer"
-    mostly = [
+    warnings = [
         Paragraph(f"{name}: {share:.0%} of the answers stay {shown(label)}: {remedy}", "warning")
         for name, prior in record.prompts.items()
         for label, share in prior.after.items()
         if share >= _MOSTLY
     ]
-    return Document(title="Batch prior", parts=[Table(columns=columns, rows=rows), *mostly])
+    what = f"{counted(record.n_left_out, 'line')} left out: not valid, or too long"
+    warnings += [Paragraph(what, "warning")] * (record.n_left_out > 0)
+    return Document(title="Batch prior", parts=[Table(columns=columns, rows=rows), *warnings])
