@@ -138,5 +138,5 @@ def _found(
     ignored = tuple(name for name in others if name not in counts)
     return LabelColumns(
         n_rows=n_rows, query=query, prompts=tuple(prompts), ignored=ignored, remarks=tuple(remarks),
-        language=language_of(texts), longest=max(len(text.encode(errors="replace")) for text in texts),
+        language=language_of(texts), longest=max((len(text.encode(errors="replace")) for text in texts), default=0),
     )  # fmt: skip

@@ -347,7 +347,7 @@ def statement_document(record: StatementRecord) -> Document:
 
 LEAST_QUERIES = 50
 _MOSTLY = 0.8
-"""a label's share of the answers with a batch prior: then these queries say little about the others"""
+"""From this share of the answers to one label on, with a batch prior, queries say little about the others."""
 
 
 class PromptPrior(Record):
