@@ -200,11 +200,11 @@ def draft_text(draft: Draft, folder: Path) -> str:
 
 
 def _runtime(longest: int, most: int) -> str:
-    """The section for texts of up to so many bytes, of which a token has about three or more; empty for short ones.
+    """The section for texts of up to so many bytes, of which a token has about two to five; empty for short ones.
 
     most: tokens of a query.
     """
-    n = -(-longest // (3 * _SHORT)) * _SHORT
+    n = -(-longest // (2 * _SHORT)) * _SHORT
     settings = {"max_query_tokens": min(n, most)} | ({"long_queries": "middle"} if n > most else {})
     why = f"the longest text of the data has {longest:,} bytes"
     return _with_comment(yaml_text({"runtime": settings}), why) if n > _SHORT else ""
