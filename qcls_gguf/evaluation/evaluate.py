@@ -4,6 +4,7 @@ qcls_gguf/statistics has the formulas. A row's true label, in the confusion matr
 is accepted, else the first accepted one.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,13 +143,24 @@ class DataRecord(Record):
     n_rows: int = Field(description="rows that were used")
     n_bad: int = Field(description="rows that could not be used")
     bad: tuple[BadRow, ...] = Field(description="the first 20 of them")
+    n_contradictions: int = Field(description="queries that stand in several rows with different labels")
 
 
 def data_record(data: LabelledData, n_rows: int, bad: Sequence[BadRow]) -> DataRecord:
     """Labelled queries of which n_rows were used and the `bad` ones could not be."""
     return DataRecord(
-        path=str(data.path), sha256=data.sha256, n_rows=n_rows, n_bad=len(bad), bad=tuple(bad[:MAX_LISTED])
-    )
+        path=str(data.path), sha256=data.sha256, n_rows=n_rows, n_bad=len(bad), bad=tuple(bad[:MAX_LISTED]),
+        n_contradictions=_n_contradictions(data.rows),
+    )  # fmt: skip
+
+
+def _n_contradictions(rows: Sequence[LabelledQuery]) -> int:
+    """Queries with different labels of one prompt in several rows."""
+    labels: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
+    for row in rows:
+        for name, accepted in row.labels.items():
+            labels[row.query, name].add(accepted)
+    return len({query for (query, _), several in labels.items() if len(several) > 1})
 
 
 class FittedRecord(Record):

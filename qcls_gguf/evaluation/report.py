@@ -118,6 +118,8 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
     if data.n_bad:
         lines = ", ".join(str(row.line) for row in data.bad)
         yield f"{counted(data.n_bad, 'row')} that could not be used, left out: line {lines}"
+    if n := data.n_contradictions:
+        yield f"{counted(n, 'query', 'queries')} with different labels in several rows: no answer is right for all"
     if lost:
         lines = ", ".join(str(row.line) for row in lost)
         yield f"{counted(len(lost), 'row')} with scores that are not finite, left out: line {lines}"

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -127,7 +127,7 @@ def learn(
         shutil.rmtree(folder, ignore_errors=True)
     record = LearnRecord(
         data=None if labelled is None else data_record(labelled, n_labelled, bad),
-        n_queries=n_queries, n_left_out=len(log) - n_queries, n_contradictions=_n_contradictions(rows),
+        n_queries=n_queries, n_left_out=len(log) - n_queries,
         model=model, warnings=opener.warnings, n_layer=learnt.depths[-1], depths=learnt.depths, text=learnt.text,
         before=learnt.before, after=learnt.after, prompts=learnt.prompts,
     )  # fmt: skip
@@ -564,12 +564,3 @@ def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:
 
 def _rows_of(prompt: PromptConfig, n: int) -> str:
     return f"{counted(n, 'labelled row')} for {counted(len(prompt.labels), 'label')}: 100 to 300 are usual"
-
-
-def _n_contradictions(rows: Sequence[LabelledQuery]) -> int:
-    """Queries with different labels of one prompt in several rows."""
-    labels: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
-    for row in rows:
-        for name, accepted in row.labels.items():
-            labels[row.query, name].add(accepted)
-    return len({query for (query, _), several in labels.items() if len(several) > 1})

@@ -73,7 +73,6 @@ class LearnRecord(Record):
     text: str = Field(description="the common one that was chosen for heads")
     before: RequestCost = Field(description="of all prompts by their own texts")
     after: RequestCost = Field(description="with the heads that were kept")
-    n_contradictions: int = Field(description="queries that stand in several rows with different labels")
     prompts: dict[str, LearntPrompt] = Field(description="by prompt")
 
 
@@ -108,7 +107,7 @@ def learn_document(record: LearnRecord) -> Document:
         rows=[[name, *_curve(prompt.curve)] for name, prompt in record.prompts.items() if len(prompt.curve) > 1],
     )
     heads = {name: prompt.learnt for name, prompt in record.prompts.items() if prompt.learnt}
-    twice = record.n_contradictions
+    twice = record.data.n_contradictions if record.data else 0
     notes = [f"{name}: {why}" for name, learnt in heads.items() for why in likely_faults(learnt)]
     notes += [
         f"{name}: {why}" for name, prompt in record.prompts.items() for why in word_notes(prompt.learnt, prompt.words)

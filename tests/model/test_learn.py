@@ -173,8 +173,8 @@ def test_a_prompt_without_rows_is_left_as_it_is(config: Path, tmp_path: Path) ->
 def test_contradictions_are_counted(config: Path, tmp_path: Path) -> None:
     rows = [("a", "red"), ("a", "none"), ("b", "none"), ("b", "none"), ("c", "light blue")] * 3
     data = write_rows(tmp_path / "rows.csv", [{"query": query, "color": label} for query, label in rows])
-    record = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz", "--prompt", "color")[1]
-    assert record["n_contradictions"] == 1
+    assert run("--data", data, "--config", config, "--out", tmp_path / "h.npz")[1]["data"]["n_contradictions"] == 1
+    assert "1 query with different labels in several rows" in invoked("eval", "--data", data, "--config", config).stdout
 
 
 def test_rows_beyond_memory_are_left(config: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
