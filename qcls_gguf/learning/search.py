@@ -35,7 +35,7 @@ _ORDERS: Mapping[str, Callable[[tuple[str, ...]], Sequence[str]]] = {
     "labels in an order by chance": lambda labels: np.random.default_rng(0).permutation(labels).tolist(),
 }
 _N_LAST = 3
-"""wordings in the last round"""
+"""wordings in the last round, or as many as the time allows"""
 
 
 class _Cells(NamedTuple):
@@ -110,10 +110,10 @@ def search(
     """The wording of a draft that labelled rows speak for, and remarks for the reader.
 
     Cues, orders of labels, texts common or of the prompts' own, and sentences for labels that say nothing are tried in
-    all combinations that four minutes allow: on 12 rows, a third of them on 40, the last three, the draft itself among
-    them, on up to 200. The one with the fewest changes within a standard error of the best is chosen; a prompt gets a
-    content-free prior where a test says that it helps. How many rows will be right is stated by leaving one out,
-    of the rows that the last three were not chosen by.
+    all combinations that four minutes allow: on 12 rows, a third of them on 40, the last three (or fewer), the draft
+    itself among them, on up to 200. The one with the fewest changes within a standard error of the best is chosen; a
+    prompt gets a content-free prior where a test says that it helps. How many rows will be right is stated by leaving
+    one out, of the rows that the last three were not chosen by.
     Raises ConfigError for rows that cannot be used, and what Classifier raises.
     """
     config = parse_config(draft_text(draft, folder), folder=folder)
@@ -126,26 +126,27 @@ def search(
     wordings = _wordings(draft)
     start_s, *of_rows = wordings[0].ask(rows[:3], folder, opener)
     row_s = sum(of_rows) / len(of_rows)
-    while len(wordings) > _N_LAST and _seconds(len(wordings), start_s, row_s) > _MOST_S:
+    n_last = max(1, min(_N_LAST, int(_MOST_S / (start_s + _FEWEST * row_s))))
+    while len(wordings) > n_last and _seconds(len(wordings), n_last, start_s, row_s) > _MOST_S:
         wordings.pop()
     n_tried, ends_at = len(wordings), monotonic() + _MOST_S
     for n_rows in _ROUNDS:
-        if len(wordings) > _N_LAST:
+        if len(wordings) > n_last:
             _ask(wordings, rows[:n_rows], folder, opener)
             ranked = sorted(wordings[1:], key=_Wording.promise, reverse=True)
-            wordings = [wordings[0], *ranked[: max(_N_LAST, len(wordings) // 3) - 1]]
+            wordings = [wordings[0], *ranked[: max(n_last, len(wordings) // 3) - 1]]
     n_before = len(wordings[-1].answers)
-    n_rows = n_before + int((ends_at - monotonic() - _N_LAST * start_s) / (_N_LAST * row_s))
-    rows = rows[: max(n_rows, _FEWEST)]
+    n_rows = n_before + int((ends_at - monotonic() - n_last * start_s) / (n_last * row_s))
+    rows = rows[: max(n_rows, _FEWEST if n_last > 1 else n_before)]
     _ask(wordings, rows, folder, opener)
     best, remarks = _chosen(wordings, n_before, n_tried)
     return best, (*left_out, *remarks)
 
 
-def _seconds(n_wordings: int, start_s: float, row_s: float) -> float:
-    n_second = max(_N_LAST, n_wordings // 3)
-    n_asked = n_wordings * _ROUNDS[0] + n_second * (_ROUNDS[1] - _ROUNDS[0]) + _N_LAST * (_MOST - _ROUNDS[1])
-    return (n_wordings + n_second + _N_LAST) * start_s + n_asked * row_s
+def _seconds(n_wordings: int, n_last: int, start_s: float, row_s: float) -> float:
+    n_second = max(n_last, n_wordings // 3)
+    n_asked = n_wordings * _ROUNDS[0] + n_second * (_ROUNDS[1] - _ROUNDS[0]) + n_last * (_MOST - _ROUNDS[1])
+    return (n_wordings + n_second + n_last) * start_s + n_asked * row_s
 
 
 def _ask(wordings: Sequence[_Wording], rows: Sequence[LabelledQuery], folder: Path, opener: ClassifierOpener) -> None:
