@@ -47,7 +47,7 @@ def seen_as(text: str, *, case: bool = False) -> str:
     """A text as a reader perceives it: without white space and invisible characters, with accents normalised, whole
     numbers without `.0`, and without case unless that counts."""
     composed = unicodedata.normalize("NFKC", text)
-    written = re.sub(r"[\s\ufe00-\ufe0f]", "", composed if case else composed.casefold())  # the latter choose a variant
+    written = re.sub(r"[\s\ufe00-\ufe0f]", "", composed if case else composed.casefold())  # variation selectors
     seen = "".join(c for c in written if unicodedata.category(c) not in ("Cc", "Cf"))
     return re.sub(r"^(-?\d+)\.0$", r"\1", seen)
 

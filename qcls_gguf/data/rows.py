@@ -335,13 +335,14 @@ class Rows:
             # but for quotes, each of the lines would be a row of its own; texts may have some of the delimiters, too,
             # and a space after each, as rows of this file have none
             counts = [line.count(delimiter) for line, _ in taken if line.strip()]
-            rowlike = n_lines > 1 and n_columns - 1 in counts and min(counts) >= n_columns - 1
-            rowlike = rowlike and problem is None and self._reading.format != self.format
-            rowlike = rowlike and (skips or taken[0][0].replace(f"{delimiter} ", "").count(delimiter) >= n_columns - 1)
-            if rowlike and fields[0].isdecimal():  # the number of a row, with which lines of a text do not begin
+            looks_so = n_lines > 1 and n_columns - 1 in counts and min(counts) >= n_columns - 1
+            looks_so = looks_so and problem is None and self._reading.format != self.format
+            if looks_so and not skips:
+                looks_so = taken[0][0].replace(f"{delimiter} ", "").count(delimiter) >= n_columns - 1
+            if looks_so and fields[0].isdecimal():  # the number of a row, with which lines of a text do not begin
                 firsts = [line.lstrip(' "').partition(delimiter)[0].rstrip(' "') for line, _ in taken if line.strip()]
-                rowlike = all(map(str.isdecimal, firsts))
-            if rowlike:
+                looks_so = all(map(str.isdecimal, firsts))
+            if looks_so:
                 problem = f"a field in quotes runs on to line {number + n_lines - 1}, over lines that look like rows"
                 problem += ": close its quotes, or double those that are part of it"
                 if delimiter in ",;":  # which texts have, too

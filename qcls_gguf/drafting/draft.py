@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ..config.load import parse_config
 from ..config.resources import EMBEDDED, OLLAMA, PACKAGE, SCHEMA_LINE
+from ..config.schema import ModelConfig, RuntimeConfig
 from ..config.words import JsonObject, shown
 from ..config.yaml_values import load_yaml, text_block, yaml_text
 from ..errors import ConfigError, prefixed
@@ -34,8 +35,8 @@ class Wording(NamedTuple):
 _TEXTS = load_yaml(Path(__file__).with_name("wordings.yaml").read_text(encoding="utf-8")).values
 _NO_CONTENT = {word: kind for kind, words in _TEXTS.pop("no_content").items() for word in words.split()}
 WORDINGS = {language: Wording(**texts) for language, texts in _TEXTS.items()}
-_SHORT, _LONG = 256, 1024
-"""tokens of a query: `max_query_tokens` by default, and the most of a draft; of longer ones a part is labelled"""
+_SHORT, _LONG = RuntimeConfig().max_query_tokens, 1024
+"""tokens of a query: the most by default, and of a draft, by which of longer texts a part is labelled"""
 _SMALL_BYTES = 2_000_000_000
 """models of smaller files answer far worse by one text for several prompts (docs/real-models.md)"""
 _LARGEST_ON_CPU = 2_000_000_000
@@ -107,7 +108,6 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
 
     Raises ModelError for a file that is no model, and ConfigError for a path that no configuration can hold.
     """
-    from ..config.schema import ModelConfig
     from ..model.files import model_parts
     from ..model.find import find_model
     from ..model.header import read_header  # here, because they import numpy
@@ -120,13 +120,15 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
         if any("\ud800" <= character <= "\udfff" for character in str(file)):
             raise ConfigError(f"{shown(str(file))}: has bytes that are no UTF-8, as YAML is: rename it or give a link")
         header = read_header(file)
-        has_chat = header.chat_template is not None
-        why = "as given" if has_chat else "as given; the file has no chat template, so the text below has no turns"
+        has_template = header.chat_template is not None
+        why = "as given" if has_template else "as given; the file has no chat template, so the text below has no turns"
         name = path if is_name else _name_from(folder, file)
         n_ctx = header.scalars.get(f"{header.arch}.context_length")
         most = min(_LONG, n_ctx // 2) if isinstance(n_ctx, int) and n_ctx > 1 else _LONG
-        told: JsonObject = {"settings": {"path": name}, "why": why, "has_chat_template": has_chat, "most_tokens": most}
-        return DraftModel(**told, is_small=sum(part.stat().st_size for part in model_parts(header)) < _SMALL_BYTES)
+        is_small = sum(part.stat().st_size for part in model_parts(header)) < _SMALL_BYTES
+        return DraftModel(
+            settings={"path": name}, why=why, has_chat_template=has_template, is_small=is_small, most_tokens=most
+        )
     return None if repo is None else DraftModel(settings={"hf_repo": repo}, why="as given")
 
 

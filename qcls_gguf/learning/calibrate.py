@@ -397,7 +397,7 @@ def fit_batch_prior(
     n_queries = len(answers)
     if n_queries < LEAST_QUERIES:
         raise ConfigError(f"`queries` {queries}: has {n_queries} queries, a prior needs {LEAST_QUERIES}")
-    priors, entries = {}, {}
+    priors, entries, fit = {}, {}, {"n_queries": n_queries, "strength": strength}
     for number in (number for number, prompt in enumerate(compiled) if prompt.name in chosen):
         prompt = compiled[number].settings
         p = probabilities_of([results[number] for results in answers])
@@ -411,11 +411,7 @@ def fit_batch_prior(
             after=dict(zip(prompt.labels, _shares(p * np.exp(bias)), strict=True)),
         )
         entries[prompt.name] = PromptCalibration(
-            prompt_hash=prompt_hash(prompt),
-            scoring=prompt.scoring,
-            temperature=1.0,
-            bias=by_label,
-            fit={"n_queries": n_queries, "strength": strength},
+            prompt_hash=prompt_hash(prompt), scoring=prompt.scoring, temperature=1.0, bias=by_label, fit=fit
         )
     record = BatchPriorRecord(
         queries=queries, n_queries=n_queries, n_left_out=len(lines) - n_queries, strength=strength, model=model,

@@ -50,7 +50,7 @@ _MOST_ROWS, _MOST_NUMBERS, _MOST_CELLS = 20_000, 1 << 25, 4_000_000
 _N_SCOUTS = 160
 """rows by which the common text is chosen"""
 _LEAST_A_LABEL = 5
-"""rows for a label, for the prompts' own texts to be tried; answers of a log, for a head to give the label, too"""
+"""rows for a label, for the prompts' own texts to be tried; labels that fewer answers of a log have are named"""
 _LEAST_COMPARED, _MOST_COMPARED = 60, 1_000
 """rows on which heads are compared with the labels' texts: at first, and where so few do not decide"""
 _OWN_TOKENS, _MOST_OWN_TOKENS = 12_000, 100_000

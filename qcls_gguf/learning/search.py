@@ -117,8 +117,9 @@ def search(
     Raises ConfigError for rows that cannot be used, and what Classifier raises.
     """
     config = parse_config(draft_text(draft, folder), folder=folder)
+    data = read_rows(config, path, columns, skip_bad=True)
     with opener.open(config, quiet=True) as classifier:
-        usable, bad = usable_rows(read_rows(config, path, columns, skip_bad=True), classifier, skip_bad=True)
+        usable, bad = usable_rows(data, classifier, skip_bad=True)
     left_out = [f"{counted(len(bad), 'row')} cannot be used, as line {bad[0].line}: {bad[0].reason}"] if bad else []
     rows = [usable[place] for place in np.random.default_rng(0).permutation(len(usable))[:_MOST]]
     if len(rows) < _FEWEST:
