@@ -106,11 +106,6 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
             yield f"{name}: {why}"
         for why in word_notes(prompt, evaluation.words[name]):
             yield f"{name}: {why}"
-    for name, shares in (evaluation.orders or {}).items():
-        several, known = ", ".join(map(percent, shares)), [share for share in shares if share is not None]
-        moved = 100 * (max(known, default=0) - min(known, default=0))
-        remedy = f"`label_orders: {len(shares)}` answers by the mean of these orders"
-        yield f"{name}: the order of the labels alone moves {moved:.1f} points ({several}): {remedy}"
     if n := evaluation.n_known:
         what = f"heads were learnt from the queries of {counted(n, 'row')}, or an error was stated by them"
         yield f"{what}: their figures are too good, give others"

@@ -1,7 +1,6 @@
 """What a configuration costs with a model, and what the model reads of a prompt with a query; and their records."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pydantic import Field
 
@@ -10,7 +9,6 @@ from ..config.fitted import Head
 from ..config.prompt import SLOT, LikelyMistake
 from ..config.schema import chosen_prompts
 from ..config.scoring import Scoring
-from ..plan.planner import Templates
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
@@ -156,13 +154,6 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     n_longest = config.runtime.max_query_tokens
     n_decodes, n_tokens = classifier.templates.size_of_query(n_longest) or (None, None)
     inspected = tuple(_inspected(prompt, prompts, tokenizer, tokenizer.facts.n_layer) for prompt in prompts)
-    n_configured, in_one_order = len(classifier.prompts), 1.0
-    if classifier.compiled.orders:
-        holders = [prefix.holder for prefix in classifier.held[:n_configured]]
-        set_, capacity = replace(classifier.compiled, orders=()), classifier.engine.capacity
-        alone = Templates(set_, holders, capacity, tokenizer.facts.n_vocab).size_of_query(COST_QUERY_TOKENS)
-        both = classifier.templates.size_of_query(COST_QUERY_TOKENS)
-        in_one_order = alone[1] / both[1] if alone and both else 1.0
     empty = classifier.check("")
     request = Request(
         n_decodes=empty.n_decodes,
@@ -196,17 +187,14 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             n_state_seqs=context.n_state_seqs if tokenizer.has_states else 0,
         ),
         request=request,
-        costs=_costs(request, inspected, in_one_order),
-        prompts=inspected[:n_configured],
+        costs=_costs(request, inspected),
+        prompts=inspected[: len(classifier.prompts)],
         warnings=classifier.warnings,
     )
 
 
-def _costs(request: Request, prompts: Sequence[PromptInspection], in_one_order: float) -> tuple[Cost, ...]:
-    """What a usual query feeds, and what it would feed with other texts, in tokens; alternatives that are cheaper.
-
-    in_one_order: the share of the tokens that it would feed with labels listed in one order.
-    """
+def _costs(request: Request, prompts: Sequence[PromptInspection]) -> tuple[Cost, ...]:
+    """What a usual query feeds, and what it would feed with other texts, in tokens; alternatives that are cheaper."""
     n, labels = len(prompts), sum(prompt.n_tokens_labels for prompt in prompts)
     n_query = COST_QUERY_TOKENS - max(len(prompt.fragment[:1]) for prompt in prompts)  # in place of a space
     now = request.n_tokens + n_query * request.n_query_copies
@@ -215,7 +203,6 @@ def _costs(request: Request, prompts: Sequence[PromptInspection], in_one_order: 
         "with one common text for all prompts": heads + CUE_TOKENS * n + labels if request.n_query_copies > 1 else now,
         "with heads learnt on one common text": heads,
         "with labels that differ in their first tokens": now - labels,
-        "with labels listed in one order (label_orders: 1)": round(now * in_one_order),
     }
     cheaper = {what: n_tokens for what, n_tokens in other.items() if n_tokens < now}
     return tuple(

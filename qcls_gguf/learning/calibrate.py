@@ -8,6 +8,7 @@ strength is 1), less the mean over the labels. With strength 1 all labels become
 where they are not: docs/real-models.md says what that costs.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -72,14 +73,6 @@ class CalibrationRecord(FittedRecord):
     prompts: dict[str, FitRecord] = Field(description="by prompt")
 
 
-class LabelError(Record):
-    """How answers with one label do, above the threshold."""
-
-    n_answered: int = Field(description="rows that get this answer")
-    n_wrong: int = Field(description="of them, rows whose labels are others")
-    bound: float = Field(description="of the error among such answers; those of all labels hold together, as confident")
-
-
 class StatedPrompt(Record):
     """What is stated of one prompt's answers."""
 
@@ -89,7 +82,7 @@ class StatedPrompt(Record):
     answered: float | None = Field(default=None, description="share of the rows that the threshold answers")
     answered_ci: tuple[float, float] | None = Field(default=None, description="its Wilson 95 % interval")
     bound: float | None = Field(default=None, description="Clopper and Pearson's of the error among them, by itself")
-    labels: dict[str, LabelError] = Field(default={}, description="by label that is answered, most errors first")
+    wrong: dict[str, int] = Field(default={}, description="rows above the threshold with a wrong answer, by answer")
     refused: str | None = Field(default=None, description="why nothing can be stated")
 
 
@@ -270,14 +263,7 @@ def _stated(truth: Truth, p: FloatArray, target: float, confidence: float, fallb
     if best is None:
         why = _why_no_threshold(steps, n, target, confidence)
         return StatedPrompt(n_rows=n, error_of_all=float(wrong.mean()), refused=why)
-    labels = {}
-    is_answered = p[rows, answer] >= best.threshold
-    each_sure = 1 - (1 - confidence) / (p.shape[1] * len(steps))  # also for labels and thresholds that were not chosen
-    for place, label in enumerate(truth.prompt.labels):
-        if n_label := int((is_answered & (answer == place)).sum()):
-            n_wrong = int((wrong & is_answered & (answer == place)).sum())
-            bound = upper_bound(n_wrong, n_label, each_sure)
-            labels[label] = LabelError(n_answered=n_label, n_wrong=n_wrong, bound=bound)
+    of_wrong = Counter(truth.prompt.labels[place] for place in answer[wrong & (p[rows, answer] >= best.threshold)])
     return StatedPrompt(
         n_rows=n,
         error_of_all=float(wrong.mean()),
@@ -293,7 +279,7 @@ def _stated(truth: Truth, p: FloatArray, target: float, confidence: float, fallb
         answered=best.n_answered / n,
         answered_ci=wilson(best.n_answered, n),
         bound=upper_bound(best.n_wrong, best.n_answered, confidence),
-        labels=dict(sorted(labels.items(), key=lambda item: -item[1].n_wrong)),
+        wrong=dict(of_wrong.most_common()),
     )
 
 
@@ -312,8 +298,8 @@ def _why_no_threshold(steps: Sequence[Step], n: int, target: float, confidence: 
 
 
 def statement_document(record: StatementRecord) -> Document:
-    """A row for each prompt's error rate, the bounds of the answers, and what is refused."""
-    rows, titles, parts, of_labels = [], dict[str, None](), [], []
+    """A row for each prompt's error rate, the answers that are wrong most, and what is refused."""
+    rows, titles, parts = [], dict[str, None](), []
     for name, prompt in record.prompts.items():
         if prompt.error:
             low, high = prompt.answered_ci or (0.0, 1.0)
@@ -324,11 +310,7 @@ def statement_document(record: StatementRecord) -> Document:
                 *(f"{percent(prompt.answered)} ({low:.1%}–{high:.1%})", prompt.error.n_wrong, prompt.bound),
                 prompt.error.fallback,
             ])  # fmt: skip
-            of_labels += [[name, label, *error.model_dump().values()] for label, error in prompt.labels.items()]
-            wrong = [
-                f"{shown(label)} ({e.n_wrong} of {e.n_answered})" for label, e in prompt.labels.items() if e.n_wrong
-            ]
-            if wrong:
+            if wrong := [f"{shown(label)} ({n})" for label, n in prompt.wrong.items()]:
                 parts.append(Paragraph(f"{name}: answers that are wrong most: {listed(wrong, most=3)}"))
         else:
             parts.append(Paragraph(f"{name}: {prompt.refused}", "warning"))
@@ -339,10 +321,8 @@ def statement_document(record: StatementRecord) -> Document:
     if record.n_duplicates:
         what = f"{counted(record.n_duplicates, 'row')} with a query that came before: leave them out, unless queries"
         parts.append(Paragraph(f"{what} repeat so where the answers are used", "warning"))
-    of_prompts = Table(columns=columns, rows=rows, title=" and ".join(titles))
-    columns = {"prompt": TEXT, "answer": TEXT, "answered": "d", "wrong": "d", "error below": ".1%"}
-    by_label = Table(columns=columns, rows=of_labels, title="By label, all bounds together as confident")
-    return Document(title="Statements", parts=[of_prompts, by_label, *parts])
+    table = Table(columns=columns, rows=rows, title=" and ".join(titles))
+    return Document(title="Statements", parts=[table, *parts])
 
 
 LEAST_QUERIES = 50

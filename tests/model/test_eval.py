@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import change, invoked, printed, refused, tiny_rows, write_rows
+from commands import invoked, printed, refused, tiny_rows, write_rows
 from conftest import MakeModel, WriteConfig
 from evaluations import LABELS, evaluated, specs
 from gguf_parts import with_nan_embedding
@@ -70,25 +70,6 @@ def test_what_is_likely_wrong_is_told(write_config: WriteConfig, tmp_path: Path)
     assert f"user: never answers '{other}'" in said
     assert f"{top} 12 20 100.0% 60.0%" in said
     assert f"{other} 8 0 0.0%" in said
-
-
-def test_orders_of_the_labels_are_measured_one_by_one(data: Path, random_config: Path, tmp_path: Path) -> None:
-    """The first is the configuration's; the second is that of a configuration that lists them so."""
-    text, listed = "<|im_start|>{query} is one of [tank top, jump, none]\nlabel:", ["tank top", "jump", "none"]
-    prompt = {"name": "item", "prompt_template": text, "labels": listed}
-    asked = [{"query": query, "labels": {"item": label}} for query in ("coat", "red", "é") for label in listed]
-    rows = write_rows(tmp_path / "orders.jsonl", asked)
-
-    def evaluation(*words: str) -> Any:
-        change(random_config, prompts=[prompt])
-        return json.loads(printed("eval", "-c", random_config, "--data", rows, "--quiet", "-f", "json", *words))
-
-    found = evaluation("--label-orders", "3")["orders"]["item"]
-    assert found[0] == evaluation()["together"]["accuracy"]
-    prompt["prompt_template"] = text.replace("tank top, jump, none", "jump, none, tank top")
-    assert found[1] == evaluation()["together"]["accuracy"]
-    told = refused("eval", "-c", "mission", "--data", data, "--ignore-columns", "all", "--label-orders", "2", "--quiet")
-    assert "prompts.category: orders of labels: the text does not list the labels in their order" in told
 
 
 def test_a_file_of_heads_that_is_missing_is_told_before_any_work(random_config: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from conftest import MakeModel, OpenClassifier
 from oracle import COLOR, PromptSpec
 from rich.console import Console
 
-from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig, load_config
+from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig
 from qcls_gguf.inspection.inspect import Inspection, LabelNode, inspect_classifier, show_prompts
 from qcls_gguf.inspection.report import inspection_document, shown_prompts_view
 from qcls_gguf.model.header import TensorInfo
@@ -121,17 +121,6 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
         ends = {"wool": "<|im_end|>"} if prompt.name == "material" else {}
         texts = {label: "".join(tokens) for label, (tokens, _) in of_labels(prompt.labels).items()}
         assert texts == {label: f" {label}{ends.get(label, '')}" for label in config_prompt.labels}
-
-
-def test_the_price_of_several_orders_is_told() -> None:
-    tokens = {}
-    for n in (1, 3):
-        text, labels = "one of {labels}\n{query}\nlabel:", ("red", "blue", "none")
-        prompt = PromptConfig(name="color", prompt_template=text, labels=labels, label_orders=n)
-        with Classifier.from_config(load_config("mission").changed(prompts=(prompt,))) as classifier:
-            costs = {cost.what: cost.n_tokens for cost in inspect_classifier(classifier).costs}
-        tokens[n] = costs["as configured"]
-    assert costs["with labels listed in one order (label_orders: 1)"] == tokens[1] < tokens[3]
 
 
 @pytest.mark.parametrize(("n_batch", "n_decodes"), [("auto", 1), (128, 2), (64, 4)])
