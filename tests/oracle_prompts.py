@@ -17,6 +17,7 @@ from oracle import COLOR, N_CTX, Oracle, PromptSpec, decode_sequence, log_softma
 from qcls_gguf import Classifier, PromptConfig, PromptHandle, Result
 from qcls_gguf.config.fitted import Head, heads_content
 from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.statistics.logistic import words_of
 
 EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 LARGEST = 5e-5
@@ -163,6 +164,9 @@ def mirror(oracle: Oracle, prompt: PromptSpec, head: Head, query: str) -> list[f
             context.set_depths(np.array([head.depth], np.int32))
         state = decode_sequence(context, tokens)[-1, -n:].astype(np.float64)
     found = state / np.sqrt((state**2).mean()) @ head.weight.astype(np.float64) + head.bias
+    if head.words is not None:
+        columns, numbers = words_of(query)
+        found = found + numbers.astype(np.float64) @ head.words[columns]
     if head.scale:
         read = replace(prompt, template=head.text or prompt.template)
         found = found + head.scale * np.array(oracle.score(read, query)[0])

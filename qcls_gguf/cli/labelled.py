@@ -15,8 +15,6 @@ def evaluate(
     ctx: Context, data: o.Data, query_column: o.QueryColumn = None, input_format: o.InputFormat = None,
     encoding: o.Encoding = None, delimiter: o.Delimiter = None, label_column: o.LabelColumn = None,
     ignore_columns: o.IgnoredColumns = "", skip_bad: o.SkipBad = False,
-    label_orders: Annotated[int, Option("--label-orders", metavar="N", min=1, max=16,
-        help="Also measure with the labels listed in N orders, one after the other.")] = 1,
     format: o.Format = "table", html: o.Html = None, quiet: o.Quiet = False, verbose: o.Verbose = False,
     config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None, offline: o.Offline = False,
     n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None, max_query_tokens: o.QueryTokens = None,
@@ -32,9 +30,6 @@ def evaluate(
     JSON is one object; `make records` describes its fields. Exit codes: 0; 1 if scores are not finite or a decode
     failed; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
-    --label-orders N answers the rows N more times, with the labels listed in another order each time, and says how many
-    points the order alone moves; with the key label_orders an answer is the mean of several orders.
-
     \b
     qcls-gguf eval --data labelled.csv --format json --html report.html
     qcls-gguf eval --data labelled.jsonl --scoring joint
@@ -46,7 +41,7 @@ def evaluate(
     settings = o.configured(ctx.params)
     columns = o.columns(ctx.params)
     with long_work(offline, quiet) as opener:
-        record = evaluated(settings, data, opener, columns=columns, skip_bad=skip_bad, orders=label_orders)
+        record = evaluated(settings, data, opener, columns=columns, skip_bad=skip_bad)
     show(record, evaluation_document(record), format, html)
     return EXIT_OTHER if record.non_finite else None
 
@@ -83,10 +78,9 @@ def calibrate(
 
     --target-error SHARE states an error rate instead: it finds for every prompt the lowest threshold with which the
     error among answered queries is at most SHARE, with --confidence over the choice of the rows; all other queries
-    get --fallback. The error of each answer is bounded, too, all bounds together with that confidence. The rows must
-    be others than those that fitted a temperature, biases or heads, and like the queries to come; docs/stated-
-    error.md says more. Prompts whose error cannot be stated are named, with the rows that would be needed, and left
-    out of the file. `eval` on other rows shows how many of those that are answered are wrong.
+    get --fallback. The rows must be others than those that fitted a temperature, biases or heads, and like the queries
+    to come; docs/stated-error.md says more. Prompts whose error cannot be stated are named, with the rows that would be
+    needed, and left out of the file. `eval` on other rows shows how many of those that are answered are wrong.
 
     Exit codes: 0; 1 if every fit or any statement was refused, or a decode failed; 2 for usage, configuration and data;
     3 for a model that can't be loaded. JSON is one object; `make records` describes its fields.
@@ -147,7 +141,6 @@ def learn(
         help="The text that heads of all prompts read. Default: the best of some.")] = None,
     depths: Annotated[list[int] | None, Option("--depth", metavar="N", min=1,
         help="Layers to try; repeatable. Default: four depths, and all layers.")] = None,
-    seed: Annotated[int, Option("--seed", metavar="S", min=0, help="Seed of the assignment to folds.")] = 0,
     names: o.PromptNames = None, force: o.Force = False, format: o.Format = "table", quiet: o.Quiet = False,
     verbose: o.Verbose = False, config: o.ConfigFile = None, model: o.ModelName = None, hf_repo: o.Repository = None,
     offline: o.Offline = False, n_gpu_layers: o.GpuLayers = None, n_threads: o.Threads = None,
@@ -194,7 +187,7 @@ def learn(
     folder = Path(f"{out}.part") if out.is_file() or not out.exists() else None
     with long_work(offline, quiet) as opener:
         record, content = learnt(
-            settings, opener, data=data, common=common, depths=depths or (), seed=seed, folder=folder, **log, **rows
+            settings, opener, data=data, common=common, depths=depths or (), folder=folder, **log, **rows
         )
     why_not = "no head is better than the prompts" if queries is None else "no head answers as the prompts do"
     left_out = [name for name, prompt in record.prompts.items() if not prompt.kept]

@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError
 
 from ..errors import ConfigError, prefixed, readable
 from ..statistics import Float32Array
+from ..statistics.logistic import N_WORDS
 from ..version import __version__
 from .prompt import SLOT, PromptConfig, Temperature
 from .schema import Config, short
@@ -176,7 +177,7 @@ def calibration_text(
     return head + yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
 
 
-MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 29
 """Larger files are refused, as are files whose parts are larger together."""
 _ABOUT = "about"
 _LEARN_AGAIN = "run `qcls-gguf learn` again"
@@ -195,10 +196,10 @@ _DAMAGED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Head:
-    """A learnt head, which answers a prompt by log-softmax(scale · s + bias + z @ weight).
+    """A learnt head, which answers a prompt by log-softmax(scale · s + bias + z @ weight + v @ words).
 
     s (n_labels,) are the prompt's own scores; z (n_embd,) is the state at the prompt's end after `depth` layers,
-    divided by the root of its mean square.
+    divided by the root of its mean square; v (N_WORDS,) are the words of the query, see `words_of`.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "arbitrary_types_allowed": True}  # for what a file says
@@ -211,6 +212,8 @@ class Head:
     """(n_labels,)"""
     scale: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     """of the prompt's own scores; 0: the labels' texts are not read"""
+    words: Float32Array | None = None
+    """(N_WORDS, n_labels); None: they do not count"""
     text: Text | None = None
     """the whole text with its slot that is read instead of the prompt's own"""
     hash: Text = ""
@@ -233,6 +236,7 @@ class Head:
         found = hashlib.sha256(json.dumps([self.depth, self.scale, self.text]).encode())
         found.update(self.weight.tobytes())
         found.update(self.bias.tobytes())
+        found.update(b"" if self.words is None else self.words.tobytes())
         return found.hexdigest()
 
 
@@ -257,7 +261,7 @@ class Heads(Settings):
 class _HeadsFile(Heads):
     """What a file says beside."""
 
-    format: Literal[1] = Field(description="others are refused")
+    format: Literal[1, 2] = Field(description="others are refused")
     package_version: Text
 
 
@@ -337,7 +341,7 @@ def heads_content(
     heads: by prompt, with the prompt's configuration; queries: that they were learnt from.
     """
     about = {
-        "format": 1,
+        "format": 2,
         "package_version": __version__,
         "model_sha256": model_sha256,
         "n_layer": n_layer,
@@ -352,7 +356,8 @@ def heads_content(
     text = json.dumps(about, ensure_ascii=False)
     arrays: dict[str, Any] = {_ABOUT: np.frombuffer(text.encode(), np.uint8)}
     for index, (_, head) in enumerate(heads.values()):
-        arrays |= {f"weight{index}": head.weight, f"bias{index}": head.bias}
+        of_head = {"weight": head.weight, "bias": head.bias, "words": head.words}
+        arrays |= {f"{key}{index}": array for key, array in of_head.items() if array is not None}
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **arrays)
     return content.getvalue()
@@ -407,6 +412,7 @@ def _content(path: Path, n_bytes: int, changed_ns: int) -> Heads:
             values = json.loads(arrays[_ABOUT].tobytes())
             for index, entry in enumerate(dict(values["prompts"]).values()):
                 entry |= {"weight": arrays[f"weight{index}"], "bias": arrays[f"bias{index}"]}
+                entry["words"] = arrays.get(f"words{index}")
         heads = _HeadsFile.model_validate(values)
         known_queries(heads.queries, ())  # raises for what are no digests
         for head in heads.prompts.values():
@@ -422,13 +428,12 @@ def _content(path: Path, n_bytes: int, changed_ns: int) -> Heads:
 
 def _check_head(head: Head, file: Heads) -> None:
     """Raise ValueError for what is no head."""
-    n_labels, depth, weight, bias = len(head.labels), head.depth, head.weight, head.bias
-    if weight.shape != (file.n_embd, n_labels) or bias.shape != (n_labels,):
-        raise ValueError(f"arrays of shapes {weight.shape} and {bias.shape} for {n_labels} labels")
-    if {weight.dtype, bias.dtype} != {np.dtype(np.float32)} or not (
-        np.isfinite(weight).all() and np.isfinite(bias).all()
-    ):
-        raise ValueError("numbers that are not finite float32")
+    n_labels, depth = len(head.labels), head.depth
+    wanted = {"weight": (file.n_embd, n_labels), "bias": (n_labels,), "words": (N_WORDS, n_labels)}
+    for name, shape in wanted.items():
+        array = getattr(head, name)
+        if array is not None and (array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all()):
+            raise ValueError(f"{name} of {array.dtype} {array.shape}: finite float32 {shape} for {n_labels} labels")
     if depth > file.n_layer or (head.scale and depth < file.n_layer):
         raise ValueError(f"depth {depth}")
     if head.text is not None and head.text.count(SLOT) != 1:

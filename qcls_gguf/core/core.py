@@ -336,12 +336,14 @@ class Core:
         """The answers to all items; those of one prompt set are scored at once. Raises ScoreError."""
         first, layout = items[0].handle, self.engine.layout
         if len(items) == 1 or all(item.handle is first for item in items):
-            return first.answer_maker.of(hidden, layout, rows.reshape(len(items), -1), fast_path)
+            queries = [item.query for item in items]
+            return first.answer_maker.of(hidden, layout, rows.reshape(len(items), -1), fast_path, queries)
         answers: list[tuple[PromptResult, ...]] = []
         row = prompt = 0
-        for handle, *_ in items:
+        for handle, query, *_ in items:
             end_row, end_prompt = row + handle.n_edges, prompt + len(handle.compiled.fed)
-            answers += handle.answer_maker.of(hidden, layout, rows[None, row:end_row], fast_path[prompt:end_prompt])
+            fast = fast_path[prompt:end_prompt]
+            answers += handle.answer_maker.of(hidden, layout, rows[None, row:end_row], fast, [query])
             row, prompt = end_row, end_prompt
         return answers
 

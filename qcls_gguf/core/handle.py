@@ -176,7 +176,7 @@ class PromptHandle(Closing):
         ends = by_item[:, self.scorer.first_edge[: len(self.prompts)]]
         columns = map(engine.layout.columns, (*depths, engine.model.facts.n_layer))
         states = np.stack([hidden[:, of_depth][ends] for of_depth in columns], axis=2)
-        return self.answer_maker.of(hidden, engine.layout, by_item, fast_path), states
+        return self.answer_maker.of(hidden, engine.layout, by_item, fast_path, queries), states
 
     def subset(self, names: Sequence[str]) -> "PromptHandle":
         """Some prompts as a set of their own with the same calibration, until it is closed. For any thread.

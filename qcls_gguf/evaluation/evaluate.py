@@ -17,7 +17,7 @@ from pydantic import Field
 from .. import statistics as stats
 from ..classifier import Classifier
 from ..config.fitted import known_queries, queries_of_heads, read_calibration
-from ..config.prompt import LikelyMistake, turned
+from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..config.words import MAX_LISTED
 from ..data.labelled import PLAIN_COLUMNS, BadRow, LabelledColumns, LabelledData, LabelledQuery, read_labelled, refusal
@@ -25,10 +25,10 @@ from ..errors import PlanError, ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..report.environment import Environment, environment
-from ..report.record import Record, left_out_if_none
+from ..report.record import Record
 from ..score.result import ModelInfo, PromptResult
 from ..statistics import BoolArray, FloatArray, IntArray
-from ..statistics.logistic import cross_fit, folds, word_statistics
+from ..statistics.logistic import cross_fit_words, folds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,6 @@ def raw_scores(answers: Sequence[PromptResult]) -> FloatArray:
 
 _LEAST_READ, _MOST_READ = 20, 2000
 """rows of a model of words"""
-_WORD_PENALTY = 0.1
 
 
 class DataRecord(Record):
@@ -231,9 +230,6 @@ class EvaluationRecord(Record):
     )
     n_known: int = Field(description="rows whose queries heads were learnt from or errors stated by: too good figures")
     non_finite: tuple[BadRow, ...] = Field(description="rows that are left out because their scores are not finite")
-    orders: dict[str, tuple[float | None, ...]] | None = left_out_if_none(
-        "by prompt, the accuracy with its labels listed in several orders, without calibration and heads; if asked for"
-    )
 
 
 def evaluate(
@@ -243,12 +239,10 @@ def evaluate(
     *,
     columns: LabelledColumns = PLAIN_COLUMNS,
     skip_bad: bool = False,
-    orders: int = 1,
 ) -> EvaluationRecord:
     """Evaluate, and return the record that `qcls-gguf eval` prints as JSON.
 
-    path: labelled queries, see read_labelled; skip_bad: leave out rows that cannot be used, instead of refusing them;
-    orders: of the labels; more than 1: measure with them, too.
+    path: labelled queries, see read_labelled; skip_bad: leave out rows that cannot be used, instead of refusing them.
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
     learnt_from = queries_of_heads(config)  # a file that is missing is told before the model is loaded
@@ -260,7 +254,6 @@ def evaluate(
         rows, model = answered.rows, classifier.model
         queries = [row.query for row in rows]
         truths = [truth_of(prompt, rows) for prompt in classifier.prompts]
-        by_order = [_of_order(classifier, answered, opener, order, orders) for order in range(orders) if orders > 1]
     by_prompt = zip(truths, zip(*answered.answers, strict=True), strict=True)
     found = [prompt_statistics(truth, probabilities_of(answers), answers) for truth, answers in by_prompt]
     return EvaluationRecord(
@@ -274,24 +267,7 @@ def evaluate(
         words={truth.prompt.name: word_accuracy(truth, queries) for truth in truths},
         n_known=sum(map(any, zip(*(known_queries(digests, queries) for digests in known), strict=True))),
         non_finite=tuple(answered.non_finite),
-        orders={name: tuple(of[name] for of in by_order) for name in by_order[0]} if by_order else None,
     )
-
-
-def _of_order(
-    classifier: Classifier, answered: Answered, opener: ClassifierOpener, order: int, n_orders: int
-) -> dict[str, float | None]:
-    """By prompt the accuracy with the labels listed in another order; see `turned`."""
-    config, rows = classifier.config, answered.rows
-    prompts = [turned(prompt, config.prompts, order, n_orders).changed(label_orders=1) for prompt in config.prompts]
-    changed = config.changed(prompts=tuple(prompts), calibration=None, heads=None)
-    with opener.open(changed, quiet=True) as other:
-        asked = opener.progress(f"order {order + 1} of {n_orders}", rows)
-        answers = zip(*[other.classify(row.query).results for row in asked], strict=True)
-        pairs = [
-            (truth_of(prompt, rows), probabilities_of(of)) for prompt, of in zip(other.prompts, answers, strict=True)
-        ]
-    return {truth.prompt.name: stats.mean(stats.right_answers(p[truth.index], truth.accepted)) for truth, p in pairs}
 
 
 def word_accuracy(truth: Truth, queries: Sequence[str]) -> float | None:
@@ -303,7 +279,7 @@ def word_accuracy(truth: Truth, queries: Sequence[str]) -> float | None:
     if len(label) < _LEAST_READ or len(set(label.tolist())) < 2:
         return None
     texts = [queries[row] for row in truth.index[:_MOST_READ]]
-    found = cross_fit(word_statistics(texts), np.eye(n_labels)[label], folds(label, texts), [_WORD_PENALTY])
+    found = cross_fit_words(texts, np.eye(n_labels)[label], folds(label, texts))
     return float(stats.right_answers(found.log_p, truth.accepted).mean())
 
 

@@ -7,15 +7,17 @@ candidate that the other rows choose.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..config.fitted import Head
-from ..statistics import AnyFloats, FloatArray, IntArray, softmax
+from ..statistics import AnyFloats, FloatArray, IntArray, log_softmax, softmax
 from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, cross_fit
 
 SIGNIFICANT = 0.05
+_MIXTURES = [((1 - share) * factor, share * factor) for share in (0, 0.2, 0.4, 0.6) for factor in (0.7, 1, 1.5, 2)]
+"""factors of log-probabilities by states, and by words"""
 _SHARE_STEPS = 0.5 / (1 + np.arange(100) / 20)
 """of `share_biases`: parts of the logarithm of what a label's share is to be, by what it is"""
 
@@ -71,6 +73,34 @@ def cheapest(losses: Sequence[FloatArray], costs: Sequence[tuple[int, ...]] = ()
 
     places = [place for place, loss in enumerate(losses) if suffices(loss)]
     return min(places, key=lambda place: (costs[place], float(losses[place].mean()))) if costs else places[0]
+
+
+def beside_words(
+    log_p: FloatArray, head: Head, words: CrossFit, target: FloatArray, fold: IntArray
+) -> tuple[FloatArray, Head]:
+    """((n, n_labels) held-out log-probabilities by states and words together, the head of both).
+
+    log_p, head: by states, which may be sharpened. Words count only where the loss is otherwise more than one standard
+    error higher; for the rows of a fold the others say so.
+    """
+
+    def mixed(factors: tuple[float, float]) -> FloatArray:
+        return np.asarray(log_softmax(factors[0] * log_p + factors[1] * words.log_p), np.float64)
+
+    losses = [-(target * mixed(factors)).sum(axis=1) for factors in _MIXTURES]
+    costs = [(of_words > 0,) for _, of_words in _MIXTURES]
+    together = np.empty_like(log_p)
+    for rows in (fold == k for k in range(N_FOLDS)):
+        together[rows] = mixed(_MIXTURES[cheapest([loss[~rows] for loss in losses], costs)])[rows]
+    of_states, of_words = _MIXTURES[cheapest(losses, costs)]
+    both = replace(
+        head,
+        weight=of_states * head.weight,
+        words=of_words * words.weight if of_words else None,
+        bias=of_states * head.bias + of_words * words.bias,
+        scale=of_states * head.scale,
+    )
+    return together, both
 
 
 def share_biases(log_p: FloatArray, answer: IntArray) -> FloatArray:

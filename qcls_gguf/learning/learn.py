@@ -29,13 +29,12 @@ from ..evaluation.evaluate import (
     read_rows,
     truth_of,
     usable_rows,
-    word_accuracy,
 )
 from ..opening import ClassifierOpener, OnProgress
 from ..statistics import SMALLEST, FloatArray, IntArray, right_answers, sign_test, wilson
 from ..statistics.fitting import shares_of_labels
-from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, folds
-from .fit import SIGNIFICANT, Candidate, cheapest, held_out, share_biases
+from ..statistics.logistic import N_FOLDS, PENALTIES, CrossFit, cross_fit_words, folds
+from .fit import SIGNIFICANT, Candidate, beside_words, cheapest, held_out, share_biases
 from .passes import StateRows, common_text, common_texts, read_states, state_rows, tried_depths, with_heads
 from .report import LearnRecord, LearntPrompt, RequestCost
 
@@ -57,8 +56,6 @@ _OWN_TOKENS, _MOST_OWN_TOKENS = 12_000, 100_000
 """Where all rows feed no more to the prompts' own texts, heads may read these; else the first rows decide, which feed
 half as many, and above the second number none may.
 """
-_CURVE = (4, 2)
-"""The learning curve has heads of every so many-th row."""
 _EVEN = 0.8
 """The rarest label has this share of the rows of the most frequent one, as a rule only in rows that were chosen so."""
 
@@ -77,7 +74,6 @@ def learn(
     skip_bad: bool = False,
     common: str | None = None,
     depths: Sequence[int] = (),
-    seed: int = 0,
     folder: Path | None = None,
 ) -> tuple[LearnRecord, bytes | None]:
     """Learn, and return the record that `qcls-gguf learn` prints as JSON, and the content of the file of heads.
@@ -86,8 +82,8 @@ def learn(
     shares: of labels where heads will be used: a file of such queries, or texts such as `red=0.2`;
     teacher: gives these answers instead; least_agreement: with them, of heads that are kept; names: prompts, empty:
     all; common: the text that heads read, None: see `common_texts`; depths: to try, empty: four between 0.5 and 0.9 of
-    the layers, and all; seed: of the folds; folder: keeps what was read until the work ends, so that the same work goes
-    on after an interrupt; None: it begins anew.
+    the layers, and all; folder: keeps what was read until the work ends, so that the same work goes on after an
+    interrupt; None: it begins anew.
     The content has the heads that were kept, and is None where there are none. Raises ConfigError
     for what cannot be used, before anything is computed; and what Classifier raises.
     """
@@ -98,7 +94,7 @@ def learn(
     other = queries or (shares[0] if shares and not given else None)
     log = [] if other is None else list(read_queries(other, columns))
     if queries is None:
-        log = [log[place] for place in np.random.default_rng(seed).permutation(len(log))[:_N_SHARED]]
+        log = [log[place] for place in np.random.default_rng(0).permutation(len(log))[:_N_SHARED]]
     runtime = config.runtime.changed(question_cells="auto", question_prefixes="auto")  # for the common texts
     config = config.changed(prompts=chosen_prompts(config, names), heads=None, runtime=runtime)
     with opener.open(config, calibrated=False) as classifier:
@@ -120,7 +116,7 @@ def learn(
         least = None if queries is None else least_agreement
         learnt = learn_heads(
             classifier, rows, least_agreement=least, taught=taught, shares=given if shares else None, common=common,
-            depths=depths, seed=seed, folder=folder, on_progress=opener.on_progress,
+            depths=depths, folder=folder, on_progress=opener.on_progress,
         )  # fmt: skip
         model, n_embd = classifier.model, classifier.engine.model.facts.n_embd
     if folder:
@@ -196,6 +192,8 @@ class Task:
 
     prompt: PromptConfig
     truth: Truth
+    texts: Sequence[str]
+    """of all rows and, last, of labels' names"""
     index: IntArray
     """(n,) which of all rows are learnt from: the labelled ones and, last, their labels' names as queries; or all"""
     target: FloatArray
@@ -241,6 +239,10 @@ class Task:
             on_fit()
         return fits[::-1]
 
+    def cross_fit_words(self, every: int = 1) -> CrossFit:
+        """Of the rows' texts."""
+        return cross_fit_words([self.texts[row] for row in self.index], self.target, self.fold, every)
+
     def odds(self, candidate: Candidate, head: Head, n_all: int) -> FloatArray:
         """(n_labels,) how much more frequent labels are where heads are used than in the rows, by a fit to all rows.
 
@@ -279,7 +281,6 @@ def learn_heads(
     shares: Mapping[str, float] | None = None,
     common: str | None = None,
     depths: Sequence[int] = (),
-    seed: int = 0,
     folder: Path | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> LearntHeads:
@@ -292,7 +293,7 @@ def learn_heads(
     n_embd, prompts, is_log = classifier.engine.model.facts.n_embd, classifier.prompts, least_agreement is not None
     n_labels = max(len(prompt.labels) for prompt in prompts)
     n = min(len(rows), _MOST_ROWS, _MOST_NUMBERS // n_embd, _MOST_CELLS // n_labels)
-    order = np.random.default_rng(seed).permutation(len(rows))
+    order = np.random.default_rng(0).permutation(len(rows))
     if shares is not None:  # rows without labels only tell how frequent these are
         has_labels = np.array([bool(row.labels) for row in rows])[order]
         order = np.concatenate([order[has_labels][: n - (~has_labels).sum()], order[~has_labels]])
@@ -307,7 +308,7 @@ def learn_heads(
     reads_own = n_own == n and not is_log
     named = {label for row in rows for prompt in prompts for label in row.labels.get(prompt.name, ())}
     names = [label for label in sorted(named) if not is_log and _can_be_query(classifier, label)]
-    row_of = {label: n + row for row, label in enumerate(names)}
+    texts, row_of = [*queries, *names], {label: n + row for row, label in enumerate(names)}
 
     def read(handle: PromptHandle, part: str, found: StateRows, k: int) -> None:
         if handle is not classifier or k == n:  # of the prompts' own texts names are read where all rows are
@@ -324,25 +325,25 @@ def learn_heads(
         truth = truth_of(prompt, rows)
         known = [(row_of[name], label) for label in sorted({*truth.first}) if (name := prompt.labels[label]) in row_of]
         index, label = np.array([*zip(truth.index, truth.first, strict=True), *known], np.intp).reshape(-1, 2).T
-        fold = np.append(folds(truth.first, [queries[row] for row in truth.index], seed), np.full(len(known), -1))
+        fold = np.append(folds(truth.first, [queries[row] for row in truth.index]), np.full(len(known), -1))
         target = np.eye(len(prompt.labels))[label]
         if is_log:
-            index, target, fold = np.arange(n), p, folds(p.argmax(axis=1), queries, seed)
-        of_truth: Any = {"truth": truth, "index": index, "target": target, "fold": fold}
+            index, target, fold = np.arange(n), p, folds(p.argmax(axis=1), queries)
+        of_truth: Any = {"truth": truth, "texts": texts, "index": index, "target": target, "fold": fold}
         tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
     is_single = common is None and len(tasks) == 1
-    texts = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=is_log)
+    commons = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=is_log)
     if is_single and n_own < n and not is_log:
-        texts.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
+        commons.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
     n_scouts = min(n, _N_SCOUTS)
     if n < (2 if is_log else 4) * _N_SCOUTS:
-        texts = texts[:1]
+        commons = commons[:1]
     found: dict[str, StateRows] = {}
-    for number, text in enumerate(texts, 1):
+    for number, text in enumerate(commons, 1):
         with suppress(*_TOO_LONG), classifier.prompt_set(common_text(classifier, text)) as handle:
-            found[text] = state_rows(handle, [*queries, *names], tried, folder)
-            read(handle, f"common text {number} of {len(texts)}", found[text], n_scouts)
-    text = next(iter(found), texts[0])
+            found[text] = state_rows(handle, texts, tried, folder)
+            read(handle, f"common text {number} of {len(commons)}", found[text], n_scouts)
+    text = next(iter(found), commons[0])
     if len(found) > 1:
         text = list(found)[_best_text([task.first(n_scouts) for task in tasks], list(found.items()), tried)]
     with classifier.prompt_set(common_text(classifier, text)) as handle:
@@ -363,7 +364,7 @@ def learn_heads(
 
     for task, candidates in zip(tasks, tries, strict=True):
         learnt[task.prompt.name], head = learn_prompt(
-            task, candidates, queries, least_agreement, is_single=is_single,
+            task, candidates, n, least_agreement, is_single=is_single,
             on_fit=lambda: on_progress("fit", next(fits), n_fits), read_more=read_more if n_own < n_most else None,
         )  # fmt: skip
         if head is not None:
@@ -459,7 +460,7 @@ class Gain(NamedTuple):
 def learn_prompt(
     task: Task,
     candidates: Sequence[Candidate],
-    queries: Sequence[str],
+    n_all: int,
     least_agreement: float | None = None,
     *,
     is_single: bool = False,
@@ -469,9 +470,9 @@ def learn_prompt(
     """What was learnt for a prompt, and its head if that is better than the prompt, or answers as it does; one that is
     better without proof is not said to be kept.
 
-    queries: of all rows; least_agreement: see `learn_heads`; is_single: its own text costs no more than a common one;
-    read_more: gives the prompt's answers to more rows, which are asked for where a gain is no proof. Chance may then
-    pass either test half as often.
+    n_all: the number of all rows; least_agreement: see `learn_heads`; is_single: its own text costs no more than a
+    common one; read_more: gives the prompt's answers to more rows, which are asked for where a gain is no proof. Chance
+    may then pass either test half as often.
     """
     truth, labels, n, from_labels = task.truth, task.prompt.labels, task.n_rows, least_agreement is None
     counts = Counter(labels[label] for label in (truth.first if from_labels else task.p.argmax(axis=1)))
@@ -488,23 +489,29 @@ def learn_prompt(
     fits = task.fits(candidates, on_fit)
     costs = [(one.depth, one.text is None and not is_single, one.scores is not None) for one in candidates]
     best = cheapest([fit.losses for fit, _ in fits], costs)
-    odds = task.odds(candidates[best], fits[best][1], len(queries))
+    (found, head), of_words = fits[best], None
+    odds = task.odds(candidates[best], head, n_all)
     log_p, shift = held_out([fit for fit, _ in fits], fold, costs), np.log(odds)
-    if not from_labels:
+    if from_labels:
+        words = task.cross_fit_words()
+        of_words = float(right_answers(words.log_p, truth.accepted).mean())
+        if words.weight.any(axis=0).all():
+            log_p, head = beside_words(log_p, head, words, task.target[:n], fold)
+    else:
         answer, others = task.p.argmax(axis=1), [fold != k for k in range(N_FOLDS)]
         shift = shift + share_biases(log_p, answer)
         log_p += np.array([share_biases(log_p[rows], answer[rows]) for rows in others])[fold]
     p = np.exp(log_p) * odds
     p /= p.sum(axis=1, keepdims=True)
     learnt = prompt_statistics(replace(truth, index=at), p)[0] if len(at) else None
-    bias = (fits[best][1].bias + shift).astype(np.float32)
-    head = replace(fits[best][1], bias=bias, n_rows=n, accuracy=learnt.accuracy if learnt else None)
+    bias = (head.bias + shift).astype(np.float32)
+    head = replace(head, bias=bias, n_rows=n, accuracy=learnt.accuracy if learnt else None)
     gain, significant = Gain.of(task, p[at], odds), SIGNIFICANT if read_more is None else SIGNIFICANT / 2
     if read_more is not None and gain.points > 0 and gain.p > significant:
         task = replace(task, p=read_more(task))
         gain = Gain.of(task, p[at], odds)
     told = _told(task) | {"unlearnt": tuple(unlearnt), "learnt": learnt, "depth": head.depth, "text": head.text}
-    told["reads_labels"] = head.reads_labels
+    told |= {"reads_labels": head.reads_labels, "reads_words": head.words is not None, "words": of_words}
     if from_labels:
         reason = str(gain)
         if gain.n and (odds != 1).any():
@@ -519,8 +526,7 @@ def learn_prompt(
                 reason += "; these have all labels about equally often: if queries do not, check by `eval` on such rows"
         else:
             reason += f": {_rows_of(task.prompt, n)}"
-        told |= {"p": gain.p, "reason": reason, "curve": _curve(task, candidates[best], fits[best][0].penalty, p)}
-        told["words"] = word_accuracy(truth, queries)
+        told |= {"p": gain.p, "reason": reason, "of_half": _of_half(task, candidates[best], head, found.penalty)}
     else:
         same = p.argmax(axis=1) == task.p.argmax(axis=1)
         low, high = wilson(int(same.sum()), n) or (0.0, 1.0)
@@ -542,15 +548,15 @@ def _told(task: Task) -> dict[str, Any]:
     return {"n_rows": task.n_rows, "n_compared": k, "zero_shot": zero_shot}
 
 
-def _curve(task: Task, candidate: Candidate, penalty: float, p: FloatArray) -> dict[int, float]:
-    """Held-out accuracy by rows learnt from, of which p (n, n_labels) are the answers of heads of all."""
-    n, curve = task.n_rows, {}
-    for every in _CURVE:
-        n_learnt = len(range(0, n - n // N_FOLDS, every))
-        if n_learnt >= 2 * p.shape[1]:
-            part, _ = candidate.fit(task.target, task.fold, [penalty], every)
-            curve[n_learnt] = float(right_answers(part.log_p, task.truth.accepted).mean())
-    return curve | {n - n // N_FOLDS: float(right_answers(p, task.truth.accepted).mean())}
+def _of_half(task: Task, candidate: Candidate, head: Head, penalty: float) -> float | None:
+    """Held-out accuracy of heads as the given one, learnt from every other row; None where these are few."""
+    n = task.n_rows
+    if n // 2 < 2 * len(task.prompt.labels):
+        return None
+    log_p = candidate.fit(task.target, task.fold, [penalty], every=2)[0].log_p
+    if head.words is not None:
+        log_p, _ = beside_words(log_p, head, task.cross_fit_words(every=2), task.target[:n], task.fold[:n])
+    return float(right_answers(log_p, task.truth.accepted).mean())
 
 
 def why_not(prompt: PromptConfig, counts: Counter[str], n: int) -> str | None:

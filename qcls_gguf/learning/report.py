@@ -12,9 +12,8 @@ from ..report.document import TEXT, Document, Paragraph, Table, facts, percent
 from ..report.record import Record
 from ..score.result import ModelInfo
 
-_N_SHARES = 3
-_WORTH_POINTS = 1.0
-"""More rows are worth it where the second half of them brought so much accuracy."""
+_N_SHARES, _WORTH = 3, 0.01
+"""labels whose shares are shown; accuracy that the second half of the rows brings where more are worth it"""
 
 
 class LearntPrompt(Record):
@@ -27,9 +26,7 @@ class LearntPrompt(Record):
         default=None, description="by heads fitted without a row's fold; null where none was"
     )
     words: float | None = Field(default=None, description="accuracy of a linear model of words, fitted likewise")
-    curve: dict[int, float] = Field(
-        default={}, description="accuracy of such heads by rows learnt from: a quarter, half, all"
-    )
+    of_half: float | None = Field(default=None, description="accuracy of heads learnt from half of the rows; or null")
     p: float | None = Field(
         default=None, description="of the sign test of rows that only one of both has right; by `shares`, of their mean"
     )
@@ -44,6 +41,7 @@ class LearntPrompt(Record):
     depth: int | None = Field(default=None, description="the layers that the head of all rows needs")
     text: str | None = Field(default=None, description="the text that it reads instead of the prompt's own")
     reads_labels: bool = Field(default=False, description="whether the head stands beside the labels' texts")
+    reads_words: bool = Field(default=False, description="whether the query's words count beside the state")
     unlearnt: tuple[str, ...] = Field(description="labels without rows, by their texts; of a log, seldom answers")
     reason: str = Field(description="why the prompt has a head, or none")
 
@@ -86,10 +84,14 @@ def learn_document(record: LearnRecord) -> Document:
         agreed = f"{percent(prompt.agreement)} {_interval(prompt.agreement_ci)}" if prompt.agreement_ci else None
         rows.append([name, prompt.n_rows, agreed, *accuracies, prompt.words, *losses, prompt.depth])
         where = " of the prompt's own text" if prompt.kept and prompt.text is None else ""
+        where += " and the query's words" if prompt.kept and prompt.reads_words else ""
         verdicts[name] = f"{'a head' if prompt.kept else 'no head'}{where}: {prompt.reason}"
         if after:
             shares = prompt.shares or {name: found.support / after.n_rows for name, found in after.labels.items()}
             verdicts[name] += f"; stated for queries of which {_shares(shares)}"
+        if after and after.accuracy is not None and prompt.of_half is not None:
+            more = "more rows would help" if after.accuracy - prompt.of_half >= _WORTH else "more would hardly help"
+            verdicts[name] += f"; learnt from half of the rows: {percent(prompt.of_half)}, {more}"
         if prompt.unlearnt:
             what = "seldom an answer here, so hardly learnt" if agreed else "without rows, by their texts"
             verdicts[name] += f"; {what}: {listed(list(map(shown, prompt.unlearnt)), 'label')}"
@@ -101,11 +103,6 @@ def learn_document(record: LearnRecord) -> Document:
     shown_columns = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
     headings = {list(columns)[place]: list(columns.values())[place] for place in shown_columns}
     table = Table(columns=headings, rows=[[row[place] for place in shown_columns] for row in rows])
-    curve = Table(
-        title="Learning curve",
-        columns={"prompt": TEXT, "rows learnt from": TEXT, "accuracy": TEXT, "more rows": TEXT},
-        rows=[[name, *_curve(prompt.curve)] for name, prompt in record.prompts.items() if len(prompt.curve) > 1],
-    )
     heads = {name: prompt.learnt for name, prompt in record.prompts.items() if prompt.learnt}
     twice = record.data.n_contradictions if record.data else 0
     notes = [f"{name}: {why}" for name, learnt in heads.items() for why in likely_faults(learnt)]
@@ -121,7 +118,6 @@ def learn_document(record: LearnRecord) -> Document:
         parts=[
             table,
             facts({**verdicts, "common text": shown(record.text), "a request": _cost(record)}),
-            curve,
             confused,
             *warnings,
         ],
@@ -140,14 +136,6 @@ def _cost(record: LearnRecord) -> str:
     costs = [f"{cost.tokens:.0f} tokens through {cost.layers} layers" for cost in (record.before, record.after)]
     ratio = record.after.product / record.before.product
     return f"{costs[0]} as it is, {costs[1]} with these heads ({ratio:.2f} ×)"
-
-
-def _curve(curve: Mapping[int, float]) -> tuple[str, str, str]:
-    """Numbers of rows, the accuracies of heads learnt from so many, and whether more rows are worth it."""
-    accuracies = list(curve.values())
-    gain = 100 * (accuracies[-1] - accuracies[-2])
-    verdict = f"{'worth it' if gain >= _WORTH_POINTS else 'hardly'}: the second half brought {gain:+.1f} points"
-    return " ".join(map(str, curve)), " ".join(f"{accuracy:.1%}" for accuracy in accuracies), verdict
 
 
 def _accuracy(measured: PromptStatistics) -> str:

@@ -15,6 +15,7 @@ from ..config.fitted import Head
 from ..errors import ScoreError
 from ..prompts.trie import Pointer
 from ..statistics import Float32Array, Int32Array, IntArray, log_softmax
+from ..statistics.logistic import words_of
 
 _LEAST = 1e-12
 """added to a mean square, so that a state of zeros stays one"""
@@ -136,17 +137,25 @@ class HeadScorer:
         self._first = np.cumsum(self._n_labels) - self._n_labels
         self._rows = np.ascontiguousarray(np.concatenate([head.weight.T for head in learnt]))  # (n, n_embd)
         self._bias = np.concatenate([head.bias for head in learnt])
+        self._worded = np.flatnonzero(np.repeat([head.words is not None for head in learnt], self._n_labels))
+        words = [head.words for head in learnt if head.words is not None]
+        self._words = np.concatenate(words, axis=1) if words else None
         scale = np.repeat([np.float32(head.scale) for head in learnt], self._n_labels)
         self._scale = scale if scale.any() else None
 
     def scores(
-        self, hidden: Float32Array, layout: RowLayout, row_of_edge: IntArray, by_labels: Float32Array
+        self,
+        hidden: Float32Array,
+        layout: RowLayout,
+        row_of_edge: IntArray,
+        by_labels: Float32Array,
+        queries: Sequence[str],
     ) -> Float32Array:
         """(n_queries, n) log-probabilities of the labels at `columns`, as `Head` defines them; a query's are the same
         to the bit alone and beside others.
 
         hidden, layout, row_of_edge: as Scorer.score takes them; by_labels: (n_queries, n_labels) scores of all labels
-        by their texts.
+        by their texts; queries: (n_queries,).
         """
         scores = np.empty((len(row_of_edge), len(self._bias)), np.float32)
         for depth, heads in self._depths:
@@ -156,6 +165,9 @@ class HeadScorer:
             for state, first, n in zip(states[:, :, None], self._first[heads], self._n_labels[heads], strict=True):
                 np.vecdot(state, self._rows[first : first + n], out=scores[:, first : first + n])
         scores += self._bias
+        if self._words is not None:
+            for row, (columns, numbers) in zip(scores, map(words_of, queries), strict=True):
+                row[self._worded] += (numbers[:, None] * self._words[columns]).sum(axis=0)
         if self._scale is not None:
             scores += self._scale * by_labels[:, self.columns]
         scores -= np.maximum.reduceat(scores, self._first, axis=1).repeat(self._n_labels, axis=1)

@@ -223,7 +223,12 @@ class AnswerMaker:
         self._adjusting = None if are_neutral else Adjustments(adjustments, self._first)
 
     def of(
-        self, hidden: Float32Array, layout: RowLayout, row_of_edge: IntArray, fast_path: Sequence[bool]
+        self,
+        hidden: Float32Array,
+        layout: RowLayout,
+        row_of_edge: IntArray,
+        fast_path: Sequence[bool],
+        queries: Sequence[str],
     ) -> list[tuple[PromptResult, ...]]:
         """The answers to every query.
 
@@ -237,7 +242,8 @@ class AnswerMaker:
             self._adjusting.apply(scores.score, scores.probability)
         by_heads: list[tuple[slice | IntArray, Float32Array]] = []
         if self._learnt:
-            by_heads.append((self._learnt.columns, self._learnt.scores(hidden, layout, row_of_edge, scores.score)))
+            score = self._learnt.scores(hidden, layout, row_of_edge, scores.score, queries)
+            by_heads.append((self._learnt.columns, score))
         for prompt, head in self._pointers:
             edge = self._ends[prompt]
             ends = row_of_edge[:, edge : edge + len(self._labels[prompt]) + 1]

@@ -17,6 +17,7 @@ from oracle_prompts import COMMON, EXACT, mirror, prompt_config, random_head, wr
 
 from qcls_gguf import Classifier, ConfigError, OpenModels, PromptHandle, load_config
 from qcls_gguf.native import NativeModel
+from qcls_gguf.statistics.logistic import N_WORDS
 
 N_LAYER = 4
 LABELS = ("red", "light blue", "light pink", "none")
@@ -32,12 +33,12 @@ class Opened:
 
     def __init__(self, path: Path, folder: Path, write_config: WriteConfig) -> None:
         self.path, self._folder, self._write = path, folder, write_config
-        rng = np.random.default_rng(0)
+        rng, words = np.random.default_rng(0), np.ones((N_WORDS, 4), np.float32) * np.arange(4, dtype=np.float32)
         with NativeModel(path) as model:
             n = model.facts.n_embd
         self.heads = {
             "shape": random_head(rng, n, 2, depth=2),
-            "color": random_head(rng, n, 4, depth=1, text=COMMON),
+            "color": random_head(rng, n, 4, depth=1, text=COMMON, words=words),
             "item": random_head(rng, n, 3, depth=3, text=COMMON),
             "user": random_head(rng, n, 4, depth=N_LAYER, scale=0.5, text=f"All of them.{COMMON}user:"),
         }

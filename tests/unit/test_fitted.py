@@ -19,6 +19,7 @@ from config_texts import FOLDER, parse
 from qcls_gguf import Config, ConfigError, PromptConfig, load_config
 from qcls_gguf.config import fitted
 from qcls_gguf.config.fitted import Calibration, Head, Heads, PromptCalibration, read_calibration, read_heads
+from qcls_gguf.statistics.logistic import N_WORDS
 
 PROMPT = """\
 prompts:
@@ -145,7 +146,8 @@ def changed(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], Non
     HEAD,
     replace(HEAD, depth=N_LAYER, scale=0.5),
     replace(HEAD, depth=1, text="Text: {query}"),
-    ids=["own", "beside", "common"],
+    replace(HEAD, words=np.ones((N_WORDS, 3), np.float32)),
+    ids=["own", "beside", "common", "words"],
 )
 def test_round_trip(head: Head, tmp_path: Path) -> None:
     heads = read_heads(written_heads(tmp_path, head), None)
@@ -156,6 +158,8 @@ def test_round_trip(head: Head, tmp_path: Path) -> None:
     assert found.digest == head.digest
     np.testing.assert_array_equal(found.weight, head.weight)
     np.testing.assert_array_equal(found.bias, head.bias)
+    np.testing.assert_array_equal(found.words, head.words)
+    assert (found.digest == HEAD.digest) == (head is HEAD)
 
 
 def set_entry(key: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
@@ -167,7 +171,7 @@ def set_array(name: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]
 
 
 @cases(
-    (lambda about, arrays: about.update(format=2), "format: 2 should be 1: run `qcls-gguf learn` again"),
+    (lambda about, arrays: about.update(format=3), "format: 3 should be 1 or 2: run `qcls-gguf learn` again"),
     *(
         (lambda about, _, name=name: about.pop(name), f"{name}: is missing")
         for name in ("model_sha256", "format", "package_version")
@@ -175,10 +179,11 @@ def set_array(name: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]
     (lambda about, arrays: about.update(prompts=[]), "prompts: expected keys and values, got a list"),
     (lambda about, arrays: arrays.pop("weight0"), "damaged one: KeyError"),
     (lambda about, arrays: about.update(queries="abc"), "damaged one: Error"),
-    (set_array("weight0", HEAD.weight[:, :2]), "shapes"),
-    (set_array("weight0", HEAD.weight.astype(np.float64)), "not finite float32"),
-    (set_array("bias0", HEAD.bias[:2]), "shapes"),
-    (set_array("weight0", HEAD.weight * np.float32(np.nan)), "not finite"),
+    (set_array("weight0", HEAD.weight[:, :2]), r"weight of float32 \(6, 2\): finite"),
+    (set_array("weight0", HEAD.weight.astype(np.float64)), "weight of float64"),
+    (set_array("bias0", HEAD.bias[:2]), "bias of float32"),
+    (set_array("words0", HEAD.weight), r"words of float32 \(6, 3\)"),
+    (set_array("weight0", HEAD.weight * np.float32(np.nan)), "weight of float32"),
     (set_entry("depth", 0), "color.depth: 0 should be"),
     (set_entry("depth", N_LAYER + 1), "depth 5"),
     (set_entry("depth", True), "color.depth: True should be"),

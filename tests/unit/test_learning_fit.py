@@ -21,12 +21,12 @@ from qcls_gguf.learning.fit import Candidate, cheapest, held_out
 from qcls_gguf.learning.learn import Task, learn_prompt
 from qcls_gguf.learning.passes import common_texts
 from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjustments_of, log_prior
-from qcls_gguf.score.rows import unit_states
+from qcls_gguf.score.rows import HeadScorer, RowLayout, unit_states
 from qcls_gguf.statistics import Float32Array, FloatArray, binomial_cdf, log_softmax, upper_bound
 from qcls_gguf.statistics import logistic as regressions
 from qcls_gguf.statistics.fitting import Verdict, cross_validate, error_thresholds, fit, rows_needed, shares_of_labels
 from qcls_gguf.statistics.fitting import losses as log_losses
-from qcls_gguf.statistics.logistic import N_FOLDS, PENALTIES, cross_fit, folds, logistic, word_statistics
+from qcls_gguf.statistics.logistic import N_FOLDS, PENALTIES, cross_fit, cross_fit_words, folds, logistic, words_of
 
 N_EMBD = 24
 
@@ -68,17 +68,16 @@ def candidate(states: npt.NDArray[Any], scores: npt.NDArray[Any] | None = None, 
     return Candidate(depth=2, states=states, scores=scores, index=np.arange(len(states)) if rows is None else rows)
 
 
-def task_of(target: npt.NDArray[Any], p: npt.NDArray[Any], *, n_known: int | None = None, shares: Any = None) -> Task:
+def task_of(target: npt.NDArray[Any], p: npt.NDArray[Any], *, n_known: int | None = None, **more: Any) -> Task:
     """To learn of the first rows, by their labels' shares, the first or all of which are labelled; p: the answers of
     the prompt."""
     index, label = np.arange(len(target)), target.argmax(axis=1)
-    prompt = PromptConfig(name="p", prompt_template="{query}", labels=tuple("abc"[: target.shape[1]]))
+    prompt = PromptConfig(name="p", prompt_template="{query}", labels=tuple("abcd"[: target.shape[1]]))
     known = slice(n_known)
     truth = Truth(prompt=cast(Any, prompt), index=index[known], accepted=target[known] > 0, first=label[known])
-    return Task(
-        prompt=prompt, truth=truth, index=index, target=target, fold=folds(label, names(len(label))), p=p, place=0,
-        columns=slice(0, len(prompt.labels)), shares=shares,
-    )  # fmt: skip
+    rows = {"texts": ["a coat"] * len(label), "index": index, "target": target, "fold": folds(label, names(len(label)))}
+    more = {"truth": truth, "p": p, "place": 0, "columns": slice(0, len(prompt.labels)), "shares": None} | rows | more
+    return Task(prompt=prompt, **more)
 
 
 @pytest.mark.usefixtures("exact")
@@ -169,12 +168,36 @@ def test_labels_without_rows_keep_their_scores() -> None:
     np.testing.assert_allclose(np.exp(found.log_p).sum(axis=1), 1, atol=1e-5)
 
 
-def test_words_tell_what_words_tell() -> None:
+def test_words_tell_what_words_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     label = np.arange(60) % 2
     texts = [f"a {'red' if one else '蓝色的'} coat number {row}" for row, one in enumerate(label)]
-    found = cross_fit(word_statistics(texts), np.eye(2)[label], folds(label, texts), [0.1])
+    target, fold = np.eye(2)[label], folds(label, texts)
+    assert (cross_fit_words(texts, target, fold).log_p.argmax(axis=1) == label).all()
+    monkeypatch.setattr(regressions, "_MOST_TEXTS", 40)
+    found = cross_fit_words([*texts, "red"], np.eye(2)[[*label, 1]], np.append(fold, -1))
     assert (found.log_p.argmax(axis=1) == label).all()
-    assert word_statistics(["", "…"]).shape == word_statistics(texts[:2]).shape
+    # the columns, and how often the most frequent word or run occurs
+    for text, n, most in (("", 1, 1), ("Été e\u0301te\u0301", 14, 2), ("é" * 9000, 10, 4095)):
+        columns, numbers = words_of(text)
+        assert (len(columns), numbers.max() / numbers.min()) == (n, pytest.approx(1 + math.log(most)))
+    assert words_of("red")[0][:4].tolist() == [1250, 2438, 2710, 4274]  # on which written heads rely
+
+
+def test_words_count_beside_states_where_they_tell_more() -> None:
+    """States tell one bit of the label and words the other; from words by chance nothing is learnt."""
+    rng = np.random.default_rng(0)
+    label, middle, noise = rng.integers(0, 4, 200), rng.normal(size=(2, N_EMBD)), rng.normal(size=(200, N_EMBD))
+    states, edge = unit_states((2 * middle[label // 2] + noise).astype(np.float32)), np.arange(200)[:, None]
+    for bit, helps in ((label % 2, True), (rng.integers(0, 2, 200), False)):
+        texts = [f"{'red' if one else 'blue'} coat {row}" for row, one in enumerate(bit)]
+        task = task_of(np.eye(4)[label], np.full((200, 4), 0.25), texts=texts)
+        record, head = learn_prompt(task, [candidate(states)], 200)
+        assert head
+        accuracy = cast(Any, record.learnt).accuracy
+        assert (head.words is not None, record.reads_words) == (helps, helps)
+        by_labels = np.zeros((200, 4), np.float32)
+        found = HeadScorer({0: head}, [slice(0, 4)], [0]).scores(states, RowLayout(N_EMBD), edge, by_labels, texts)
+        assert accuracy > 0.95 if helps else accuracy <= (found.argmax(axis=1) == label).mean() < 0.7
 
 
 @cases(
@@ -218,7 +241,7 @@ def test_gains_are_stated_for_shares(shares: dict[str, float] | None, kept: bool
     label = np.concatenate([np.repeat([0, 1, 2], [40, 30, 30]), rng.choice(3, 400, p=[0.95, 0.03, 0.02])])
     states = unit_states((middle[label] * 0.4 + rng.normal(size=(500, N_EMBD))).astype(np.float32))
     task = task_of(np.eye(3)[label[:100]], np.tile([0.8, 0.1, 0.1], (500, 1)), shares=shares)
-    record, head = learn_prompt(task, [candidate(states, rows=task.index)], names(500))
+    record, head = learn_prompt(task, [candidate(states, rows=task.index)], 500)
     assert (record.kept, head is not None) == (kept, kept)
     if stated is None or shares == {"x": 0.5}:  # a label of another prompt
         assert "+" in record.reason
@@ -242,7 +265,7 @@ def test_a_gain_without_proof_is_compared_on_more_rows(
     target = np.eye(2)[label]
     p = np.where((np.arange(100) % every == 3)[:, None], target[:, ::-1], target)
     read_more = None if read is None else lambda task: p[:read]
-    record, head = learn_prompt(task_of(target, p[:20]), [candidate(states)], names(100), read_more=read_more)
+    record, head = learn_prompt(task_of(target, p[:20]), [candidate(states)], 100, read_more=read_more)
     assert (record.n_compared, record.kept, head is not None) == (n_compared, is_proven, has_head)
 
 
@@ -254,12 +277,12 @@ def test_heads_of_a_log_answer_labels_as_often_as_the_prompt() -> None:
     p = np.exp(log_softmax(logit))
     states = unit_states(np.stack([np.ones(600), known * 0.3, *rng.normal(size=(2, 600))], axis=1).astype(np.float32))
     task, candidates = task_of(p, p, n_known=0), [candidate(states)]
-    record, head = learn_prompt(task, candidates, names(600), 0.0)
+    record, head = learn_prompt(task, candidates, 600, 0.0)
     assert head
     assert record.agreement
     assert record.unlearnt == task.prompt.labels[2:]
     always = np.tile([0.9, 0.1, 0.0], (600, 1))
-    record, none = learn_prompt(task_of(always, always, n_known=0), candidates, names(600), 0.0)
+    record, none = learn_prompt(task_of(always, always, n_known=0), candidates, 600, 0.0)
     assert (none, record.unlearnt, record.reason[:30]) == (None, (), "all 600 rows have one label, '")
     wanted = np.bincount(p.argmax(axis=1), minlength=3)
     assert 60 < wanted[1] < 200
