@@ -165,8 +165,8 @@ def mirror(oracle: Oracle, prompt: PromptSpec, head: Head, query: str) -> list[f
         state = decode_sequence(context, tokens)[-1, -n:].astype(np.float64)
     found = state / np.sqrt((state**2).mean()) @ head.weight.astype(np.float64) + head.bias
     if head.words is not None:
-        columns, numbers = words_of(query)
-        found = found + numbers.astype(np.float64) @ head.words[columns]
+        columns = words_of(query)
+        found = found + head.words.astype(np.float64)[columns].sum(axis=0) / len(columns) ** 0.5
     if head.scale:
         read = replace(prompt, template=head.text or prompt.template)
         found = found + head.scale * np.array(oracle.score(read, query)[0])

@@ -196,10 +196,10 @@ _DAMAGED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Head:
-    """A learnt head, which answers a prompt by log-softmax(scale · s + bias + z @ weight + v @ words).
+    """A learnt head, which answers a prompt by log-softmax(scale · s + bias + z @ weight + w).
 
     s (n_labels,) are the prompt's own scores; z (n_embd,) is the state at the prompt's end after `depth` layers,
-    divided by the root of its mean square; v (N_WORDS,) are the words of the query, see `words_of`.
+    divided by the root of its mean square; w (n_labels,) are the `word_odds` of the query by `words`.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid", "arbitrary_types_allowed": True}  # for what a file says

@@ -15,7 +15,7 @@ from ..config.fitted import Head
 from ..errors import ScoreError
 from ..prompts.trie import Pointer
 from ..statistics import Float32Array, Int32Array, IntArray, log_softmax
-from ..statistics.logistic import words_of
+from ..statistics.logistic import word_odds
 
 _LEAST = 1e-12
 """added to a mean square, so that a state of zeros stays one"""
@@ -166,8 +166,8 @@ class HeadScorer:
                 np.vecdot(state, self._rows[first : first + n], out=scores[:, first : first + n])
         scores += self._bias
         if self._words is not None:
-            for row, (columns, numbers) in zip(scores, map(words_of, queries), strict=True):
-                row[self._worded] += (numbers[:, None] * self._words[columns]).sum(axis=0)
+            for row, query in zip(scores, queries, strict=True):
+                row[self._worded] += word_odds(query, self._words)
         if self._scale is not None:
             scores += self._scale * by_labels[:, self.columns]
         scores -= np.maximum.reduceat(scores, self._first, axis=1).repeat(self._n_labels, axis=1)

@@ -3,13 +3,12 @@
 Pure numpy, in float32.
 """
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 from unicodedata import normalize
-from zlib import crc32
 
 import numpy as np
 
@@ -27,11 +26,11 @@ _SHORTEST = 1e-6
 _UNLEARNT = -30.0
 """log-odds"""
 N_WORDS = 8192
-"""what words are hashed to"""
+"""columns"""
 _FACTOR, _SPREAD, _SHIFT = np.uint32(16777619), np.uint32(2654435769), np.uint32(19)
-"""of the hash of a run of characters, and of the columns that hashes become"""
-_MOST_CHARACTERS, _MOST_TEXTS, _WORD_PENALTY = 4096, 4000, 0.3
-"""of a text; of a fit to words, whose rows have a mean square length of about 12"""
+"""of the hash of a run of characters, and of the column that it becomes"""
+_MOST_CHARACTERS, _MOST_TEXTS, _WORD_PENALTY = 1024, 4000, 0.3
+"""of a text; of a fit to words, whose rows have a mean square length of about 15"""
 
 
 class CrossFit(NamedTuple):
@@ -172,37 +171,40 @@ def _minimum(loss: Callable[[Float32Array], tuple[float, Float32Array]], at: Flo
     return at
 
 
-def words_of(text: str) -> tuple[IntArray, Float32Array]:
-    """((n,) columns below N_WORDS, (n,) numbers, of length 1) of the words in a text, of pairs of words, and of runs of
-    2 to 4 characters, all hashed: 1 + ln(how often they occur).
+def words_of(text: str) -> IntArray:
+    """(n,) the columns, below N_WORDS, of what the words in a text consist of: n runs of 2 to 4 characters, hashed.
 
-    Of a text the first 4,096 characters count, in lower case; what separates words is a space.
+    Of the text the first 1,024 characters count, in lower case; between words, and around all, there is one space.
     """
     words = re.findall(r"\w+", normalize("NFC", text[:_MOST_CHARACTERS].lower()))
-    parts = [np.array([crc32(part.encode()) for part in (*words, *map(" ".join, pairwise(words)))], np.uint32)]
     run = characters = np.frombuffer(f" {' '.join(words)} ".encode("utf-32-le"), "<u4")
+    runs = []
     for n in (1, 2, 3):
         run = run[:-1] * _FACTOR + characters[n:]
-        parts.append(run)
-    counts = np.bincount(np.concatenate(parts) * _SPREAD >> _SHIFT)
-    columns = np.flatnonzero(counts)
-    numbers = 1 + np.log(counts[columns])
-    return columns, np.asarray(numbers / np.sqrt(numbers @ numbers), np.float32)
+        runs.append(run)
+    return (np.concatenate(runs) * _SPREAD >> _SHIFT).astype(np.intp)
 
 
 def cross_fit_words(texts: Sequence[str], target: AnyFloats, fold: IntArray, every: int = 1) -> CrossFit:
-    """`cross_fit` on the words of texts, in which seldom ones count more; all but the first 4,000 are answered by the
-    fit to these.
+    """`cross_fit` on how often the runs in texts occur, by the root of their number, in which seldom ones count more.
+
+    All but the first 4,000 texts are answered by the fit to these.
     """
     x = np.zeros((min(len(texts), _MOST_TEXTS), N_WORDS), np.float32)
     for row, text in zip(x, texts, strict=False):
-        columns, numbers = words_of(text)
-        row[columns] = numbers
+        columns = words_of(text)
+        row[:] = np.bincount(columns, minlength=N_WORDS) / math.sqrt(len(columns))
     scale = 1 + np.log((1 + len(x)) / (1 + np.count_nonzero(x, axis=0))).astype(np.float32)
     x *= scale
     found = cross_fit(x, target[: len(x)], fold[: len(x)], [_WORD_PENALTY], every=every)
     weight = found.weight * scale[:, None]
-    rest = [numbers @ weight[columns] for columns, numbers in map(words_of, texts[len(x) : (fold >= 0).sum()])]
-    of_rest = np.asarray(log_softmax(np.reshape(rest, (-1, target.shape[1])) + found.bias), np.float64)
+    rest = [word_odds(text, weight) + found.bias for text in texts[len(x) : (fold >= 0).sum()]]
+    of_rest = np.asarray(log_softmax(np.reshape(rest, (-1, target.shape[1]))), np.float64)
     log_p = np.concatenate([found.log_p, of_rest])
     return found._replace(log_p=log_p, losses=-(target[: len(log_p)] * log_p).sum(axis=1), weight=weight)
+
+
+def word_odds(text: str, weight: Float32Array) -> Float32Array:
+    """(n_labels,) what the words in a text add to log-odds; weight: (N_WORDS, n_labels)."""
+    columns = words_of(text)
+    return np.asarray(weight[columns].sum(axis=0) * np.float32(len(columns) ** -0.5))
