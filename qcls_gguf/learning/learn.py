@@ -336,7 +336,7 @@ def learn_heads(
     if is_single and n_own < n and not is_log:
         commons.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
     n_scouts = min(n, _N_SCOUTS)
-    if n < (2 if is_log else 4) * _N_SCOUTS:
+    if n * (2 if is_log else len(tasks)) < 4 * _N_SCOUTS:
         commons = commons[:1]
     found: dict[str, StateRows] = {}
     for number, text in enumerate(commons, 1):
@@ -487,7 +487,7 @@ def learn_prompt(
         return LearntPrompt(**_told(task), unlearnt=tuple(unlearnt) * from_labels, reason=reason), None
     at, fold = np.searchsorted(task.index[:n], truth.index), task.fold[:n]
     fits = task.fits(candidates, on_fit)
-    costs = [(one.depth, one.text is None and not is_single, one.scores is not None) for one in candidates]
+    costs = [(one.text is None and not is_single, one.depth, one.scores is not None) for one in candidates]
     best = cheapest([fit.losses for fit, _ in fits], costs)
     (found, head), of_words = fits[best], None
     odds = task.odds(candidates[best], head, n_all)

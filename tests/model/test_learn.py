@@ -72,8 +72,7 @@ def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(config: Path, data
     assert not shade["kept"]
     assert "90 labelled rows for 3 labels: 100 to 300 are usual" in shade["reason"]
     assert f"written: {out}; left out: shade" in said
-    assert record["depths"] == [2, 3, 4, 5]
-    assert 0.8 < color["of_half"] <= color["learnt"]["accuracy"]
+    assert (record["depths"], 0.8 < color["of_half"] <= color["learnt"]["accuracy"]) == ([2, 3, 4, 5], True)
     for each in (color, shade):
         n_wrong = round((1 - each["learnt"]["accuracy"]) * N)
         matrix = np.array(each["learnt"]["confusion_matrix"])

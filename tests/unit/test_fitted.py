@@ -147,7 +147,6 @@ def changed(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], Non
     replace(HEAD, depth=N_LAYER, scale=0.5),
     replace(HEAD, depth=1, text="Text: {query}"),
     replace(HEAD, words=np.ones((N_WORDS, 3), np.float32)),
-    ids=["own", "beside", "common", "words"],
 )
 def test_round_trip(head: Head, tmp_path: Path) -> None:
     heads = read_heads(written_heads(tmp_path, head), None)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -132,6 +133,10 @@ def test_the_cheapest_of_equally_good_candidates_is_chosen() -> None:
     noise, fold = made(150, signal=0, seed=1)[0], folds(label, names(150))
     losses = [candidate(these).fit(np.eye(3)[label], fold)[0].losses for these in (noise, states, states)]
     assert (cheapest(losses), cheapest(losses[::-1])) == (1, 0)
+    common = replace(candidate(states), depth=3, text="Text: {query}")
+    several, task = [candidate(states), common], task_of(np.eye(3)[label], np.full((150, 3), 1 / 3))
+    for is_single, depth in ((True, 2), (False, 3)):  # a common text is cheaper than several, also on more layers
+        assert learn_prompt(task, several, 150, is_single=is_single)[0].depth == depth
 
 
 def test_rows_are_held_out() -> None:
@@ -171,11 +176,10 @@ def test_labels_without_rows_keep_their_scores() -> None:
 def test_words_tell_what_words_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     label = np.arange(60) % 2
     texts = [f"a {'red' if one else '蓝色的'} coat number {row}" for row, one in enumerate(label)]
-    target, fold = np.eye(2)[label], folds(label, texts)
-    assert (cross_fit_words(texts, target, fold).log_p.argmax(axis=1) == label).all()
-    monkeypatch.setattr(regressions, "_MOST_TEXTS", 40)
-    found = cross_fit_words([*texts, "red"], np.eye(2)[[*label, 1]], np.append(fold, -1))
-    assert (found.log_p.argmax(axis=1) == label).all()
+    for most in (4000, 40):
+        monkeypatch.setattr(regressions, "_MOST_TEXTS", most)
+        found = cross_fit_words([*texts, "red"], np.eye(2)[[*label, 1]], np.append(folds(label, texts), -1))
+        assert (found.log_p.argmax(axis=1) == label).all()
     for text, n, n_columns in (("", 1, 1), ("Été\n e\u0301té!", 21, 12), ("é" * 9000, 3072, 9)):
         assert (len(words_of(text)), len({*words_of(text)})) == (n, n_columns)
     assert words_of("red")[:4].tolist() == [6120, 4274, 5153, 6655]  # on which written heads rely
@@ -193,8 +197,7 @@ def test_words_count_beside_states_where_they_tell_more() -> None:
         assert head
         accuracy = cast(Any, record.learnt).accuracy
         assert (head.words is not None, record.reads_words) == (helps, helps)
-        by_labels = np.zeros((200, 4), np.float32)
-        found = HeadScorer({0: head}, [slice(0, 4)], [0]).scores(states, RowLayout(N_EMBD), edge, by_labels, texts)
+        found = HeadScorer({0: head}, [slice(4)], [0]).scores(states, RowLayout(N_EMBD), edge, cast(Any, None), texts)
         assert accuracy > 0.95 if helps else accuracy <= (found.argmax(axis=1) == label).mean() < 0.7
 
 
