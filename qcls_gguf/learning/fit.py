@@ -80,8 +80,8 @@ def beside_words(
 ) -> tuple[FloatArray, Head]:
     """((n, n_labels) held-out log-probabilities by states and words together, the head of both).
 
-    log_p, head: by states, which may be sharpened. Words count only where the loss is otherwise more than one standard
-    error higher; for the rows of a fold the others say so.
+    log_p, head: by states. Both are multiplied by factors of the least loss, that of words by 0 unless the loss is then
+    more than one standard error higher; a fold's factors are those of the other rows.
     """
 
     def mixed(factors: tuple[float, float]) -> FloatArray:

@@ -356,7 +356,7 @@ def learn_heads(
     learnt: dict[str, LearntPrompt] = {}
     heads: dict[str, tuple[PromptConfig, Head]] = {}
     tries = [task.candidates(found[text], tried, text) + task.candidates(own, tried) * reads_own for task in tasks]
-    fits, n_fits = count(1), sum(map(len, tries))
+    fits, n_fits = count(1), sum(map(len, tries)) + len(tasks) * (not is_log)
 
     def read_more(task: Task) -> FloatArray:
         read(classifier, "compare on more rows", own, n_most)
@@ -494,6 +494,7 @@ def learn_prompt(
     log_p, shift = held_out([fit for fit, _ in fits], fold, costs), np.log(odds)
     if from_labels:
         words = task.cross_fit_words()
+        on_fit()
         of_words = float(right_answers(words.log_p, truth.accepted).mean())
         if words.weight.any(axis=0).all():
             log_p, head = beside_words(log_p, head, words, task.target[:n], fold)

@@ -26,7 +26,7 @@ _SHORTEST = 1e-6
 _UNLEARNT = -30.0
 """log-odds"""
 N_WORDS = 8192
-"""columns"""
+"""columns that runs of characters are hashed to; files of heads rely on it, and on how"""
 _FACTOR, _SPREAD, _SHIFT = np.uint32(16777619), np.uint32(2654435769), np.uint32(19)
 """of the hash of a run of characters, and of the column that it becomes"""
 _MOST_CHARACTERS, _MOST_TEXTS, _WORD_PENALTY = 1024, 4000, 0.3
