@@ -29,8 +29,9 @@ N_WORDS = 8192
 """columns that runs of characters are hashed to; files of heads rely on it, and on how"""
 _FACTOR, _SPREAD, _SHIFT = np.uint32(16777619), np.uint32(2654435769), np.uint32(19)
 """of the hash of a run of characters, and of the column that it becomes"""
-_MOST_CHARACTERS, _MOST_TEXTS, _WORD_PENALTY = 1024, 4000, 0.3
-"""of a text; of a fit to words, whose rows have a mean square length of about 15"""
+_MOST_CHARACTERS, _MOST_TEXTS, _MOST_SHARES, _WORD_PENALTY = 1024, 4000, 320_000, 0.3
+"""of a text; texts, and their labels' shares, that a fit to words learns from; its penalty: rows have a mean square
+length of about 15"""
 
 
 class CrossFit(NamedTuple):
@@ -188,9 +189,9 @@ def words_of(text: str) -> IntArray:
 def cross_fit_words(texts: Sequence[str], target: AnyFloats, fold: IntArray, every: int = 1) -> CrossFit:
     """`cross_fit` on how often the runs in texts occur, by the root of their number, in which seldom ones count more.
 
-    All but the first 4,000 texts are answered by the fit to these.
+    All but the first 4,000 texts, of more than 80 labels fewer, are answered by the fit to these.
     """
-    x = np.zeros((min(len(texts), _MOST_TEXTS), N_WORDS), np.float32)
+    x = np.zeros((min(len(texts), _MOST_TEXTS, _MOST_SHARES // target.shape[1]), N_WORDS), np.float32)
     for row, text in zip(x, texts, strict=False):
         columns = words_of(text)
         row[:] = np.bincount(columns, minlength=N_WORDS) / math.sqrt(len(columns))
