@@ -6,7 +6,7 @@ candidate that the other rows choose.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,14 +84,12 @@ def beside_words(
     more than one standard error higher; a fold's factors are those of the other rows.
     """
 
-    def mixed(factors: tuple[float, float]) -> FloatArray:
-        return np.asarray(log_softmax(factors[0] * log_p + factors[1] * words.log_p), np.float64)
+    def mixed(place: int) -> FloatArray:
+        of_states, of_words = _MIXTURES[place]
+        return np.asarray(log_softmax(of_states * log_p + of_words * words.log_p), np.float64)
 
-    losses = [-(target * mixed(factors)).sum(axis=1) for factors in _MIXTURES]
+    losses = [-(target * mixed(place)).sum(axis=1) for place in range(len(_MIXTURES))]
     costs = [(of_words > 0,) for _, of_words in _MIXTURES]
-    together = np.empty_like(log_p)
-    for rows in (fold == k for k in range(N_FOLDS)):
-        together[rows] = mixed(_MIXTURES[cheapest([loss[~rows] for loss in losses], costs)])[rows]
     of_states, of_words = _MIXTURES[cheapest(losses, costs)]
     both = replace(
         head,
@@ -100,7 +98,7 @@ def beside_words(
         bias=of_states * head.bias + of_words * words.bias,
         scale=of_states * head.scale,
     )
-    return together, both
+    return held_out(losses, mixed, fold, costs), both
 
 
 def share_biases(log_p: FloatArray, answer: IntArray) -> FloatArray:
@@ -120,9 +118,14 @@ def share_biases(log_p: FloatArray, answer: IntArray) -> FloatArray:
     return best
 
 
-def held_out(fits: Sequence[CrossFit], fold: IntArray, costs: Sequence[tuple[int, ...]] = ()) -> FloatArray:
-    """(n, n_labels) log-probabilities of the rows, of each fold by the fit that the other folds' losses choose."""
-    log_p = np.empty_like(fits[0].log_p)
+def held_out(
+    losses: Sequence[FloatArray], of: Callable[[int], FloatArray], fold: IntArray, costs: Sequence[tuple[int, ...]] = ()
+) -> FloatArray:
+    """(n, n_labels) log-probabilities of the rows, of each fold by the candidate that the other folds' losses choose.
+
+    of: gives (n, n_labels) those of a candidate, by its place.
+    """
+    log_p = np.empty_like(of(0))
     for rows in (fold == k for k in range(N_FOLDS)):
-        log_p[rows] = fits[cheapest([fit.losses[~rows] for fit in fits], costs)].log_p[rows]
+        log_p[rows] = of(cheapest([loss[~rows] for loss in losses], costs))[rows]
     return log_p

@@ -488,10 +488,10 @@ def learn_prompt(
     at, fold = np.searchsorted(task.index[:n], truth.index), task.fold[:n]
     fits = task.fits(candidates, on_fit)
     costs = [(one.text is None and not is_single, one.depth, one.scores is not None) for one in candidates]
-    best = cheapest([fit.losses for fit, _ in fits], costs)
+    best = cheapest(losses := [fit.losses for fit, _ in fits], costs)
     (found, head), of_words = fits[best], None
     odds = task.odds(candidates[best], head, n_all)
-    log_p, shift = held_out([fit for fit, _ in fits], fold, costs), np.log(odds)
+    log_p, shift = held_out(losses, lambda place: fits[place][0].log_p, fold, costs), np.log(odds)
     if from_labels:
         words = task.cross_fit_words()
         on_fit()

@@ -86,9 +86,9 @@ def cross_fit(
     return CrossFit(log_p, losses, penalty, slopes, bias)
 
 
-def folds(label: IntArray, queries: Sequence[str], seed: int = 0) -> IntArray:
+def folds(label: IntArray, queries: Sequence[str]) -> IntArray:
     """(n,) the folds of rows, over which the labels are spread; rows of one query are in one."""
-    mixed = np.random.default_rng(seed).permutation(len(label))
+    mixed = np.random.default_rng(0).permutation(len(label))
     fold = np.empty(len(label), np.intp)
     fold[mixed[np.argsort(label[mixed], kind="stable")]] = np.arange(len(label)) % N_FOLDS
     first = {query: row for row, query in reversed(list(enumerate(queries)))}
