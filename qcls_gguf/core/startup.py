@@ -40,8 +40,6 @@ _MOST_PLANNED = 32768
 _WARM_TOKENS with eight prompts, and for the shortest queries with many."""
 _LEAST_SHAPES = 2
 """Graphs that are kept however little memory there is."""
-_MOST_SHAPES_BYTES = 128 << 20
-"""Most memory for the compute buffers of kept graphs on a CPU, where a new graph costs only 2 % of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,7 +159,7 @@ def _warm_up(handle: PromptHandle) -> None:
     core, templates = handle.core, handle.templates
     engine, runtime = core.engine, core.config.runtime
     on_gpu = engine.model.n_gpu_layers > 0
-    n_shapes, n_warm = shapes(runtime.max_query_tokens, engine.model.n_gpu_layers)
+    _, n_warm = shapes(runtime.max_query_tokens, engine.model.n_gpu_layers)
 
     def request(*queries: str) -> None:
         with suppress(PlanError):  # in some vocabularies a query of few letters has too many tokens
@@ -193,12 +191,6 @@ def _warm_up(handle: PromptHandle) -> None:
         if n_planned > _MOST_PLANNED or (n and template is None):  # this query takes several decodes, as longer ones do
             break
     request("a")
-    if not on_gpu:
-        kept = engine.context.counters()
-        n_fitting = max(_LEAST_SHAPES, _MOST_SHAPES_BYTES * kept.n_shapes // max(1, kept.shapes_bytes))
-        if n_fitting < n_shapes:
-            engine.context.keep_shapes(n_fitting)  # frees what was built
-            request("a")
 
 
 def _leave_memory(engine: Engine) -> int | None:

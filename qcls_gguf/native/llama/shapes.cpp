@@ -4,6 +4,18 @@
 #include "qcls_llama.h"
 
 #include "llama-context.h"
+#include "llama-model.h"
+
+#include <algorithm>
+
+namespace {
+
+// On a CPU, where a new graph costs 2 % of a request, what the compute buffers of kept graphs may take before another
+// one; and the graphs that are kept whatever they take.
+constexpr size_t MOST_BYTES_ON_CPU = 128 << 20;
+constexpr size_t LEAST_SHAPES = 2;
+
+}  // namespace
 
 void llama_context::set_n_shapes(size_t n) {
     shapes_clear();
@@ -27,7 +39,6 @@ size_t llama_context::get_n_shapes(size_t & size) const {
 // Makes the shape with these parameters current and returns true. If there is none, makes a new shape or the least
 // recently used one current and returns false: the caller must build its graph.
 bool llama_context::shape_enter(const llm_graph_params & params) {
-    size_t oldest = 0;
     for (size_t i = 0; i < shapes.size(); ++i) {
         if (shapes[i].used > 0 && shapes[i].res->can_reuse(params)) {
             shapes[i].used = ++n_shape_uses;
@@ -35,8 +46,16 @@ bool llama_context::shape_enter(const llm_graph_params & params) {
             std::swap(sched, shapes[i].sched);
             return true;
         }
-        oldest = shapes[i].used < shapes[oldest].used ? i : oldest;
     }
+    const auto find_oldest = [this] {
+        const auto is_older = [](const shape & a, const shape & b) { return a.used < b.used; };
+        return (size_t) (std::min_element(shapes.begin(), shapes.end(), is_older) - shapes.begin());
+    };
+    size_t size = 0;
+    while (model.n_gpu_layers() == 0 && get_n_shapes(size) > LEAST_SHAPES && size > MOST_BYTES_ON_CPU) {
+        shapes.erase(shapes.begin() + (ptrdiff_t) find_oldest());
+    }
+    size_t oldest = find_oldest();
     if (shapes.size() < n_shapes && (shapes.empty() || shapes[oldest].used > 0)) {
         oldest = shapes.size();
         shape added;
