@@ -59,13 +59,15 @@ def cross_fit(
 ) -> CrossFit:
     """Fit to all rows and, at once, to all but each fold's.
 
-    x: (n, n_features); target: (n, n_labels) shares of the labels; fold: (n,) of the rows, below N_FOLDS, or -1: the
-    last ones, which every fit learns from, and of which nothing is returned; base: (n, n_labels) log-odds that the fit
-    is added to; every: of the other folds only every so many-th row is learnt from.
+    x: (n, n_features), whose mean is taken from it, in place; target: (n, n_labels) shares of the labels; fold: (n,) of
+    the rows, below N_FOLDS, or -1: the last ones, which every fit learns from, and of which nothing is returned;
+    base: (n, n_labels) log-odds that the fit is added to; every: of the other folds only every so many-th row is learnt
+    from.
     Labels without any share get no weights, and keep their base; without one they are all but impossible.
     """
     mean, learnt = x.mean(axis=0), np.flatnonzero(target.any(axis=0))
-    z, axes = _principal(x - mean)
+    x -= mean
+    z, slopes_of = _principal(x)
     shares, among = target[:, learnt].astype(np.float32), None if base is None else base[:, learnt]
     weight = np.ones((len(x), 1 + N_FOLDS), np.float32)
     weight[:, 1:] = (fold[:, None] != np.arange(N_FOLDS)) & ((np.arange(len(x)) % every == 0) | (fold < 0))[:, None]
@@ -81,7 +83,7 @@ def cross_fit(
         fits.append((log_p[:n], -(target * log_p).sum(axis=1)[:n], penalty, found[:, 0]))
     log_p, losses, penalty, whole = min(fits, key=lambda fit: float(fit[1].mean()))
     slopes, bias = np.zeros((x.shape[1], target.shape[1]), np.float32), np.zeros(target.shape[1], np.float32)
-    slopes[:, learnt] = axes @ whole[1:]
+    slopes[:, learnt] = slopes_of(whole[1:])
     bias[learnt] = whole[0] - mean @ slopes[:, learnt]
     return CrossFit(log_p, losses, penalty, slopes, bias)
 
@@ -95,17 +97,19 @@ def folds(label: IntArray, queries: Sequence[str]) -> IntArray:
     return fold[[first[query] for query in queries]]
 
 
-def _principal(x: Float32Array) -> tuple[Float32Array, Float32Array]:
-    """((n, r) coordinates of n rows along their principal axes, (n_features, r) these axes), r at most n.
+def _principal(x: Float32Array) -> tuple[Float32Array, Callable[[Float32Array], Float32Array]]:
+    """(n, r) coordinates of n rows along their principal axes, r at most n; and what turns (r, n_labels) slopes along
+    these into slopes along the features.
 
     With fewer rows than numbers regressions on them are smaller, and equal, as a penalty keeps weights among the rows.
     """
     is_wide = x.shape[0] <= x.shape[1]
     squares, vectors = np.linalg.eigh(x @ x.T if is_wide else x.T @ x)
     kept = squares > 1e-6 * squares[-1]
-    vectors = vectors[:, kept]
-    axes = x.T @ vectors / np.sqrt(squares[kept]) if is_wide else vectors
-    return np.ascontiguousarray(x @ axes), axes
+    vectors, lengths = vectors[:, kept], np.sqrt(squares[kept])
+    if is_wide:
+        return vectors * lengths, lambda slopes: x.T @ (vectors @ (slopes / lengths[:, None]))
+    return np.ascontiguousarray(x @ vectors), lambda slopes: vectors @ slopes
 
 
 def logistic(
