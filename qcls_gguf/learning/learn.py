@@ -332,18 +332,18 @@ def learn_heads(
         of_truth: Any = {"truth": truth, "texts": texts, "index": index, "target": target, "fold": fold}
         tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
     is_single = common is None and len(tasks) == 1
-    commons = [common] if common else common_texts([task.prompt for task in tasks], queries, own_first=is_log)
+    commons = [common] if common else common_texts([task.prompt for task in tasks], queries, is_log=is_log)
     if is_single and n_own < n and not is_log:
         commons.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
-    n_scouts = min(n, _N_SCOUTS)
-    if n * (2 if is_log else len(tasks)) < 4 * _N_SCOUTS:
-        commons = commons[:1]
+    n_scouts, is_few = min(n, _N_SCOUTS), n * (2 if is_log else len(tasks)) < 4 * _N_SCOUTS
     found: dict[str, StateRows] = {}
     for number, text in enumerate(commons, 1):
+        if is_few and found:
+            break
         with suppress(*_TOO_LONG), classifier.prompt_set(common_text(classifier, text)) as handle:
             found[text] = state_rows(handle, texts, tried, folder)
             read(handle, f"common text {number} of {len(commons)}", found[text], n_scouts)
-    text = next(iter(found), commons[0])
+    text = next(iter(found), commons[-1])
     if len(found) > 1:
         text = list(found)[_best_text([task.first(n_scouts) for task in tasks], list(found.items()), tried)]
     with classifier.prompt_set(common_text(classifier, text)) as handle:

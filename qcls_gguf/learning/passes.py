@@ -1,5 +1,6 @@
 """Passes over queries: answers, and states at several depths, in files; the common texts that are read."""
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,34 +27,39 @@ _SHARES = (0.5, 0.67, 0.8, 0.9)
 _WORD = f'This text: "{SLOT}" means in one word: "'
 
 
-def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str], *, own_first: bool) -> list[str]:
+def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str], *, is_log: bool) -> list[str]:
     """Texts that heads of all prompts may read, the one that is best on the whole first (docs/learn.md).
 
-    The name of the prompt takes the place of `{name}`. own_first: begin with the prompts' own texts, joined, if any.
+    The name of the prompt takes the place of `{name}`. is_log: heads are to answer as the prompts do, which they do
+    more often after a colon; else a prompt's name, mostly one token, is enough after examples.
     """
     texts = [_WORD, f'{SLOT}\n\nIn one word, the text above is about: "']
     if language_of(queries) == "zh":
         texts.insert(1, f"这段文字：“{SLOT}”用一个词概括：“")
-    if joined := _joined(prompts):
-        texts.insert(0 if own_first else len(texts), joined)
-    return texts
-
-
-def _joined(prompts: Sequence[PromptConfig]) -> str | None:
-    """One text of all prompts, of several with a query in the same place: how they begin and end alike, all that they
-    say between, which costs a request nothing, and the prompt's name before what the answer follows.
-    """
     if len(prompts) == 1 or any(prompt.expanded_template.count(SLOT) != 1 for prompt in prompts):
-        return None
+        return texts
+    joined = [_joined(prompts, f"{NAME_SLOT}:")]
+    if all(prompt.label_prefix[:1].isspace() for prompt in prompts):
+        answers = [f"- {prompt.name}{prompt.label_prefix}{prompt.labels[0]}" for prompt in prompts]
+        joined.insert(is_log, _joined(prompts, f"- {NAME_SLOT}", answers))
+    return [*joined, *texts]
+
+
+def _joined(prompts: Sequence[PromptConfig], cue: str, answers: Sequence[str] = ()) -> str:
+    """One text of several prompts: how they begin and end alike, all that they say between, and answers as examples,
+    which cost a request nothing; last the cue, which a prompt's answer follows.
+    """
     before, after = zip(*(prompt.expanded_template.split(SLOT) for prompt in prompts), strict=True)
     start, end = _common_start(before), _common_start(after)
     start = start[: start.rfind("\n") + 1]
     rests = [text.removeprefix(start) for text in before]
     ending = _common_start([rest[::-1] for rest in rests])[::-1]
-    said = dict.fromkeys(rest.removesuffix(ending) for rest in rests)
-    end, _, cue = end.rpartition("\n")
-    cue = f"{NAME_SLOT} {cue.lstrip()}" if cue.strip() and len({*after}) == 1 else f"{NAME_SLOT}:"
-    between = "\n".join(said)
+    closing = re.split(r"[\w\s<\[]", ending, maxsplit=1)[0]
+    said = dict.fromkeys(rest.removesuffix(ending) + closing for rest in rests)
+    between, ending = "\n".join((*filter(None, said), *answers)), ending.removeprefix(closing)
+    if between and "\n" not in ending:
+        ending = f"\n{ending.lstrip()}"
+    end = end.rpartition("\n")[0]
     return f"{start}{between}{ending}{SLOT}{end}\n{cue}"
 
 

@@ -203,20 +203,20 @@ def test_words_count_beside_states_where_they_tell_more() -> None:
 
 @cases(
     (
-        ["<s>\nA a.</s>\nq: {query}\nis:", "<s>\nA bc.</s>\nq: {query}\nis:"],
-        "<s>\nA a\nA bc.</s>\nq: {query}\n{name} is:",
+        ["<s>\n[a].</s>\nq: {query}\nis:", "<s>\n[bc].</s>\nq: {query}\nis:"],
+        ["<s>\n[a].\n[bc].\n- a x\n- b x</s>\nq: {query}\n- {name}", "<s>\n[a].\n[bc].</s>\nq: {query}\n{name}:"],
     ),
-    (["Lists.\nq: {query}\nfirst:", "Lists.\nq: {query}\nsecond:"], "Lists.\nq: {query}\n{name}:"),
-    (["A {query} label: ", "B {query} label: "], "A\nB {query}\n{name} label: "),
-    (["{query}", "{query}"], "{query}\n{name}:"),
-    (["One alone {query}:"], None),
+    (["L\nq {query}\na:", "L\nq {query}\nb:"], ["L\n- a x\n- b x\nq {query}\n- {name}", "L\nq {query}\n{name}:"]),
+    (["A {query} is: ", "B {query} is: "], ["A\nB\n- a x\n- b x\n{query}\n- {name}", "A\nB\n{query}\n{name}:"]),
+    (["{query}", "{query}"], ["- a x\n- b x\n{query}\n- {name}", "{query}\n{name}:"]),
+    (["One alone {query}:"], []),
 )
-def test_the_prompts_texts_are_joined(templates: list[str], joined: str | None) -> None:
-    named = zip("ab", templates, strict=False)
-    prompts = [PromptConfig(name=name, prompt_template=text, labels=("x", "y")) for name, text in named]
-    texts = common_texts(prompts, ["a coat"], own_first=False)
-    assert texts[2:] == ([joined] if joined else [])
-    assert common_texts(prompts, ["a coat"], own_first=True) == [*texts[2:], *texts[:2]]
+def test_the_prompts_texts_are_joined(texts: list[str], joined: list[str]) -> None:
+    prompts = [PromptConfig(name=n, prompt_template=t, labels=("x", "y")) for n, t in zip("ab", texts, strict=False)]
+    assert common_texts(prompts, ["a coat"], is_log=False)[:-2] == joined
+    assert common_texts(prompts, ["a coat"], is_log=True)[:-2] == joined[::-1]
+    close = [prompt.changed(label_prefix="") for prompt in prompts]
+    assert common_texts(close, ["a coat"], is_log=False)[:-2] == joined[1:]
 
 
 def test_shares_of_labels_are_found_among_rows_without_labels() -> None:
