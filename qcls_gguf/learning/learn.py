@@ -530,7 +530,6 @@ def learn_prompt(
         told |= {"p": gain.p, "reason": reason, "of_half": _of_half(task, candidates[best], head, found.penalty)}
     else:
         same = p.argmax(axis=1) == task.p.argmax(axis=1)
-        low, high = wilson(int(same.sum()), n) or (0.0, 1.0)
         reason = f"{same.mean():.1%} of {n} held-out answers are the same"
         is_kept, is_likely = bool(same.mean() >= least_agreement), False
         if gain.n >= _LEAST_COMPARED:
@@ -538,7 +537,7 @@ def learn_prompt(
             reason += f", {gain}{'' if is_kept else ', more than chance explains'}"
         elif not is_kept:
             reason += f", {least_agreement:.0%} are wanted"
-        told |= {"agreement": float(same.mean()), "agreement_ci": (low, high), "reason": reason}
+        told |= {"agreement": float(same.mean()), "agreement_ci": wilson(int(same.sum()), n), "reason": reason}
     return LearntPrompt(**told, kept=is_kept), head if is_kept or is_likely else None
 
 

@@ -31,36 +31,39 @@ def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str], *, is_
     """Texts that heads of all prompts may read, the one that is best on the whole first (docs/learn.md).
 
     The name of the prompt takes the place of `{name}`. is_log: heads are to answer as the prompts do, which they do
-    more often after a colon; else a prompt's name, mostly one token, is enough after examples.
+    more often after the prompts' own cue; else a name, mostly one token, is enough after examples.
     """
     texts = [_WORD, f'{SLOT}\n\nIn one word, the text above is about: "']
     if language_of(queries) == "zh":
         texts.insert(1, f"这段文字：“{SLOT}”用一个词概括：“")
     if len(prompts) == 1 or any(prompt.expanded_template.count(SLOT) != 1 for prompt in prompts):
         return texts
-    joined = [_joined(prompts, f"{NAME_SLOT}:")]
-    if all(prompt.label_prefix[:1].isspace() for prompt in prompts):
-        answers = [f"- {prompt.name}{prompt.label_prefix}{prompt.labels[0]}" for prompt in prompts]
-        joined.insert(is_log, _joined(prompts, f"- {NAME_SLOT}", answers))
-    return [*joined, *texts]
+    if is_log:
+        return [_joined(prompts), *texts]
+    joined = [_joined(prompts, f"{NAME_SLOT}:"), *texts]
+    if any(not prompt.label_prefix[:1].isspace() for prompt in prompts):
+        return joined
+    answers = [f"- {prompt.name}{prompt.label_prefix}{prompt.labels[0]}" for prompt in prompts]
+    return [_joined(prompts, f"- {NAME_SLOT}", answers), *joined]
 
 
-def _joined(prompts: Sequence[PromptConfig], cue: str, answers: Sequence[str] = ()) -> str:
+def _joined(prompts: Sequence[PromptConfig], cue: str = "", answers: Sequence[str] = ()) -> str:
     """One text of several prompts: how they begin and end alike, all that they say between, and answers as examples,
-    which cost a request nothing; last the cue, which a prompt's answer follows.
+    which cost a request nothing; last the cue, which a prompt's answer follows; empty: its name and their own.
     """
     before, after = zip(*(prompt.expanded_template.split(SLOT) for prompt in prompts), strict=True)
     start, end = _common_start(before), _common_start(after)
     start = start[: start.rfind("\n") + 1]
     rests = [text.removeprefix(start) for text in before]
     ending = _common_start([rest[::-1] for rest in rests])[::-1]
-    closing = re.split(r"[\w\s<\[]", ending, maxsplit=1)[0]
-    said = dict.fromkeys(rest.removesuffix(ending) + closing for rest in rests)
-    between, ending = "\n".join((*filter(None, said), *answers)), ending.removeprefix(closing)
+    ending = re.sub(r"^[^\w\s<\[]+", "", ending)  # what closes a sentence or list stays with it
+    said = dict.fromkeys(rest.removesuffix(ending) for rest in rests)
+    between = "\n".join((*filter(None, said), *answers))
     if between and "\n" not in ending:
         ending = f"\n{ending.lstrip()}"
-    end = end.rpartition("\n")[0]
-    return f"{start}{between}{ending}{SLOT}{end}\n{cue}"
+    end, _, own = end.rpartition("\n")
+    own = f"{NAME_SLOT} {own.lstrip()}" if own.strip() and len({*after}) == 1 else f"{NAME_SLOT}:"
+    return f"{start}{between}{ending}{SLOT}{end}\n{cue or own}"
 
 
 def _common_start(texts: Sequence[str]) -> str:

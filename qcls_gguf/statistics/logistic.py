@@ -74,11 +74,9 @@ def cross_fit(
     fits, found, n = [], None, int((fold >= 0).sum())
     for penalty in penalties:
         found = logistic(z, shares, weight, penalty, base=among, start=found)
-        odds = np.full(target.shape, _UNLEARNT) if base is None else base.astype(np.float64)
+        odds = _UNLEARNT * ~target.any(axis=0) + np.zeros(target.shape) if base is None else base.astype(np.float64)
         for k in range(N_FOLDS):
-            odds[np.ix_(fold == k, learnt)] = z[fold == k] @ found[1:, 1 + k] + found[0, 1 + k]
-        if among is not None:
-            odds[:, learnt] += among
+            odds[np.ix_(fold == k, learnt)] += z[fold == k] @ found[1:, 1 + k] + found[0, 1 + k]
         log_p = np.asarray(log_softmax(odds), np.float64)
         fits.append((log_p[:n], -(target * log_p).sum(axis=1)[:n], penalty, found[:, 0]))
     log_p, losses, penalty, whole = min(fits, key=lambda fit: float(fit[1].mean()))

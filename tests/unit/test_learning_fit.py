@@ -205,16 +205,17 @@ def test_words_count_beside_states_where_they_tell_more() -> None:
     (
         ["<s>\n[a].</s>\nq: {query}\nis:", "<s>\n[bc].</s>\nq: {query}\nis:"],
         ["<s>\n[a].\n[bc].\n- a x\n- b x</s>\nq: {query}\n- {name}", "<s>\n[a].\n[bc].</s>\nq: {query}\n{name}:"],
+        " is:",
     ),
-    (["L\nq {query}\na:", "L\nq {query}\nb:"], ["L\n- a x\n- b x\nq {query}\n- {name}", "L\nq {query}\n{name}:"]),
-    (["A {query} is: ", "B {query} is: "], ["A\nB\n- a x\n- b x\n{query}\n- {name}", "A\nB\n{query}\n{name}:"]),
-    (["{query}", "{query}"], ["- a x\n- b x\n{query}\n- {name}", "{query}\n{name}:"]),
-    (["One alone {query}:"], []),
+    (["L\n{query}\na:", "L\n{query}\nb:"], ["L\n- a x\n- b x\n{query}\n- {name}", "L\n{query}\n{name}:"], ":"),
+    (["A {query} i: ", "B {query} i: "], ["A\nB\n- a x\n- b x\n{query}\n- {name}", "A\nB\n{query}\n{name}:"], " i: "),
+    (["{query}", "{query}"], ["- a x\n- b x\n{query}\n- {name}", "{query}\n{name}:"], ":"),
+    (["One alone {query}:"], [], ""),
 )
-def test_the_prompts_texts_are_joined(texts: list[str], joined: list[str]) -> None:
+def test_the_prompts_texts_are_joined(texts: list[str], joined: list[str], cue: str) -> None:
     prompts = [PromptConfig(name=n, prompt_template=t, labels=("x", "y")) for n, t in zip("ab", texts, strict=False)]
     assert common_texts(prompts, ["a coat"], is_log=False)[:-2] == joined
-    assert common_texts(prompts, ["a coat"], is_log=True)[:-2] == joined[::-1]
+    assert common_texts(prompts, ["a coat"], is_log=True)[:-2] == [text.removesuffix(":") + cue for text in joined[1:]]
     close = [prompt.changed(label_prefix="") for prompt in prompts]
     assert common_texts(close, ["a coat"], is_log=False)[:-2] == joined[1:]
 
