@@ -67,7 +67,7 @@ def cross_fit(
     """
     mean, learnt = x.mean(axis=0), np.flatnonzero(target.any(axis=0))
     x -= mean
-    z, slopes_of = _principal(x)
+    z, slopes_of = _coordinates(x)
     shares, among = target[:, learnt].astype(np.float32), None if base is None else base[:, learnt]
     weight = np.ones((len(x), 1 + N_FOLDS), np.float32)
     weight[:, 1:] = (fold[:, None] != np.arange(N_FOLDS)) & ((np.arange(len(x)) % every == 0) | (fold < 0))[:, None]
@@ -95,19 +95,21 @@ def folds(label: IntArray, queries: Sequence[str]) -> IntArray:
     return fold[[first[query] for query in queries]]
 
 
-def _principal(x: Float32Array) -> tuple[Float32Array, Callable[[Float32Array], Float32Array]]:
-    """(n, r) coordinates of n rows along their principal axes, r at most n; and what turns (r, n_labels) slopes along
-    these into slopes along the features.
+def _coordinates(x: Float32Array) -> tuple[Float32Array, Callable[[Float32Array], Float32Array]]:
+    """(n, r) coordinates of n rows, r at most n; and what turns (r, n_labels) slopes along these into slopes along the
+    features.
 
-    With fewer rows than numbers regressions on them are smaller, and equal, as a penalty keeps weights among the rows.
+    With fewer rows than numbers regressions on the coordinates are smaller, and equal, as a penalty keeps weights among
+    the rows: coordinates need only have the rows' products, to which a thousandth of their mean square is added, so
+    that Cholesky's factor exists. Else they are those along the principal axes.
     """
-    is_wide = x.shape[0] <= x.shape[1]
-    squares, vectors = np.linalg.eigh(x @ x.T if is_wide else x.T @ x)
-    kept = squares > 1e-6 * squares[-1]
-    vectors, lengths = vectors[:, kept], np.sqrt(squares[kept])
-    if is_wide:
-        return vectors * lengths, lambda slopes: x.T @ (vectors @ (slopes / lengths[:, None]))
-    return np.ascontiguousarray(x @ vectors), lambda slopes: vectors @ slopes
+    if x.shape[0] <= x.shape[1]:
+        products = x @ x.T
+        products[np.diag_indices(len(x))] += 1e-3 * np.trace(products) / len(x) + _SHORTEST
+        factor = np.linalg.cholesky(products)
+        return factor, lambda slopes: x.T @ np.linalg.solve(factor.T, slopes)
+    axes = np.linalg.eigh(x.T @ x)[1]
+    return np.ascontiguousarray(x @ axes), lambda slopes: axes @ slopes
 
 
 def logistic(
