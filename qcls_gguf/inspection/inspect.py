@@ -201,7 +201,7 @@ def _costs(request: Request, prompts: Sequence[PromptInspection]) -> tuple[Cost,
     heads = n_query + max(prompt.n_added for prompt in prompts)
     other = {
         "with one common text for all prompts": heads + CUE_TOKENS * n + labels if request.n_query_copies > 1 else now,
-        "with heads learnt on one common text": heads,
+        "with heads learnt on one common text": heads + n * (n > 1),
         "with labels that differ in their first tokens": now - labels,
     }
     cheaper = {what: n_tokens for what, n_tokens in other.items() if n_tokens < now}

@@ -114,7 +114,7 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int) -> None:
     assert context.n_holders == len({prompt.prefix for prompt in classifier.prompts})
     costs = {cost.what: cost.n_tokens for cost in found.costs}
     assert costs["as configured"] == n_empty + 5 * n_copies == counts_of_six  # one takes the place of a space
-    assert costs["with heads learnt on one common text"] == 13
+    assert costs["with heads learnt on one common text"] == 21
     assert ("with one common text for all prompts" in costs) == (n_copies > 1)
     assert all(prompt.fast_path for prompt in found.prompts)
     for prompt, config_prompt in zip(found.prompts, classifier.config.prompts, strict=True):
