@@ -332,10 +332,10 @@ def learn_heads(
         of_truth: Any = {"truth": truth, "texts": texts, "index": index, "target": target, "fold": fold}
         tasks.append(Task(prompt=prompt.settings, p=p, place=place, columns=labels, shares=shares, **of_truth))
     is_single = common is None and len(tasks) == 1
-    commons = [common] if common else common_texts([task.prompt for task in tasks], queries, is_log=is_log)
+    n_scouts, is_few = min(n, _N_SCOUTS), n * (2 if is_log else len(tasks)) < 4 * _N_SCOUTS
+    commons = [common] if common else common_texts([one.prompt for one in tasks], queries, is_log=is_log, is_few=is_few)
     if is_single and n_own < n and not is_log:
         commons.insert(0, tasks[0].prompt.expanded_template)  # which costs no more than a common one
-    n_scouts, is_few = min(n, _N_SCOUTS), n * (2 if is_log else len(tasks)) < 4 * _N_SCOUTS
     found: dict[str, StateRows] = {}
     for number, text in enumerate(commons, 1):
         if is_few and found:

@@ -27,11 +27,11 @@ _SHARES = (0.5, 0.67, 0.8, 0.9)
 _WORD = f'This text: "{SLOT}" means in one word: "'
 
 
-def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str], *, is_log: bool) -> list[str]:
-    """Texts that heads of all prompts may read, the one that is best on the whole first (docs/learn.md).
+def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str], *, is_log: bool, is_few: bool) -> list[str]:
+    """Texts that heads of all prompts may read, the one to be preferred first (docs/learn.md).
 
     The name of the prompt takes the place of `{name}`. is_log: heads are to answer as the prompts do, which they do
-    more often after the prompts' own cue; else a name, mostly one token, is enough after examples.
+    more often after the prompts' own cue; is_few: too few rows to choose by, and to prefer a text for its tokens.
     """
     texts = [_WORD, f'{SLOT}\n\nIn one word, the text above is about: "']
     if language_of(queries) == "zh":
@@ -41,7 +41,7 @@ def common_texts(prompts: Sequence[PromptConfig], queries: Sequence[str], *, is_
     if is_log:
         return [_joined(prompts), *texts]
     joined = [_joined(prompts, f"{NAME_SLOT}:"), *texts]
-    if any(not prompt.label_prefix[:1].isspace() for prompt in prompts):
+    if is_few or any(not prompt.label_prefix[:1].isspace() for prompt in prompts):
         return joined
     answers = [f"- {prompt.name}{prompt.label_prefix}{prompt.labels[0]}" for prompt in prompts]
     return [_joined(prompts, f"- {NAME_SLOT}", answers), *joined]

@@ -214,10 +214,11 @@ def test_words_count_beside_states_where_they_tell_more() -> None:
 )
 def test_the_prompts_texts_are_joined(texts: list[str], joined: list[str], cue: str) -> None:
     prompts = [PromptConfig(name=n, prompt_template=t, labels=("x", "y")) for n, t in zip("ab", texts, strict=False)]
-    assert common_texts(prompts, ["a coat"], is_log=False)[:-2] == joined
-    assert common_texts(prompts, ["a coat"], is_log=True)[:-2] == [text.removesuffix(":") + cue for text in joined[1:]]
+    options = [(False, False), (False, True), (True, False)]
+    found = [common_texts(prompts, ["a coat"], is_log=log, is_few=few)[:-2] for log, few in options]
+    assert found == [joined, joined[1:], [text.removesuffix(":") + cue for text in joined[1:]]]
     close = [prompt.changed(label_prefix="") for prompt in prompts]
-    assert common_texts(close, ["a coat"], is_log=False)[:-2] == joined[1:]
+    assert common_texts(close, ["a coat"], is_log=False, is_few=False)[:-2] == joined[1:]
 
 
 def test_shares_of_labels_are_found_among_rows_without_labels() -> None:
