@@ -56,7 +56,7 @@ def _joined(prompts: Sequence[PromptConfig], cue: str = "", answers: Sequence[st
     start = start[: start.rfind("\n") + 1]
     rests = [text.removeprefix(start) for text in before]
     ending = _common_start([rest[::-1] for rest in rests])[::-1]
-    ending = re.sub(r"^[^\w\s<\[]+", "", ending)  # what closes a sentence or list stays with it
+    ending = re.sub(r"^[^\n<]*(?=[\n<])|^[^\w\s<\[]+", "", ending)  # how sentences and lists end stays with them
     said = dict.fromkeys(rest.removesuffix(ending) for rest in rests)
     between = "\n".join((*filter(None, said), *answers))
     if between and "\n" not in ending:

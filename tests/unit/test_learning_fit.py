@@ -203,8 +203,8 @@ def test_words_count_beside_states_where_they_tell_more() -> None:
 
 @cases(
     (
-        ["<s>\n[a].</s>\nq: {query}\nis:", "<s>\n[bc].</s>\nq: {query}\nis:"],
-        ["<s>\n[a].\n[bc].\n- a x\n- b x</s>\nq: {query}\n- {name}", "<s>\n[a].\n[bc].</s>\nq: {query}\n{name}:"],
+        ["<s>\na, y.</s>\nq: {query}\nis:", "<s>\nbc, y.</s>\nq: {query}\nis:"],
+        ["<s>\na, y.\nbc, y.\n- a x\n- b x</s>\nq: {query}\n- {name}", "<s>\na, y.\nbc, y.</s>\nq: {query}\n{name}:"],
         " is:",
     ),
     (["L\n{query}\na:", "L\n{query}\nb:"], ["L\n- a x\n- b x\n{query}\n- {name}", "L\n{query}\n{name}:"], ":"),
