@@ -342,7 +342,7 @@ def learn_heads(
             break
         with suppress(*_TOO_LONG), classifier.prompt_set(common_text(classifier, text)) as handle:
             found[text] = state_rows(handle, texts, tried, folder)
-            read(handle, f"common text {number} of {len(commons)}", found[text], n_scouts)
+            read(handle, f"common text {number}", found[text], n_scouts)
     text = next(iter(found), commons[-1])
     if len(found) > 1:
         text = list(found)[_best_text([task.first(n_scouts) for task in tasks], list(found.items()), tried)]

@@ -100,12 +100,12 @@ def _coordinates(x: Float32Array) -> tuple[Float32Array, Callable[[Float32Array]
     features.
 
     With fewer rows than numbers regressions on the coordinates are smaller, and equal, as a penalty keeps weights among
-    the rows: coordinates need only have the rows' products, to which a thousandth of their mean square is added, so
-    that Cholesky's factor exists. Else they are those along the principal axes.
+    the rows: coordinates need only have the rows' products. A thousandth is added to a row's own, so that Cholesky's
+    factor exists. Else they are those along the principal axes.
     """
     if x.shape[0] <= x.shape[1]:
         products = x @ x.T
-        products[np.diag_indices(len(x))] += 1e-3 * np.trace(products) / len(x) + _SHORTEST
+        products[np.diag_indices(len(x))] += 1e-3 * np.diag(products) + _SHORTEST
         factor = np.linalg.cholesky(products)
         return factor, lambda slopes: x.T @ np.linalg.solve(factor.T, slopes)
     axes = np.linalg.eigh(x.T @ x)[1]
