@@ -46,14 +46,13 @@ class Candidate:
         scale = np.maximum(spread, 1e-3 * spread.mean() + 1e-9) * np.float32(math.sqrt(x.shape[1]))
         base = None if self.scores is None else self.scores[self.index]
         found = cross_fit(x / scale, target, fold, penalties, base=base, every=every)
-        head = Head(
+        return found, Head(
             depth=self.depth,
             weight=found.weight / scale[:, None],
             bias=found.bias,
             scale=float(base is not None),
             text=self.text,
         )
-        return found, head
 
     def probabilities(self, head: Head, rows: IntArray) -> FloatArray:
         """(n, n_labels) of n rows, by a head of the candidate."""

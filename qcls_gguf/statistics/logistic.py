@@ -21,8 +21,8 @@ _MEMORY = 10
 _MOST_STEPS = 100
 _LEAST_GAIN = 1e-4
 """of the loss, relative: about twice what is left to gain where the search ends"""
-_SHORTEST = 1e-6
-"""part of a step"""
+_SHORTEST, _MOST_ROTATED = 1e-6, 2048
+"""part of a step; rows that are turned to their principal axes, where they are fewer than their numbers"""
 _UNLEARNT = -30.0
 """log-odds"""
 N_WORDS = 8192
@@ -100,13 +100,14 @@ def _coordinates(x: Float32Array) -> tuple[Float32Array, Callable[[Float32Array]
     features.
 
     With fewer rows than numbers regressions on the coordinates are smaller, and equal, as a penalty keeps weights among
-    the rows: coordinates need only have the rows' products. A thousandth is added to a row's own, so that Cholesky's
-    factor exists. Else they are those along the principal axes.
+    the rows: coordinates need only have the rows' products, of which a thousandth is added to a row's own. They are
+    those along the principal axes, but of many rows Cholesky's factor, which takes half of the memory.
     """
     if x.shape[0] <= x.shape[1]:
         products = x @ x.T
         products[np.diag_indices(len(x))] += 1e-3 * np.diag(products) + _SHORTEST
-        factor = np.linalg.cholesky(products)
+        squares, axes = np.linalg.eigh(products) if len(x) <= _MOST_ROTATED else (1.0, np.linalg.cholesky(products))
+        factor = axes * np.sqrt(squares, dtype=np.float32)
         return factor, lambda slopes: x.T @ np.linalg.solve(factor.T, slopes)
     axes = np.linalg.eigh(x.T @ x)[1]
     return np.ascontiguousarray(x @ axes), lambda slopes: axes @ slopes
