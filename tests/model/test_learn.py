@@ -149,7 +149,7 @@ def test_a_single_prompts_own_text_is_tried_first(
     assert record["text"] == f"{TEXT}color:"
     assert (color["kept"], color["text"], color["reads_labels"], color["n_compared"]) == (True, None, False, 60)
     both = run("--data", data, "--config", config, "--out", tmp_path / "both.npz")[1]
-    assert both["text"].endswith("\n{name}:")
+    assert both["text"] == f"{TEXT}{{name}}:"
 
 
 def test_a_label_that_is_too_long_for_a_query_is_no_row(write_config: WriteConfig, tmp_path: Path) -> None:
